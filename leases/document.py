@@ -1,0 +1,200 @@
+"""Lease <-> JSON text. Strict and bounded, since a lease container is open to anyone's hand.
+
+Nothing is guessed: a document that is truncated, has wrong types, numbers out of range, duplicate keys or an unknown
+version raises InvalidDocument, which names the document and the field. Fields that are merely unknown are kept and written
+back, so that a newer version and an older one can share a container.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NoReturn
+from urllib.parse import quote, unquote
+
+from leases.errors import InvalidDocument
+from leases.lease import SINK_STATE_BYTES_MAX, Child, Lease
+
+VERSION = 1
+BODY_BYTES_MAX = 64 * 1024
+NAME_BYTES_MAX = 512
+CONTINUATION_BYTES_MAX = 32 * 1024
+CHILDREN_MAX = 1024
+INTEGER_MAX = 2**63 - 1
+
+_LEASE_FIELDS = frozenset(
+    ["version", "pipeline", "partition", "owner", "incarnation", "epoch", "generation", "tick"]
+    + ["continuation", "sinkState", "handoffTo", "closed", "parents", "children"]
+)
+
+
+def lease_prefix(pipeline: str) -> str:
+    """The prefix that lists exactly the leases of one pipeline."""
+    return f"{pipeline}/leases/"
+
+
+def lease_id(pipeline: str, partition: str) -> str:
+    return lease_prefix(pipeline) + quote(partition, safe="")
+
+
+def partition_of(id: str) -> str:
+    """The partition that a lease's id names, for reports about documents that cannot be read."""
+    return unquote(id.rsplit("/", 1)[-1])
+
+
+def encode_lease(lease: Lease) -> str:
+    body: dict[str, object] = {
+        **lease.unknown,
+        "version": VERSION,
+        "pipeline": lease.pipeline,
+        "partition": lease.partition,
+        "owner": lease.owner,
+        "incarnation": lease.incarnation,
+        "epoch": lease.epoch,
+        "generation": lease.generation,
+        "tick": lease.tick,
+        "continuation": lease.continuation,
+        "sinkState": lease.sink_state,
+        "handoffTo": lease.handoff_to,
+        "closed": lease.closed,
+        "parents": list(lease.parents),
+        "children": [{"partition": c.partition, "continuation": c.continuation} for c in lease.children],
+    }
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+
+
+def decode_lease(id: str, body: str) -> Lease:
+    """Raises InvalidDocument."""
+    fields = Fields.parse(id, body)
+    fields.version(VERSION)
+    lease = Lease(
+        pipeline=fields.text("pipeline", NAME_BYTES_MAX),
+        partition=fields.text("partition", NAME_BYTES_MAX),
+        owner=fields.optional_text("owner", NAME_BYTES_MAX),
+        incarnation=fields.optional_text("incarnation", NAME_BYTES_MAX),
+        epoch=fields.integer("epoch"),
+        generation=fields.integer("generation"),
+        tick=fields.integer("tick"),
+        continuation=fields.optional_text("continuation", CONTINUATION_BYTES_MAX),
+        sink_state=fields.text("sinkState", SINK_STATE_BYTES_MAX),
+        handoff_to=fields.optional_text("handoffTo", NAME_BYTES_MAX),
+        closed=fields.boolean("closed"),
+        parents=fields.texts("parents", NAME_BYTES_MAX, CHILDREN_MAX),
+        children=tuple(_child(child) for child in fields.objects("children", CHILDREN_MAX)),
+        unknown=fields.unknown(_LEASE_FIELDS),
+    )
+    if id != lease_id(lease.pipeline, lease.partition):
+        fields.refuse(
+            "partition", f"is {lease.partition!r} of pipeline {lease.pipeline!r}, which belongs under another id"
+        )
+    if (lease.owner is None) != (lease.incarnation is None):
+        fields.refuse("incarnation", "and owner are set together or not at all")
+    return lease
+
+
+def _child(fields: Fields) -> Child:
+    return Child(fields.text("partition", NAME_BYTES_MAX), fields.optional_text("continuation", CONTINUATION_BYTES_MAX))
+
+
+class Fields:
+    """The fields of one untrusted JSON object, each taken with its type and bound or refused by name."""
+
+    def __init__(self, id: str, values: Mapping[str, object]) -> None:
+        self._id = id
+        self._values = values
+
+    @classmethod
+    def parse(cls, id: str, body: str, bytes_max: int = BODY_BYTES_MAX) -> Fields:
+        if len(body) > bytes_max or len(body.encode("utf-8", "replace")) > bytes_max:
+            raise InvalidDocument(f"document '{id}' is larger than {bytes_max} bytes: restore it, or delete it")
+        try:
+            values = json.loads(body, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
+            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+            raise InvalidDocument(f"document '{id}' is not JSON ({reason}): restore it, or delete it") from None
+        if not isinstance(values, dict):
+            raise InvalidDocument(f"document '{id}' is not a JSON object: restore it, or delete it")
+        return cls(id, values)
+
+    def refuse(self, name: str, why: str) -> NoReturn:
+        raise InvalidDocument(f"document '{self._id}': field '{name}' {why}: restore it, or delete the document")
+
+    def version(self, newest: int) -> None:
+        version = self.integer("version")
+        if not 1 <= version <= newest:
+            self.refuse("version", f"is {version}, and this version of Leasehold reads up to {newest}")
+
+    def text(self, name: str, bytes_max: int) -> str:
+        value = self._values.get(name)
+        if not isinstance(value, str):
+            self.refuse(name, f"must be a text, not {_kind(value)}")
+        try:
+            size = len(value.encode())
+        except UnicodeEncodeError:
+            self.refuse(name, "holds a lone surrogate")
+        if size > bytes_max:
+            self.refuse(name, f"is longer than {bytes_max} bytes")
+        return value
+
+    def optional_text(self, name: str, bytes_max: int) -> str | None:
+        return None if self._values.get(name) is None else self.text(name, bytes_max)
+
+    def integer(self, name: str, at_most: int = INTEGER_MAX) -> int:
+        value = self._values.get(name)
+        if not isinstance(value, int) or isinstance(value, bool):
+            self.refuse(name, f"must be an integer, not {_kind(value)}")
+        if not 0 <= value <= at_most:
+            self.refuse(name, f"must lie between 0 and {at_most}")
+        return value
+
+    def number(self, name: str) -> float:
+        value = self._values.get(name)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            self.refuse(name, f"must be a number, not {_kind(value)}")
+        if not 0 <= value <= INTEGER_MAX:
+            self.refuse(name, f"must lie between 0 and {INTEGER_MAX}")
+        return float(value)
+
+    def boolean(self, name: str) -> bool:
+        value = self._values.get(name)
+        if not isinstance(value, bool):
+            self.refuse(name, f"must be true or false, not {_kind(value)}")
+        return value
+
+    def texts(self, name: str, bytes_max: int, count_max: int) -> tuple[str, ...]:
+        items = self._items(name, count_max)
+        return tuple(Fields(self._id, {name: item}).text(name, bytes_max) for item in items)
+
+    def objects(self, name: str, count_max: int) -> tuple[Fields, ...]:
+        items = self._items(name, count_max)
+        return tuple(
+            Fields(self._id, item) if isinstance(item, dict) else self.refuse(name, "must hold objects")
+            for item in items
+        )
+
+    def unknown(self, known: frozenset[str]) -> Mapping[str, object]:
+        return MappingProxyType({name: value for name, value in self._values.items() if name not in known})
+
+    def _items(self, name: str, count_max: int) -> list[object]:
+        items = self._values.get(name)
+        if not isinstance(items, list):
+            self.refuse(name, f"must be a list, not {_kind(items)}")
+        if len(items) > count_max:
+            self.refuse(name, f"has more than {count_max} entries")
+        return items
+
+
+def _kind(value: object) -> str:
+    return "missing" if value is None else type(value).__name__
+
+
+def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        raise ValueError("a key appears twice")
+    return values
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

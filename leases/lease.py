@@ -1,0 +1,131 @@
+"""The lease, and every change it can go through. All pure: a change returns a new lease.
+
+               acquired                     released
+    available ----------> owned (epoch e) ----------> available
+        ^                  |   |    |  ^                  (handoff_to: for the one who asked)
+        |  acquired by     |   |    +--+ renewed, checkpointed, handoff_requested
+        |  another, once   |   |
+        +-- expired -------+   +-- closed: its partition was split or merged, its children take over
+
+`epoch` grows with every change of owner and travels to the sink, which refuses older ones. `generation` grows only when an
+operator moves the position. `tick` is moved by the owner alone, on each renewal and checkpoint: whoever sees it stand still
+for a lease duration on its own clock may take the lease (protocol.md, "Rules that hold for every lease").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+SINK_STATE_BYTES_MAX = 4096
+"""A sink's state crosses the lease document; it is a few numbers, never data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A partition that takes over from a closed one, starting at `continuation`."""
+
+    partition: str
+    continuation: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """One partition of one pipeline.
+
+    owner and incarnation: host name, and one id per start of that host's process; None where available.
+    continuation: position up to which everything is delivered, opaque; None is the feed's beginning.
+    sink_state: what the pipeline's sink keeps with the lease (opaque, at most SINK_STATE_BYTES_MAX bytes).
+    handoff_to: the host that asked for the lease, and for which it stays reserved once released.
+    unknown: fields of the document that this version does not know; they are written back as they were.
+    """
+
+    pipeline: str
+    partition: str
+    owner: str | None = None
+    incarnation: str | None = None
+    epoch: int = 0
+    generation: int = 0
+    tick: int = 0
+    continuation: str | None = None
+    sink_state: str = ""
+    handoff_to: str | None = None
+    closed: bool = False
+    parents: tuple[str, ...] = ()
+    children: tuple[Child, ...] = ()
+    unknown: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.pipeline, self.partition
+
+    def is_owned_by(self, owner: str, incarnation: str) -> bool:
+        return self.owner == owner and self.incarnation == incarnation
+
+    def is_same_tenure(self, other: Lease) -> bool:
+        """Whether both are one owner's one tenure. Nothing else entitles an owner to go on after a conflict."""
+        return (self.owner, self.incarnation, self.epoch, self.generation, self.closed) == (
+            other.owner,
+            other.incarnation,
+            other.epoch,
+            other.generation,
+            other.closed,
+        )
+
+    def acquired(self, owner: str, incarnation: str, sink_state: str) -> Lease:
+        """Taken, whether it was available, expired or stolen. `sink_state` is the sink's claim for the new epoch."""
+        assert not self.closed, "a closed lease has children; nobody owns it again"
+        return replace(
+            self,
+            owner=owner,
+            incarnation=incarnation,
+            epoch=self.epoch + 1,
+            tick=self.tick + 1,
+            sink_state=sink_state,
+            handoff_to=None,
+        )
+
+    def renewed(self) -> Lease:
+        return replace(self, tick=self.tick + 1)
+
+    def checkpointed(self, continuation: str | None, sink_state: str) -> Lease:
+        """Renewed too: a busy lease needs no write of its own to stay alive."""
+        assert len(sink_state.encode()) <= SINK_STATE_BYTES_MAX, "sink state outgrew the lease document"
+        return replace(self, tick=self.tick + 1, continuation=continuation, sink_state=sink_state)
+
+    def epoch_raised(self, above: int, sink_state: str) -> Lease:
+        """The owner fences its own earlier self: after an ambiguous send, or when the sink knows a higher epoch."""
+        return replace(self, tick=self.tick + 1, epoch=max(self.epoch, above) + 1, sink_state=sink_state)
+
+    def handoff_requested(self, to: str) -> Lease:
+        """Somebody else's wish. It leaves the tick alone, or a dead owner would look alive."""
+        return replace(self, handoff_to=to)
+
+    def released(self) -> Lease:
+        """Available again, position kept; reserved for `handoff_to` where somebody asked."""
+        return replace(self, owner=None, incarnation=None, tick=self.tick + 1)
+
+    def reset(self, continuation: str | None) -> Lease:
+        """An operator's new position: a new generation, and the present owner out."""
+        return replace(
+            self,
+            owner=None,
+            incarnation=None,
+            generation=self.generation + 1,
+            continuation=continuation,
+            handoff_to=None,
+        )
+
+    def ended(self, continuation: str | None, children: tuple[Child, ...]) -> Lease:
+        """Closed for good at its final position; its children start where they say."""
+        return replace(
+            self,
+            owner=None,
+            incarnation=None,
+            tick=self.tick + 1,
+            continuation=continuation,
+            handoff_to=None,
+            closed=True,
+            children=children,
+        )

@@ -1,0 +1,97 @@
+"""The lease container: five calls over small documents with ETags.
+
+A store knows nothing of leases. It keeps JSON texts under ids and answers every write in one of four ways: done,
+`StoreConflict`, `StoreUnavailable` (surely not done) or `StoreAmbiguous` (perhaps done). Whoever writes a store runs
+`leases.contract.LeaseStoreContract` over it.
+
+Ids are `{group}/...` paths made by `leases.document`: ASCII letters, digits and `/._-%`, at most 255 characters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from leases.errors import StoreAmbiguous, StoreUnavailable
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A document as the container holds it. The body is untrusted: anyone may have written it."""
+
+    id: str
+    body: str
+    etag: str
+
+
+class LeaseStore(Protocol):
+    async def list(self, prefix: str) -> list[Stored]:
+        """Every document whose id starts with `prefix`, in id order. Raises StoreUnavailable."""
+        ...
+
+    async def read(self, id: str) -> Stored:
+        """Raises StoreMissing, StoreUnavailable."""
+        ...
+
+    async def create(self, id: str, body: str) -> str:
+        """The new document's ETag. Raises StoreConflict where it exists, StoreUnavailable, StoreAmbiguous."""
+        ...
+
+    async def replace(self, id: str, body: str, etag: str) -> str:
+        """The new ETag. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous."""
+        ...
+
+    async def delete(self, id: str, etag: str) -> None:
+        """Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections and threads. The store is not used afterwards."""
+        ...
+
+
+class TimedStore:
+    """A store whose every call ends within `timeout_s`: a read as StoreUnavailable, a write as StoreAmbiguous.
+
+    The timeout has to lie well below the trust window, or a single slow answer would end an owner's trust.
+    """
+
+    def __init__(self, store: LeaseStore, timeout_s: float) -> None:
+        self._store = store
+        self._timeout_s = timeout_s
+
+    async def list(self, prefix: str) -> list[Stored]:
+        return await self._read(self._store.list(prefix), f"listing '{prefix}'")
+
+    async def read(self, id: str) -> Stored:
+        return await self._read(self._store.read(id), f"reading '{id}'")
+
+    async def create(self, id: str, body: str) -> str:
+        return await self._write(self._store.create(id, body), f"creating '{id}'")
+
+    async def replace(self, id: str, body: str, etag: str) -> str:
+        return await self._write(self._store.replace(id, body, etag), f"replacing '{id}'")
+
+    async def delete(self, id: str, etag: str) -> None:
+        await self._write(self._store.delete(id, etag), f"deleting '{id}'")
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def _read(self, call: Awaitable[T], doing: str) -> T:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await call
+        except TimeoutError:
+            raise StoreUnavailable(f"{doing} took longer than {self._timeout_s:g} s") from None
+
+    async def _write(self, call: Awaitable[T], doing: str) -> T:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await call
+        except TimeoutError:
+            raise StoreAmbiguous(f"{doing} got no answer within {self._timeout_s:g} s") from None

@@ -1,0 +1,102 @@
+"""Everything that can go wrong between a feed and a sink.
+
+PipelineError
+├── FeedError
+│   ├── FeedUnavailable        refused, throttled or too slow; the same read may be tried again
+│   ├── PositionLost           the continuation no longer leads anywhere: retention passed it, the file was replaced
+│   └── MalformedRecord        a record of the source that cannot become an event
+├── TransformError             the transform is wrong, whatever the events are
+├── PoisonEvent                one event (or the smallest range found) that the transform cannot process
+├── EngineUnavailable          Spark died or refused; never evidence of poison
+├── SinkError
+│   ├── SinkUnavailable        refused, throttled or too slow, and surely not applied; may be tried again
+│   ├── SinkRejected           the destination refuses this output, and will refuse it again
+│   ├── Fenced                 a later epoch is at work: stop, or (if the lease is still ours) raise the epoch and reopen
+│   └── Ambiguous              sent, and the answer lost: raise the epoch, reopen, and ask for the position
+└── NotTrusted                 the lease's trust window is closed: nothing may be sent now
+"""
+
+from __future__ import annotations
+
+
+class PipelineError(Exception):
+    """Base of all errors of this package."""
+
+
+class FeedError(PipelineError):
+    """A source that could not be read."""
+
+
+class FeedUnavailable(FeedError):
+    """The read may be tried again, after `retry_after_s` where the source said so."""
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class PositionLost(FeedError):
+    """Reading on from here would skip or repeat events. Only a person can say from where to go on."""
+
+
+class MalformedRecord(FeedError):
+    """A record that cannot become an event. Mend the source; processing goes on from this record."""
+
+
+class TransformError(PipelineError):
+    """SQL that does not parse, a function that cannot be imported, a broken partition contract, a plan that fails."""
+
+
+class PoisonEvent(PipelineError):
+    """Events that the transform fails on, isolated as far as they can be.
+
+    before: how many events of the batch precede them; those can still be delivered. sequence: the first one's.
+    events: how many could not be told apart, 1 as a rule.
+    """
+
+    def __init__(self, message: str, *, before: int, sequence: int, events: int = 1) -> None:
+        super().__init__(message)
+        self.before = before
+        self.sequence = sequence
+        self.events = events
+
+
+class EngineUnavailable(PipelineError):
+    """The Spark session or its JVM died, or a job was cancelled from outside. The batch may be tried again."""
+
+
+class SinkError(PipelineError):
+    """Output that could not be delivered."""
+
+
+class SinkUnavailable(SinkError):
+    """Surely not applied; the same write may be tried again, after `retry_after_s` where the destination said so."""
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class SinkRejected(SinkError):
+    """The destination understood and refused: a missing column, a violated constraint, too large. Trying again is no use."""
+
+
+class Fenced(SinkError):
+    """The sink knows a later owner.
+
+    epoch: the epoch that the sink holds, 0 where it cannot tell. state: the sink state from which the next claim has to
+    be made, so that it outranks what the sink knows; None to keep one's own.
+    """
+
+    def __init__(self, message: str, *, epoch: int = 0, state: str | None = None) -> None:
+        super().__init__(message)
+        self.epoch = epoch
+        self.state = state
+
+
+class Ambiguous(SinkError):
+    """The write may have been applied, and may even still be. Never send anything else before the epoch is raised."""
+
+
+class NotTrusted(PipelineError):
+    """Raised by `Permit.check` at the point of send. Nothing was sent; wait for the permit, then send."""

@@ -1,0 +1,43 @@
+"""The event table: what every feed yields and every transform sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+EVENT_SCHEMA = pa.schema(
+    [
+        pa.field("partition", pa.string(), nullable=False),
+        pa.field("sequence", pa.int64(), nullable=False),
+        pa.field("offset", pa.string(), nullable=False),
+        pa.field("enqueued_time", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("key", pa.string()),
+        pa.field("body", pa.binary()),
+        pa.field("properties", pa.map_(pa.string(), pa.string())),
+        pa.field("operation", pa.string()),
+    ]
+)
+"""partition: the feed's partition. sequence: strictly growing within it. offset: where the source keeps the event, for
+people (a file's line, a log's number). enqueued_time: when the source took it. key: the event's own key. body: its bytes.
+properties: what the producer said beside the body. operation: create, replace or delete where the feed knows, else null."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some consecutive events of one partition.
+
+    events: EVENT_SCHEMA, in sequence order, may be empty (the position moved past nothing that is an event).
+    to: the position just behind the last of them; opening the feed there yields what follows.
+    position_after: the position just behind the first n events (0 < n < len), or None where the feed cannot be cut there.
+    """
+
+    events: pa.Table
+    to: str
+    position_after: Callable[[int], str | None] = field(default=lambda n: None)
+
+    @property
+    def bytes(self) -> int:
+        """Size in memory, in bytes."""
+        return int(self.events.nbytes)

@@ -1,0 +1,76 @@
+"""A change feed: ordered events in partitions, read from a continuation.
+
+Whoever writes a feed runs `pipeline.contract.ChangeFeedContract` over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, Protocol
+
+from pipeline.errors import FeedError
+from pipeline.event import Page
+
+Start = Literal["earliest", "latest"] | datetime
+"""Where a partition begins that has no lease yet. A datetime (aware): with the first event enqueued at or after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedPartition:
+    """A partition that the feed has now. `parents`: the partitions that were split or merged into it."""
+
+    name: str
+    parents: tuple[str, ...] = ()
+
+
+class PartitionEnded(FeedError):
+    """Raised by the pages of a partition that was split or merged, once its last event has been yielded.
+
+    children: (partition, continuation) of each that takes over.
+    """
+
+    def __init__(self, partition: str, children: tuple[tuple[str, str | None], ...]) -> None:
+        super().__init__(f"partition '{partition}' has ended; {', '.join(name for name, _ in children)} take over")
+        self.children = children
+
+
+class ChangeFeed(Protocol):
+    """Positions (continuations) are opaque texts, ordered by `compare` alone. None is the feed's beginning."""
+
+    @property
+    def identity(self) -> str:
+        """What is read, without secrets: two settings with one identity see the same events under the same positions."""
+        ...
+
+    async def partitions(self) -> list[FeedPartition]:
+        """The partitions that exist now, in name order. May grow. Raises FeedUnavailable."""
+        ...
+
+    async def start_of(self, partition: str, start: Start) -> str | None:
+        """The position at which a partition without a lease begins. Raises FeedUnavailable."""
+        ...
+
+    def open(self, partition: str, continuation: str | None) -> AsyncIterator[Page]:
+        """Pages behind `continuation`, for ever: at the end it waits for more, without holding a thread.
+
+        Closing the iterator lets go of everything. A page stays below the feed's page limits in events and bytes, so a
+        reader's memory is bounded; one event larger than the limit comes in a page of its own.
+        Raises FeedUnavailable, PositionLost, MalformedRecord, PartitionEnded; what came before has been yielded.
+        """
+        ...
+
+    async def latest(self, partition: str) -> str | None:
+        """The position behind the last event that can be read now; None where there was never one."""
+        ...
+
+    async def lag(self, partition: str, continuation: str | None) -> int:
+        """How many events lie behind `continuation`; exact where the feed can tell, else its best estimate, 0 only for none."""
+        ...
+
+    def compare(self, a: str | None, b: str | None) -> int:
+        """Negative, zero or positive as `a` lies before, at or behind `b`. Pure."""
+        ...
+
+    async def close(self) -> None: ...

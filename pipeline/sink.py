@@ -1,0 +1,113 @@
+"""A sink: where output goes, together with the position that it stands for.
+
+A sink that holds its position (`holds_position`) keeps output and position in one atomic step, refuses epochs older than it
+has seen, and is the judge of where a partition stands. A sink that does not is given every batch at least once.
+Whoever writes a sink runs `pipeline.contract.SinkContract` over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import pyarrow as pa
+
+CloseReason = Literal["shutdown", "lost", "stolen", "gone", "failed"]
+"""Why a writer is closed. shutdown: the lease was released (stop, operator, or a handoff). lost: trust ran out or the lease
+document is gone or reset. stolen: another owner has it. gone: its partition ended. failed: an error of feed, transform or
+sink."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What an owner brings to its sink.
+
+    continuation: the position in the lease; state: the sink state in the lease, as `claimed` made it for this epoch.
+    compare: orders the feed's positions.
+    """
+
+    pipeline: str
+    partition: str
+    owner: str
+    epoch: int
+    generation: int
+    continuation: str | None
+    state: str
+    compare: Callable[[str | None, str | None], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What one batch became.
+
+    table: the transform's output for this partition (columns are the transform's; without a transform, EVENT_SCHEMA).
+    start, to: the batch covers the positions behind `start` up to `to`. events: how many events it held.
+    """
+
+    table: pa.Table
+    start: str | None
+    to: str
+    events: int
+
+
+class Permit(Protocol):
+    """Leave to send. It comes from a lease's trust window, and goes with it."""
+
+    def check(self) -> None:
+        """To be called at the point of send, with nothing awaited in between. Raises NotTrusted."""
+        ...
+
+    async def granted(self) -> None:
+        """Returns once sending is allowed. Never returns where the lease is lost: the caller is cancelled instead."""
+        ...
+
+
+class SinkWriter(Protocol):
+    """One claim's way into the sink. Writes come one at a time, each starting where the one before ended.
+
+    position: up to where the sink holds output; at first where it says the work begins, then the last write's `to`.
+    state: what to keep in the lease document with that position.
+    """
+
+    position: str | None
+    state: str
+
+    async def write(self, output: Output, permit: Permit) -> None:
+        """All of it or nothing, with `permit.check()` right before the send.
+
+        Raises NotTrusted, Fenced, Ambiguous, SinkUnavailable, SinkRejected.
+        """
+        ...
+
+    async def end(self, permit: Permit) -> None:
+        """The partition has ended: refuse later writes for it, whoever sends them. Raises as `write` does."""
+        ...
+
+    async def close(self, reason: CloseReason) -> None: ...
+
+
+class Sink(Protocol):
+    holds_position: bool
+
+    @property
+    def identity(self) -> str:
+        """Where output goes, without secrets: two settings with one identity share their positions."""
+        ...
+
+    def claimed(self, state: str) -> str:
+        """The sink state of the next claim (a raised owner level, say), made from the last one's. Pure.
+
+        It is written by the same compare-and-swap that raises the lease's epoch.
+        """
+        ...
+
+    async def prepare(self) -> None:
+        """Once per process, before any `open`: connect, create what is needed. Raises SinkUnavailable, SinkRejected."""
+        ...
+
+    async def open(self, claim: Claim) -> SinkWriter:
+        """Fence older epochs first, then tell the position. Raises Fenced, SinkUnavailable, SinkRejected."""
+        ...
+
+    async def close(self) -> None: ...

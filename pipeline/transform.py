@@ -1,0 +1,30 @@
+"""A transform: what turns a batch of events into output.
+
+The partition contract: output keeps the column `partition`, with no value that the input did not have, so that a result
+never depends on which partitions happen to share a host. Where order matters it keeps `sequence` too.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import pyarrow as pa
+
+from pipeline.batch import Batch
+
+
+class Transform(Protocol):
+    async def apply(self, batch: Batch) -> pa.Table:
+        """The batch's output, sorted by `sequence` where it has that column.
+
+        Calls may run side by side. Cancelling one drops its output and stops its work where nobody else shares it.
+        Raises TransformError, PoisonEvent, EngineUnavailable.
+        """
+        ...
+
+
+class Identity:
+    """No transform: output is the events themselves, and Spark is not involved."""
+
+    async def apply(self, batch: Batch) -> pa.Table:
+        return batch.table
