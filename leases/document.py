@@ -24,8 +24,10 @@ CHILDREN_MAX = 1024
 INTEGER_MAX = 2**63 - 1
 
 _LEASE_FIELDS = frozenset(
-    ["version", "pipeline", "partition", "owner", "incarnation", "epoch", "generation", "tick"]
-    + ["continuation", "sinkState", "handoffTo", "closed", "parents", "children"]
+    (
+        *("version", "pipeline", "partition", "owner", "incarnation", "epoch", "generation", "tick"),
+        *("continuation", "sinkState", "handoffTo", "closed", "parents", "children"),
+    )
 )
 
 
