@@ -1,0 +1,21 @@
+"""What every feed and every sink must hold, as test classes to inherit from.
+
+    class TestMyFeed(ChangeFeedContract):
+        @pytest.fixture
+        async def harness(self, tmp_path):
+            harness = MyHarness(tmp_path)          # a FeedHarness
+            yield harness
+            await harness.feed.close()
+
+`SinkContract` is used in the same way with a `SinkHarness`. Both need pytest with pytest-asyncio. Nothing waits for a fixed
+time; what ought to come is awaited for `feed.PATIENCE_S` at most.
+"""
+
+import pytest
+
+pytest.register_assert_rewrite("pipeline.contract.feed", "pipeline.contract.sink")
+
+from pipeline.contract.feed import ChangeFeedContract, FeedHarness, body  # noqa: E402  # asserts are rewritten first
+from pipeline.contract.sink import Row, SinkContract, SinkHarness, event_table  # noqa: E402
+
+__all__ = ["ChangeFeedContract", "FeedHarness", "body", "SinkContract", "SinkHarness", "Row", "event_table"]

@@ -1,0 +1,295 @@
+"""What every feed must hold, as tests over a harness."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from pipeline.errors import FeedError
+from pipeline.event import EVENT_SCHEMA, Page
+from pipeline.feed import ChangeFeed
+
+PATIENCE_S = 20.0
+FOREIGN = ("", "garbage", "\x00", "-1", "9" * 30, "1e999", "null", "{}", "[]", '{"offset":', "é" * 40)
+"""Texts that no feed made."""
+
+
+def body(number: int, text: str = "") -> bytes:
+    """An event of the suites: a JSON object with the same two texts throughout, so that it can be a row of a CSV file too."""
+    return json.dumps({"number": str(number), "text": text}).encode()
+
+
+class FeedHarness(ABC):
+    """A feed to be tested, and a way to put events into its source.
+
+    partitions: two names or more, in name order; they exist and are empty. events_max, bytes_max: the page limits that the
+    feed was made with; keep them small (8 events, 4 KiB). lag_is_exact: False where the feed estimates.
+    """
+
+    feed: ChangeFeed
+    partitions: tuple[str, ...]
+    events_max: int
+    bytes_max: int
+    lag_is_exact: bool = True
+
+    @abstractmethod
+    async def append(self, partition: str, bodies: Sequence[bytes]) -> None:
+        """Add one event for each body; they can be read when this returns. A body is what `contract.body` made."""
+
+    def number(self, event: dict[str, Any]) -> int:
+        """Which of the appended events this is. To be overridden where the feed yields other bodies than were appended."""
+        return int(json.loads(event["body"])["number"])
+
+
+@pytest.mark.asyncio
+class ChangeFeedContract:
+    """Give a fixture `harness` that yields a FeedHarness, and closes its feed."""
+
+    @pytest.fixture
+    def harness(self) -> Any:
+        raise NotImplementedError("define a fixture `harness` that yields a FeedHarness")
+
+    async def test_partitions_are_listed_in_name_order(self, harness: FeedHarness) -> None:
+        names = [partition.name for partition in await harness.feed.partitions()]
+        assert names == sorted(set(names))
+        assert set(harness.partitions) <= set(names)
+
+    async def test_every_event_is_read_once_and_in_order(self, harness: FeedHarness) -> None:
+        partition, other = harness.partitions[:2]
+        count = await _filled(harness, partition)
+        await harness.append(other, [body(1000)])
+        assert _numbers(harness, await _read(harness.feed, partition, None, count)) == list(range(count))
+        assert _numbers(harness, await _read(harness.feed, other, None, 1)) == [1000]
+
+    async def test_pages_are_event_tables_of_their_partition(self, harness: FeedHarness) -> None:
+        partition = harness.partitions[0]
+        pages = await _read(harness.feed, partition, None, await _filled(harness, partition))
+        for page in pages:
+            page.events.validate(full=True)
+            assert page.events.schema.equals(EVENT_SCHEMA, check_metadata=True)
+            assert set(page.events["partition"].to_pylist()) <= {partition}
+            assert not any(page.events[field.name].null_count for field in EVENT_SCHEMA if not field.nullable)
+        sequences = [sequence for page in pages for sequence in page.events["sequence"].to_pylist()]
+        assert all(a < b for a, b in itertools.pairwise(sequences))
+
+    async def test_reading_again_yields_the_same_events(self, harness: FeedHarness) -> None:
+        partition = harness.partitions[0]
+        count = await _filled(harness, partition)
+        first, second = [await _read(harness.feed, partition, None, count) for _ in range(2)]
+        assert _events(first) == _events(second)
+
+    async def test_pages_stay_within_the_limit_of_events(self, harness: FeedHarness) -> None:
+        partition = harness.partitions[0]
+        pages = await _read(harness.feed, partition, None, await _filled(harness, partition))
+        assert max(page.events.num_rows for page in pages) <= harness.events_max
+
+    async def test_pages_stay_within_the_limit_of_bytes_unless_they_hold_one_event(self, harness: FeedHarness) -> None:
+        partition = harness.partitions[0]
+        sizes = [1, harness.bytes_max * 2, *([harness.bytes_max // 3] * 5), harness.bytes_max * 2, 1]
+        await harness.append(partition, [body(n, "x" * size) for n, size in enumerate(sizes)])
+        pages = await _read(harness.feed, partition, None, len(sizes))
+        assert _numbers(harness, pages) == list(range(len(sizes)))
+        for page in pages:
+            held = sum(len(event) for event in page.events["body"].to_pylist() if event)
+            assert held <= harness.bytes_max or page.events.num_rows == 1
+
+    async def test_reading_resumes_behind_every_page(self, harness: FeedHarness) -> None:
+        partition = harness.partitions[0]
+        count = await _filled(harness, partition)
+        seen = 0
+        for page in await _read(harness.feed, partition, None, count):
+            seen += page.events.num_rows
+            rest = await _read(harness.feed, partition, page.to, count - seen)
+            assert _numbers(harness, rest) == list(range(seen, count))
+
+    async def test_reading_resumes_within_a_page_where_the_feed_can_be_cut(self, harness: FeedHarness) -> None:
+        partition = harness.partitions[0]
+        count = await _filled(harness, partition)
+        seen = 0
+        for page in await _read(harness.feed, partition, None, count):
+            for n in range(1, page.events.num_rows):
+                position = page.position_after(n)
+                if position is not None:
+                    rest = await _read(harness.feed, partition, position, count - seen - n)
+                    assert _numbers(harness, rest) == list(range(seen + n, count))
+            seen += page.events.num_rows
+
+    async def test_compare_orders_positions_as_they_are_read_and_none_first(self, harness: FeedHarness) -> None:
+        partition = harness.partitions[0]
+        pages = await _read(harness.feed, partition, None, await _filled(harness, partition))
+        positions = _positions(pages)
+        for i, a in enumerate(positions):
+            for j, b in enumerate(positions):
+                order = harness.feed.compare(a, b)
+                assert (order > 0) - (order < 0) == (i > j) - (i < j), f"compare({a!r}, {b!r}) is {order}"
+
+    async def test_latest_lies_behind_the_last_event(self, harness: FeedHarness) -> None:
+        feed, partition = harness.feed, harness.partitions[0]
+        assert await feed.latest(partition) is None
+        before, last = _positions(await _read(feed, partition, None, await _filled(harness, partition)))[-2:]
+        latest = await feed.latest(partition)
+        assert feed.compare(before, latest) < 0 <= feed.compare(last, latest)
+
+    async def test_lag_counts_what_is_left_to_read(self, harness: FeedHarness) -> None:
+        feed, partition = harness.feed, harness.partitions[0]
+        assert await feed.lag(partition, None) == 0
+        left = await _filled(harness, partition)
+        assert await feed.lag(partition, await feed.latest(partition)) == 0
+        if harness.lag_is_exact:
+            assert await feed.lag(partition, None) == left
+        for page in await _read(feed, partition, None, left):
+            left -= page.events.num_rows
+            lag = await feed.lag(partition, page.to)
+            assert (lag == left) if harness.lag_is_exact else ((lag > 0) == (left > 0))
+
+    async def test_at_the_end_a_reader_waits_and_yields_what_is_appended(self, harness: FeedHarness) -> None:
+        feed, partition = harness.feed, harness.partitions[0]
+        await harness.append(partition, [body(0)])
+        waiting = asyncio.create_task(_read(feed, partition, await feed.latest(partition), 2))
+        for number in (1, 2):
+            await _is_waiting(feed, partition, waiting)
+            await harness.append(partition, [body(number)])
+        assert _numbers(harness, await waiting) == [1, 2]
+
+    async def test_an_empty_partition_is_waited_for_from_its_beginning(self, harness: FeedHarness) -> None:
+        feed, partition = harness.feed, harness.partitions[0]
+        waiting = asyncio.create_task(_read(feed, partition, None, 1))
+        await _is_waiting(feed, partition, waiting)
+        await harness.append(partition, [body(7)])
+        assert _numbers(harness, await waiting) == [7]
+
+    async def test_a_reader_that_waits_can_be_closed(self, harness: FeedHarness) -> None:
+        feed, partition = harness.feed, harness.partitions[0]
+        waiting = asyncio.create_task(_read(feed, partition, None, 1))
+        await _is_waiting(feed, partition, waiting)
+        waiting.cancel()
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        await harness.append(partition, [body(1)])
+        assert _numbers(harness, await _read(feed, partition, None, 1)) == [1]
+
+    async def test_a_reader_can_be_closed_between_pages(self, harness: FeedHarness) -> None:
+        partition = harness.partitions[0]
+        count = await _filled(harness, partition)
+        abandoned = harness.feed.open(partition, None)
+        await anext(abandoned)
+        await _closed(abandoned)
+        assert _numbers(harness, await _read(harness.feed, partition, None, count)) == list(range(count))
+
+    async def test_two_readers_of_a_partition_are_independent(self, harness: FeedHarness) -> None:
+        partition = harness.partitions[0]
+        count = await _filled(harness, partition)
+        readers = [harness.feed.open(partition, None) for _ in range(2)]
+        pages: list[list[Page]] = [[], []]
+        async with asyncio.timeout(PATIENCE_S):
+            while min(_count(each) for each in pages) < count:
+                for reader, read in zip(readers, pages, strict=True):
+                    if _count(read) < count:
+                        read.append(await anext(reader))
+        for reader, read in zip(readers, pages, strict=True):
+            await _closed(reader)
+            assert _numbers(harness, read) == list(range(count))
+
+    async def test_a_partition_starts_at_its_beginning_or_end(self, harness: FeedHarness) -> None:
+        feed, partition = harness.feed, harness.partitions[0]
+        count = await _filled(harness, partition)
+        earliest, latest = await feed.start_of(partition, "earliest"), await feed.start_of(partition, "latest")
+        await harness.append(partition, [body(count)])
+        assert _numbers(harness, await _read(feed, partition, earliest, count + 1)) == list(range(count + 1))
+        assert _numbers(harness, await _read(feed, partition, latest, 1)) == [count]
+
+    async def test_a_partition_starts_with_the_first_event_of_a_time(self, harness: FeedHarness) -> None:
+        feed, partition = harness.feed, harness.partitions[0]
+        await _filled(harness, partition)
+        count = await _filled(harness, partition, first=100)
+        times = [e["enqueued_time"] for e in _events(await _read(feed, partition, None, 2 * count))]
+        for time in (datetime(1970, 1, 1, tzinfo=UTC), times[0], times[count], times[-1]):
+            first = next(i for i, enqueued in enumerate(times) if enqueued >= time)
+            start = await feed.start_of(partition, time)
+            assert await feed.lag(partition, start) > 0
+            events = _events(await _read(feed, partition, start, 2 * count - first))
+            assert [e["enqueued_time"] for e in events] == times[first:]
+        assert await feed.lag(partition, await feed.start_of(partition, datetime(9000, 1, 1, tzinfo=UTC))) == 0
+
+    async def test_an_unknown_partition_is_a_feed_error(self, harness: FeedHarness) -> None:
+        for call in (
+            _read(harness.feed, "no such partition", None, 1),
+            harness.feed.latest("no such partition"),
+            harness.feed.lag("no such partition", None),
+            harness.feed.start_of("no such partition", "latest"),
+        ):
+            with pytest.raises(FeedError):
+                await call
+
+    @pytest.mark.parametrize("continuation", FOREIGN)
+    async def test_a_foreign_continuation_is_a_feed_error(self, harness: FeedHarness, continuation: str) -> None:
+        feed, partition = harness.feed, harness.partitions[0]
+        await harness.append(partition, [body(0)])
+        with pytest.raises(FeedError):
+            await _read(feed, partition, continuation, 1)
+        with pytest.raises(FeedError):
+            await feed.lag(partition, continuation)
+        with contextlib.suppress(FeedError):  # it may have an order; it must not be a surprise
+            assert isinstance(feed.compare(continuation, await feed.latest(partition)), int)
+
+
+async def _filled(harness: FeedHarness, partition: str, first: int = 0) -> int:
+    """Append enough events for three pages, numbered from `first`. Returns how many."""
+    count = 2 * harness.events_max + 1
+    await harness.append(partition, [body(n) for n in range(first, first + count)])
+    return count
+
+
+async def _read(feed: ChangeFeed, partition: str, continuation: str | None, count: int) -> list[Page]:
+    pages: list[Page] = []
+    reader = feed.open(partition, continuation)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while _count(pages) < count:
+                pages.append(await anext(reader))
+    finally:
+        await _closed(reader)
+    return pages
+
+
+async def _closed(reader: AsyncIterator[Page]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        await reader.aclose()  # type: ignore[attr-defined]  # the contract says "closing": readers are async generators
+
+
+async def _is_waiting(feed: ChangeFeed, partition: str, reader: asyncio.Task[list[Page]]) -> None:
+    """Let the reader reach the end: some calls of the feed's go the same way behind it."""
+    for _ in range(5):
+        await feed.latest(partition)
+    assert not reader.done()
+
+
+def _count(pages: Sequence[Page]) -> int:
+    return sum(page.events.num_rows for page in pages)
+
+
+def _events(pages: Sequence[Page]) -> list[dict[str, Any]]:
+    return [event for page in pages for event in page.events.to_pylist()]
+
+
+def _numbers(harness: FeedHarness, pages: Sequence[Page]) -> list[int]:
+    return [harness.number(event) for event in _events(pages)]
+
+
+def _positions(pages: Sequence[Page]) -> list[str | None]:
+    """None and every position behind at least one more event, in reading order."""
+    positions: list[str | None] = [None]
+    for page in pages:
+        cuts = (page.position_after(n) for n in range(1, page.events.num_rows))
+        positions += [cut for cut in cuts if cut is not None]
+        positions += [page.to] if page.events.num_rows else []
+    return positions
