@@ -150,6 +150,16 @@ class Fields:
             self.refuse(name, f"must lie between 0 and {at_most}")
         return value
 
+    def optional_integer(self, name: str) -> int | None:
+        return None if self._values.get(name) is None else self.integer(name)
+
+    def mapping(self, name: str) -> Mapping[str, object]:
+        """An object that only people read."""
+        value = self._values.get(name)
+        if not isinstance(value, dict):
+            self.refuse(name, f"must be an object, not {_kind(value)}")
+        return MappingProxyType(value)
+
     def number(self, name: str) -> float:
         value = self._values.get(name)
         if not isinstance(value, int | float) or isinstance(value, bool):

@@ -1,0 +1,160 @@
+"""What to take and what to ask for, so that shares differ by at most one. Pure.
+
+Every host plans from the same documents and comes to the same shares, so nobody has to lead. Shares are equal within each
+pipeline and over all of them; what does not divide goes to the hosts with the fewest leases so far, and among those to the
+ones that hold it already, so that a settled group never moves anything.
+
+A lease changes hands by being asked for: the taker writes its name into `handoff_to`, the owner finishes and releases. All
+moves of a change in membership are planned in one round.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from leases.lease import Lease
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """A live host, as its document tells. leases_max: how many leases it wants at most, over all pipelines."""
+
+    name: str
+    pipelines: frozenset[str]
+    leases_max: int | None = None
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """take: acquire now, in this order. ask: write `handoff_to`, all in this round. share: how many leases are mine to have."""
+
+    take: tuple[Key, ...]
+    ask: tuple[Key, ...]
+    share: int
+
+
+def plan(
+    leases: Collection[Lease],
+    peers: Collection[Peer],
+    me: str,
+    working: Collection[Key],
+    expired: Collection[Key],
+    overdue: Collection[Key],
+    rng: random.Random,
+) -> Plan:
+    """What `me` should do now.
+
+    leases: all of the group, closed ones included. peers: the live hosts, `me` among them.
+    working: what `me` works on; any other lease in its name was left by an earlier incarnation (or by a lost answer), and is
+    taken back at once. expired: leases whose owner was not seen to move for a lease duration.
+    overdue: leases that `me` asked for a lease duration ago, and may now steal.
+    rng: spreads the takers of one pile of free leases, so that they do not all reach for the first.
+    """
+    able = {peer.name: peer for peer in peers if not peer.draining}
+    if me not in able:
+        return Plan((), (), 0)
+    open_leases = [lease for lease in leases if not lease.closed]
+    back = [lease.key for lease in open_leases if lease.owner == me and lease.key not in working]
+    holders = {lease.key: holder(lease, able, lease.key in expired) for lease in open_leases}
+    shares = shares_of(open_leases, able, holders)
+    take, ask = list(back), []
+    for pipeline in sorted(able[me].pipelines):
+        here = [lease for lease in open_leases if lease.pipeline == pipeline and lease.key not in back]
+        promised = [lease.key for lease in here if lease.handoff_to == me and _is_takeable(lease, expired, overdue)]
+        free = [lease for lease in here if holders[lease.key] is None]
+        need = shares[pipeline].get(me, 0) - sum(holders[lease.key] == me for lease in here) - _count(back, pipeline)
+        take += promised
+        take += _picked(free, max(0, need), rng)
+        if need > len(free):
+            ask += _asked(here, shares[pipeline], holders, me)[: need - len(free)]
+    return Plan(tuple(take), tuple(ask), sum(share.get(me, 0) for share in shares.values()))
+
+
+def holder(lease: Lease, able: Mapping[str, Peer], is_expired: bool) -> str | None:
+    """Who has the lease, or is about to; None where it is anybody's."""
+    if lease.handoff_to is not None and lease.handoff_to != lease.owner and _serves(able, lease.handoff_to, lease):
+        return lease.handoff_to
+    return None if is_expired else lease.owner
+
+
+def shares_of(
+    leases: Iterable[Lease], able: Mapping[str, Peer], holders: Mapping[Key, str | None]
+) -> dict[str, dict[str, int]]:
+    """pipeline -> host -> how many of its leases that host should have."""
+    held = Counter((lease.pipeline, holders[lease.key]) for lease in leases)
+    sizes = Counter(lease.pipeline for lease in leases)
+    names = sizes.keys() | {name for peer in able.values() for name in peer.pipelines}
+    totals = dict.fromkeys(able, 0)
+    shares: dict[str, dict[str, int]] = {}
+    for pipeline in sorted(names):
+        room = {
+            name: sizes[pipeline] if peer.leases_max is None else max(0, peer.leases_max - totals[name])
+            for name, peer in able.items()
+            if pipeline in peer.pipelines
+        }
+        ranked = sorted(room, key=lambda name: (totals[name], -held[pipeline, name], name))
+        shares[pipeline] = _divided(sizes[pipeline], ranked, room)
+        for name, share in shares[pipeline].items():
+            totals[name] += share
+    return shares
+
+
+def _divided(count: int, ranked: Sequence[str], room: Mapping[str, int]) -> dict[str, int]:
+    """`count` leases over the hosts, as evenly as their room allows; the first ranked get the odd ones."""
+    shares = dict.fromkeys(ranked, 0)
+    while hosts := [name for name in ranked if shares[name] < room[name]]:
+        each, odd = divmod(count, len(hosts))
+        if each == 0:
+            hosts, each = hosts[:odd], 1
+        if not hosts:
+            break
+        each = min(each, min(room[name] - shares[name] for name in hosts))
+        for name in hosts:
+            shares[name] += each
+        count -= each * len(hosts)
+    return shares
+
+
+def _picked(free: Sequence[Lease], need: int, rng: random.Random) -> list[Key]:
+    """Available ones before expired ones: those have nobody who might still be at work."""
+    ordered = rng.sample(free, len(free))
+    ordered.sort(key=lambda lease: lease.owner is not None)
+    return [lease.key for lease in ordered[:need]]
+
+
+def _asked(leases: Sequence[Lease], shares: Mapping[str, int], holders: Mapping[Key, str | None], me: str) -> list[Key]:
+    """The leases that fall to `me` when those above their share give to those below theirs, in an order all hosts agree on."""
+    held = Counter(holders[lease.key] for lease in leases)
+    settled: dict[str, list[Key]] = {}
+    for lease in sorted(leases, key=lambda lease: lease.partition):
+        if lease.owner is not None and holders[lease.key] == lease.owner:
+            settled.setdefault(lease.owner, []).append(lease.key)
+    surplus = [
+        keys[: max(0, held[name] - shares.get(name, 0))]
+        for name, keys in sorted(settled.items(), key=lambda item: item[0])
+    ]
+    lacking = [[name] * (share - held[name]) for name, share in sorted(shares.items()) if share > held[name]]
+    return [key for key, taker in zip(_interleaved(surplus), _interleaved(lacking), strict=False) if taker == me]
+
+
+def _interleaved(lists: Iterable[Sequence[object]]) -> list:  # type: ignore[type-arg]  # of what it was given
+    return [item for row in zip_longest(*lists) for item in row if item is not None]
+
+
+def _is_takeable(lease: Lease, expired: Collection[Key], overdue: Collection[Key]) -> bool:
+    return lease.owner is None or lease.key in expired or lease.key in overdue
+
+
+def _serves(able: Mapping[str, Peer], name: str, lease: Lease) -> bool:
+    return name in able and lease.pipeline in able[name].pipelines
+
+
+def _count(keys: Iterable[Key], pipeline: str) -> int:
+    return sum(key[0] == pipeline for key in keys)

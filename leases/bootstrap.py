@@ -1,0 +1,181 @@
+"""Creates the leases that are missing, and audits the container.
+
+There is no lock: every step creates if absent, so two hosts may do it at once and a crash between any two steps is mended by
+whoever comes next. The pipeline's `info` document says which feed and sink the leases belong to, and whether the first round
+was completed; partitions that appear after it start at their beginning, since nothing of them may be skipped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from leases.document import Fields
+from leases.errors import GroupMismatch, StoreConflict, StoreMissing
+from leases.keeper import Keeper, Scan
+from leases.lease import Lease
+from leases.store import LeaseStore
+
+VERSION = 1
+IDENTITY_BYTES_MAX = 4096
+
+StartOf = Callable[[str], Awaitable[str | None]]
+"""partition -> the position at which it begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a pipeline's leases stand for. feed and sink may not change under them; a transform may (rolling deploys)."""
+
+    feed: str
+    sink: str
+    transform: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Info:
+    """The pipeline's bootstrap document. `complete`: the first round of leases has been created."""
+
+    identity: Identity
+    complete: bool = False
+    unknown: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition of the feed, and the ones it came from by split or merge."""
+
+    name: str
+    parents: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """created: partitions that got a lease now. orphaned: leases whose partition the feed does not have."""
+
+    created: tuple[str, ...] = ()
+    orphaned: tuple[str, ...] = ()
+    transform_changed: bool = False
+
+
+def info_id(pipeline: str) -> str:
+    return f"{pipeline}/info"
+
+
+def encode_info(info: Info) -> str:
+    body: dict[str, object] = {
+        **info.unknown,
+        "version": VERSION,
+        "feed": info.identity.feed,
+        "sink": info.identity.sink,
+        "transform": info.identity.transform,
+        "complete": info.complete,
+    }
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+
+
+def decode_info(id: str, body: str) -> Info:
+    """Raises InvalidDocument."""
+    fields = Fields.parse(id, body)
+    fields.version(VERSION)
+    return Info(
+        identity=Identity(*(fields.text(name, IDENTITY_BYTES_MAX) for name in ("feed", "sink", "transform"))),
+        complete=fields.boolean("complete"),
+        unknown=fields.unknown(frozenset(("version", "feed", "sink", "transform", "complete"))),
+    )
+
+
+class Bootstrap:
+    """Makes the leases of one pipeline agree with the partitions of its feed."""
+
+    def __init__(self, keeper: Keeper, pipeline: str, identity: Identity) -> None:
+        self._keeper = keeper
+        self._store: LeaseStore = keeper.store
+        self._pipeline = pipeline
+        self._identity = identity
+        self._is_complete = False
+
+    async def opened(self) -> bool:
+        """Make sure of the `info` document; whether the transform differs from the one recorded, which is now replaced.
+
+        Raises GroupMismatch, InvalidDocument, StoreConflict (lost a race: call again), StoreUnavailable, StoreAmbiguous.
+        """
+        document = info_id(self._pipeline)
+        wanted = Info(identity=self._identity)
+        try:
+            stored = await self._store.read(document)
+        except StoreMissing:
+            await self._store.create(document, encode_info(wanted))
+            return False
+        found = decode_info(stored.id, stored.body)
+        self._check(found.identity)
+        self._is_complete = found.complete
+        if found.identity == self._identity:
+            return False
+        await self._store.replace(id, encode_info(replace(found, identity=self._identity)), stored.etag)
+        return True
+
+    async def reconciled(self, partitions: Sequence[Partition], scan: Scan, start_of: StartOf) -> Audit:
+        """Create what is missing. Idempotent; cheap where nothing is. Raises as `opened` does, and what `start_of` raises."""
+        leases = {lease.partition: lease for lease in scan.leases if lease.pipeline == self._pipeline}
+        created = []
+        for lease in [*children_due(partitions, leases), *births(self._pipeline, partitions, leases)]:
+            if not self._is_complete and not lease.parents:
+                lease = replace(lease, continuation=await start_of(lease.partition))
+            if await self._keeper.create(lease):
+                created.append(lease.partition)
+        if not self._is_complete:
+            await self._complete()
+        known = {partition.name for partition in partitions}
+        orphaned = [name for name, lease in leases.items() if name not in known and not lease.closed]
+        return Audit(tuple(created), tuple(sorted(orphaned)))
+
+    async def _complete(self) -> None:
+        stored = await self._store.read(info_id(self._pipeline))
+        found = decode_info(stored.id, stored.body)
+        if not found.complete:
+            try:
+                await self._store.replace(stored.id, encode_info(replace(found, complete=True)), stored.etag)
+            except StoreConflict:
+                return  # another host was quicker; the next round sees it
+        self._is_complete = True
+
+    def _check(self, recorded: Identity) -> None:
+        for what in ("feed", "sink"):
+            theirs, ours = getattr(recorded, what), getattr(self._identity, what)
+            if theirs != ours:
+                raise GroupMismatch(
+                    f"the leases of pipeline '{self._pipeline}' belong to {what} {theirs!r}, and the configuration says"
+                    f" {ours!r}: give the pipeline another name, or change the {what} back"
+                )
+
+
+def children_due(partitions: Sequence[Partition], leases: Mapping[str, Lease]) -> list[Lease]:
+    """The leases that closed parents call for. A child of several parents (a merge) waits until all of them are closed."""
+    parents = {partition.name: partition.parents for partition in partitions}
+    due: dict[str, Lease] = {}
+    for parent in sorted(leases.values(), key=lambda lease: lease.partition):
+        for child in parent.children:
+            family = parents.get(child.partition) or (parent.partition,)
+            if child.partition not in leases and all(leases[name].closed for name in family if name in leases):
+                due.setdefault(
+                    child.partition,
+                    Lease(
+                        pipeline=parent.pipeline,
+                        partition=child.partition,
+                        continuation=child.continuation,
+                        parents=family,
+                    ),
+                )
+    return list(due.values())
+
+
+def births(pipeline: str, partitions: Sequence[Partition], leases: Mapping[str, Lease]) -> list[Lease]:
+    """The leases of partitions that have none, unless a parent is still at work and will name its children itself."""
+    return [
+        Lease(pipeline=pipeline, partition=partition.name)
+        for partition in partitions
+        if partition.name not in leases and not any(parent in leases for parent in partition.parents)
+    ]

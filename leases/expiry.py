@@ -1,0 +1,62 @@
+"""When this host last saw each owner's tick move, and so which leases have expired. Pure.
+
+Expired means: on this host's own clock, (owner, incarnation, epoch, tick) has stood still for the lease duration. No two
+machines' clocks are ever compared. Time in which this host could not read the container does not count, and after such an
+outage one full renew interval of successful reads comes first: the owners had the same outage, and could not renew either
+(docs/protocol.md; without the rule, an outage of a third of the lease duration moved most leases with nobody dead).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+from leases.timing import Timing
+
+K = TypeVar("K", bound=Hashable)
+Mark = tuple[object, ...]
+"""What an owner moves to show that it lives: (owner, incarnation, epoch, tick) of a lease, (incarnation, tick) of a host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A mark, and the time since which this host has seen it stand still (Clock seconds, unread time left out)."""
+
+    mark: Mark
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Watch(Generic[K]):
+    """Everything this host has seen so far. `read_at`: when the last successful scan ended."""
+
+    sightings: Mapping[K, Sighting] = field(default_factory=lambda: MappingProxyType({}))
+    read_at: float | None = None
+
+    def scanned(self, marks: Mapping[K, Mark], started: float, ended: float, timing: Timing) -> Watch[K]:
+        """After a successful scan that took from `started` to `ended`."""
+        gap = 0.0 if self.read_at is None else started - self.read_at
+        unread = gap if gap > timing.read_gap_max_s else 0.0
+        not_before = ended + timing.renew_s - timing.duration_s if unread else float("-inf")
+
+        def sighted(key: K, mark: Mark) -> Sighting:
+            before = self.sightings.get(key)
+            if before is None or before.mark != mark:
+                return Sighting(mark, ended)
+            return Sighting(mark, max(before.since + unread, not_before)) if unread else before
+
+        return Watch({key: sighted(key, mark) for key, mark in marks.items()}, ended)
+
+    def expired(self, now: float, timing: Timing) -> frozenset[K]:
+        """`now`: when the last scan started, since nothing is known of what came after."""
+        return self.still_for(timing.duration_s, now)
+
+    def still_for(self, seconds: float, now: float) -> frozenset[K]:
+        """What has not moved for at least so long."""
+        return frozenset(key for key, seen in self.sightings.items() if now - seen.since >= seconds)
+
+    def next_expiry(self, timing: Timing) -> float | None:
+        """When the first of them would expire if nothing moved any more (Clock seconds); None where nothing is watched."""
+        return min((seen.since + timing.duration_s for seen in self.sightings.values()), default=None)

@@ -1,0 +1,277 @@
+"""Read, change, replace if it still matches: the only writer of leases.
+
+`Keeper` looks at all leases and takes, asks for and creates single ones. `OwnedLease` is one tenure: everything its owner
+writes goes through it, one write at a time, so that renewal and checkpoints never conflict with each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from leases.clock import Clock
+from leases.document import decode_lease, encode_lease, lease_id, lease_prefix
+from leases.errors import InvalidDocument, LeaseLost, LeaseReset, StoreAmbiguous, StoreConflict, StoreMissing
+from leases.expiry import Mark
+from leases.lease import Child, Lease
+from leases.store import LeaseStore, Stored
+from leases.timing import Timing
+
+CONFLICTS_MAX = 8
+"""How often one change starts over because somebody else wrote first. More than a few in a row is somebody's endless loop."""
+
+Claimed = Callable[[str], str]
+"""The sink's pure part of a claim: the last tenure's sink state -> the next one's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A lease as it was read, with the ETag that a change of it has to match."""
+
+    lease: Lease
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """All leases of some pipelines, read between `started` and `ended` (Clock seconds).
+
+    invalid: the documents that could not be trusted; they stop nobody but themselves.
+    """
+
+    seen: Mapping[tuple[str, str], Seen]
+    invalid: tuple[InvalidDocument, ...]
+    started: float
+    ended: float
+
+    @property
+    def leases(self) -> list[Lease]:
+        return [seen.lease for seen in self.seen.values()]
+
+    @property
+    def marks(self) -> dict[tuple[str, str], Mark]:
+        """What to watch for expiry: the owned leases."""
+        return {
+            lease.key: (lease.owner, lease.incarnation, lease.epoch, lease.tick)
+            for lease in self.leases
+            if lease.owner is not None
+        }
+
+
+class Keeper:
+    """Leases on behalf of one host process. Its store is expected to bound every call (`TimedStore`)."""
+
+    def __init__(self, store: LeaseStore, *, host: str, incarnation: str, clock: Clock, timing: Timing) -> None:
+        self.store = store
+        self.host = host
+        self.incarnation = incarnation
+        self.timing = timing
+        self._clock = clock
+
+    async def scan(self, pipelines: Iterable[str]) -> Scan:
+        """Raises StoreUnavailable."""
+        started = self._clock.monotonic()
+        documents = [stored for name in pipelines for stored in await self.store.list(lease_prefix(name))]
+        seen: dict[tuple[str, str], Seen] = {}
+        invalid: list[InvalidDocument] = []
+        for stored in documents:
+            try:
+                lease = decode_lease(stored.id, stored.body)
+                seen[lease.key] = Seen(lease, stored.etag)
+            except InvalidDocument as error:
+                invalid.append(error)
+        return Scan(seen, tuple(invalid), started, self._clock.monotonic())
+
+    async def read(self, pipeline: str, partition: str) -> Seen:
+        """Raises StoreMissing, StoreUnavailable, InvalidDocument."""
+        return _seen(await self.store.read(lease_id(pipeline, partition)))
+
+    async def take(self, seen: Seen, claimed: Claimed) -> OwnedLease | None:
+        """Acquire what was seen, or None where somebody else was quicker.
+
+        An ambiguous answer is settled by reading: the lease is ours if our epoch stands in it. Raises StoreUnavailable,
+        StoreAmbiguous (not even the reading succeeded: the next scan shows it as ours, from an earlier attempt).
+        """
+        started = self._clock.monotonic()
+        wanted = seen.lease.acquired(self.host, self.incarnation, claimed(seen.lease.sink_state))
+        try:
+            etag = await self.store.replace(_id(wanted), encode_lease(wanted), seen.etag)
+        except (StoreConflict, StoreMissing):
+            return None
+        except StoreAmbiguous:
+            now = await self.read(*wanted.key)
+            if not now.lease.is_same_tenure(wanted):
+                return None
+            wanted, etag = now.lease, now.etag
+        return OwnedLease(self.store, wanted, etag, started, self._clock, self.timing)
+
+    async def ask(self, seen: Seen) -> None:
+        """Write this host's name into `handoff_to`. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous."""
+        wanted = seen.lease.handoff_requested(self.host)
+        await self.store.replace(_id(wanted), encode_lease(wanted), seen.etag)
+
+    async def release(self, seen: Seen) -> None:
+        """An operator's release: the owner finds out at its next write. Raises as `ask` does."""
+        await self.store.replace(_id(seen.lease), encode_lease(seen.lease.released()), seen.etag)
+
+    async def create(self, lease: Lease) -> bool:
+        """False where it exists already. Raises StoreUnavailable, StoreAmbiguous."""
+        try:
+            await self.store.create(_id(lease), encode_lease(lease))
+        except StoreConflict:
+            return False
+        return True
+
+
+class OwnedLease:
+    """One tenure of one lease. Every method raises LeaseLost once the tenure is over; nothing brings it back.
+
+    Trust runs from the *start* of the last successful write, since from then on other hosts may have seen the tick. While
+    it has run out the owner sends nothing, goes on trying to renew with its old ETag, and either resumes or learns that it
+    lost.
+    """
+
+    def __init__(
+        self, store: LeaseStore, lease: Lease, etag: str, started: float, clock: Clock, timing: Timing
+    ) -> None:
+        assert lease.owner is not None, "only an owner has a tenure"
+        self._store = store
+        self._lease = lease
+        self._etag = etag
+        self._clock = clock
+        self._timing = timing
+        self._lock = asyncio.Lock()
+        self._unsettled_since: float | None = None
+        self._lost: LeaseLost | None = None
+        self.renewed_at = started
+        self.changed = asyncio.Event()
+
+    @property
+    def lease(self) -> Lease:
+        """As last written or read by this tenure."""
+        return self._lease
+
+    @property
+    def is_lost(self) -> bool:
+        return self._lost is not None
+
+    @property
+    def trusted_until(self) -> float:
+        return self.renewed_at + self._timing.trust_s
+
+    @property
+    def is_trusted(self) -> bool:
+        return self._lost is None and self._clock.monotonic() < self.trusted_until
+
+    async def renew(self) -> None:
+        """Raises LeaseLost, StoreUnavailable, StoreAmbiguous, StoreConflict."""
+        await self._change(Lease.renewed)
+
+    async def checkpoint(self, continuation: str | None, sink_state: str) -> None:
+        """Keep a position that the sink made safe. Raises as `renew` does."""
+        await self._change(lambda lease: lease.checkpointed(continuation, sink_state))
+
+    async def raise_epoch(self, above: int, sink_state: str) -> None:
+        """Fence one's own earlier writes. Raises as `renew` does."""
+        await self._change(lambda lease: lease.epoch_raised(above, sink_state))
+
+    async def release(self) -> None:
+        """Give the lease back (to whoever asked for it, if anybody did). Raises as `renew` does."""
+        await self._change(Lease.released)
+        self._lose(LeaseLost(f"{_name(self._lease)} was released by this host"))
+
+    async def end(self, continuation: str | None, children: tuple[Child, ...]) -> None:
+        """The partition has ended: close the lease, so that its children may start. Raises as `renew` does."""
+        await self._change(lambda lease: lease.ended(continuation, children))
+        self._lose(LeaseLost(f"{_name(self._lease)} is closed: its partition has ended"))
+
+    def notice(self, seen: Seen) -> None:
+        """What a scan saw of this lease. A listing may be stale, so only what is newer than we know counts."""
+        theirs, ours = seen.lease, self._lease
+        if (theirs.epoch, theirs.generation) > (ours.epoch, ours.generation) or theirs.generation > ours.generation:
+            self._lose(_lost(ours, theirs))
+        elif theirs.is_same_tenure(ours) and theirs.handoff_to is not None and ours.handoff_to is None:
+            self._lease = replace(ours, handoff_to=theirs.handoff_to)
+            self.changed.set()
+
+    async def _change(self, transition: Callable[[Lease], Lease]) -> None:
+        async with self._lock:
+            for _ in range(CONFLICTS_MAX):
+                if self._lost is not None:
+                    raise self._lost
+                if await self._replaced(transition(self._lease)):
+                    return
+            raise StoreConflict(
+                f"{_name(self._lease)} was changed by others {CONFLICTS_MAX} times in a row: look for a program that writes it"
+            )
+
+    async def _replaced(self, wanted: Lease) -> bool:
+        """Whether `wanted` now stands in the store; False where the lease is ours still but has changed meanwhile."""
+        started = self._clock.monotonic()
+        before = self._lease
+        try:
+            etag = await self._store.replace(_id(wanted), encode_lease(wanted), self._etag)
+        except (StoreConflict, StoreMissing, StoreAmbiguous) as error:
+            if isinstance(error, StoreAmbiguous) and self._unsettled_since is None:
+                self._unsettled_since = started
+            return await self._settled(wanted, before, started)
+        self._adopt(wanted, etag, started)
+        return True
+
+    async def _settled(self, wanted: Lease, before: Lease, started: float) -> bool:
+        """After a conflict or a lost answer: read again, and go on only if the tenure is still ours."""
+        try:
+            now = _seen(await self._store.read(_id(wanted)))
+        except (StoreMissing, InvalidDocument) as error:
+            self._lose(LeaseLost(f"{_name(wanted)}: its document is gone or unreadable ({error})"))
+            raise self._lost from None  # type: ignore[misc]  # _lose has just set it
+        first_try = started if self._unsettled_since is None else self._unsettled_since
+        if _is_written(now.lease, wanted):
+            self._adopt(now.lease, now.etag, first_try)
+            return True
+        if not now.lease.is_same_tenure(before):
+            self._lose(_lost(before, now.lease))
+            raise self._lost  # type: ignore[misc]  # _lose has just set it
+        if now.etag != self._etag:
+            written = now.lease.tick != before.tick  # an earlier attempt of ours, whose answer was lost
+            self._adopt(now.lease, now.etag, first_try if written else self.renewed_at)
+        return False
+
+    def _adopt(self, lease: Lease, etag: str, renewed_at: float) -> None:
+        noticed = lease.handoff_to != self._lease.handoff_to
+        self._lease, self._etag, self._unsettled_since = lease, etag, None
+        self.renewed_at = max(self.renewed_at, renewed_at)
+        if noticed:
+            self.changed.set()
+
+    def _lose(self, why: LeaseLost) -> None:
+        if self._lost is None:
+            self._lost = why
+            self.changed.set()
+
+
+def _seen(stored: Stored) -> Seen:
+    return Seen(decode_lease(stored.id, stored.body), stored.etag)
+
+
+def _id(lease: Lease) -> str:
+    return lease_id(lease.pipeline, lease.partition)
+
+
+def _is_written(now: Lease, wanted: Lease) -> bool:
+    """Whether `now` is `wanted`, whatever others have asked for or added since."""
+    return replace(now, handoff_to=wanted.handoff_to, unknown=wanted.unknown) == wanted
+
+
+def _lost(ours: Lease, theirs: Lease) -> LeaseLost:
+    if theirs.generation != ours.generation:
+        return LeaseReset(f"{_name(ours)} was reset by an operator (generation {theirs.generation}): taking it again")
+    holder = f"held by '{theirs.owner}'" if theirs.owner else "closed" if theirs.closed else "available"
+    return LeaseLost(
+        f"{_name(ours)} (epoch {ours.epoch}) is now {holder} (epoch {theirs.epoch}): stopping its work here"
+    )
+
+
+def _name(lease: Lease) -> str:
+    return f"lease '{lease.partition}' of pipeline '{lease.pipeline}'"

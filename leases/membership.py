@@ -1,0 +1,236 @@
+"""Who is alive: every host keeps one document, whose tick it moves as often as it renews a lease.
+
+Others judge its life by that tick, as they judge leases: on their own clock. A host without leases counts, a draining one
+does not. The document also tells people what the host is doing; nothing is decided by that part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from leases.balance import Peer
+from leases.clock import Clock
+from leases.document import NAME_BYTES_MAX, Fields
+from leases.errors import DuplicateHost, InvalidDocument, StoreAmbiguous, StoreConflict, StoreMissing
+from leases.expiry import Mark, Watch
+from leases.store import LeaseStore, Stored
+from leases.timing import Timing
+
+HOSTS_PREFIX = "hosts/"
+VERSION = 1
+PIPELINES_MAX = 1024
+DEAD_AFTER = 10
+"""After this many lease durations without a move a host's document is cleared away."""
+
+_FIELDS = frozenset(
+    (
+        *("version", "host", "incarnation", "tick", "pipelines", "leasesMax", "draining"),
+        *("leaseDurationS", "startedAt", "activity", "contestedBy"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRecord:
+    """One host process, as its document tells.
+
+    lease_duration_s: its setting; hosts of one group have to agree. started_at: wall clock, for people. activity: what it is
+    doing, for people. contested_by: the incarnation of another process that ran under this name and gave way.
+    """
+
+    name: str
+    incarnation: str
+    tick: int = 0
+    pipelines: tuple[str, ...] = ()
+    leases_max: int | None = None
+    draining: bool = False
+    lease_duration_s: float = 0.0
+    started_at: str = ""
+    contested_by: str | None = None
+    activity: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+    unknown: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def mark(self) -> Mark:
+        return self.incarnation, self.tick
+
+    @property
+    def peer(self) -> Peer:
+        return Peer(
+            name=self.name, pipelines=frozenset(self.pipelines), leases_max=self.leases_max, draining=self.draining
+        )
+
+
+def host_id(name: str) -> str:
+    return HOSTS_PREFIX + name
+
+
+def encode_host(host: HostRecord) -> str:
+    body: dict[str, object] = {
+        **host.unknown,
+        "version": VERSION,
+        "host": host.name,
+        "incarnation": host.incarnation,
+        "tick": host.tick,
+        "pipelines": list(host.pipelines),
+        "leasesMax": host.leases_max,
+        "draining": host.draining,
+        "leaseDurationS": host.lease_duration_s,
+        "startedAt": host.started_at,
+        "contestedBy": host.contested_by,
+        "activity": dict(host.activity),
+    }
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+
+
+def decode_host(id: str, body: str) -> HostRecord:
+    """Raises InvalidDocument."""
+    fields = Fields.parse(id, body)
+    fields.version(VERSION)
+    host = HostRecord(
+        name=fields.text("host", NAME_BYTES_MAX),
+        incarnation=fields.text("incarnation", NAME_BYTES_MAX),
+        tick=fields.integer("tick"),
+        pipelines=fields.texts("pipelines", NAME_BYTES_MAX, PIPELINES_MAX),
+        leases_max=fields.optional_integer("leasesMax"),
+        draining=fields.boolean("draining"),
+        lease_duration_s=fields.number("leaseDurationS"),
+        started_at=fields.text("startedAt", NAME_BYTES_MAX),
+        contested_by=fields.optional_text("contestedBy", NAME_BYTES_MAX),
+        activity=fields.mapping("activity"),
+        unknown=fields.unknown(_FIELDS),
+    )
+    if id != host_id(host.name):
+        fields.refuse("host", f"is {host.name!r}, which belongs under another id")
+    return host
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """The hosts seen by one scan. `live`: those whose tick was seen to move within a lease duration.
+
+    dead: the documents (with their ETags) of hosts that have not moved for `DEAD_AFTER` lease durations.
+    """
+
+    hosts: Mapping[str, HostRecord]
+    live: frozenset[str]
+    dead: tuple[Stored, ...] = ()
+    invalid: tuple[InvalidDocument, ...] = ()
+
+    @property
+    def peers(self) -> list[Peer]:
+        return [self.hosts[name].peer for name in sorted(self.live)]
+
+
+class Membership:
+    """This host's own document, and its view of the others'."""
+
+    def __init__(self, store: LeaseStore, me: HostRecord, *, clock: Clock, timing: Timing) -> None:
+        self._store = store
+        self._me = me
+        self._etag: str | None = None
+        self._clock = clock
+        self._timing = timing
+        self._watch: Watch[str] = Watch()
+
+    @property
+    def me(self) -> HostRecord:
+        return self._me
+
+    async def announce(self, activity: Mapping[str, object], *, draining: bool = False) -> None:
+        """Create the document, or move its tick.
+
+        The first announcement replaces what an earlier incarnation left. Raises DuplicateHost where another process took the
+        name over meanwhile, StoreUnavailable, StoreAmbiguous.
+        """
+        tick = self._me.tick + 1
+        wanted = replace(self._me, tick=tick, draining=draining or self._me.draining, activity=activity)
+        try:
+            self._etag = await self._written(wanted)
+        except (StoreConflict, StoreMissing):
+            await self._reread(wanted)
+        except StoreAmbiguous:
+            self._me = wanted  # the next announcement conflicts if this one arrived, and reads again
+            raise
+        else:
+            self._me = wanted
+
+    async def leave(self) -> None:
+        """Remove the document, so that nobody waits for this host to expire."""
+        if self._etag is not None:
+            await self._store.delete(host_id(self._me.name), self._etag)
+
+    async def scan(self) -> Roll:
+        """Raises StoreUnavailable."""
+        started = self._clock.monotonic()
+        documents = await self._store.list(HOSTS_PREFIX)
+        hosts: dict[str, HostRecord] = {}
+        invalid: list[InvalidDocument] = []
+        for stored in documents:
+            try:
+                host = decode_host(stored.id, stored.body)
+                hosts[host.name] = host
+            except InvalidDocument as error:
+                invalid.append(error)
+        marks = {name: host.mark for name, host in hosts.items()}
+        self._watch = self._watch.scanned(marks, started, self._clock.monotonic(), self._timing)
+        hosts[self._me.name] = self._me
+        live = frozenset(hosts) - self._watch.expired(started, self._timing) | {self._me.name}
+        buried = {host_id(name) for name in self._watch.still_for(DEAD_AFTER * self._timing.duration_s, started) - live}
+        return Roll(hosts, live, tuple(stored for stored in documents if stored.id in buried), tuple(invalid))
+
+    async def clear_away(self, roll: Roll) -> None:
+        """Remove the documents of the long dead. Raises StoreConflict or StoreMissing where one was not dead after all."""
+        for stored in roll.dead:
+            await self._store.delete(stored.id, stored.etag)
+
+    def next_expiry(self) -> float | None:
+        return self._watch.next_expiry(self._timing)
+
+    async def _written(self, wanted: HostRecord) -> str:
+        body = encode_host(wanted)
+        if self._etag is None:
+            return await self._store.create(host_id(wanted.name), body)
+        return await self._store.replace(host_id(wanted.name), body, self._etag)
+
+    async def _reread(self, wanted: HostRecord) -> None:
+        """Our document changed under us: an earlier incarnation's, our own after a lost answer, or a namesake's."""
+        document = host_id(wanted.name)
+        try:
+            stored = await self._store.read(document)
+        except StoreMissing:
+            self._etag = await self._store.create(document, encode_host(wanted))
+            self._me = wanted
+            return
+        found = _decoded(stored)
+        theirs = found.incarnation if found else None
+        if self._etag is not None and theirs not in (None, wanted.incarnation):
+            await self._give_way(stored)
+            raise DuplicateHost(
+                f"another process (incarnation {theirs}) runs as host '{wanted.name}': this one stops;"
+                " give every process a host.name of its own"
+            )
+        if found and theirs == wanted.incarnation:
+            wanted = replace(wanted, contested_by=found.contested_by)
+        self._etag = await self._store.replace(document, encode_host(wanted), stored.etag)
+        self._me = wanted
+
+    async def _give_way(self, stored: Stored) -> None:
+        """Leave a note in the namesake's document, so that it reports the clash too."""
+        namesake = replace(decode_host(stored.id, stored.body), contested_by=self._me.incarnation)
+        await self._store.replace(stored.id, encode_host(namesake), stored.etag)
+
+
+def mismatched(hosts: Collection[HostRecord], duration_s: float) -> list[HostRecord]:
+    """The hosts whose leases last another time than ours: they would take too early, or too late."""
+    return [host for host in hosts if host.lease_duration_s != duration_s]
+
+
+def _decoded(stored: Stored) -> HostRecord | None:
+    try:
+        return decode_host(stored.id, stored.body)
+    except InvalidDocument:
+        return None  # unreadable: ours to replace

@@ -1,0 +1,49 @@
+"""Keeps one lease renewed, until it is lost.
+
+A renewal that fails for any other reason is tried again and again with the old ETag: while trust has run out the owner is
+suspended, not dead, and either resumes or learns that it lost. Nothing here extends trust; only a successful write does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from leases.clock import Clock
+from leases.errors import StoreConflict, StoreError, StoreUnavailable
+from leases.keeper import OwnedLease
+from leases.timing import Timing
+
+
+async def keep_renewed(
+    owned: OwnedLease,
+    *,
+    clock: Clock,
+    timing: Timing,
+    rng: random.Random,
+    failed: Callable[[StoreError, int], None] = lambda error, attempt: None,
+) -> None:
+    """Never returns: it is cancelled, or raises LeaseLost. `failed` is told of every attempt that did not succeed."""
+    attempt = 0
+    while True:
+        await clock.sleep(pause_before(owned.renewed_at, clock.monotonic(), attempt, timing, rng.random()))
+        if clock.monotonic() < owned.renewed_at + timing.renew_s and attempt == 0:
+            continue  # a checkpoint has renewed meanwhile
+        try:
+            await owned.renew()
+            attempt = 0
+        except StoreError as error:
+            attempt += 1
+            failed(error, attempt)
+            if isinstance(error, StoreUnavailable) and error.retry_after_s is not None:
+                await clock.sleep(min(error.retry_after_s, timing.renew_s))
+            elif isinstance(error, StoreConflict):
+                attempt = max(attempt, 3)  # somebody writes in a loop: give way
+
+
+def pause_before(renewed_at: float, now: float, attempt: int, timing: Timing, jitter: float) -> float:
+    """Seconds until the next attempt. After failures: exponential from renew_s / 64 to renew_s / 4, so that a lease survives
+    any outage shorter than its trust. Jitter (0..1) takes off up to a tenth, lest all leases of a host renew together."""
+    if attempt == 0:
+        return max(0.0, renewed_at + timing.renew_s * (1 - 0.1 * jitter) - now)
+    return min(timing.renew_s / 64 * 2.0 ** min(attempt - 1, 10), timing.renew_s / 4) * (1 - 0.1 * jitter)

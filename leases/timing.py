@@ -1,0 +1,59 @@
+"""The intervals of a group of hosts, and the rules between them.
+
+Defaults are those of the .NET change feed processor where it has them (60 s, 17 s, 13 s).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """All in seconds.
+
+    duration_s: a lease whose owner's tick stood still this long is expired.
+    renew_s: the longest time between two writes of an owner to its lease.
+    balance_s: the longest time between two scans of the container.
+    margin_s: how much earlier than expiry an owner stops trusting its lease; it covers clocks that run at different rates.
+    call_timeout_s: within which every store call ends.
+    handoff_poll_s: how often a host that asked for leases looks whether they were released.
+    """
+
+    duration_s: float = 60.0
+    renew_s: float = 17.0
+    balance_s: float = 13.0
+    margin_s: float = 5.0
+    call_timeout_s: float = 5.0
+    handoff_poll_s: float = 1.0
+
+    @property
+    def trust_s(self) -> float:
+        """How long a successful renewal, counted from its start, entitles an owner to send."""
+        return self.duration_s - self.margin_s
+
+    @property
+    def read_gap_max_s(self) -> float:
+        """Two successful scans further apart than this had an outage (or a stopped process) between them."""
+        return 1.5 * self.balance_s
+
+    def problems(self) -> list[str]:
+        """What is wrong with these intervals, each with its remedy; empty where they fit together."""
+        found = [
+            f"{name} is {value:g}, and must be above 0"
+            for name in ("duration_s", "renew_s", "balance_s", "call_timeout_s", "handoff_poll_s")
+            if (value := getattr(self, name)) <= 0
+        ]
+        if self.margin_s < 0:
+            found.append(f"margin_s is {self.margin_s:g}, and must not be negative")
+        if self.renew_s + self.call_timeout_s >= self.trust_s:
+            found.append(
+                f"renew_s + call_timeout_s is {self.renew_s + self.call_timeout_s:g}, and must lie below duration_s - margin_s"
+                f" = {self.trust_s:g}, or one slow renewal would lose the lease: renew more often, or let leases last longer"
+            )
+        if self.balance_s > self.renew_s:
+            found.append(
+                f"balance_s is {self.balance_s:g}, above renew_s = {self.renew_s:g}: a dead owner's lease would be taken"
+                " too late; scan at least as often as owners renew"
+            )
+        return found
