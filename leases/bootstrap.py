@@ -114,7 +114,7 @@ class Bootstrap:
         self._is_complete = found.complete
         if found.identity == self._identity:
             return False
-        await self._store.replace(id, encode_info(replace(found, identity=self._identity)), stored.etag)
+        await self._store.replace(stored.id, encode_info(replace(found, identity=self._identity)), stored.etag)
         return True
 
     async def reconciled(self, partitions: Sequence[Partition], scan: Scan, start_of: StartOf) -> Audit:

@@ -1,0 +1,193 @@
+"""One partition: page -> batch -> transform -> sink -> "safe up to here".
+
+Three stages overlap: reading ahead, transforming batch n+1, and delivering batch n. At most one batch is unsettled at any
+time (R2 of docs/protocol.md): n+1 may be read and transformed while n is delivered, and is sent only once n is settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+from typing import cast
+
+from pipeline.batch import Batch, BatchLimits
+from pipeline.buffer import PageBuffer
+from pipeline.clock import Clock
+from pipeline.errors import FeedError, NotTrusted, PipelineError, PoisonEvent
+from pipeline.event import Page
+from pipeline.feed import ChangeFeed, PartitionEnded
+from pipeline.sink import Output, Permit, SinkWriter
+from pipeline.transform import Transform
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a runner is doing, for whoever watches over it.
+
+    busy: stage -> since when it has worked on its present batch (Clock seconds); waiting for events, for room or for a permit
+    is not work. events, batches: delivered so far.
+    """
+
+    busy: dict[str, float] = field(default_factory=dict)
+    events: int = 0
+    batches: int = 0
+    is_idle: bool = False
+
+    @contextmanager
+    def working(self, stage: str, now: float) -> Iterator[None]:
+        self.busy[stage] = now
+        try:
+            yield
+        finally:
+            del self.busy[stage]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A batch that has become safe. waited_s, transform_s, deliver_s: from first event read to transform, and the stages."""
+
+    output: Output
+    waited_s: float
+    transform_s: float
+    deliver_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    output: Output
+    waited_s: float
+    transform_s: float
+
+
+class Runner:
+    """Runs one partition from where its sink stands. `delivered` is called, on the loop, after every batch."""
+
+    def __init__(
+        self,
+        *,
+        partition: str,
+        feed: ChangeFeed,
+        transform: Transform,
+        writer: SinkWriter,
+        permit: Permit,
+        limits: BatchLimits,
+        buffer_bytes_max: int,
+        clock: Clock,
+        progress: Progress,
+        delivered: Callable[[Delivered], None],
+    ) -> None:
+        self._partition = partition
+        self._feed = feed
+        self._transform = transform
+        self._writer = writer
+        self._permit = permit
+        self._clock = clock
+        self._progress = progress
+        self._delivered = delivered
+        self._buffer = PageBuffer(partition, writer.position, limits=limits, bytes_max=buffer_bytes_max, clock=clock)
+        self._ready: asyncio.Queue[_Ready | PipelineError] = asyncio.Queue(maxsize=1)
+
+    async def run(self, stopping: asyncio.Event) -> PartitionEnded | None:
+        """Until `stopping` is set: then the batch being sent is finished, everything behind it dropped, and None returned.
+
+        Returns PartitionEnded once all of a partition that has ended is delivered. Raises what feed, transform and sink raise
+        (see pipeline.errors), after everything before it has been delivered; cancelled, it may leave one write unsettled.
+        """
+        tasks = [
+            asyncio.create_task(self._read(), name=f"read {self._partition}"),
+            asyncio.create_task(self._transform_batches(), name=f"transform {self._partition}"),
+        ]
+        try:
+            return await self._deliver(stopping)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self) -> None:
+        pages = cast(AsyncGenerator[Page], self._feed.open(self._partition, self._writer.position))
+        try:
+            async with aclosing(pages):
+                async for page in pages:
+                    await self._buffer.put(page)
+        except FeedError as error:
+            await self._buffer.end(error)
+        except Exception as error:
+            await self._ready.put(_unexpected("reading", self._partition, error))
+
+    async def _transform_batches(self) -> None:
+        try:
+            while True:
+                batch = await self._buffer.batch()
+                try:
+                    await self._ready.put(await self._transformed(batch))
+                except PoisonEvent as poison:
+                    await self._deliver_before(batch, poison)
+                    raise
+        except PipelineError as error:
+            await self._ready.put(error)
+        except Exception as error:
+            await self._ready.put(_unexpected("transforming", self._partition, error))
+
+    async def _deliver_before(self, batch: Batch, poison: PoisonEvent) -> None:
+        """What precedes a poison event is good: deliver it, so that work goes on from the poison once that is mended."""
+        head = batch.head(poison.before) if poison.before else None
+        if head is not None:
+            await self._ready.put(await self._transformed(head))
+
+    async def _transformed(self, batch: Batch) -> _Ready:
+        started = self._clock.monotonic()
+        with self._progress.working("transform", started):
+            table = await self._transform.apply(batch)
+        output = Output(table=table, start=batch.start, to=batch.to, events=batch.events)
+        return _Ready(output, started - batch.opened_at, self._clock.monotonic() - started)
+
+    async def _deliver(self, stopping: asyncio.Event) -> PartitionEnded | None:
+        stop = asyncio.create_task(stopping.wait(), name=f"stop {self._partition}")
+        try:
+            while (item := await self._next(stop)) is not None:
+                if isinstance(item, PartitionEnded):
+                    return item
+                if isinstance(item, PipelineError):
+                    raise item
+                await self._write(item)
+            return None
+        finally:
+            stop.cancel()
+
+    async def _next(self, stop: asyncio.Task[bool]) -> _Ready | PipelineError | None:
+        """The next batch to deliver; None once stopping."""
+        if stop.done():
+            return None
+        self._progress.is_idle = self._ready.empty() and self._buffer.is_empty and not self._progress.busy
+        get = asyncio.create_task(self._ready.get(), name=f"next {self._partition}")
+        try:
+            await asyncio.wait({get, stop}, return_when=asyncio.FIRST_COMPLETED)
+            return get.result() if get.done() and not stop.done() else None
+        finally:
+            get.cancel()
+            self._progress.is_idle = False
+
+    async def _write(self, ready: _Ready) -> None:
+        while True:
+            await self._permit.granted()
+            started = self._clock.monotonic()
+            try:
+                with self._progress.working("deliver", started):
+                    await self._writer.write(ready.output, self._permit)
+                break
+            except NotTrusted:
+                continue  # nothing was sent; the same bytes go out when trust is back
+        self._progress.events += ready.output.events
+        self._progress.batches += 1
+        deliver_s = self._clock.monotonic() - started
+        self._delivered(Delivered(ready.output, ready.waited_s, ready.transform_s, deliver_s))
+
+
+def _unexpected(doing: str, partition: str, error: Exception) -> PipelineError:
+    """An error that none of ours describes: a fault of a connector or of this package. It stops the partition, not the host."""
+    wrapped = PipelineError(f"{doing} partition '{partition}' failed unexpectedly: {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
