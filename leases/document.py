@@ -1,14 +1,15 @@
 """Lease <-> JSON text. Strict and bounded, since a lease container is open to anyone's hand.
 
 Nothing is guessed: a document that is truncated, has wrong types, numbers out of range, duplicate keys or an unknown
-version raises InvalidDocument, which names the document and the field. Fields that are merely unknown are kept and written
-back, so that a newer version and an older one can share a container.
+version raises InvalidDocument, which names the document and the field. Fields that are merely unknown (at the top level)
+are kept and written back, so that a newer version and an older one can share a container.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import isfinite
 from types import MappingProxyType
 from typing import NoReturn
 from urllib.parse import quote, unquote
@@ -22,6 +23,8 @@ NAME_BYTES_MAX = 512
 CONTINUATION_BYTES_MAX = 32 * 1024
 CHILDREN_MAX = 1024
 INTEGER_MAX = 2**63 - 1
+UNKNOWN_DEPTH_MAX = 32
+"""How deep the fields are nested that are kept without being understood: reading, writing and comparing them recurses."""
 
 _LEASE_FIELDS = frozenset(
     (
@@ -37,7 +40,10 @@ def lease_prefix(pipeline: str) -> str:
 
 
 def lease_id(pipeline: str, partition: str) -> str:
-    return lease_prefix(pipeline) + quote(partition, safe="")
+    name = quote(partition, safe="").replace("~", "%7E")
+    if name in (".", ".."):  # where ids become URLs or paths, these would be walked
+        name = name.replace(".", "%2E")
+    return lease_prefix(pipeline) + name
 
 
 def partition_of(id: str) -> str:
@@ -46,7 +52,8 @@ def partition_of(id: str) -> str:
 
 
 def encode_lease(lease: Lease) -> str:
-    body: dict[str, object] = {
+    """Raises InvalidDocument where the text could not be read back: a number is used up, or a field or the whole too large."""
+    fields: dict[str, object] = {
         **lease.unknown,
         "version": VERSION,
         "pipeline": lease.pipeline,
@@ -63,7 +70,14 @@ def encode_lease(lease: Lease) -> str:
         "parents": list(lease.parents),
         "children": [{"partition": c.partition, "continuation": c.continuation} for c in lease.children],
     }
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    body = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+    try:
+        decode_lease(lease_id(lease.pipeline, lease.partition), body)
+    except InvalidDocument as error:
+        raise InvalidDocument(
+            f"a lease that nobody could read again was not written; it was left as it is ({error})"
+        ) from None
+    return body
 
 
 def decode_lease(id: str, body: str) -> Lease:
@@ -111,7 +125,9 @@ class Fields:
         if len(body) > bytes_max or len(body.encode("utf-8", "replace")) > bytes_max:
             raise InvalidDocument(f"document '{id}' is larger than {bytes_max} bytes: restore it, or delete it")
         try:
-            values = json.loads(body, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+            values = json.loads(
+                body, object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_float=_finite
+            )
         except (ValueError, RecursionError) as error:
             reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
             raise InvalidDocument(f"document '{id}' is not JSON ({reason}): restore it, or delete it") from None
@@ -131,16 +147,13 @@ class Fields:
         value = self._values.get(name)
         if not isinstance(value, str):
             self.refuse(name, f"must be a text, not {_kind(value)}")
-        try:
-            size = len(value.encode())
-        except UnicodeEncodeError:
-            self.refuse(name, "holds a lone surrogate")
-        if size > bytes_max:
+        if len(self._utf8(name, value)) > bytes_max:
             self.refuse(name, f"is longer than {bytes_max} bytes")
         return value
 
     def optional_text(self, name: str, bytes_max: int) -> str | None:
-        return None if self._values.get(name) is None else self.text(name, bytes_max)
+        """null is None; a field that is not there was cut off by somebody."""
+        return None if self._is_null(name) else self.text(name, bytes_max)
 
     def integer(self, name: str, at_most: int = INTEGER_MAX) -> int:
         value = self._values.get(name)
@@ -151,13 +164,14 @@ class Fields:
         return value
 
     def optional_integer(self, name: str) -> int | None:
-        return None if self._values.get(name) is None else self.integer(name)
+        return None if self._is_null(name) else self.integer(name)
 
     def mapping(self, name: str) -> Mapping[str, object]:
         """An object that only people read."""
         value = self._values.get(name)
         if not isinstance(value, dict):
             self.refuse(name, f"must be an object, not {_kind(value)}")
+        self._keep(name, value)
         return MappingProxyType(value)
 
     def number(self, name: str) -> float:
@@ -186,7 +200,26 @@ class Fields:
         )
 
     def unknown(self, known: frozenset[str]) -> Mapping[str, object]:
-        return MappingProxyType({name: value for name, value in self._values.items() if name not in known})
+        """The other fields, to be written back as they were."""
+        rest = {name: value for name, value in self._values.items() if name not in known}
+        for name, value in rest.items():
+            self._keep(repr(name)[1:-1], [name, value])
+        return MappingProxyType(rest)
+
+    def _keep(self, name: str, value: object) -> None:
+        """Refuse what could be read once but not written back."""
+        if _is_deeper(value, UNKNOWN_DEPTH_MAX):
+            self.refuse(name, f"is nested more than {UNKNOWN_DEPTH_MAX} deep")
+        self._utf8(name, json.dumps(value, ensure_ascii=False))
+
+    def _utf8(self, name: str, text: str) -> bytes:
+        try:
+            return text.encode()
+        except UnicodeEncodeError:
+            self.refuse(name, "holds a lone surrogate")
+
+    def _is_null(self, name: str) -> bool:
+        return name in self._values and self._values[name] is None
 
     def _items(self, name: str, count_max: int) -> list[object]:
         items = self._values.get(name)
@@ -195,6 +228,13 @@ class Fields:
         if len(items) > count_max:
             self.refuse(name, f"has more than {count_max} entries")
         return items
+
+
+def _is_deeper(value: object, depth: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    items = value.values() if isinstance(value, dict) else value
+    return depth == 0 or any(_is_deeper(item, depth - 1) for item in items)
 
 
 def _kind(value: object) -> str:
@@ -206,6 +246,13 @@ def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(values) != len(pairs):
         raise ValueError("a key appears twice")
     return values
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not isfinite(value):
+        raise ValueError("a number is too large")
+    return value
 
 
 def _no_constant(name: str) -> NoReturn:
