@@ -49,7 +49,14 @@ class InvalidDocument(LeasesError):
 
 
 class LeaseLost(LeasesError):
-    """The lease has another owner, incarnation or epoch. Stop the work; whatever is in hand must not be delivered."""
+    """The lease has another owner, incarnation or epoch. Stop the work; whatever is in hand must not be delivered.
+
+    taken_by: the new owner, where there is one.
+    """
+
+    def __init__(self, message: str, *, taken_by: str | None = None) -> None:
+        super().__init__(message)
+        self.taken_by = taken_by
 
 
 class LeaseReset(LeaseLost):

@@ -7,7 +7,7 @@ time (R2 of docs/protocol.md): n+1 may be read and transformed while n is delive
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import cast
@@ -62,7 +62,7 @@ class _Ready:
 
 
 class Runner:
-    """Runs one partition from where its sink stands. `delivered` is called, on the loop, after every batch."""
+    """Runs one partition from where its sink stands. `delivered` is awaited after every batch, before the next is sent."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Runner:
         buffer_bytes_max: int,
         clock: Clock,
         progress: Progress,
-        delivered: Callable[[Delivered], None],
+        delivered: Callable[[Delivered], Awaitable[None]],
     ) -> None:
         self._partition = partition
         self._feed = feed
@@ -152,7 +152,8 @@ class Runner:
                     return item
                 if isinstance(item, PipelineError):
                     raise item
-                await self._write(item)
+                if not await self._written(item, stop):
+                    return None
             return None
         finally:
             stop.cancel()
@@ -170,20 +171,34 @@ class Runner:
             get.cancel()
             self._progress.is_idle = False
 
-    async def _write(self, ready: _Ready) -> None:
-        while True:
-            await self._permit.granted()
+    async def _written(self, ready: _Ready, stop: asyncio.Task[bool]) -> bool:
+        """Whether the batch was delivered; False where we were told to stop while it could not be sent."""
+        while await self._granted(stop):
             started = self._clock.monotonic()
             try:
                 with self._progress.working("deliver", started):
                     await self._writer.write(ready.output, self._permit)
-                break
             except NotTrusted:
                 continue  # nothing was sent; the same bytes go out when trust is back
-        self._progress.events += ready.output.events
-        self._progress.batches += 1
-        deliver_s = self._clock.monotonic() - started
-        self._delivered(Delivered(ready.output, ready.waited_s, ready.transform_s, deliver_s))
+            self._progress.events += ready.output.events
+            self._progress.batches += 1
+            took_s = self._clock.monotonic() - started
+            await self._delivered(Delivered(ready.output, ready.waited_s, ready.transform_s, took_s))
+            return True
+        return False
+
+    async def _granted(self, stop: asyncio.Task[bool]) -> bool:
+        """Wait for leave to send; False where we were told to stop first."""
+        try:
+            self._permit.check()
+            return True
+        except NotTrusted:
+            granted = asyncio.create_task(self._permit.granted(), name=f"permit {self._partition}")
+        try:
+            await asyncio.wait({granted, stop}, return_when=asyncio.FIRST_COMPLETED)
+            return granted.done()
+        finally:
+            granted.cancel()
 
 
 def _unexpected(doing: str, partition: str, error: Exception) -> PipelineError:

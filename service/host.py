@@ -1,0 +1,314 @@
+"""START HERE: one host. It shows that it lives, scans the leases, takes its share, and runs a worker for each one it owns.
+
+    every balance interval (or when the earliest lease would expire, or each second while leases are being handed over):
+        read host documents and leases            leases.membership, leases.keeper
+        see whose tick has stood still            leases.expiry
+        create leases for new partitions          leases.bootstrap
+        plan what to take and what to ask for     leases.balance
+        take, ask, start workers                  service.worker
+
+Hosts share nothing but the lease container. A host that cannot read it goes on with what it owns for as long as it may trust
+its leases, and takes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from structlog.typing import FilteringBoundLogger as Log
+
+from leases.balance import Key, plan
+from leases.bootstrap import Bootstrap, Partition
+from leases.clock import Clock
+from leases.errors import DuplicateHost, InvalidDocument, StoreConflict, StoreError
+from leases.expiry import Watch
+from leases.keeper import Keeper, Scan
+from leases.membership import Membership, Roll, mismatched
+from leases.timing import Timing
+from pipeline.errors import FeedError
+from service.pipeline import Pipeline
+from service.worker import Outcome, Worker
+
+HOLD_OFF_MAX_S = 60.0
+"""A partition that failed is left alone for 1 s, then 2, 4, ... up to this, and then tried again: it may have been mended."""
+OUTCOMES_KEPT = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a partition does not go on. until: when this host will try it again (Clock seconds); count: failures in a row."""
+
+    error: Exception
+    until: float
+    count: int
+
+
+class Host:
+    """Runs workers for this process's share of the leases, until `stop`."""
+
+    def __init__(
+        self,
+        pipelines: Sequence[Pipeline],
+        *,
+        keeper: Keeper,
+        membership: Membership,
+        clock: Clock,
+        timing: Timing,
+        rng: random.Random,
+        log: Log,
+        stop_timeout_s: float = 25.0,
+        activity: Callable[[Host], Mapping[str, object]] = lambda host: {},
+    ) -> None:
+        self.pipelines = {pipeline.name: pipeline for pipeline in pipelines}
+        self.workers: dict[Key, Worker] = {}
+        self.failures: dict[Key, Failure] = {}
+        self.outcomes: deque[tuple[Key, Outcome]] = deque(maxlen=OUTCOMES_KEPT)
+        self.scan: Scan | None = None
+        self.roll: Roll | None = None
+        self.ready = asyncio.Event()
+        self._keeper = keeper
+        self._membership = membership
+        self._clock = clock
+        self._timing = timing
+        self._rng = rng
+        self._log = log
+        self._stop_timeout_s = stop_timeout_s
+        self._activity = activity
+        self._bootstraps = {p.name: Bootstrap(keeper, p.name, p.identity) for p in pipelines}
+        self._watch: Watch[Key] = Watch()
+        self._asked: dict[Key, float] = {}
+        self._reported: set[str] = set()
+        self._stopping = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_draining(self) -> bool:
+        return self._stopping.is_set()
+
+    def stop(self) -> None:
+        """Ask for a graceful stop: finish or drop what is in hand, checkpoint, release, leave. `run` returns then."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Raises GroupMismatch or InvalidDocument at the start, DuplicateHost at any time; other failures are contained."""
+        await self._start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                heartbeat = group.create_task(self._heartbeat(), name="heartbeat")
+                balance = group.create_task(self._balance(group), name="balance")
+                await self._stopping.wait()
+                balance.cancel()
+                await self._drain()
+                heartbeat.cancel()
+        except* DuplicateHost as errors:
+            raise errors.exceptions[0] from None
+        await self._leave()
+
+    # Living
+
+    async def _start(self) -> None:
+        await self._persist("announcing this host", lambda: self._membership.announce({}))
+        for name, bootstrap in self._bootstraps.items():
+            if await self._persist(f"opening pipeline '{name}'", bootstrap.opened):
+                self._log.info("transform changed", pipeline=name)
+        self._log.info("host started", pipelines=sorted(self.pipelines))
+
+    async def _persist(self, doing: str, step: Callable[[], object]) -> object:
+        """Do it until the container answers: at a start there is nothing else to do."""
+        while True:
+            try:
+                return await step()  # type: ignore[misc]  # any awaitable
+            except StoreError as error:
+                self._log.warning(f"{doing} failed, will try again", error=str(error))
+                await self._clock.sleep(self._timing.renew_s / 16)
+
+    async def _heartbeat(self) -> None:
+        while True:
+            await self._clock.sleep(self._timing.renew_s * (1 - 0.1 * self._rng.random()))
+            await self._persist("announcing this host", lambda: self._membership.announce(self._activity(self)))
+            if (namesake := self._membership.me.contested_by) is not None:
+                self._report(f"another process (incarnation {namesake}) ran under this host's name and gave way")
+
+    async def _balance(self, group: asyncio.TaskGroup) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                pause = await self._round(group)
+            except StoreError as error:
+                self._log.warning("scan failed, will try again", error=str(error))
+                pause = self._timing.renew_s / 16
+            try:
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    # One round
+
+    async def _round(self, group: asyncio.TaskGroup) -> float:
+        """Read, decide, act; the seconds until the next round."""
+        roll = self.roll = await self._membership.scan()
+        scan = self.scan = await self._keeper.scan(self.pipelines)
+        self._watch = self._watch.scanned(scan.marks, scan.started, scan.ended, self._timing)
+        self._notice(scan, roll)
+        for name in self.pipelines:
+            await self._reconcile(name, scan)
+        wanted = plan(
+            scan.leases,
+            roll.peers,
+            self._keeper.host,
+            self.workers.keys(),
+            self._watch.expired(scan.started, self._timing),
+            self._overdue(scan),
+            self._rng,
+        )
+        for key in wanted.take:
+            await self._take(key, scan, group)
+        for key in wanted.ask:
+            await self._ask(key, scan)
+        await self._clear_away(roll)
+        self.ready.set()
+        return self._pause()
+
+    def _notice(self, scan: Scan, roll: Roll) -> None:
+        for key, worker in self.workers.items():
+            if key in scan.seen:
+                worker.owned.notice(scan.seen[key])
+        for error in (*scan.invalid, *roll.invalid):
+            self._report(str(error))
+        for host in mismatched([roll.hosts[name] for name in roll.live], self._timing.duration_s):
+            self._report(
+                f"host '{host.name}' runs with leases.duration_s = {host.lease_duration_s:g}, this one with"
+                f" {self._timing.duration_s:g}: use one value in the whole group"
+            )
+
+    async def _reconcile(self, name: str, scan: Scan) -> None:
+        """Leases for new partitions and for the children of ended ones."""
+        pipeline = self.pipelines[name]
+        try:
+            partitions = [Partition(found.name, found.parents) for found in await pipeline.feed.partitions()]
+            audit = await self._bootstraps[name].reconciled(
+                partitions, scan, lambda partition: pipeline.feed.start_of(partition, pipeline.start)
+            )
+        except (FeedError, InvalidDocument) as error:
+            self._log.warning("listing partitions failed, will try again", pipeline=name, error=str(error))
+            return
+        if audit.created:
+            self._log.info("leases created", pipeline=name, partitions=list(audit.created))
+            self._wake.set()
+        for partition in audit.orphaned:
+            self._report(
+                f"pipeline '{name}' has a lease for partition '{partition}', which its feed does not have (any more)"
+            )
+
+    async def _take(self, key: Key, scan: Scan, group: asyncio.TaskGroup) -> None:
+        failure = self.failures.get(key)
+        if key in self.workers or (failure is not None and self._clock.monotonic() < failure.until):
+            return
+        pipeline = self.pipelines[key[0]]
+        try:
+            owned = await self._keeper.take(scan.seen[key], pipeline.sink.claimed)
+        except (StoreError, InvalidDocument) as error:
+            self._log.warning("taking a lease failed", pipeline=key[0], partition=key[1], error=str(error))
+            return
+        if owned is None:
+            return
+        self._asked.pop(key, None)
+        worker = Worker(owned, pipeline, clock=self._clock, timing=self._timing, rng=self._rng, log=self._log)
+        self.workers[key] = worker
+        task = group.create_task(self._work(key, worker), name=f"worker {key[0]}/{key[1]}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask(self, key: Key, scan: Scan) -> None:
+        try:
+            await self._keeper.ask(scan.seen[key])
+        except StoreConflict:
+            return  # the lease has just changed; the next round sees how
+        except StoreError as error:
+            self._log.warning("asking for a lease failed", pipeline=key[0], partition=key[1], error=str(error))
+            return
+        self._asked[key] = self._clock.monotonic()
+        self._log.info("handoff requested", pipeline=key[0], partition=key[1], owner=scan.seen[key].lease.owner)
+
+    def _overdue(self, scan: Scan) -> set[Key]:
+        """What we asked for a lease duration ago and were not given: the owner renews but does not answer."""
+        now = self._clock.monotonic()
+        ours = {lease.key for lease in scan.leases if lease.handoff_to == self._keeper.host}
+        self._asked = {key: self._asked.get(key, now) for key in ours}
+        return {key for key, since in self._asked.items() if now - since >= self._timing.duration_s}
+
+    async def _clear_away(self, roll: Roll) -> None:
+        try:
+            await self._membership.clear_away(roll)
+        except StoreError as error:
+            self._log.debug("clearing away dead hosts failed", error=str(error))
+
+    def _pause(self) -> float:
+        """Until the next round: sooner where a lease may expire, is being handed over, or may be tried again."""
+        now = self._clock.monotonic()
+        expiries = [self._watch.next_expiry(self._timing), self._membership.next_expiry()]
+        due = [when - now for when in expiries if when is not None and when > now]
+        due += [failure.until - now for failure in self.failures.values() if failure.until > now]
+        due += [self._timing.handoff_poll_s] if self._asked else []
+        earliest = min([self._timing.balance_s * (1 - 0.1 * self._rng.random()), *due])
+        return max(earliest, min(self._timing.handoff_poll_s, self._timing.balance_s) / 4)
+
+    # Workers
+
+    async def _work(self, key: Key, worker: Worker) -> None:
+        outcome = None
+        try:
+            outcome = await worker.run()
+        finally:
+            del self.workers[key]
+            if outcome is not None:
+                self._ended(key, worker, outcome)
+
+    def _ended(self, key: Key, worker: Worker, outcome: Outcome) -> None:
+        self.outcomes.append((key, outcome))
+        if outcome.reason == "failed" and outcome.error is not None:
+            before = self.failures.get(key)
+            count = 1 if before is None or worker.progress.batches else before.count + 1
+            until = self._clock.monotonic() + min(2.0 ** (count - 1), HOLD_OFF_MAX_S)
+            self.failures[key] = Failure(outcome.error, until, count)
+        else:
+            self.failures.pop(key, None)
+        if outcome.reason != "shutdown":
+            self._wake.set()
+
+    # Leaving
+
+    async def _drain(self) -> None:
+        """Say so first, so that a released lease moves once; then let every worker finish within the stop timeout."""
+        self._log.info("host draining", leases=len(self.workers))
+        await self._attempt("announcing the drain", self._membership.announce(self._activity(self), draining=True))
+        for worker in self.workers.values():
+            worker.stop()
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=self._stop_timeout_s)
+            for task in late:
+                self._log.warning("worker did not stop in time, cancelling it", worker=task.get_name())
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    async def _leave(self) -> None:
+        await self._attempt("leaving", self._membership.leave())
+        self._log.info("host stopped")
+
+    async def _attempt(self, doing: str, step: object) -> None:
+        try:
+            await step  # type: ignore[misc]  # any awaitable
+        except (StoreError, DuplicateHost) as error:
+            self._log.warning(f"{doing} failed", error=str(error))
+
+    def _report(self, text: str) -> None:
+        """A condition that lasts is told once."""
+        if text not in self._reported:
+            self._reported.add(text)
+            self._log.warning("needs attention", what=text)

@@ -1,0 +1,36 @@
+"""One pipeline as a host runs it: its feed, transform and sink, and the limits set for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from leases.bootstrap import Identity
+from pipeline.batch import BatchLimits
+from pipeline.feed import ChangeFeed, Start
+from pipeline.sink import Sink
+from pipeline.transform import Transform
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """transform_digest: recorded with the leases, so that a changed transform is noticed.
+
+    start: where partitions begin that are there when the pipeline first runs. buffer_bytes_max: read ahead per partition.
+    batch_timeout_s: how long one stage of one batch may take. checkpoint_s: how far the lease's continuation may lag behind a
+    sink that holds its position.
+    """
+
+    name: str
+    feed: ChangeFeed
+    transform: Transform
+    sink: Sink
+    transform_digest: str = ""
+    start: Start = "earliest"
+    limits: BatchLimits = field(default_factory=BatchLimits)
+    buffer_bytes_max: int = 32 * 1024 * 1024
+    batch_timeout_s: float = 300.0
+    checkpoint_s: float = 5.0
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.feed.identity, self.sink.identity, self.transform_digest)

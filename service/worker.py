@@ -1,0 +1,351 @@
+"""One owned lease: renewal beside the runner, and either ends the other. Failures are contained here.
+
+claim: raise the sink's fence, learn where it stands, write that into the lease
+  |
+  v
+run: read, transform, deliver --- checkpoints, lazily
+  |
+  +-- stop, or a handoff was asked for: finish or drop the batch in hand, checkpoint, release
+  +-- lost: deliver nothing more, close
+  +-- transient error, ambiguous write: back off, raise the epoch, claim again
+  +-- anything else: release, and let the host wait before it takes the lease again
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from structlog.typing import FilteringBoundLogger as Log
+
+from leases.clock import Clock
+from leases.errors import LeaseLost, StoreError
+from leases.keeper import OwnedLease
+from leases.lease import Child
+from leases.renewal import keep_renewed
+from leases.timing import Timing
+from pipeline.errors import (
+    Ambiguous,
+    EngineUnavailable,
+    FeedUnavailable,
+    Fenced,
+    NotTrusted,
+    PipelineError,
+    SinkUnavailable,
+)
+from pipeline.feed import PartitionEnded
+from pipeline.runner import Delivered, Progress, Runner
+from pipeline.sink import Claim, CloseReason, SinkWriter
+from service.errors import BatchHung
+from service.pipeline import Pipeline
+
+TRANSIENT = (FeedUnavailable, SinkUnavailable, EngineUnavailable, Ambiguous)
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 30.0
+IDLE_S = 0.5
+"""A partition that had nothing to do for so long gets its checkpoint, however recent the last."""
+SUSPENDED_POLL_S = 0.1
+CLOSING_TIMEOUT_S = 5.0
+"""How long a last checkpoint, a release or a close may take each; then the lease simply expires."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a worker ended. error: what to tell people, where something went wrong."""
+
+    reason: CloseReason
+    error: Exception | None = None
+
+
+class TrustPermit:
+    """Leave to send, as long as the lease's trust window is open. Implements pipeline.sink.Permit."""
+
+    def __init__(self, owned: OwnedLease, clock: Clock, suspended: Callable[[], None]) -> None:
+        self._owned = owned
+        self._clock = clock
+        self._suspended = suspended
+
+    def check(self) -> None:
+        if not self._owned.is_trusted:
+            raise NotTrusted(
+                f"the trust window of lease '{self._owned.lease.partition}' is closed: nothing may be sent"
+            )
+
+    async def granted(self) -> None:
+        if self._owned.is_trusted:
+            return
+        self._suspended()
+        while not self._owned.is_trusted:
+            await self._clock.sleep(SUSPENDED_POLL_S)
+
+
+class Worker:
+    """Works on one lease until it is told to stop, loses it, or fails."""
+
+    def __init__(
+        self, owned: OwnedLease, pipeline: Pipeline, *, clock: Clock, timing: Timing, rng: random.Random, log: Log
+    ) -> None:
+        self.owned = owned
+        self.pipeline = pipeline
+        self.progress = Progress()
+        self.suspensions = 0
+        self.recent: Delivered | None = None
+        self._clock = clock
+        self._timing = timing
+        self._rng = rng
+        self._log = log.bind(pipeline=pipeline.name, partition=owned.lease.partition, epoch=owned.lease.epoch)
+        self._stopping = asyncio.Event()
+        self._permit = TrustPermit(owned, clock, self._suspended)
+        self._writer: SinkWriter | None = None
+        self._safe: tuple[str | None, str] | None = None
+        self._dirty = asyncio.Event()
+        self._checkpointed_at = clock.monotonic()
+
+    @property
+    def partition(self) -> str:
+        return self.owned.lease.partition
+
+    def stop(self) -> None:
+        """Finish or drop the batch in hand, checkpoint, release."""
+        self._stopping.set()
+
+    async def run(self) -> Outcome:
+        """Never raises, but for cancellation: then too the lease is given back, if that goes quickly."""
+        self._log.info("lease acquired", owner=self.owned.lease.owner, continuation=self.owned.lease.continuation)
+        outcome = Outcome("shutdown")
+        try:
+            outcome = await self._worked()
+        finally:
+            await asyncio.shield(self._closed(outcome))
+        level = self._log.error if outcome.reason == "failed" else self._log.info
+        level("lease let go", reason=outcome.reason, **({"error": str(outcome.error)} if outcome.error else {}))
+        return outcome
+
+    async def _worked(self) -> Outcome:
+        work = asyncio.create_task(self._work(), name=f"work {self.partition}")
+        beside = [
+            asyncio.create_task(task, name=f"{name} {self.partition}")
+            for name, task in (
+                ("renew", self._renewed()),
+                ("watch", self._watch()),
+                ("checkpoint", self._checkpoint_lazily()),
+                ("notice", self._notice()),
+            )
+        ]
+        try:
+            done, _ = await asyncio.wait({work, *beside}, return_when=asyncio.FIRST_COMPLETED)
+            first = work if work in done else done.pop()
+            return _outcome(first)
+        finally:
+            for task in (work, *beside):
+                task.cancel()
+            await asyncio.gather(work, *beside, return_exceptions=True)
+
+    async def _work(self) -> CloseReason:
+        """Claim and run, again and again while errors are transient."""
+        failures = 0
+        fence: Exception | None = None
+        while not self._stopping.is_set():
+            delivered = self.progress.batches
+            try:
+                state = await self._abandoned()
+                if fence is not None:
+                    await self._raise_epoch(fence, state)
+                    fence = None
+                self._writer = await self._claimed()
+                ended = await self._runner(self._writer).run(self._stopping)
+                if ended is not None:
+                    return await self._ended(self._writer, ended)
+            except (*TRANSIENT, Fenced, StoreError) as error:
+                fence = fence if isinstance(error, StoreError) else error
+                failures = 1 if self.progress.batches > delivered else failures + 1
+                if failures > 1 or not isinstance(error, Fenced):
+                    await self._back_off(error, failures)
+        return "shutdown"
+
+    async def _claimed(self) -> SinkWriter:
+        """Fence the sink before reading its position (R1), and write that into the lease before anything is sent."""
+        lease = self.owned.lease
+        await self._permit.granted()
+        writer = await self.pipeline.sink.open(
+            Claim(
+                pipeline=lease.pipeline,
+                partition=lease.partition,
+                owner=str(lease.owner),
+                epoch=lease.epoch,
+                generation=lease.generation,
+                continuation=lease.continuation,
+                state=lease.sink_state,
+                compare=self.pipeline.feed.compare,
+            )
+        )
+        if (writer.position, writer.state) != (lease.continuation, lease.sink_state):
+            await self.owned.checkpoint(writer.position, writer.state)
+        self._safe = None
+        self._dirty.clear()
+        return writer
+
+    async def _abandoned(self) -> str:
+        """Close the writer of a failed attempt, if any; the sink state from which the next claim is made."""
+        state = self._writer.state if self._writer is not None else self.owned.lease.sink_state
+        await self._close_writer("failed")
+        return state
+
+    async def _raise_epoch(self, why: Exception, state: str) -> None:
+        """Our own earlier request may still be on its way, or the sink knows a higher epoch: outrank both.
+
+        The lease is read again by the compare-and-swap itself; where it is no longer ours, LeaseLost ends this worker.
+        """
+        above = 0
+        if isinstance(why, Fenced):
+            above, state = why.epoch, state if why.state is None else why.state
+        await self.owned.raise_epoch(above, self.pipeline.sink.claimed(state))
+        self._log = self._log.bind(epoch=self.owned.lease.epoch)
+
+    def _runner(self, writer: SinkWriter) -> Runner:
+        return Runner(
+            partition=self.partition,
+            feed=self.pipeline.feed,
+            transform=self.pipeline.transform,
+            writer=writer,
+            permit=self._permit,
+            limits=self.pipeline.limits,
+            buffer_bytes_max=self.pipeline.buffer_bytes_max,
+            clock=self._clock,
+            progress=self.progress,
+            delivered=self._delivered,
+        )
+
+    async def _delivered(self, delivered: Delivered) -> None:
+        """Positions that the sink holds may lag in the lease; those that it does not may not (R4)."""
+        assert self._writer is not None, "a batch was delivered without a writer"
+        self.recent = delivered
+        self._safe = (self._writer.position, self._writer.state)
+        self._dirty.set()
+        attempt = 0
+        while not self.pipeline.sink.holds_position and self._safe is not None:
+            try:
+                await self._checkpoint()
+            except StoreError as error:
+                attempt += 1
+                if self._stopping.is_set():
+                    return  # delivered, and not kept: at least once is what such a sink promises
+                await self._back_off(error, attempt)
+
+    async def _ended(self, writer: SinkWriter, ended: PartitionEnded) -> CloseReason:
+        """Split or merged: close the sink's position first, then the lease, then the children may start (I7)."""
+        await self._permit.granted()
+        await writer.end(self._permit)
+        children = tuple(Child(name, continuation) for name, continuation in ended.children)
+        await self.owned.end(writer.position, children)
+        self._log.info("partition ended", children=[child.partition for child in children])
+        return "gone"
+
+    # Beside the work
+
+    async def _renewed(self) -> CloseReason:
+        await keep_renewed(
+            self.owned, clock=self._clock, timing=self._timing, rng=self._rng, failed=self._renewal_failed
+        )
+        raise AssertionError("renewal ends only by an error")
+
+    def _renewal_failed(self, error: StoreError, attempt: int) -> None:
+        left = self.owned.trusted_until - self._clock.monotonic()
+        self._log.warning("renewal failed", attempt=attempt, error=str(error), trusted_for_s=round(left, 1))
+
+    async def _watch(self) -> CloseReason:
+        """A worker that makes no progress is cancelled: renewing is never a substitute for working."""
+        timeout = self.pipeline.batch_timeout_s
+        while True:
+            now = self._clock.monotonic()
+            stage, since = min(self.progress.busy.items(), key=lambda item: item[1], default=("", now))
+            if now - since >= timeout:
+                raise BatchHung(
+                    f"pipeline '{self.pipeline.name}', partition '{self.partition}': {stage} made no progress for"
+                    f" {timeout:g} s; its batch was cancelled and the lease released. Look at what it waits for, or raise"
+                    " batch_timeout_s"
+                )
+            await self._clock.sleep(min(since + timeout - now, max(timeout / 10, 0.05)))
+
+    async def _checkpoint_lazily(self) -> CloseReason:
+        """Once checkpoint_s after the last, or as soon as the partition has been idle for a moment."""
+        while True:
+            await self._dirty.wait()
+            left = self._checkpointed_at + self.pipeline.checkpoint_s - self._clock.monotonic()
+            await self._clock.sleep(min(max(left, 0.0), IDLE_S))
+            if self.progress.is_idle or left <= IDLE_S:
+                try:
+                    await self._checkpoint()
+                except StoreError as error:
+                    self._log.warning("checkpoint failed", error=str(error))
+                    await self._clock.sleep(self._timing.renew_s / 16)
+
+    async def _checkpoint(self) -> None:
+        safe = self._safe
+        if safe is None:
+            return
+        await self.owned.checkpoint(*safe)
+        self._checkpointed_at = self._clock.monotonic()
+        if self._safe == safe:
+            self._safe = None
+            self._dirty.clear()
+
+    async def _notice(self) -> CloseReason:
+        """Ends when somebody asks for the lease, or a scan shows that it is lost."""
+        while True:
+            await self.owned.changed.wait()
+            self.owned.changed.clear()
+            if self.owned.is_lost:
+                await self.owned.renew()  # raises what it was lost to
+            if self.owned.lease.handoff_to not in (None, self.owned.lease.owner):
+                self._log.info("handoff asked for", to=self.owned.lease.handoff_to)
+                self.stop()
+
+    def _suspended(self) -> None:
+        self.suspensions += 1
+        self._log.warning("suspended", why="the lease could not be renewed in time; nothing is sent until it is")
+
+    async def _back_off(self, error: Exception, failures: int) -> None:
+        wanted = getattr(error, "retry_after_s", None)
+        pause = wanted if wanted is not None else min(BACKOFF_MIN_S * 2.0 ** min(failures - 1, 16), BACKOFF_MAX_S)
+        self._log.warning("will try again", error=str(error), in_s=round(pause, 2), attempt=failures)
+        waiting = asyncio.create_task(self._clock.sleep(min(pause, BACKOFF_MAX_S) * (0.5 + self._rng.random() / 2)))
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            stopping.cancel()
+
+    # The end
+
+    async def _closed(self, outcome: Outcome) -> None:
+        """The last checkpoint and release, each within its time: whatever fails here, the lease expires by itself."""
+        await self._close_writer(outcome.reason)
+        if outcome.reason in ("shutdown", "failed") and not self.owned.is_lost:
+            await self._within("checkpoint", self._checkpoint())
+            await self._within("release", self.owned.release())
+
+    async def _close_writer(self, reason: CloseReason) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            await self._within("close", writer.close(reason))
+
+    async def _within(self, doing: str, step: object) -> None:
+        try:
+            async with asyncio.timeout(CLOSING_TIMEOUT_S):
+                await step  # type: ignore[misc]  # any awaitable
+        except (StoreError, LeaseLost, PipelineError, TimeoutError) as error:
+            self._log.warning(f"{doing} failed", error=str(error) or f"took longer than {CLOSING_TIMEOUT_S:g} s")
+
+
+def _outcome(task: asyncio.Task[CloseReason]) -> Outcome:
+    error = task.exception()
+    if error is None:
+        return Outcome(task.result())
+    if isinstance(error, LeaseLost):
+        return Outcome("stolen" if error.taken_by else "lost", error)
+    if not isinstance(error, Exception):
+        raise error
+    return Outcome("failed", error)
