@@ -1,10 +1,13 @@
 """The lease container: five calls over small documents with ETags.
 
 A store knows nothing of leases. It keeps JSON texts under ids and answers every write in one of four ways: done,
-`StoreConflict`, `StoreUnavailable` (surely not done) or `StoreAmbiguous` (perhaps done). Whoever writes a store runs
-`leases.contract.LeaseStoreContract` over it.
+`StoreConflict` (or `StoreMissing`), `StoreUnavailable` (surely not done) or `StoreAmbiguous` (perhaps done). Whoever writes a
+store runs `leases.contract.LeaseStoreContract` over it.
 
-Ids are `{group}/...` paths made by `leases.document`: ASCII letters, digits and `/._-%`, at most 255 characters.
+Ids are `{group}/...` paths made by `leases.document`: ASCII letters, digits and `/._-%`, at most 255 characters. Bodies are
+JSON objects of at most 64 KiB; a store gives back an equal object, whose text may differ. JSON text holds no raw NUL and, as
+`leases.document` writes it, no lone surrogate; a NUL inside a string travels escaped and has to come back. ETags are opaque,
+and an id never gets one twice, not even when its document was deleted and created again.
 """
 
 from __future__ import annotations

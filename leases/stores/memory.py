@@ -1,0 +1,59 @@
+"""A lease container in this process's memory, for tests and simulations."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+
+from leases.errors import StoreConflict, StoreMissing
+from leases.store import Stored
+
+
+class MemoryStore:
+    """Hosts that share this object share the container. Every call lets other tasks run once, then acts in one step."""
+
+    def __init__(self) -> None:
+        self._documents: dict[str, Stored] = {}
+        self._etags = count(1)
+
+    async def list(self, prefix: str) -> list[Stored]:
+        await asyncio.sleep(0)
+        return [stored for name, stored in sorted(self._documents.items()) if name.startswith(prefix)]
+
+    async def read(self, id: str) -> Stored:
+        await asyncio.sleep(0)
+        return self._found(id)
+
+    async def create(self, id: str, body: str) -> str:
+        await asyncio.sleep(0)
+        if id in self._documents:
+            raise StoreConflict(f"document '{id}' exists already: read it")
+        return self._put(id, body)
+
+    async def replace(self, id: str, body: str, etag: str) -> str:
+        await asyncio.sleep(0)
+        self._match(id, etag)
+        return self._put(id, body)
+
+    async def delete(self, id: str, etag: str) -> None:
+        await asyncio.sleep(0)
+        self._match(id, etag)
+        del self._documents[id]
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _put(self, id: str, body: str) -> str:
+        stored = Stored(id, body, str(next(self._etags)))
+        self._documents[id] = stored
+        return stored.etag
+
+    def _found(self, id: str) -> Stored:
+        try:
+            return self._documents[id]
+        except KeyError:
+            raise StoreMissing(f"document '{id}' does not exist: it was deleted, or never created") from None
+
+    def _match(self, id: str, etag: str) -> None:
+        if self._found(id).etag != etag:
+            raise StoreConflict(f"document '{id}' was changed by somebody else: read it again")

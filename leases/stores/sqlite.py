@@ -1,0 +1,214 @@
+"""A lease container in one SQLite file, shared by several processes of one machine: the embedded default."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
+from leases.store import Stored
+
+T = TypeVar("T")
+
+WAL_ATTEMPTS = 10
+
+_REMEDIES = {
+    sqlite3.SQLITE_PERM: "make the file and its directory readable and writable for this user",
+    sqlite3.SQLITE_READONLY: "make the file and its directory writable for this user",
+    sqlite3.SQLITE_CANTOPEN: "make sure that it is a file, and its directory writable for this user",
+    sqlite3.SQLITE_FULL: "free some space on its file system",
+    sqlite3.SQLITE_IOERR: "look at its file system and disk",
+    sqlite3.SQLITE_CORRUPT: "it is damaged; restore it from a copy, or move it away",
+    sqlite3.SQLITE_NOTADB: "it is not a lease file; name another path, or move it away",
+}
+
+
+class SqliteStore:
+    """Every write is one SQL statement in a transaction of its own, synced to disk before it is answered.
+
+    busy_timeout_s: how long a call waits for another process's write. Keep it well below the timeout of the caller: calls
+    take turns on one thread, and one that waits keeps the others waiting. A call that is cancelled while it runs goes on in
+    that thread to its end, so its write may still happen; one that was waiting for its turn never happens.
+
+    Not guaranteed: a process that is stopped (SIGSTOP, a debugger) inside a write blocks every other writer until it goes on
+    or is killed; no timeout of theirs helps. Being one statement, a write is over within a sync of the disk. The file has to
+    lie on a local disk (write-ahead logging needs memory that all processes share), and a file that was replaced by an older
+    copy of itself hands out its ETags anew. A file that was removed or replaced under a running process is noticed at the
+    next call.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, busy_timeout_s: float = 2.0) -> None:
+        self._path = Path(path).absolute()
+        self._busy_timeout_s = busy_timeout_s
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lease-store")
+        self._connection: sqlite3.Connection | None = None  # of the store thread alone, as is the next one
+        self._opened: tuple[int, int] | None = None
+
+    async def list(self, prefix: str) -> list[Stored]:
+        return await self._run(lambda connection: _listed(connection, prefix))
+
+    async def read(self, id: str) -> Stored:
+        return await self._run(lambda connection: _read(connection, id))
+
+    async def create(self, id: str, body: str) -> str:
+        return await self._run(lambda connection: _created(connection, id, body), is_write=True)
+
+    async def replace(self, id: str, body: str, etag: str) -> str:
+        return await self._run(lambda connection: _replaced(connection, id, body, etag), is_write=True)
+
+    async def delete(self, id: str, etag: str) -> None:
+        await self._run(lambda connection: _deleted(connection, id, etag), is_write=True)
+
+    async def close(self) -> None:
+        """Lets the call under way end first, which takes `busy_timeout_s` at most."""
+        closing = self._thread.submit(self._disconnect)
+        self._thread.shutdown(wait=False)
+        await asyncio.shield(asyncio.wrap_future(closing))
+
+    async def _run(self, action: Callable[[sqlite3.Connection], T], *, is_write: bool = False) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._act, action, is_write)
+
+    def _act(self, action: Callable[[sqlite3.Connection], T], is_write: bool) -> T:
+        try:
+            connection = self._connected()
+        except (sqlite3.DatabaseError, OSError) as error:
+            raise self._translated(error, is_write=False) from error
+        try:
+            return action(connection)
+        except sqlite3.DatabaseError as error:
+            self._disconnect()  # whatever is wrong, the next call starts from a clean state
+            raise self._translated(error, is_write) from error
+
+    def _connected(self) -> sqlite3.Connection:
+        """The connection, made anew where the path leads to another file than it did: SQLite would go on in the old one."""
+        if self._connection is not None:
+            if self._opened is not None and self._opened == _file_at(self._path):
+                return self._connection
+            self._disconnect()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(self._path, timeout=self._busy_timeout_s, isolation_level=None)
+        try:
+            _prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection, self._opened = connection, _file_at(self._path)
+        return connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            connection.close()
+
+    def _translated(self, error: sqlite3.DatabaseError | OSError, is_write: bool) -> StoreError:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CANTOPEN) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return StoreUnavailable(
+                f"lease file '{self._path}' was locked for more than {self._busy_timeout_s:g} s: if it stays so, look for a"
+                " stopped process that has it open, and continue or kill it"
+            )
+        remedy = _REMEDIES.get(code, "make sure that no other program uses this file")
+        if is_write and code == sqlite3.SQLITE_IOERR:
+            return StoreAmbiguous(
+                f"a write to lease file '{self._path}' may or may not have happened ({error}): {remedy}"
+            )
+        return StoreUnavailable(f"lease file '{self._path}' cannot be used ({error}): {remedy}")
+
+
+def _listed(connection: sqlite3.Connection, prefix: str) -> list[Stored]:
+    rows = connection.execute(
+        "SELECT id, CAST(body AS TEXT), etag FROM lease_documents WHERE id >= ?1 AND id < ?1 || char(0x10FFFF) ORDER BY id",
+        (prefix,),
+    )
+    return [Stored(name, body, str(etag)) for name, body, etag in rows]
+
+
+def _read(connection: sqlite3.Connection, id: str) -> Stored:
+    row = connection.execute("SELECT CAST(body AS TEXT), etag FROM lease_documents WHERE id = ?", (id,)).fetchone()
+    if row is None:
+        raise StoreMissing(f"document '{id}' does not exist: it was deleted, or never created")
+    return Stored(id, row[0], str(row[1]))
+
+
+def _created(connection: sqlite3.Connection, id: str, body: str) -> str:
+    insert = "INSERT INTO lease_documents (id, body) VALUES (?, ?) ON CONFLICT (id) DO NOTHING"
+    cursor = connection.execute(insert, (id, body))
+    if cursor.rowcount == 0:
+        raise StoreConflict(f"document '{id}' exists already: read it")
+    return str(cursor.lastrowid)
+
+
+def _replaced(connection: sqlite3.Connection, id: str, body: str, etag: str) -> str:
+    """A replaced document is a new row, since the row's number is the ETag."""
+    replace = (
+        "INSERT OR REPLACE INTO lease_documents (id, body)"
+        " SELECT id, ? FROM lease_documents WHERE id = ? AND CAST(etag AS TEXT) = ?"
+    )
+    cursor = connection.execute(replace, (body, id, etag))
+    if cursor.rowcount == 0:
+        raise _mismatch(connection, id)
+    return str(cursor.lastrowid)
+
+
+def _deleted(connection: sqlite3.Connection, id: str, etag: str) -> None:
+    delete = "DELETE FROM lease_documents WHERE id = ? AND CAST(etag AS TEXT) = ?"
+    if connection.execute(delete, (id, etag)).rowcount == 0:
+        raise _mismatch(connection, id)
+
+
+def _mismatch(connection: sqlite3.Connection, id: str) -> StoreConflict:
+    """Raises StoreMissing where there is no such document now."""
+    _read(connection, id)
+    return StoreConflict(f"document '{id}' was changed by somebody else: read it again")
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    connection.text_factory = lambda raw: raw.decode(
+        "utf-8", "backslashreplace"
+    )  # one bad row must not hide the others
+    _switch_to_wal(connection)
+    connection.execute("PRAGMA synchronous = FULL")  # or a power loss would move epochs back
+    if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'lease_documents'").fetchone() is None:
+        _create_table(connection)
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """The switch raises at once where another process opens the file for the first time too; a write lock waits for it."""
+    for _ in range(WAL_ATTEMPTS):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        else:
+            return
+    connection.execute("PRAGMA journal_mode = WAL")
+
+
+def _create_table(connection: sqlite3.Connection) -> None:
+    """AUTOINCREMENT never uses a number twice. It starts anywhere, so that ETags of a file that was here before match nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS lease_documents"
+        " (etag INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, body TEXT NOT NULL)"
+    )
+    connection.execute(
+        "INSERT INTO sqlite_sequence (name, seq) SELECT 'lease_documents', random() & 0xFFFFFFFFFFFF"
+        " WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'lease_documents')"
+    )
+    connection.execute("COMMIT")
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
