@@ -1,0 +1,50 @@
+# Every target sets the project up first (.ci/setup): Python environment and Java, at once when nothing changed.
+export PYTHON
+PYTEST = .venv/bin/pytest
+SUITES = $(wildcard tests/unit tests/integration tests/acceptance)
+
+.DEFAULT_GOAL = help
+.PHONY: help demo test check bench unit integration acceptance lint types arrows format setup clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+demo: setup  ## the bank, end to end: files -> log -> Spark -> PostgreSQL, balances checked (DEMO='--json' for options)
+	@.venv/bin/leasehold demo $(DEMO)
+
+test: check  ## everything: check, then unit, integration and acceptance tests
+	$(PYTEST) $(SUITES)
+
+check: lint types arrows  ## lint, format, types and import arrows
+
+bench: setup  ## throughput and latency beside Spark Structured Streaming, into build/bench.json
+	.venv/bin/python tests/bench/microbatch.py
+
+unit: setup  ## tests without Spark, PostgreSQL or processes: seconds
+	$(PYTEST) tests/unit
+
+integration: setup  ## tests with a real Spark and PostgreSQL
+	$(PYTEST) tests/integration
+
+acceptance: setup  ## tests of whole hosts as processes: shares, kill -9, SIGSTOP
+	$(PYTEST) tests/acceptance
+
+lint: setup  ## ruff: lint and format
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+types: setup  ## mypy --strict
+	.venv/bin/mypy
+
+arrows: setup  ## import-linter: who may import whom
+	.venv/bin/lint-imports --no-cache
+
+format: setup  ## write the format that `make lint` asks for
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+setup:  ## .venv from uv.lock, and Java
+	@.ci/setup
+
+clean:  ## remove what was built, caches and .venv
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
