@@ -26,8 +26,10 @@ async def keep_renewed(
     """Never returns: it is cancelled, or raises LeaseLost. `failed` is told of every attempt that did not succeed."""
     attempt = 0
     while True:
-        await clock.sleep(pause_before(owned.renewed_at, clock.monotonic(), attempt, timing, rng.random()))
-        if clock.monotonic() < owned.renewed_at + timing.renew_s and attempt == 0:
+        renewed_at = owned.renewed_at
+        await clock.sleep(pause_before(renewed_at, clock.monotonic(), attempt, timing, rng.random()))
+        if owned.renewed_at > renewed_at:
+            attempt = 0
             continue  # a checkpoint has renewed meanwhile
         try:
             await owned.renew()
