@@ -31,6 +31,7 @@ from leases.membership import Membership, Roll, mismatched
 from leases.timing import Timing
 from pipeline.errors import FeedError
 from service.pipeline import Pipeline
+from service.tally import Tally
 from service.worker import Outcome, Worker
 
 HOLD_OFF_MAX_S = 60.0
@@ -62,6 +63,7 @@ class Host:
         log: Log,
         stop_timeout_s: float = 25.0,
         activity: Callable[[Host], Mapping[str, object]] = lambda host: {},
+        tally: Tally | None = None,
     ) -> None:
         self.pipelines = {pipeline.name: pipeline for pipeline in pipelines}
         self.workers: dict[Key, Worker] = {}
@@ -69,6 +71,8 @@ class Host:
         self.outcomes: deque[tuple[Key, Outcome]] = deque(maxlen=OUTCOMES_KEPT)
         self.scan: Scan | None = None
         self.roll: Roll | None = None
+        self.expired: frozenset[Key] = frozenset()
+        self.tally = tally or Tally(clock)
         self.ready = asyncio.Event()
         self._keeper = keeper
         self._membership = membership
@@ -155,6 +159,7 @@ class Host:
         roll = self.roll = await self._membership.scan()
         scan = self.scan = await self._keeper.scan(self.pipelines)
         self._watch = self._watch.scanned(scan.marks, scan.started, scan.ended, self._timing)
+        self.expired = self._watch.expired(scan.started, self._timing)
         self._notice(scan, roll)
         for name in self.pipelines:
             await self._reconcile(name, scan)
@@ -163,7 +168,7 @@ class Host:
             roll.peers,
             self._keeper.host,
             self.workers.keys(),
-            self._watch.expired(scan.started, self._timing),
+            self.expired,
             self._overdue(scan),
             self._rng,
         )
@@ -219,8 +224,11 @@ class Host:
         if owned is None:
             return
         self._asked.pop(key, None)
-        worker = Worker(owned, pipeline, clock=self._clock, timing=self._timing, rng=self._rng, log=self._log)
+        worker = Worker(
+            owned, pipeline, clock=self._clock, timing=self._timing, rng=self._rng, log=self._log, tally=self.tally
+        )
         self.workers[key] = worker
+        self.tally.lease_acquired(key[0])
         task = group.create_task(self._work(key, worker), name=f"worker {key[0]}/{key[1]}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -272,6 +280,7 @@ class Host:
 
     def _ended(self, key: Key, worker: Worker, outcome: Outcome) -> None:
         self.outcomes.append((key, outcome))
+        self.tally.lease_let_go(key[0], outcome.reason)
         if outcome.reason == "failed" and outcome.error is not None:
             before = self.failures.get(key)
             count = 1 if before is None or worker.progress.batches else before.count + 1

@@ -40,6 +40,7 @@ from pipeline.runner import Delivered, Progress, Runner
 from pipeline.sink import Claim, CloseReason, SinkWriter
 from service.errors import BatchHung
 from service.pipeline import Pipeline
+from service.tally import Tally
 
 TRANSIENT = (FeedUnavailable, SinkUnavailable, EngineUnavailable, Ambiguous)
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 30.0
@@ -84,17 +85,24 @@ class Worker:
     """Works on one lease until it is told to stop, loses it, or fails."""
 
     def __init__(
-        self, owned: OwnedLease, pipeline: Pipeline, *, clock: Clock, timing: Timing, rng: random.Random, log: Log
+        self,
+        owned: OwnedLease,
+        pipeline: Pipeline,
+        *,
+        clock: Clock,
+        timing: Timing,
+        rng: random.Random,
+        log: Log,
+        tally: Tally,
     ) -> None:
         self.owned = owned
         self.pipeline = pipeline
         self.progress = Progress()
-        self.suspensions = 0
-        self.recent: Delivered | None = None
         self._clock = clock
         self._timing = timing
         self._rng = rng
         self._log = log.bind(pipeline=pipeline.name, partition=owned.lease.partition, epoch=owned.lease.epoch)
+        self._tally = tally
         self._stopping = asyncio.Event()
         self._permit = TrustPermit(owned, clock, self._suspended)
         self._writer: SinkWriter | None = None
@@ -220,7 +228,7 @@ class Worker:
     async def _delivered(self, delivered: Delivered) -> None:
         """Positions that the sink holds may lag in the lease; those that it does not may not (R4)."""
         assert self._writer is not None, "a batch was delivered without a writer"
-        self.recent = delivered
+        self._tally.batch_delivered(self.owned.lease, delivered)
         self._safe = (self._writer.position, self._writer.state)
         self._dirty.set()
         attempt = 0
@@ -303,7 +311,7 @@ class Worker:
                 self.stop()
 
     def _suspended(self) -> None:
-        self.suspensions += 1
+        self._tally.trust_suspended(self.pipeline.name)
         self._log.warning("suspended", why="the lease could not be renewed in time; nothing is sent until it is")
 
     async def _back_off(self, error: Exception, failures: int) -> None:
