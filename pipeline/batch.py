@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 
 import pyarrow as pa
 
@@ -24,27 +24,29 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Consecutive pages of one partition that are committed together.
+    """Consecutive pages of one partition that are committed together, at least one.
 
     start, to: it covers the positions behind `start` up to `to`. opened_at: when its first page came (Clock seconds).
+    events, bytes: how much it holds. A slow stream makes a page an event, so that joining must not count them all again.
     """
 
     partition: str
     start: str | None
     pages: tuple[Page, ...]
     opened_at: float
+    events: int = field(init=False)
+    bytes: int = field(init=False)
+    counted: InitVar[tuple[int, int] | None] = None
+
+    def __post_init__(self, counted: tuple[int, int] | None) -> None:
+        if counted is None:
+            counted = sum(page.events.num_rows for page in self.pages), sum(page.bytes for page in self.pages)
+        object.__setattr__(self, "events", counted[0])
+        object.__setattr__(self, "bytes", counted[1])
 
     @property
     def to(self) -> str:
         return self.pages[-1].to
-
-    @property
-    def events(self) -> int:
-        return sum(page.events.num_rows for page in self.pages)
-
-    @property
-    def bytes(self) -> int:
-        return sum(page.bytes for page in self.pages)
 
     @property
     def table(self) -> pa.Table:
@@ -52,21 +54,24 @@ class Batch:
         return pa.concat_tables([EVENT_SCHEMA.empty_table(), *(page.events for page in self.pages)]).combine_chunks()
 
     def joined(self, page: Page) -> Batch:
-        return Batch(self.partition, self.start, (*self.pages, page), self.opened_at)
+        counted = self.events + page.events.num_rows, self.bytes + page.bytes
+        return Batch(self.partition, self.start, (*self.pages, page), self.opened_at, counted)
 
     def head(self, events: int) -> Batch | None:
         """The batch of only the first `events` events (0 < events), or None where the feed cannot be cut there."""
+        assert events > 0, "a batch without events has no position to go to"
         pages: list[Page] = []
         for page in self.pages:
-            if events < page.events.num_rows:
-                if events > 0:
-                    to = page.position_after(events)
-                    if to is None:
-                        return None
-                    pages.append(Page(page.events.slice(0, events), to))
-                break
-            pages.append(page)
-            events -= page.events.num_rows
+            if events >= page.events.num_rows:
+                pages.append(page)
+                events -= page.events.num_rows
+                continue
+            if events > 0:
+                to = page.position_after(events)
+                if to is None:
+                    return None
+                pages.append(Page(page.events.slice(0, events), to, page.position_after))
+            break
         return Batch(self.partition, self.start, tuple(pages), self.opened_at)
 
 

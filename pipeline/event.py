@@ -31,13 +31,13 @@ class Page:
     events: EVENT_SCHEMA, in sequence order, may be empty (the position moved past nothing that is an event).
     to: the position just behind the last of them; opening the feed there yields what follows.
     position_after: the position just behind the first n events (0 < n < len), or None where the feed cannot be cut there.
+    bytes: size of the events in memory.
     """
 
     events: pa.Table
     to: str
     position_after: Callable[[int], str | None] = field(default=lambda n: None)
+    bytes: int = field(init=False)
 
-    @property
-    def bytes(self) -> int:
-        """Size in memory, in bytes."""
-        return int(self.events.nbytes)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bytes", int(self.events.nbytes))  # once: Arrow takes its time to count

@@ -1,0 +1,119 @@
+"""When a batch closes, and where it can be cut."""
+
+from dataclasses import replace
+from itertools import accumulate
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.batch import Batch, BatchLimits, is_due, is_full
+from pipeline.contract import event_table
+from pipeline.event import EVENT_SCHEMA, Page
+
+
+def page(first: int, events: int) -> Page:
+    """Events first.. of a feed whose positions are the number of events before them."""
+    table = event_table("a", range(first, first + events))
+    return Page(table, str(first + events), lambda n: str(first + n))
+
+
+def batch_of(*sizes: int) -> Batch:
+    firsts = accumulate(sizes, initial=0)
+    return Batch("a", None, tuple(page(first, size) for first, size in zip(firsts, sizes, strict=False)), 100.0)
+
+
+def numbers(batch: Batch) -> list[int]:
+    return batch.table["sequence"].to_pylist()
+
+
+sizes_and_cut = (
+    st.lists(st.integers(0, 4), min_size=1, max_size=6)
+    .filter(any)
+    .flatmap(lambda sizes: st.tuples(st.just(sizes), st.integers(1, sum(sizes))))
+)
+
+
+@settings(deadline=None)
+@given(sizes_and_cut)
+def test_a_head_holds_exactly_the_first_events_and_ends_behind_them(case: tuple[list[int], int]) -> None:
+    sizes, n = case
+    head = batch_of(*sizes).head(n)
+    assert head is not None
+    assert (numbers(head), head.events) == (list(range(n)), n)
+    assert (head.partition, head.start, head.to, head.opened_at) == ("a", None, str(n), 100.0)
+
+
+@settings(deadline=None)
+@given(sizes_and_cut, st.data())
+def test_a_head_can_be_cut_again(case: tuple[list[int], int], data: st.DataObject) -> None:
+    sizes, n = case
+    head = batch_of(*sizes).head(n)
+    assert head is not None
+    m = data.draw(st.integers(1, n))
+    again = head.head(m)
+    assert again is not None
+    assert (numbers(again), again.to) == (list(range(m)), str(m))
+
+
+def test_a_head_of_a_page_that_cannot_be_cut_is_none_and_one_between_pages_is_not() -> None:
+    batch = Batch("a", None, tuple(replace(p, position_after=lambda n: None) for p in batch_of(2, 3).pages), 0.0)
+    assert batch.head(1) is None
+    assert batch.head(4) is None
+    head = batch.head(2)
+    assert head is not None
+    assert head.to == "2"
+
+
+def test_a_head_keeps_the_batch_it_came_from_as_it_was() -> None:
+    batch = batch_of(2, 3)
+    batch.head(1)
+    assert (batch.events, batch.to) == (5, "5")
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=6))
+def test_joining_pages_counts_as_if_they_had_come_together(sizes: list[int]) -> None:
+    together = batch_of(*sizes)
+    first, *rest = together.pages
+    joined = Batch("a", None, (first,), 100.0)
+    for following in rest:
+        joined = joined.joined(following)
+    assert joined == together
+    assert joined.events == sum(sizes)
+    assert joined.bytes == sum(p.events.nbytes for p in together.pages)
+
+
+def test_the_table_is_one_chunk_of_events() -> None:
+    table = batch_of(2, 0, 3).table
+    assert table.schema == EVENT_SCHEMA
+    assert [column.num_chunks for column in table.columns] == [1] * len(EVENT_SCHEMA)
+
+
+def test_a_batch_of_nothing_but_an_empty_page_has_a_table_too() -> None:
+    table = batch_of(0).table
+    assert (table.schema, table.num_rows) == (EVENT_SCHEMA, 0)
+
+
+@pytest.mark.parametrize(("events", "full"), [(9, False), (10, True), (11, True)])
+def test_a_batch_is_full_by_count(events: int, full: bool) -> None:
+    assert is_full(batch_of(events), BatchLimits(events_max=10)) is full
+
+
+@pytest.mark.parametrize(("spare", "full"), [(1, False), (0, True), (-1, True)])
+def test_a_batch_is_full_by_bytes(spare: int, full: bool) -> None:
+    batch = batch_of(3, 4)
+    assert is_full(batch, BatchLimits(bytes_max=batch.bytes + spare)) is full
+
+
+def test_a_batch_is_due_when_it_is_full_whatever_its_age() -> None:
+    assert is_due(batch_of(10), BatchLimits(events_max=10, age_max_s=60), now=100.0)
+
+
+@pytest.mark.parametrize(("now", "due"), [(159.9, False), (160.0, True)])
+def test_a_batch_is_due_at_its_age(now: float, due: bool) -> None:
+    assert is_due(batch_of(1), BatchLimits(age_max_s=60), now) is due
+
+
+def test_by_default_a_batch_is_due_at_once() -> None:
+    assert is_due(batch_of(1), BatchLimits(), now=100.0)
