@@ -65,6 +65,7 @@ class Host:
         activity: Callable[[Host], Mapping[str, object]] = lambda host: {},
         tally: Tally | None = None,
     ) -> None:
+        self.name = keeper.host
         self.pipelines = {pipeline.name: pipeline for pipeline in pipelines}
         self.workers: dict[Key, Worker] = {}
         self.failures: dict[Key, Failure] = {}
