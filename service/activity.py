@@ -1,0 +1,236 @@
+"""What a host tells the others of its work: the `activity` field of its host document, for people.
+
+Any host answers for the whole group, and this is how it knows what the others did last. Written bounded, since the document is
+written as often as a lease is renewed; read as untrusted data, since anyone may have written it. Nothing is decided by it.
+
+    def activity(host: Host) -> Mapping[str, object]:
+        return activity_document(activity_of(host, now=datetime.now(UTC), monotonic_s=clock.monotonic()))
+
+    host = Host(..., activity=activity)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from heapq import nlargest
+
+from leases.document import NAME_BYTES_MAX, Fields
+from leases.membership import HostRecord, host_id
+from service.host import Failure, Host
+from service.tally import RecentBatch
+
+ACTIVITY_BYTES_MAX = 16 * 1024
+ENTRIES_MAX = 1024
+ERROR_BYTES_MAX = 600
+POSITION_BYTES_MAX = 200
+MOMENT_BYTES_MAX = 40
+CUT = "..."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStatus:
+    """A delivered batch. start, to: positions, cut where they are long. waited_s: from its first event read to its transform.
+
+    at: when it became safe, by the wall clock of the host that delivered it.
+    """
+
+    host: str
+    pipeline: str
+    partition: str
+    epoch: int
+    start: str | None
+    to: str
+    events: int
+    waited_s: float
+    transform_s: float
+    deliver_s: float
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureStatus:
+    """Why a partition does not go on. failures: how many in a row. retry_at: when the host means to try again."""
+
+    host: str
+    pipeline: str
+    partition: str
+    error: str
+    failures: int
+    retry_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What one host is doing. Newest batches first.
+
+    failing: how many partitions fail, which may be more than `failures` tells of. suspended: how many of its leases it does not
+    trust now. suspensions: how often that happened since it started.
+    """
+
+    batches: tuple[BatchStatus, ...] = ()
+    failures: tuple[FailureStatus, ...] = ()
+    failing: int = 0
+    suspended: int = 0
+    suspensions: int = 0
+
+
+def activity_of(host: Host, *, now: datetime, monotonic_s: float) -> Activity:
+    """now (aware) and monotonic_s (the host's clock): the same moment on both, so that one can be told in the other."""
+
+    def wall(clock_s: float) -> datetime:
+        return now + timedelta(seconds=clock_s - monotonic_s)
+
+    failures = {key: failure for key, failure in host.failures.items() if not _goes_on(host, key)}
+    recent = (batch for batches in host.tally.recent.values() for batch in batches)
+    return Activity(
+        batches=tuple(_batch(host.name, batch, wall(batch.at)) for batch in nlargest(ENTRIES_MAX, recent, key=_at)),
+        failures=tuple(_failure(host.name, key, failure, wall(failure.until)) for key, failure in failures.items()),
+        failing=len(failures),
+        suspended=sum(not worker.owned.is_trusted for worker in host.workers.values()),
+        suspensions=host.tally.suspensions.total(),
+    )
+
+
+def activity_document(activity: Activity) -> Mapping[str, object]:
+    """At most ACTIVITY_BYTES_MAX as JSON: failures before batches, and the newest of those."""
+    totals = {"failing": activity.failing, "suspended": activity.suspended, "suspensions": activity.suspensions}
+    room = ACTIVITY_BYTES_MAX - _size({**totals, "failures": [], "batches": []})
+    failures = list(_fitting(map(_encoded_failure, activity.failures), room))
+    room -= sum(map(_size, failures))
+    return {**totals, "failures": failures, "batches": list(_fitting(map(_encoded_batch, activity.batches), room))}
+
+
+def decode_activity(record: HostRecord) -> Activity:
+    """Raises InvalidDocument. A host that has only just announced itself tells of nothing yet."""
+    if not record.activity:
+        return Activity()
+    fields = Fields(host_id(record.name), record.activity)
+    return Activity(
+        batches=tuple(_decoded_batch(record.name, entry) for entry in fields.objects("batches", ENTRIES_MAX)),
+        failures=tuple(_decoded_failure(record.name, entry) for entry in fields.objects("failures", ENTRIES_MAX)),
+        failing=fields.integer("failing"),
+        suspended=fields.integer("suspended"),
+        suspensions=fields.integer("suspensions"),
+    )
+
+
+def _goes_on(host: Host, key: tuple[str, str]) -> bool:
+    """Whether a partition that failed has been taken again and has delivered something since: then it was mended."""
+    return key in host.workers and host.workers[key].progress.batches > 0
+
+
+def _at(batch: RecentBatch) -> float:
+    return batch.at
+
+
+def _batch(host: str, batch: RecentBatch, at: datetime) -> BatchStatus:
+    return BatchStatus(
+        host=host,
+        pipeline=batch.pipeline,
+        partition=batch.partition,
+        epoch=batch.epoch,
+        start=None if batch.start is None else cut(batch.start, POSITION_BYTES_MAX),
+        to=cut(batch.to, POSITION_BYTES_MAX),
+        events=batch.events,
+        waited_s=round(batch.waited_s, 6),
+        transform_s=round(batch.transform_s, 6),
+        deliver_s=round(batch.deliver_s, 6),
+        at=at,
+    )
+
+
+def _failure(host: str, key: tuple[str, str], failure: Failure, retry_at: datetime) -> FailureStatus:
+    return FailureStatus(
+        host=host,
+        pipeline=key[0],
+        partition=key[1],
+        error=cut(str(failure.error) or type(failure.error).__name__, ERROR_BYTES_MAX),
+        failures=failure.count,
+        retry_at=retry_at,
+    )
+
+
+def cut(text: str, bytes_max: int) -> str:
+    """The text as UTF-8 can carry it, shortened where it is long. A lone surrogate would make the document unreadable."""
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= bytes_max:
+        return encoded.decode()
+    return encoded[: bytes_max - len(CUT)].decode("utf-8", "ignore") + CUT
+
+
+def _fitting(entries: Iterable[dict[str, object]], room: int) -> Iterator[dict[str, object]]:
+    for entry in entries:
+        room -= _size(entry)
+        if room < 0:
+            return
+        yield entry
+
+
+def _size(value: object) -> int:
+    """In bytes, as a host document holds it, with the comma behind it."""
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()) + 1
+
+
+def _encoded_batch(batch: BatchStatus) -> dict[str, object]:
+    return {
+        "pipeline": batch.pipeline,
+        "partition": batch.partition,
+        "epoch": batch.epoch,
+        "from": batch.start,
+        "to": batch.to,
+        "events": batch.events,
+        "waitedS": batch.waited_s,
+        "transformS": batch.transform_s,
+        "deliverS": batch.deliver_s,
+        "at": batch.at.isoformat(timespec="milliseconds"),
+    }
+
+
+def _encoded_failure(failure: FailureStatus) -> dict[str, object]:
+    return {
+        "pipeline": failure.pipeline,
+        "partition": failure.partition,
+        "error": failure.error,
+        "failures": failure.failures,
+        "retryAt": failure.retry_at.isoformat(timespec="milliseconds"),
+    }
+
+
+def _decoded_batch(host: str, fields: Fields) -> BatchStatus:
+    return BatchStatus(
+        host=host,
+        pipeline=fields.text("pipeline", NAME_BYTES_MAX),
+        partition=fields.text("partition", NAME_BYTES_MAX),
+        epoch=fields.integer("epoch"),
+        start=fields.optional_text("from", POSITION_BYTES_MAX),
+        to=fields.text("to", POSITION_BYTES_MAX),
+        events=fields.integer("events"),
+        waited_s=fields.number("waitedS"),
+        transform_s=fields.number("transformS"),
+        deliver_s=fields.number("deliverS"),
+        at=_moment(fields, "at"),
+    )
+
+
+def _decoded_failure(host: str, fields: Fields) -> FailureStatus:
+    return FailureStatus(
+        host=host,
+        pipeline=fields.text("pipeline", NAME_BYTES_MAX),
+        partition=fields.text("partition", NAME_BYTES_MAX),
+        error=fields.text("error", ERROR_BYTES_MAX),
+        failures=fields.integer("failures"),
+        retry_at=_moment(fields, "retryAt"),
+    )
+
+
+def _moment(fields: Fields, name: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(fields.text(name, MOMENT_BYTES_MAX))
+        if moment.tzinfo is None:
+            fields.refuse(name, "is a time without its zone")
+        return moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        fields.refuse(name, "is not a date and time")

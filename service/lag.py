@@ -1,0 +1,208 @@
+"""How far the group is behind its feeds, and whether it has anything left to do.
+
+Both are told from the lease documents and the feeds alone, so any process may ask, even one that works on nothing. A feed that
+cannot answer for one partition is reported with its error; the others still answer.
+
+    lag = await measured(leases, feeds)                          events behind, by partition and in total
+    look = await looked(leases, feeds, failures)                 one look at the backlog of the whole group
+    last = await until_idle(view.backlog, clock=clock)           for `run --until-idle`: last.failed -> exit 1, else 0
+
+Waiting until idle takes two looks in a row that find nothing to do and nothing moved. So the order in which pipelines feed each
+other does not matter: what an upstream had delivered by the first look, its downstream had to finish by the second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from leases.balance import Key
+from leases.clock import Clock
+from leases.lease import Lease
+from pipeline.errors import FeedError
+from pipeline.feed import ChangeFeed
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+Verdict = Literal["busy", "idle", "failed"]
+Ends = tuple[str | None, str | None]
+"""Where a lease stands, and where its partition ended when it was asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long feeds may take. call_s: one call; total_s: all of them together; at_once: how many are asked at a time."""
+
+    call_s: float = 3.0
+    total_s: float = 4.0
+    at_once: int = 16
+
+
+PATIENCE = Patience()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLag:
+    """events: how many the feed holds behind the lease's position; None where it could not tell, and then `error` says why."""
+
+    pipeline: str
+    partition: str
+    events: int | None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Of all open leases, in the order of pipeline and partition."""
+
+    partitions: tuple[PartitionLag, ...]
+
+    @property
+    def events(self) -> int:
+        """Of the partitions that answered."""
+        return sum(partition.events or 0 for partition in self.partitions)
+
+    @property
+    def unknown(self) -> int:
+        """How many partitions did not answer."""
+        return sum(partition.events is None for partition in self.partitions)
+
+    @property
+    def is_known(self) -> bool:
+        """False where there are partitions and none of them answered: then `events` is no measure of anything."""
+        return self.unknown == 0 or self.unknown < len(self.partitions)
+
+    def of(self, pipeline: str) -> Lag:
+        return Lag(tuple(partition for partition in self.partitions if partition.pipeline == pipeline))
+
+
+async def measured(leases: Iterable[Lease], feeds: Mapping[str, ChangeFeed], *, patience: Patience = PATIENCE) -> Lag:
+    """feeds: by pipeline, for every pipeline that the leases are of."""
+    still_open = {lease.key: lease for lease in leases if not lease.closed}
+    answers = await _asked(
+        {key: _lag_of(feeds[lease.pipeline], lease) for key, lease in still_open.items()}, patience=patience
+    )
+    return Lag(
+        tuple(
+            PartitionLag(
+                pipeline=key[0], partition=key[1], events=answers.found.get(key), error=answers.errors.get(key)
+            )
+            for key in sorted(still_open)
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """One look at how far the whole group has come.
+
+    ends: of every open lease whose feed answered. behind: leases that have not reached the end. missing: partitions of a feed
+    without a lease yet. failed: why a partition does not go on, where nobody works on it now; those are neither behind nor
+    unknown. unknown: what could not be found out.
+    """
+
+    ends: Mapping[Key, Ends]
+    behind: frozenset[Key]
+    missing: frozenset[Key]
+    failed: Mapping[Key, str]
+    unknown: tuple[str, ...]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left that somebody might still do."""
+        return not (self.behind or self.missing or self.unknown)
+
+
+def verdict(before: Backlog | None, now: Backlog) -> Verdict:
+    """What two looks in a row say. failed: as idle as it gets, with partitions that only a person can mend."""
+    if before is None or not (before.is_done and now.is_done):
+        return "busy"
+    if (before.ends, before.failed.keys()) != (now.ends, now.failed.keys()):
+        return "busy"
+    return "failed" if now.failed else "idle"
+
+
+async def looked(
+    leases: Collection[Lease],
+    feeds: Mapping[str, ChangeFeed],
+    failures: Mapping[Key, str],
+    *,
+    patience: Patience = PATIENCE,
+) -> Backlog:
+    """leases: read right before, never from a cache, or two looks could see one state. failures: as any host reports them."""
+    still_open = {lease.key: lease for lease in leases if not lease.closed}
+    failed = {key: why for key, why in failures.items() if key in still_open and still_open[key].owner is None}
+    listed = await _asked({name: feed.partitions for name, feed in feeds.items()}, patience=patience)
+    ends = await _asked(
+        {key: _ends_of(feeds[lease.pipeline], lease) for key, lease in still_open.items()}, patience=patience
+    )
+    known = {lease.key for lease in leases}
+    return Backlog(
+        ends={key: (where, latest) for key, (where, latest, _) in ends.found.items()},
+        behind=frozenset(key for key, (_, _, is_behind) in ends.found.items() if is_behind) - failed.keys(),
+        missing=frozenset((name, p.name) for name, found in listed.found.items() for p in found) - known,
+        failed=failed,
+        unknown=(
+            *(f"pipeline '{name}': its partitions are unknown ({why})" for name, why in listed.errors.items()),
+            *(f"pipeline '{k[0]}', partition '{k[1]}': {why}" for k, why in ends.errors.items() if k not in failed),
+        ),
+    )
+
+
+async def until_idle(look: Callable[[], Awaitable[Backlog]], *, clock: Clock, pause_s: float = 0.5) -> Backlog:
+    """The look that found nothing more to do; its `failed` are the partitions that stopped with an error."""
+    before = None
+    while verdict(before, now := await look()) == "busy":
+        before = now
+        await clock.sleep(pause_s)
+    return now
+
+
+def _lag_of(feed: ChangeFeed, lease: Lease) -> Callable[[], Awaitable[int]]:
+    return lambda: feed.lag(lease.partition, lease.continuation)
+
+
+def _ends_of(feed: ChangeFeed, lease: Lease) -> Callable[[], Awaitable[tuple[str | None, str | None, bool]]]:
+    async def ask() -> tuple[str | None, str | None, bool]:
+        latest = await feed.latest(lease.partition)
+        is_behind = feed.compare(lease.continuation, latest) < 0
+        if is_behind:  # retention may have emptied what lies between: then no page will ever move the lease to the end
+            is_behind = await feed.lag(lease.partition, lease.continuation) > 0
+        return lease.continuation, latest, is_behind
+
+    return ask
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers(Generic[K, T]):
+    found: dict[K, T]
+    errors: dict[K, str]
+
+
+async def _asked(calls: Mapping[K, Callable[[], Awaitable[T]]], *, patience: Patience) -> _Answers[K, T]:
+    """Every call's answer or error; never raises."""
+    answers: _Answers[K, T] = _Answers({}, dict.fromkeys(calls, f"no answer within {patience.total_s:g} s"))
+    gate = asyncio.Semaphore(patience.at_once)
+
+    async def ask(key: K, call: Callable[[], Awaitable[T]]) -> None:
+        async with gate:
+            try:
+                async with asyncio.timeout(patience.call_s):
+                    answer = await call()
+                answers.found[key] = answer
+                del answers.errors[key]
+            except TimeoutError:
+                answers.errors[key] = f"no answer within {patience.call_s:g} s"
+            except FeedError as error:
+                answers.errors[key] = str(error)
+            except Exception as error:  # one faulty connector must not silence the others
+                answers.errors[key] = f"unexpected {type(error).__name__}: {error}"
+
+    with suppress(TimeoutError):  # whoever has not answered by then keeps the error from above
+        async with asyncio.timeout(patience.total_s), asyncio.TaskGroup() as group:
+            for key, call in calls.items():
+                group.create_task(ask(key, call))
+    return answers
