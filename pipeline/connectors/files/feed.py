@@ -1,0 +1,175 @@
+"""The feed `files`: every file that matches a glob is a partition, every record in it an event.
+
+    FilesFeed("inbox/**/*.csv", key="account")
+
+Files may grow at their end, and new files may come. Whatever was read stays as it is: a file that was truncated, edited before
+the place that was read, or replaced by another raises PositionLost and never yields an event twice or past a gap. An edit
+behind that place is allowed, which is how a malformed record is mended. While a file grows, only the last bytes that were read
+are looked at again; all of them are verified whenever a partition is opened, and when the file was changed without growing.
+
+An event's body is the record as a JSON object (the line itself in JSON lines), its sequence the number of the record in the
+file, from 0; its properties `file` and `line` name the place where it starts. Its enqueued_time is the file's time of
+modification when it is read: the source took it at that time at the latest, which no clock of ours could say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path, PurePath
+from typing import Literal, ParamSpec, TypeVar
+
+from pipeline.connectors.files.csv_records import CsvRecords
+from pipeline.connectors.files.json_records import JsonRecords
+from pipeline.connectors.files.paths import Pattern
+from pipeline.connectors.files.position import Position, compare, decode
+from pipeline.connectors.files.reader import Cursor, FileReader, Reading
+from pipeline.errors import FeedUnavailable, MalformedRecord
+from pipeline.event import Page
+from pipeline.feed import FeedPartition, Start
+
+P = ParamSpec("P")
+T = TypeVar("T")
+FormatName = Literal["csv", "jsonl"]
+FinalRecord = Literal["wait", "accept"]
+
+THREADS_MAX = 4
+LIMIT_MAX = 64 * 1024 * 1024
+"""Offsets within a page are 32 bits wide, and escapes make a text six times as long."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FORMATS: dict[str, FormatName] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+
+
+class FilesFeed:
+    """Files as partitions.
+
+    path: a glob; `**` stands for any directories. format: as the path's suffix says (.csv, .jsonl, .ndjson) where not given.
+    final_record: whether a last record without a line end waits for it, or is accepted when the file ends (continued later, it
+    costs the position). key: the column or field that holds an event's key. record_bytes_max: a larger record is malformed.
+    Raises ValueError for settings that cannot work.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        format: FormatName | None = None,
+        final_record: FinalRecord = "wait",
+        key: str | None = None,
+        poll_interval_s: float = 0.5,
+        record_bytes_max: int = 1024 * 1024,
+        page_events_max: int = 10_000,
+        page_bytes_max: int = 4 * 1024 * 1024,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        limits = {
+            "record_bytes_max": record_bytes_max,
+            "page_events_max": page_events_max,
+            "page_bytes_max": page_bytes_max,
+        }
+        for name, limit in limits.items():
+            if not 1 <= limit <= LIMIT_MAX:
+                raise ValueError(f"{name} is {limit}: it has to lie between 1 and {LIMIT_MAX}")
+        if not poll_interval_s > 0:
+            raise ValueError(f"poll_interval_s is {poll_interval_s}: it has to be more than 0")
+        if final_record not in ("wait", "accept"):
+            raise ValueError(f"final_record is {final_record!r}: say 'wait' or 'accept'")
+        self._format = format or _FORMATS.get(PurePath(path).suffix.lower())
+        if self._format not in ("csv", "jsonl"):
+            raise ValueError(f"the suffix of '{path}' does not tell the format: say `format: csv` or `format: jsonl`")
+        records = CsvRecords if self._format == "csv" else JsonRecords
+        self._pattern = Pattern.parse(path)
+        self._reading = Reading(
+            format=records(key=key, record_bytes_max=record_bytes_max),
+            accepts_unterminated=final_record == "accept",
+            record_bytes_max=record_bytes_max,
+            page_events_max=page_events_max,
+            page_bytes_max=page_bytes_max,
+        )
+        self._poll_interval_s = poll_interval_s
+        self._sleep = sleep
+        self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="files")
+        self._paths: dict[str, Path] = {}
+        self._ends: dict[str, Cursor] = {}
+
+    @property
+    def identity(self) -> str:
+        return f"files:{self._format}:{self._pattern}"
+
+    async def partitions(self) -> list[FeedPartition]:
+        self._paths = await self._run(self._pattern.files)
+        return [FeedPartition(name) for name in self._paths]
+
+    async def start_of(self, partition: str, start: Start) -> str | None:
+        """Records have no times of their own: a file that was last modified before a time starts at its end, others whole."""
+        if start == "earliest":
+            return None
+        if start == "latest":
+            return await self.latest(partition)
+        reader = await self._reader_of(partition)
+        written_us = (await self._run(reader.look)).written_us
+        return None if written_us >= (start - _EPOCH) // timedelta(microseconds=1) else await self.latest(partition)
+
+    async def open(self, partition: str, continuation: str | None) -> AsyncIterator[Page]:
+        reader = await self._reader_of(partition)
+        cursor = await self._cursor(reader, _decoded(continuation))
+        while True:
+            step = await self._run(reader.step, cursor)
+            cursor = step.cursor
+            if step.page:
+                yield step.page
+            if step.then == "verify":
+                cursor = await self._cursor(reader, cursor.position)
+            while step.then == "wait" and await self._run(reader.look) == cursor.seen:
+                await self._sleep(self._poll_interval_s)
+
+    async def latest(self, partition: str) -> str | None:
+        """Reads what has come since it was last asked; a malformed record ends what can be read."""
+        reader = await self._reader_of(partition)
+        cursor = self._ends.get(partition) or await self._cursor(reader, None)
+        with suppress(MalformedRecord):
+            while True:
+                step = await self._run(reader.step, cursor)
+                cursor = step.cursor if step.then != "verify" else await self._cursor(reader, None)
+                self._ends[partition] = cursor
+                if step.then == "wait":
+                    break
+        return cursor.position.encode() if cursor.position else None
+
+    async def lag(self, partition: str, continuation: str | None) -> int:
+        """Exact up to some 16 MiB behind; estimated for more. Raises PositionLost where the file is shorter than that."""
+        reader = await self._reader_of(partition)
+        return await self._run(reader.lag, _decoded(continuation))
+
+    def compare(self, a: str | None, b: str | None) -> int:
+        """Raises PositionLost for what is no position of a file."""
+        return compare(a, b)
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False)  # a step in hand is short, and holds nothing
+
+    async def _cursor(self, reader: FileReader, position: Position | None) -> Cursor:
+        """Where reading goes on from `position`, with everything before it verified."""
+        cursor = await self._run(reader.begun, position)
+        while position and cursor.position != position:
+            cursor = await self._run(reader.verified, cursor, position)
+        return cursor
+
+    async def _reader_of(self, partition: str) -> FileReader:
+        """The path comes from the pattern alone: a partition's name is never taken for one."""
+        if partition not in self._paths:
+            self._paths = await self._run(self._pattern.files)
+        if partition not in self._paths:
+            raise FeedUnavailable(f"no file '{partition}' matches '{self._pattern}': put it there, or close its lease")
+        return FileReader(self._paths[partition], partition, self._reading)
+
+    async def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(function, *args, **kwargs))
+
+
+def _decoded(continuation: str | None) -> Position | None:
+    return None if continuation is None else decode(continuation)

@@ -1,0 +1,97 @@
+"""The position in a file: how far it was read, and what proves that it is still the same file.
+
+A continuation is one line of JSON. What counts in it is the fingerprint of every byte that was read: a file that was copied
+elsewhere or restored from a backup with equal contents goes on under its old position, because nothing can be skipped or
+repeated there. Device and inode (`file`) prove nothing, as a volume has another device number on every host that mounts
+it; they only tell whether a changed file was replaced or edited.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import NoReturn
+
+from pipeline.errors import PositionLost
+
+CONTINUATION_CHARS_MAX = 1024
+INTEGER_MAX = 2**63 - 1
+_VERSION = 1
+
+
+class Fingerprint:
+    """SHA-256 of a file's beginning. It grows by making a new one, so that an old position keeps its own."""
+
+    __slots__ = ("_hash",)
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def extended(self, data: bytes) -> Fingerprint:
+        longer = Fingerprint()
+        longer._hash = self._hash.copy()
+        longer._hash.update(data)
+        return longer
+
+    @property
+    def text(self) -> str:
+        """128 bits: it has to tell accidents, not attacks."""
+        return self._hash.hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Behind a record.
+
+    offset: bytes before it. record: records before it. line: the physical line, from 1, on which the next record starts.
+    header: fingerprint of what precedes the first record. prefix: fingerprint of all bytes before `offset`.
+    file: device and inode. unterminated: the record before it was taken without its line end, at the end of the file.
+    """
+
+    offset: int
+    record: int
+    line: int
+    header: str
+    prefix: str
+    file: str
+    unterminated: bool = False
+
+    def encode(self) -> str:
+        return json.dumps({"v": _VERSION, **asdict(self)}, separators=(",", ":"))
+
+
+_INTEGERS = ("v", "offset", "record", "line")
+_TYPES = dict.fromkeys(_INTEGERS, int) | dict.fromkeys(("header", "prefix", "file"), str) | {"unterminated": bool}
+
+
+def decode(continuation: str) -> Position:
+    """Raises PositionLost where no file feed of this version made it."""
+    if len(continuation) > CONTINUATION_CHARS_MAX:
+        _refuse(continuation)
+    try:
+        fields = json.loads(continuation)
+    except (ValueError, RecursionError):
+        _refuse(continuation)
+    if not isinstance(fields, dict) or {name: type(value) for name, value in fields.items()} != _TYPES:
+        _refuse(continuation)
+    if fields.pop("v") != _VERSION or not all(
+        0 <= fields[name] <= INTEGER_MAX for name in ("offset", "record", "line")
+    ):
+        _refuse(continuation)
+    return Position(**fields)
+
+
+def compare(a: str | None, b: str | None) -> int:
+    """By records: a last record that was taken without its line end is no further behind once the line end has come."""
+    return _records(a) - _records(b)
+
+
+def _records(continuation: str | None) -> int:
+    return 0 if continuation is None else decode(continuation).record
+
+
+def _refuse(continuation: str) -> NoReturn:
+    raise PositionLost(
+        f"{continuation[:100]!r} is no position in a file, or one of a later version: reset the lease to a new position"
+    )

@@ -1,0 +1,117 @@
+"""What the record formats have in common: where records end, what they hold, and why one cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Offsets: TypeAlias = npt.NDArray[np.int64]
+
+BOM = b"\xef\xbb\xbf"
+CR, LF = 13, 10
+
+
+class Unreadable(Exception):
+    """A record that cannot become an event. lines: line ends between the start of the data and the record."""
+
+    def __init__(self, reason: str, lines: int) -> None:
+        super().__init__(reason)
+        self.lines = lines
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What precedes the first record: a byte order mark, and in CSV the header. bytes, lines: how long it is."""
+
+    bytes: int = 0
+    lines: int = 0
+    header: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """The whole records at the beginning of some data, as offsets into it.
+
+    starts, ends: of each record, its line end included. lines, lines_behind: line ends before each record, and before its
+    end. passed: behind the last of them and the blank lines that follow it. trouble: why the next record can never be read,
+    where that is certain. fields: a row for each record, with the end of each of its fields (CSV).
+    """
+
+    data: bytes
+    starts: Offsets
+    ends: Offsets
+    lines: Offsets
+    lines_behind: Offsets
+    passed: int
+    trouble: Unreadable | None
+    fields: Offsets | None = None
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Keys (string) and bodies (binary) of consecutive records. trouble: why the record that follows cannot be read."""
+
+    keys: pa.Array
+    bodies: pa.Array
+    trouble: Unreadable | None = None
+
+
+class RecordFormat(Protocol):
+    """How a file is cut into records, and what a record becomes. Pure; all of it computes."""
+
+    def opening(self, data: bytes) -> Opening | None:
+        """From the file's first bytes; None where they end within it. Raises Unreadable."""
+        ...
+
+    def cut(self, data: bytes, opening: Opening | None) -> Cut:
+        """Data that begins with a record. Without an opening, only what can be told without one is checked."""
+        ...
+
+    def content(self, cut: Cut, opening: Opening, count: int) -> Content:
+        """Of the cut's first `count` records (at least one)."""
+        ...
+
+    def sizes(self, cut: Cut, opening: Opening) -> Offsets:
+        """The bytes that each record's key and body take, escapes left aside."""
+        ...
+
+
+def octets(data: bytes) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(data, np.uint8)
+
+
+def cut_records(data: bytes, ends: Offsets, troubles: Sequence[tuple[int, str]]) -> Cut:
+    """The records that end at `ends`, up to the first of `troubles` (index of a record, what is wrong with it)."""
+    count, reason = min(troubles, key=itemgetter(0), default=(len(ends), ""))
+    newlines = np.flatnonzero(octets(data) == LF)
+    ends = ends[:count]
+    starts = np.concatenate((np.zeros(min(1, count), np.int64), ends[:-1]))
+    passed = int(ends[-1]) if count else 0
+    sizes = ends - starts
+    is_blank = (sizes == 1) | ((sizes == 2) & (octets(data)[starts] == CR))
+    starts, ends = starts[~is_blank], ends[~is_blank]
+    return Cut(
+        data=data,
+        starts=starts,
+        ends=ends,
+        lines=np.searchsorted(newlines, starts),
+        lines_behind=np.searchsorted(newlines, ends),
+        passed=passed,
+        trouble=Unreadable(reason, int(np.searchsorted(newlines, passed))) if reason else None,
+    )
+
+
+def oversized(data: bytes, ends: Offsets, bytes_max: int) -> Iterator[tuple[int, str]]:
+    """The first record that is larger than `bytes_max`, whole or not yet; for `cut_records`."""
+    sizes = np.diff(ends, prepend=0, append=len(data)) - len(b"\r\n")
+    if sizes.max() > bytes_max:
+        yield int(np.argmax(sizes > bytes_max)), f"the record is larger than {bytes_max} bytes (record_bytes_max)"

@@ -1,0 +1,70 @@
+"""The feed contract over CSV and over JSON lines."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from pipeline.connectors.files import FilesFeed
+from pipeline.contract import ChangeFeedContract, FeedHarness
+
+
+class CsvHarness(FeedHarness):
+    partitions = ("a.csv", "below/a.csv")
+    events_max = 8
+    bytes_max = 4096
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        for partition in self.partitions:
+            (directory / partition).parent.mkdir(exist_ok=True)
+            (directory / partition).write_bytes(b"\xef\xbb\xbfnumber,text\r\n")
+        self.feed = FilesFeed(
+            f"{directory}/**/*.csv", poll_interval_s=0.005, page_events_max=self.events_max, page_bytes_max=self.bytes_max
+        )
+
+    async def append(self, partition: str, bodies: Sequence[bytes]) -> None:
+        with (self.directory / partition).open("a", newline="") as file:
+            csv.writer(file).writerows(json.loads(body).values() for body in bodies)
+
+
+class JsonHarness(FeedHarness):
+    partitions = ("a", "b")
+    events_max = 8
+    bytes_max = 4096
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        for partition in self.partitions:
+            (directory / partition).touch()
+        self.feed = FilesFeed(
+            f"{directory}/?",
+            format="jsonl",
+            poll_interval_s=0.005,
+            page_events_max=self.events_max,
+            page_bytes_max=self.bytes_max,
+        )
+
+    async def append(self, partition: str, bodies: Sequence[bytes]) -> None:
+        with (self.directory / partition).open("ab") as file:
+            file.writelines(body + b"\n" for body in bodies)
+
+
+class TestCsvFiles(ChangeFeedContract):
+    @pytest.fixture
+    async def harness(self, tmp_path: Path) -> AsyncIterator[FeedHarness]:
+        harness = CsvHarness(tmp_path)
+        yield harness
+        await harness.feed.close()
+
+
+class TestJsonLinesFiles(ChangeFeedContract):
+    @pytest.fixture
+    async def harness(self, tmp_path: Path) -> AsyncIterator[FeedHarness]:
+        harness = JsonHarness(tmp_path)
+        yield harness
+        await harness.feed.close()
