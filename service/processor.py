@@ -1,0 +1,145 @@
+"""The embeddable face: a host for one's own process.
+
+processor = Processor([Pipeline(name="orders", feed=feed, sink=sink)], store, host="pod-1")
+await processor.start()   # leases exist, work has begun
+...
+await processor.stop()    # batches in hand finished or dropped, leases released with their continuations
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import structlog
+from structlog.typing import FilteringBoundLogger as Log
+
+from leases.clock import BootClock, Clock
+from leases.keeper import Keeper
+from leases.membership import HostRecord, Membership
+from leases.store import LeaseStore, TimedStore
+from leases.timing import Timing
+from pipeline.errors import PipelineError
+from service.activity import Journal
+from service.errors import ConfigurationError, StartFailed
+from service.host import Host
+from service.pipeline import Pipeline
+from service.tally import CountingStore, Tally
+
+
+class Processor:
+    """One host over some pipelines and a lease container. It owns what it is given: `stop` closes feeds, sinks and store."""
+
+    def __init__(
+        self,
+        pipelines: Sequence[Pipeline],
+        store: LeaseStore,
+        *,
+        host: str,
+        timing: Timing | None = None,
+        leases_max: int | None = None,
+        stop_timeout_s: float = 25.0,
+        clock: Clock | None = None,
+        log: Log | None = None,
+    ) -> None:
+        """Raises ConfigurationError where the intervals do not fit together, or two pipelines have one name."""
+        timing = timing or Timing()
+        clock = clock or BootClock()
+        problems = timing.problems() + _doubles(pipelines)
+        if problems:
+            raise ConfigurationError(problems)
+        incarnation = uuid.uuid4().hex
+        self.pipelines = tuple(pipelines)
+        self.tally = Tally(clock)
+        self.store = CountingStore(TimedStore(store, timing.call_timeout_s), self.tally)
+        self.keeper = Keeper(self.store, host=host, incarnation=incarnation, clock=clock, timing=timing)
+        self.membership = Membership(
+            self.store,
+            HostRecord(
+                name=host,
+                incarnation=incarnation,
+                pipelines=tuple(pipeline.name for pipeline in pipelines),
+                leases_max=leases_max,
+                lease_duration_s=timing.duration_s,
+                started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            ),
+            clock=clock,
+            timing=timing,
+        )
+        self.host = Host(
+            pipelines,
+            keeper=self.keeper,
+            membership=self.membership,
+            clock=clock,
+            timing=timing,
+            rng=random.Random(incarnation),  # noqa: S311 - jitter, not secrets
+            log=log or structlog.get_logger().bind(host=host),
+            stop_timeout_s=stop_timeout_s,
+        )
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns once the leases exist and the first of them are being worked on.
+
+        Raises StartFailed where a feed, sink, transform or Spark is not ready, GroupMismatch where the leases belong to
+        another feed or sink.
+        """
+        assert self._running is None, "a processor starts once"
+        try:
+            await self._prepare()
+            self._running = asyncio.create_task(self.host.run(), name="host")
+            ready = asyncio.create_task(self.host.ready.wait())
+            await asyncio.wait({self._running, ready}, return_when=asyncio.FIRST_COMPLETED)
+            ready.cancel()
+            if self._running.done():
+                await self._running
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def ended(self) -> None:
+        """Waits until the host has ended by itself or by `stop`. Raises DuplicateHost."""
+        assert self._running is not None, "not started"
+        await asyncio.shield(self._running)
+
+    async def stop(self) -> None:
+        """Graceful, within the stop timeout. Idempotent. What went wrong while running is raised by `ended`, not here."""
+        self.host.stop()
+        if self._running is not None:
+            await asyncio.wait({self._running})
+        closing: list[Awaitable[None]] = [
+            part.close() for p in self.pipelines for part in (p.feed, p.transform, p.sink)
+        ]
+        await asyncio.gather(*closing, return_exceptions=True)
+        await self.store.close()
+
+    async def _prepare(self) -> None:
+        """Everything at once: Spark takes seconds to start, a database none."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for pipeline in self.pipelines:
+                    group.create_task(pipeline.sink.prepare())
+                    group.create_task(pipeline.transform.prepare())
+        except* PipelineError as errors:
+            raise StartFailed("; ".join(sorted({str(error) for error in _leaves(errors)}))) from None
+
+
+def _leaves(group: BaseExceptionGroup[Exception]) -> list[Exception]:
+    return [
+        leaf
+        for error in group.exceptions
+        for leaf in (_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    ]
+
+
+def _doubles(pipelines: Sequence[Pipeline]) -> list[str]:
+    names = [pipeline.name for pipeline in pipelines]
+    return [
+        f"two pipelines are named '{name}': every name is used once"
+        for name in sorted(set(names))
+        if names.count(name) > 1
+    ]

@@ -1,0 +1,211 @@
+"""Shares, takes and handoffs: what leases.balance promises, over all kinds of groups."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leases.balance import Key, Peer, Plan, plan
+from leases.lease import Lease
+
+
+def lease(partition: str, owner: str | None = None, pipeline: str = "p", **fields: object) -> Lease:
+    incarnation = None if owner is None else f"{owner}-1"
+    return Lease(pipeline=pipeline, partition=partition, owner=owner, incarnation=incarnation, **fields)  # type: ignore[arg-type]
+
+
+def peer(name: str, *pipelines: str, leases_max: int | None = None, draining: bool = False) -> Peer:
+    return Peer(name=name, pipelines=frozenset(pipelines or ("p",)), leases_max=leases_max, draining=draining)
+
+
+def planned(
+    leases: list[Lease], peers: list[Peer], me: str, *, expired: set[Key] = frozenset(), overdue: set[Key] = frozenset()
+) -> Plan:  # type: ignore[assignment]
+    working = {one.key for one in leases if one.owner == me}
+    return plan(leases, peers, me, working, expired, overdue, random.Random(1))
+
+
+def settle(leases: list[Lease], peers: list[Peer], rounds: int = 6) -> list[Lease]:
+    """Let every host plan and act in turn, owners answering every request at once, until nothing moves."""
+    state = {one.key: one for one in leases}
+    for _ in range(rounds):
+        moved = False
+        for host in peers:
+            wanted = planned(list(state.values()), peers, host.name)
+            for key in wanted.take:
+                state[key] = state[key].acquired(host.name, f"{host.name}-1", "")
+            for key in wanted.ask:
+                state[key] = state[key].handoff_requested(host.name).released()
+            moved |= bool(wanted.take or wanted.ask)
+        if not moved:
+            return list(state.values())
+    raise AssertionError("the group never settles")
+
+
+def test_a_single_host_takes_everything() -> None:
+    assert sorted(planned([lease("0"), lease("1")], [peer("a")], "a").take) == [("p", "0"), ("p", "1")]
+
+
+def test_a_host_without_leases_counts_and_asks_for_its_whole_share_in_one_round() -> None:
+    leases = [lease(str(i), "a") for i in range(10)]
+    wanted = planned(leases, [peer("a"), peer("b")], "b")
+    assert (len(wanted.ask), wanted.take) == (5, ())
+
+
+def test_two_newcomers_ask_for_different_leases() -> None:
+    leases = [lease(str(i), "a") for i in range(9)]
+    peers = [peer("a"), peer("b"), peer("c")]
+    b, c = planned(leases, peers, "b").ask, planned(leases, peers, "c").ask
+    assert len(b) == len(c) == 3
+    assert not set(b) & set(c)
+
+
+def test_available_leases_are_taken_before_expired_ones() -> None:
+    leases = [lease("0", "dead"), lease("1"), lease("2", "dead"), lease("3")]
+    wanted = planned(leases, [peer("a"), peer("b")], "a", expired={("p", "0"), ("p", "2")})
+    assert sorted(wanted.take) == [("p", "1"), ("p", "3")]
+
+
+def test_nothing_is_asked_for_while_free_leases_fill_the_share() -> None:
+    leases = [*(lease(str(i), "b") for i in range(4)), lease("4"), lease("5")]
+    wanted = planned(leases, [peer("a"), peer("b")], "a")
+    assert len(wanted.take) == 2
+    assert len(wanted.ask) == 1
+
+
+def test_a_lease_of_an_earlier_incarnation_is_taken_back_at_once() -> None:
+    leases = [lease("0", "a"), lease("1", "b")]
+    wanted = plan(leases, [peer("a"), peer("b")], "a", working=(), expired=(), overdue=(), rng=random.Random(1))
+    assert wanted.take == (("p", "0"),)
+
+
+def test_a_released_lease_goes_to_the_host_that_asked_for_it_and_to_nobody_else() -> None:
+    leases = [lease("0", handoff_to="b"), lease("1", "a")]
+    peers = [peer("a"), peer("b")]
+    assert planned(leases, peers, "b").take == (("p", "0"),)
+    assert planned(leases, peers, "a").take == ()
+
+
+def test_a_lease_kept_for_a_host_that_died_is_anybodys() -> None:
+    leases = [lease("0", handoff_to="dead"), lease("1", "a")]
+    assert planned(leases, [peer("a")], "a").take == (("p", "0"),)
+
+
+def test_an_owner_that_does_not_answer_is_stolen_from_once_the_request_is_overdue() -> None:
+    leases = [lease("0", "a", handoff_to="b"), lease("1", "a")]
+    peers = [peer("a"), peer("b")]
+    assert planned(leases, peers, "b").take == ()
+    assert planned(leases, peers, "b", overdue={("p", "0")}).take == (("p", "0"),)
+
+
+def test_a_draining_host_takes_nothing_and_all_it_has_is_asked_for() -> None:
+    leases = [lease(str(i), "a") for i in range(4)]
+    peers = [peer("a", draining=True), peer("b")]
+    assert planned(leases, peers, "a") == Plan((), (), 0)
+    assert len(planned(leases, peers, "b").ask) == 4
+
+
+def test_a_host_never_wants_more_than_its_limit() -> None:
+    leases = [lease(str(i)) for i in range(10)]
+    peers = [peer("a", leases_max=2), peer("b", leases_max=100)]
+    assert len(planned(leases, peers, "a").take) == 2
+    assert len(planned(leases, peers, "b").take) == 8
+
+
+def test_closed_leases_are_nobodys() -> None:
+    assert planned([lease("0", closed=True)], [peer("a")], "a").take == ()
+
+
+def test_pipelines_that_do_not_divide_are_made_up_for_by_one_another() -> None:
+    pipelines = ("p", "q", "r", "s")
+    leases = [lease("0", pipeline=name) for name in pipelines]
+    settled = settle(leases, [peer("a", *pipelines), peer("b", *pipelines)])
+    assert Counter(one.owner for one in settled) == {"a": 2, "b": 2}
+
+
+def test_a_pipeline_that_only_one_host_runs_stays_with_it() -> None:
+    leases = [lease(str(i), pipeline=name) for name in "pq" for i in range(4)]
+    settled = settle(leases, [peer("a", "p"), peer("b", "p", "q")])
+    assert {one.owner for one in settled if one.pipeline == "q"} == {"b"}
+
+
+GROUPS = st.tuples(
+    st.lists(st.integers(0, 12), min_size=1, max_size=4),  # leases of each pipeline
+    st.integers(1, 6),  # hosts
+    st.integers(0, 2**32),
+)
+
+
+@given(GROUPS)
+def test_shares_differ_by_at_most_one_in_each_pipeline_and_in_all(group: tuple[list[int], int, int]) -> None:
+    sizes, count, seed = group
+    pipelines = [f"p{i}" for i in range(len(sizes))]
+    peers = [peer(f"h{i}", *pipelines) for i in range(count)]
+    rng = random.Random(seed)
+    leases = [
+        lease(str(i), rng.choice([None, *(one.name for one in peers)]), pipeline=name)
+        for name, size in zip(pipelines, sizes, strict=True)
+        for i in range(size)
+    ]
+    settled = settle(leases, peers)
+    for part in ([one for one in settled if one.pipeline == name] for name in pipelines):
+        _assert_even(part, peers)
+    _assert_even(settled, peers)
+
+
+@given(GROUPS)
+def test_a_settled_group_never_moves_anything(group: tuple[list[int], int, int]) -> None:
+    sizes, count, _ = group
+    pipelines = [f"p{i}" for i in range(len(sizes))]
+    peers = [peer(f"h{i}", *pipelines) for i in range(count)]
+    leases = [lease(str(i), pipeline=name) for name, size in zip(pipelines, sizes, strict=True) for i in range(size)]
+    settled = settle(leases, peers)
+    for host in peers:
+        wanted = planned(settled, peers, host.name)
+        assert (wanted.take, wanted.ask) == ((), ())
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 2**32))
+def test_a_newcomer_costs_no_more_moves_than_its_share(leases_count: int, hosts: int, seed: int) -> None:
+    peers = [peer(f"h{i}") for i in range(hosts)]
+    settled = settle([lease(str(i)) for i in range(leases_count)], peers)
+    more = [*peers, peer("new")]
+    after = {one.key: one.owner for one in settle(settled, more)}
+    moved = [one for one in settled if after[one.key] != one.owner]
+    assert all(after[one.key] == "new" for one in moved)
+    assert len(moved) <= -(-leases_count // (hosts + 1))
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 6)), min_size=1, max_size=5), st.integers(0, 20))
+def test_limits_are_respected_and_room_is_used(limits: list[int | None], count: int) -> None:
+    peers = [peer(f"h{i}", leases_max=limit) for i, limit in enumerate(limits)]
+    settled = settle([lease(str(i)) for i in range(count)], peers)
+    owned = Counter(one.owner for one in settled)
+    room = sum(count if limit is None else limit for limit in limits)
+    assert all(limit is None or owned[f"h{i}"] <= limit for i, limit in enumerate(limits))
+    assert sum(owned[one.name] for one in peers) == min(count, room)
+
+
+def test_an_unreachable_expired_owner_is_planned_around() -> None:
+    leases = [replace(lease(str(i), "dead"), handoff_to=None) for i in range(4)]
+    expired = {one.key for one in leases}
+    takes = [planned(leases, [peer("a"), peer("b")], host, expired=expired).take for host in ("a", "b")]
+    assert [len(take) for take in takes] == [2, 2]
+
+
+@pytest.mark.parametrize("me", ["a", "b"])
+def test_a_request_that_is_on_its_way_is_not_made_again(me: str) -> None:
+    leases = [lease("0", "a", handoff_to="b"), lease("1", "a", handoff_to="b"), lease("2", "a"), lease("3", "a")]
+    assert planned(leases, [peer("a"), peer("b")], me).ask == ()
+
+
+def _assert_even(leases: list[Lease], peers: list[Peer]) -> None:
+    owned = Counter(one.owner for one in leases)
+    shares = [owned[one.name] for one in peers]
+    assert max(shares) - min(shares) <= 1
+    assert sum(shares) == len(leases)
