@@ -14,6 +14,11 @@ from pipeline.batch import Batch
 
 
 class Transform(Protocol):
+    async def prepare(self) -> None:
+        """Once per process, before any `apply`: start what it runs on, check what it is. Raises TransformError,
+        EngineUnavailable."""
+        ...
+
     async def apply(self, batch: Batch) -> pa.Table:
         """The batch's output, sorted by `sequence` where it has that column.
 
@@ -22,9 +27,17 @@ class Transform(Protocol):
         """
         ...
 
+    async def close(self) -> None: ...
+
 
 class Identity:
     """No transform: output is the events themselves, and Spark is not involved."""
 
+    async def prepare(self) -> None:
+        """Nothing to start."""
+
     async def apply(self, batch: Batch) -> pa.Table:
         return batch.table
+
+    async def close(self) -> None:
+        """Nothing to let go of."""

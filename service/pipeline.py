@@ -8,6 +8,7 @@ from leases.bootstrap import Identity
 from pipeline.batch import BatchLimits
 from pipeline.feed import ChangeFeed, Start
 from pipeline.sink import Sink
+from pipeline.transform import Identity as NoTransform
 from pipeline.transform import Transform
 
 
@@ -22,8 +23,8 @@ class Pipeline:
 
     name: str
     feed: ChangeFeed
-    transform: Transform
     sink: Sink
+    transform: Transform = field(default_factory=NoTransform)
     transform_digest: str = ""
     start: Start = "earliest"
     limits: BatchLimits = field(default_factory=BatchLimits)

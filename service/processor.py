@@ -12,7 +12,6 @@ import asyncio
 import random
 import uuid
 from collections.abc import Awaitable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import structlog
@@ -24,11 +23,13 @@ from leases.membership import HostRecord, Membership
 from leases.store import LeaseStore, TimedStore
 from leases.timing import Timing
 from pipeline.errors import PipelineError
-from service.activity import Journal
-from service.errors import ConfigurationError, StartFailed
+from service.activity import activity_document, activity_of
+from service.errors import StartFailed
 from service.host import Host
+from service.lag import Backlog, until_idle
 from service.pipeline import Pipeline
 from service.tally import CountingStore, Tally
+from service.view import View
 
 
 class Processor:
@@ -46,12 +47,11 @@ class Processor:
         clock: Clock | None = None,
         log: Log | None = None,
     ) -> None:
-        """Raises ConfigurationError where the intervals do not fit together, or two pipelines have one name."""
+        """Raises ValueError where the intervals do not fit together, or two pipelines have one name."""
         timing = timing or Timing()
         clock = clock or BootClock()
-        problems = timing.problems() + _doubles(pipelines)
-        if problems:
-            raise ConfigurationError(problems)
+        if problems := timing.problems() + _doubles(pipelines):
+            raise ValueError("; ".join(problems))
         incarnation = uuid.uuid4().hex
         self.pipelines = tuple(pipelines)
         self.tally = Tally(clock)
@@ -79,7 +79,15 @@ class Processor:
             rng=random.Random(incarnation),  # noqa: S311 - jitter, not secrets
             log=log or structlog.get_logger().bind(host=host),
             stop_timeout_s=stop_timeout_s,
+            activity=lambda host: activity_document(
+                activity_of(host, now=datetime.now(UTC), monotonic_s=clock.monotonic())
+            ),
+            tally=self.tally,
         )
+        self.view = View(
+            self.keeper, pipelines, clock=clock, now=lambda: datetime.now(UTC), host=self.host
+        )
+        self._clock = clock
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -105,6 +113,10 @@ class Processor:
         """Waits until the host has ended by itself or by `stop`. Raises DuplicateHost."""
         assert self._running is not None, "not started"
         await asyncio.shield(self._running)
+
+    async def idle(self) -> Backlog:
+        """Waits until the whole group has nothing left to do; `failed` names the partitions that cannot go on."""
+        return await until_idle(self.view.backlog, clock=self._clock)
 
     async def stop(self) -> None:
         """Graceful, within the stop timeout. Idempotent. What went wrong while running is raised by `ended`, not here."""
