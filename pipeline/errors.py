@@ -5,6 +5,7 @@ PipelineError
 │   ├── FeedUnavailable        refused, throttled or too slow; the same read may be tried again
 │   ├── PositionLost           the continuation no longer leads anywhere: retention passed it, the file was replaced
 │   └── MalformedRecord        a record of the source that cannot become an event
+├── NotImportable              a `module:attribute` of the settings that leads nowhere
 ├── TransformError             the transform is wrong, whatever the events are
 ├── PoisonEvent                one event (or the smallest range found) that the transform cannot process
 ├── EngineUnavailable          Spark died or refused; never evidence of poison
@@ -41,6 +42,10 @@ class PositionLost(FeedError):
 
 class MalformedRecord(FeedError):
     """A record that cannot become an event. Mend the source; processing goes on from this record."""
+
+
+class NotImportable(PipelineError):
+    """A `module:attribute` without its module or attribute, or whose module fails while it is imported (the cause)."""
 
 
 class TransformError(PipelineError):

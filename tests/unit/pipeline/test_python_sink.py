@@ -1,0 +1,441 @@
+"""The sink `python`: the contract, the observer's life, cancellation, and what happens to a handler's errors."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pyarrow as pa
+import pytest
+
+from pipeline.connectors.python import HandlerContext, PythonSink, PythonWriter
+from pipeline.contract import Row, SinkContract, SinkHarness, event_table
+from pipeline.errors import SinkError, SinkRejected, SinkUnavailable
+from pipeline.sink import Claim, CloseReason, Output
+
+PATIENCE_S = 10
+
+
+class AlwaysTrusted:
+    def check(self) -> None: ...
+
+    async def granted(self) -> None: ...
+
+
+class Recording:
+    """A handler of `async def` methods that writes down what it is called with."""
+
+    def __init__(self, calls: list[tuple[Any, ...]] | None = None) -> None:
+        self.calls = [] if calls is None else calls
+
+    async def open(self, context: HandlerContext) -> None:
+        self.calls.append(("open", context))
+
+    async def process(self, context: HandlerContext, table: pa.Table) -> None:
+        self.calls.append(("process", context, table["sequence"].to_pylist()))
+
+    async def close(self, context: HandlerContext, reason: CloseReason) -> None:
+        self.calls.append(("close", context, reason))
+
+
+class PlainRecording:
+    """The same with plain methods."""
+
+    def __init__(self, calls: list[tuple[Any, ...]] | None = None) -> None:
+        self.calls = [] if calls is None else calls
+        self.threads: set[threading.Thread] = set()
+
+    def open(self, context: HandlerContext) -> None:
+        self._called("open", context)
+
+    def process(self, context: HandlerContext, table: pa.Table) -> None:
+        self._called("process", context, table["sequence"].to_pylist())
+
+    def close(self, context: HandlerContext, reason: CloseReason) -> None:
+        self._called("close", context, reason)
+
+    def _called(self, *call: Any) -> None:
+        self.threads.add(threading.current_thread())
+        self.calls.append(call)
+
+
+class HandlerHarness(SinkHarness):
+    def __init__(self, make: Callable[[list[tuple[Any, ...]]], Any]) -> None:
+        self.partitions = ("a", "b")
+        self.calls: list[tuple[Any, ...]] = []
+        self._make = make
+
+    async def sink(self) -> PythonSink:
+        return PythonSink(lambda: self._make(self.calls))
+
+    async def rows(self, partition: str) -> list[Row]:
+        return [
+            Row(number, call[1].position, call[1].to)
+            for call in self.calls
+            if call[0] == "process" and call[1].partition == partition
+            for number in call[2]
+        ]
+
+
+class TestPythonSink(SinkContract):
+    @pytest.fixture(params=[Recording, PlainRecording])
+    def harness(self, request: pytest.FixtureRequest) -> SinkHarness:
+        return HandlerHarness(request.param)
+
+
+def claim() -> Claim:
+    return Claim(
+        pipeline="bank",
+        partition="7",
+        owner="host-a",
+        epoch=4,
+        generation=1,
+        continuation="5",
+        state="",
+        compare=lambda a, b: int(a or 0) - int(b or 0),
+    )
+
+
+def output(start: int = 5, to: int = 7) -> Output:
+    table = event_table("7", range(start + 1, to + 1))
+    return Output(table=table, start=str(start), to=str(to), events=to - start)
+
+
+async def writer_of(handler: Any) -> PythonWriter:
+    return await PythonSink(lambda: handler).open(claim())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("kind", [Recording, PlainRecording])
+@pytest.mark.parametrize("reason", get_args(CloseReason))
+async def test_a_handler_is_opened_given_batches_and_closed_with_the_reason(
+    kind: type[Recording | PlainRecording], reason: CloseReason
+) -> None:
+    handler = kind()
+    writer = await writer_of(handler)
+    await writer.write(output(5, 7), AlwaysTrusted())
+    await writer.write(output(7, 8), AlwaysTrusted())
+    await writer.close(reason)
+
+    def context(position: str, to: str | None = None) -> HandlerContext:
+        return HandlerContext(
+            pipeline="bank", partition="7", owner="host-a", epoch=4, generation=1, position=position, to=to
+        )
+
+    assert handler.calls == [
+        ("open", context("5")),
+        ("process", context("5", "7"), [6, 7]),
+        ("process", context("7", "8"), [8]),
+        ("close", context("8"), reason),
+    ]
+
+
+def test_the_close_reasons_are_the_five_of_the_protocol() -> None:
+    assert get_args(CloseReason) == ("shutdown", "lost", "stolen", "gone", "failed")
+
+
+async def test_there_is_one_handler_for_each_lease() -> None:
+    made: list[Recording] = []
+
+    def factory() -> Recording:
+        made.append(Recording())
+        return made[-1]
+
+    sink = PythonSink(factory)
+    await sink.open(claim())
+    await sink.open(claim())
+    assert [len(handler.calls) for handler in made] == [1, 1]
+
+
+async def test_a_batch_without_output_passes_the_handler_by() -> None:
+    handler = Recording()
+    writer = await writer_of(handler)
+    empty = Output(table=event_table("7", []), start="5", to="9", events=4)
+    await writer.write(empty, AlwaysTrusted())
+    assert [call[0] for call in handler.calls] == ["open"]
+    assert writer.position == "9"
+
+
+async def test_plain_methods_run_in_one_thread_of_the_handlers_own_which_ends_with_it() -> None:
+    handler = PlainRecording()
+    writer = await writer_of(handler)
+    await writer.write(output(), AlwaysTrusted())
+    await writer.close("shutdown")
+    (thread,) = handler.threads
+    assert thread is not threading.main_thread()
+    assert thread.daemon
+    await until(lambda: not thread.is_alive())
+
+
+async def test_a_plain_method_may_return_an_awaitable() -> None:
+    class Returning(PlainRecording):
+        def process(self, context: HandlerContext, table: pa.Table) -> Any:
+            async def later() -> None:
+                self.calls.append((threading.current_thread(),))
+
+            return later()
+
+    handler = Returning()
+    writer = await writer_of(handler)
+    await writer.write(output(), AlwaysTrusted())
+    await writer.close("shutdown")
+    assert handler.calls[1] == (threading.main_thread(),)
+
+
+class Waiting(Recording):
+    """Waits in `process` until it is cancelled, and then does `on_cancel`."""
+
+    def __init__(self, on_cancel: Callable[[], None]) -> None:
+        super().__init__()
+        self.started = asyncio.Event()
+        self.cancelled = False
+        self._on_cancel = on_cancel
+
+    async def process(self, context: HandlerContext, table: pa.Table) -> None:
+        self.started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            self._on_cancel()
+
+
+def raises_cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+def raises_another_error() -> None:
+    raise ValueError("cleaning up failed")
+
+
+def swallows() -> None:
+    return
+
+
+@pytest.mark.parametrize("on_cancel", [raises_cancelled, raises_another_error, swallows])
+async def test_a_lost_lease_cancels_an_async_handler_and_the_cancellation_goes_on(
+    on_cancel: Callable[[], None],
+) -> None:
+    handler = Waiting(on_cancel)
+    writer = await writer_of(handler)
+    writing = asyncio.create_task(writer.write(output(), AlwaysTrusted()))
+    await handler.started.wait()
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    assert handler.cancelled
+    assert writer.position == "5"
+    await writer.close("lost")
+    assert handler.calls[-1] == ("close", handler.calls[0][1], "lost")
+
+
+async def test_a_handler_that_cancels_itself_has_failed() -> None:
+    class Cancels(Recording):
+        async def process(self, context: HandlerContext, table: pa.Table) -> None:
+            raise asyncio.CancelledError
+
+    writer = await writer_of(Cancels())
+    with pytest.raises(SinkRejected, match="CancelledError"):
+        await writer.write(output(), AlwaysTrusted())
+
+
+class Stuck(PlainRecording):
+    """Does not return from `process` before it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started = threading.Event()
+        self.let_go = threading.Event()
+
+    def process(self, context: HandlerContext, table: pa.Table) -> None:
+        self.started.set()
+        self.let_go.wait(PATIENCE_S)
+        self._called("process", context, table["sequence"].to_pylist())
+
+
+class StuckWithAsyncClose(Stuck):
+    async def close(self, context: HandlerContext, reason: CloseReason) -> None:  # type: ignore[override]  # the point of it
+        self._called("close", context, reason)
+
+
+@pytest.fixture(params=[Stuck, StuckWithAsyncClose])
+async def stuck(request: pytest.FixtureRequest) -> AsyncIterator[Stuck]:
+    handler = request.param()
+    yield handler
+    handler.let_go.set()
+
+
+async def lost(writer: PythonWriter, handler: Stuck) -> None:
+    writing = asyncio.create_task(writer.write(output(), AlwaysTrusted()))
+    await until(handler.started.is_set)
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+
+
+async def test_a_plain_process_that_outlives_its_lease_is_not_waited_for_but_by_close(stuck: Stuck) -> None:
+    writer = await writer_of(stuck)
+    await lost(writer, stuck)
+    closing = asyncio.create_task(writer.close("lost"))
+    await asyncio.wait({closing}, timeout=0.05)
+    assert not closing.done()
+    stuck.let_go.set()
+    async with asyncio.timeout(PATIENCE_S):
+        await closing
+    assert [call[0] for call in stuck.calls] == ["open", "process", "close"]
+
+
+async def test_a_plain_close_comes_in_its_turn_even_if_the_host_lost_patience() -> None:
+    handler = Stuck()
+    writer = await writer_of(handler)
+    await lost(writer, handler)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await writer.close("failed")
+    handler.let_go.set()
+    await until(lambda: handler.calls[-1][0] == "close")
+
+
+class Fails(Recording):
+    def __init__(self, method: str, error: BaseException) -> None:
+        super().__init__()
+        self._method = method
+        self._error = error
+
+    def _maybe(self, method: str) -> None:
+        if method == self._method:
+            raise self._error
+
+    async def open(self, context: HandlerContext) -> None:
+        self._maybe("open")
+
+    async def process(self, context: HandlerContext, table: pa.Table) -> None:
+        self._maybe("process")
+
+    async def close(self, context: HandlerContext, reason: CloseReason) -> None:
+        self._maybe("close")
+
+
+class PlainFails(Fails):
+    def open(self, context: HandlerContext) -> None:  # type: ignore[override]  # the point of it
+        self._maybe("open")
+
+    def process(self, context: HandlerContext, table: pa.Table) -> None:  # type: ignore[override]  # the point of it
+        self._maybe("process")
+
+    def close(self, context: HandlerContext, reason: CloseReason) -> None:  # type: ignore[override]  # the point of it
+        self._maybe("close")
+
+
+async def life_of(handler: Any) -> None:
+    writer = await writer_of(handler)
+    try:
+        await writer.write(output(), AlwaysTrusted())
+    finally:
+        await writer.close("failed")
+
+
+@pytest.mark.parametrize("kind", [Fails, PlainFails])
+@pytest.mark.parametrize("method", ["open", "process", "close"])
+@pytest.mark.parametrize("error", [ValueError("no such account"), StopIteration(), SystemExit(3)], ids=repr)
+async def test_an_error_of_a_handler_is_a_rejection_that_names_it_and_keeps_the_cause(
+    kind: type[Fails], method: str, error: BaseException
+) -> None:
+    with pytest.raises(SinkRejected) as rejected:
+        await life_of(kind(method, error))
+    for part in ("writer_of", method, "'7'", "position 5" if method != "close" else "position 7", type(error).__name__):
+        assert part in str(rejected.value)
+    cause = rejected.value.__cause__
+    assert cause is error or (cause is not None and cause.__cause__ is error)  # a coroutine wraps StopIteration
+
+
+@pytest.mark.parametrize("kind", [Fails, PlainFails])
+@pytest.mark.parametrize("error", [SinkUnavailable("later", retry_after_s=3), SinkRejected("never")], ids=repr)
+async def test_a_handler_may_say_itself_whether_to_try_again(kind: type[Fails], error: SinkError) -> None:
+    with pytest.raises(SinkError) as raised:
+        await life_of(kind("process", error))
+    assert raised.value is error
+
+
+async def test_a_batch_that_failed_can_be_written_again() -> None:
+    class Flaky(Recording):
+        async def process(self, context: HandlerContext, table: pa.Table) -> None:
+            await super().process(context, table)
+            if len(self.calls) == 2:
+                raise SinkUnavailable("busy")
+
+    handler = Flaky()
+    writer = await writer_of(handler)
+    with pytest.raises(SinkUnavailable):
+        await writer.write(output(), AlwaysTrusted())
+    assert writer.position == "5"
+    await writer.write(output(), AlwaysTrusted())
+    assert handler.calls[1] == handler.calls[2]
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "bank_handlers.py"
+    path.write_text(
+        "import json, pathlib\n"
+        "NUMBER = 7\n"
+        "class Half:\n"
+        "    def process(self, context, table): ...\n"
+        "class Printer:\n"
+        "    async def open(self, context): ...\n"
+        "    def process(self, context, table):\n"
+        f"        pathlib.Path({str(tmp_path / 'out.json')!r}).write_text(json.dumps(table['sequence'].to_pylist()))\n"
+        "    def close(self, context, reason): ...\n"
+        "def fails():\n"
+        "    raise ValueError('no password')\n"
+    )
+    return path
+
+
+async def test_a_handler_is_found_by_its_module_and_name(module: Path) -> None:
+    sink = PythonSink("bank_handlers:Printer")
+    assert sink.identity == "python:bank_handlers:Printer"
+    await sink.prepare()
+    writer = await sink.open(claim())
+    await writer.write(output(), AlwaysTrusted())
+    await writer.close("shutdown")
+    assert json.loads((module.parent / "out.json").read_text()) == [6, 7]
+
+
+@pytest.mark.parametrize(
+    ("handler", "message"),
+    [
+        ("no_such_module:Printer", "there is no module 'no_such_module'"),
+        ("bank_handlers:Plotter", "module 'bank_handlers' has no 'Plotter'"),
+        ("bank_handlers:NUMBER", "is a int: name a function or class that makes one"),
+    ],
+)
+async def test_a_handler_that_cannot_be_had_is_refused_before_any_work(
+    module: Path, handler: str, message: str
+) -> None:
+    with pytest.raises(SinkRejected, match="sink handler") as refused:
+        await PythonSink(handler).prepare()
+    assert message in str(refused.value)
+    assert handler in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("handler", "message"),
+    [
+        ("bank_handlers:Half", "made a Half without the method 'open'"),
+        ("bank_handlers:fails", "'bank_handlers:fails' cannot be made: ValueError: no password"),
+    ],
+)
+async def test_a_factory_that_makes_no_handler_is_refused(module: Path, handler: str, message: str) -> None:
+    sink = PythonSink(handler)
+    await sink.prepare()
+    with pytest.raises(SinkRejected, match=message):
+        await sink.open(claim())
