@@ -1,0 +1,32 @@
+"""Secrets out of texts that people will read: passwords in addresses, keys in connection strings. Pure."""
+
+from __future__ import annotations
+
+import re
+
+MASK = "***"
+
+_VALUE = r"""(?:"[^"]*"|'(?:[^'\\]|\\.)*'|[^\s;&,"')]+)"""
+_NAME = r"(?:[\w.-]*(?:password|passwd|pwd|secret|token|(?:access|account|api|private)[_-]?key|accesssignature)|sig)"
+_RULES = (
+    # scheme://user:password@host; a password may hold @ and /, and a port is not a password
+    (
+        re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*):(?!\d{1,5}(?:[/?#\s]|$))[^\s\"']*@", re.IGNORECASE),
+        rf"\1:{MASK}@",
+    ),
+    (re.compile(rf"(?<![\w.-])({_NAME})([\"']?\s*[=:]\s*){_VALUE}", re.IGNORECASE), rf"\1\2{MASK}"),
+    (re.compile(r"\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{16,}", re.IGNORECASE), rf"\1 {MASK}"),
+)
+_SECRET_NAME = re.compile(rf"{_NAME}|authorization", re.IGNORECASE)
+
+
+def redacted(text: str) -> str:
+    """`text` with what looks like a secret replaced by ***."""
+    for pattern, replacement in _RULES:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def names_a_secret(name: str) -> bool:
+    """Whether a field of this name holds a secret, whatever the value looks like."""
+    return _SECRET_NAME.fullmatch(name) is not None

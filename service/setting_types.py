@@ -1,0 +1,104 @@
+"""What a single setting may be: texts, counts, seconds, paths, names; each says in its error what it must be."""
+
+from __future__ import annotations
+
+import glob
+import ipaddress
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, StringConstraints, ValidationInfo
+
+_IMPORTABLE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_MEMORY = re.compile(r"[1-9][0-9]*[kmgt]")
+_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_PIPELINE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+
+def _not_bool(value: object) -> object:
+    """Python takes true for 1; a person who writes true for a number means something else."""
+    if isinstance(value, bool):
+        raise ValueError("must be a number")
+    return value
+
+
+def _matching(pattern: re.Pattern[str], rule: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not pattern.fullmatch(value):
+            raise ValueError(rule)
+        return value
+
+    return AfterValidator(check)
+
+
+def _folder(info: ValidationInfo) -> str:
+    """The folder of the configuration file: two hosts on one file mean the same paths, wherever they were started."""
+    return str((info.context or {}).get("folder", ""))
+
+
+def _resolved(value: Path, info: ValidationInfo) -> Path:
+    return Path(_folder(info)) / value.expanduser()
+
+
+def _resolved_glob(value: str, info: ValidationInfo) -> str:
+    return str(Path(glob.escape(_folder(info))) / Path(value).expanduser())
+
+
+def _start(value: object) -> object:
+    if isinstance(value, str) and value not in ("earliest", "latest"):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            value = None
+    if value in ("earliest", "latest") or (isinstance(value, datetime) and value.tzinfo is not None):
+        return value
+    raise ValueError("must be earliest, latest, or a time with its offset from UTC, like 2026-01-31T12:00:00Z")
+
+
+def _loopback(value: str) -> str:
+    try:
+        is_loopback = value == "localhost" or ipaddress.ip_address(value).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not is_loopback:
+        raise ValueError(
+            "the API has no tokens yet, so it listens on this machine alone: use 127.0.0.1, ::1 or localhost"
+        )
+    return value
+
+
+def _conf(value: object) -> object:
+    """Spark takes texts, and people write numbers and true."""
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        k: str(v).lower() if isinstance(v, bool) else str(v) if isinstance(v, int | float) else v
+        for k, v in value.items()
+    }
+
+
+Text = Annotated[str, StringConstraints(min_length=1)]
+Secret = Annotated[SecretStr, Field(min_length=1)]
+Count = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=2**53)]
+Port = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=65_535)]
+RecordBytes = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=64 * 1024 * 1024)]
+Connections = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=1000)]
+Seconds = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=10 * 365 * 86_400)]
+SecondsOrNone = Annotated[float, BeforeValidator(_not_bool), Field(ge=0, le=86_400)]
+Memory = Annotated[str, _matching(_MEMORY, "must be a number with k, m, g or t, like 512m")]
+FilePath = Annotated[Path, AfterValidator(_resolved)]
+Glob = Annotated[Text, AfterValidator(_resolved_glob)]
+HostName = Annotated[
+    str,
+    _matching(_HOST_NAME, "must be 1 to 128 of A-Z, a-z, 0-9, dot, dash and underscore, the first a letter or digit"),
+]
+PipelineName = Annotated[
+    str, _matching(_PIPELINE_NAME, "must be 1 to 63 of a-z, 0-9, dot, dash and underscore, the first a letter or digit")
+]
+Loopback = Annotated[Text, AfterValidator(_loopback)]
+Importable = Annotated[str, _matching(_IMPORTABLE, "must name something to import, like package.module:name")]
+Conf = Annotated[Mapping[str, str], BeforeValidator(_conf)]
+StartAt = Annotated[Any, BeforeValidator(_start)]

@@ -1,0 +1,166 @@
+"""YAML as plain data: texts, numbers, true, false, null, lists, and mappings with text keys. Every place keeps its line.
+
+What surprises people is left out: aliases (a few lines of them fill any memory), tags, merge keys, duplicate keys, and the
+old meanings of `yes`, `on`, `1:30`, `010` and `2026-01-31`, which here are the texts (or the number ten) that they look like.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+
+import yaml
+
+DEPTH_MAX = 20
+DIGITS_MAX = 18
+
+Place = tuple[str | int, ...]
+"""Where a value stands: the keys and indexes that lead to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """line: from 1; 0 where it concerns the whole."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """root: None where the text is empty or cannot be read. problems: all that were found; root is what is left of it."""
+
+    root: object
+    lines: Mapping[Place, int] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+
+def read(text: str) -> Document:
+    """Never raises for what the text says."""
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+        what = "; ".join(part for part in (error.context, error.problem) if part)
+        hint = ' (inside { } write "${NAME}", with quotes)' if mark and _has_reference_at(text, mark) else ""
+        return Document(
+            None, problems=(Problem(line, f"column {column}: this is not the YAML that is read here: {what}{hint}"),)
+        )
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        what = f"the character U+{ord(error.character):04X} is not allowed" if error.character else error.reason
+        return Document(
+            None, problems=(Problem(line, f"{what}: remove it, or write it as an escape in double quotes"),)
+        )
+    finally:
+        loader.dispose()
+    reading = _Reading()
+    root = None if node is None else reading.value(node, ())
+    return Document(root, reading.lines, tuple(reading.problems))
+
+
+def _has_reference_at(text: str, mark: yaml.Mark) -> bool:
+    return text[max(0, mark.index - 1) : mark.index + 1] == "${"
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes and nothing more; no objects are made from tags."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  # PyYAML's own name and shape
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs have no types for it
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(None, None, "an alias (*): write the value out", event.start_mark)
+        if self._depth >= DEPTH_MAX:
+            raise yaml.composer.ComposerError(None, None, f"nested deeper than {DEPTH_MAX} levels", event.start_mark)
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+
+_NULL, _BOOL, _INT, _FLOAT, _TEXT = (f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str"))
+for _tag, _pattern, _first in (
+    (_NULL, r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    (_BOOL, r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    (_INT, r"[-+]?[0-9]+", list("-+0123456789")),
+    (_FLOAT, r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", list("-+.0123456789")),
+):  # YAML 1.2's core schema
+    _Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), _first)
+
+
+class _Reading:
+    """Values from nodes; goes on after a problem, so that all are found."""
+
+    def __init__(self) -> None:
+        self.lines: dict[Place, int] = {}
+        self.problems: list[Problem] = []
+
+    def value(self, node: yaml.Node, place: Place) -> object:
+        self.lines.setdefault(place, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, place)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(child, (*place, index)) for index, child in enumerate(node.value)]
+        assert isinstance(node, yaml.ScalarNode)
+        return self._scalar(node)
+
+    def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, object]:
+        values: dict[str, object] = {}
+        for key_node, child in node.value:
+            key = self._key(key_node)
+            if key is None:
+                continue
+            if key in values:
+                first = self.lines[(*place, key)]
+                self._refuse(
+                    key_node, f"key '{key}' stands here a second time (first in line {first}): keep one of them"
+                )
+                continue
+            self.lines[(*place, key)] = key_node.start_mark.line + 1
+            values[key] = self.value(child, (*place, key))
+        return values
+
+    def _key(self, node: yaml.Node) -> str | None:
+        key: Hashable = self._scalar(node) if isinstance(node, yaml.ScalarNode) else None
+        if isinstance(key, str):
+            return key
+        self._refuse(node, "this key is no text: put it in quotes")
+        return None
+
+    def _scalar(self, node: yaml.ScalarNode) -> str | int | float | bool | None:
+        text: str = node.value
+        if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+            self._refuse(node, "a text holds a NUL or half of a surrogate pair: remove it")
+            return None
+        if node.tag == _TEXT:
+            return text
+        if node.tag == _NULL:
+            return None
+        if node.tag == _BOOL:
+            return text.lower() == "true"
+        if node.tag in (_INT, _FLOAT):
+            return self._number(node)
+        self._refuse(node, f"the tag {node.tag} is not read here: write the plain value")
+        return None
+
+    def _number(self, node: yaml.ScalarNode) -> int | float | None:
+        try:
+            if len(node.value) <= DIGITS_MAX + 2:
+                return int(node.value) if node.tag == _INT else float(node.value)
+            self._refuse(node, f"a number of more than {DIGITS_MAX} digits: shorten it, or put it in quotes")
+        except ValueError:  # an explicit tag on something else
+            self._refuse(node, "this is no number")
+        return None
+
+    def _refuse(self, node: yaml.Node, text: str) -> None:
+        self.problems.append(Problem(node.start_mark.line + 1, text))
