@@ -3,20 +3,18 @@
 Any host answers for the whole group, and this is how it knows what the others did last. Written bounded, since the document is
 written as often as a lease is renewed; read as untrusted data, since anyone may have written it. Nothing is decided by it.
 
-    def activity(host: Host) -> Mapping[str, object]:
-        return activity_document(activity_of(host, now=datetime.now(UTC), monotonic_s=clock.monotonic()))
-
-    host = Host(..., activity=activity)
+    host = Host(..., activity=reporter(clock, now=lambda: datetime.now(UTC)))
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from heapq import nlargest
 
+from leases.clock import Clock
 from leases.document import NAME_BYTES_MAX, Fields
 from leases.membership import HostRecord, host_id
 from service.host import Failure, Host
@@ -75,6 +73,11 @@ class Activity:
     failing: int = 0
     suspended: int = 0
     suspensions: int = 0
+
+
+def reporter(clock: Clock, now: Callable[[], datetime]) -> Callable[[Host], Mapping[str, object]]:
+    """What a Host is given as its `activity`. clock: the host's own; now: wall clock, aware."""
+    return lambda host: activity_document(activity_of(host, now=now(), monotonic_s=clock.monotonic()))
 
 
 def activity_of(host: Host, *, now: datetime, monotonic_s: float) -> Activity:

@@ -1,0 +1,102 @@
+"""This host's metrics for Prometheus, read off the host and its tally at the moment of each scrape.
+
+    metrics = Metrics(host)
+    metrics.lag = await view.lag(age_max_s=15)    # optional: the group's lag, as last measured
+    metrics.text()                                # what /metrics answers
+
+Every name is explained in docs/metrics.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+
+from service.host import Host
+from service.lag import Lag
+from service.tally import BUCKETS_S, Histogram
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+
+
+class Metrics(Collector):
+    """A registry of its own, so that several hosts can live in one process. lag: of the group; None is left out."""
+
+    def __init__(self, host: Host) -> None:
+        self.lag: Lag | None = None
+        self._host = host
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._now()
+        yield from self._work()
+        yield from self._leases()
+        if self.lag is not None:
+            yield from self._lag(self.lag)
+
+    def _now(self) -> Iterator[Metric]:
+        host = self._host
+        yield GaugeMetricFamily("leasehold_ready", "1 once the host has read the container.", int(host.ready.is_set()))
+        yield GaugeMetricFamily("leasehold_draining", "1 while the host gives its leases back.", int(host.is_draining))
+        owned = GaugeMetricFamily("leasehold_leases_owned", "Leases this host works on.", labels=["pipeline"])
+        failing = GaugeMetricFamily("leasehold_partitions_failing", "Left alone after a failure.", labels=["pipeline"])
+        suspended = GaugeMetricFamily("leasehold_leases_suspended", "Owned, and not trusted now.", labels=["pipeline"])
+        for name in host.pipelines:
+            workers = [worker for key, worker in host.workers.items() if key[0] == name]
+            owned.add_metric([name], len(workers))
+            failing.add_metric([name], sum(key[0] == name and key not in host.workers for key in host.failures))
+            suspended.add_metric([name], sum(not worker.owned.is_trusted for worker in workers))
+        yield from (owned, failing, suspended)
+
+    def _work(self) -> Iterator[Metric]:
+        tally = self._host.tally
+        events = CounterMetricFamily("leasehold_events_delivered", "Events whose output is safe.", labels=["pipeline"])
+        batches = CounterMetricFamily("leasehold_batches_delivered", "Batches that are safe.", labels=["pipeline"])
+        for name in self._host.pipelines:
+            events.add_metric([name], tally.events[name])
+            batches.add_metric([name], tally.batches[name])
+        seconds = HistogramMetricFamily("leasehold_batch_seconds", "Time by stage.", labels=["pipeline", "stage"])
+        for (name, stage), histogram in sorted(tally.seconds.items()):
+            seconds.add_metric([name, stage], _buckets(histogram), histogram.sum_s)
+        yield from (events, batches, seconds)
+
+    def _leases(self) -> Iterator[Metric]:
+        tally = self._host.tally
+        moves = CounterMetricFamily(
+            "leasehold_lease_moves", "Taken, and let go by reason.", labels=["pipeline", "move"]
+        )
+        for (name, move), count in sorted(tally.moves.items()):
+            moves.add_metric([name, move], count)
+        suspensions = CounterMetricFamily("leasehold_suspensions", "Trust windows that closed.", labels=["pipeline"])
+        for name in self._host.pipelines:
+            suspensions.add_metric([name], tally.suspensions[name])
+        requests = CounterMetricFamily(
+            "leasehold_store_requests", "Calls to the lease container.", labels=["operation", "outcome"]
+        )
+        for (operation, outcome), count in sorted(tally.requests.items()):
+            requests.add_metric([operation, outcome], count)
+        yield from (moves, suspensions, requests)
+
+    def _lag(self, lag: Lag) -> Iterator[Metric]:
+        events = GaugeMetricFamily("leasehold_lag_events", "Events the group is behind.", labels=["pipeline"])
+        unknown = GaugeMetricFamily("leasehold_lag_unknown", "Partitions of unknown lag.", labels=["pipeline"])
+        for name in self._host.pipelines:
+            of = lag.of(name)
+            if of.is_known:
+                events.add_metric([name], of.events)
+            unknown.add_metric([name], of.unknown)
+        yield from (events, unknown)
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    bounds = [*map(str, BUCKETS_S), "+Inf"]
+    return list(zip(bounds, map(float, histogram.cumulative), strict=True))

@@ -1,0 +1,241 @@
+"""What the API answers, as pydantic models: the contract that OpenAPI shows. Field names stay; fields may be added.
+
+`Lease`, `Host`, `Batch` and the like are read off their values in service.status, service.activity and service.lag
+(`Lease.model_validate(status)`); an alias says where a field comes from when its name there is another.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import AliasPath, AwareDatetime, BaseModel, ConfigDict, Field
+
+from service.lag import Lag
+from service.status import LeaseState
+
+PipelineName = Annotated[str, Field(description="The pipeline's name.", examples=["transform"])]
+PartitionName = Annotated[str, Field(description="The feed's partition; any text.", examples=["transactions-1.csv"])]
+HostName = Annotated[str, Field(description="The host's name.", examples=["pod-1"])]
+Position = Annotated[str | None, Field(description="A position in the partition, opaque; null: the feed's beginning.")]
+Epoch = Annotated[int, Field(description="Counts the lease's changes of owner; the fencing token.", examples=[4])]
+Seconds = Annotated[float, Field(examples=[0.041])]
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True, from_attributes=True)
+
+
+class Problem(Model):
+    """An error, as RFC 9457 has it (application/problem+json)."""
+
+    type: str = Field(default="about:blank", description="about:blank: the status code says what kind of error it is.")
+    title: str = Field(description="The status code in words.", examples=["Not Found"])
+    status: int = Field(examples=[404])
+    detail: str = Field(
+        description="What happened, to which thing, and what to do next.",
+        examples=["pipeline 'transform' has no lease for partition '7': GET /api/leases lists those there are"],
+    )
+    errors: tuple[str, ...] | None = Field(
+        default=None, description="422 only: what is wrong with the request, one by one."
+    )
+
+
+class Health(Model):
+    status: str = Field(description="live, ready or not ready.", examples=["ready"])
+    reasons: tuple[str, ...] = Field(default=(), description="Why the host is not ready.")
+
+
+class Lease(Model):
+    """The right of one host to work on one partition."""
+
+    pipeline: PipelineName = Field(validation_alias=AliasPath("lease", "pipeline"))
+    partition: PartitionName = Field(validation_alias=AliasPath("lease", "partition"))
+    state: LeaseState = Field(
+        description="owned: a host works on it. available: anybody's. handing_over: promised to `handoff_to`."
+        " expired: its owner has not moved for a lease duration, as the answering host has seen. closed: its partition ended."
+    )
+    owner: HostName | None = Field(validation_alias=AliasPath("lease", "owner"))
+    epoch: Epoch = Field(validation_alias=AliasPath("lease", "epoch"))
+    generation: int = Field(
+        validation_alias=AliasPath("lease", "generation"),
+        description="Counts operators' resets of the position.",
+        examples=[0],
+    )
+    continuation: Position = Field(validation_alias=AliasPath("lease", "continuation"))
+    handoff_to: HostName | None = Field(
+        validation_alias=AliasPath("lease", "handoff_to"), description="The host that asked for the lease."
+    )
+
+
+class Child(Model):
+    partition: PartitionName
+    continuation: Position
+
+
+class LeaseDetail(Lease):
+    """A lease with everything that its document says."""
+
+    tick: int = Field(
+        validation_alias=AliasPath("lease", "tick"),
+        description="Moved by the owner at every renewal and checkpoint.",
+        examples=[181],
+    )
+    sink_state: str = Field(
+        validation_alias=AliasPath("lease", "sink_state"),
+        description="What the sink keeps with the lease; opaque.",
+        examples=[""],
+    )
+    parents: tuple[PartitionName, ...] = Field(
+        validation_alias=AliasPath("lease", "parents"),
+        description="The partitions that were split or merged into this one.",
+    )
+    children: tuple[Child, ...] = Field(
+        validation_alias=AliasPath("lease", "children"),
+        description="The partitions that take over from a closed lease.",
+    )
+
+
+class Leases(Model):
+    items: tuple[Lease, ...]
+    total: int = Field(description="How many leases match, on all pages.", examples=[12])
+    next: str | None = Field(description="The `cursor` of the next page; null on the last.")
+
+
+class Host(Model):
+    """A process that takes part in the work, as it last told."""
+
+    name: HostName
+    this: bool = Field(validation_alias="is_this", description="Whether it is the one that answers.")
+    live: bool | None = Field(
+        validation_alias="is_live",
+        description="false: it has not moved for a lease duration, as the answering host has seen;"
+        " null: nobody here has watched for long enough to know.",
+    )
+    draining: bool = Field(
+        validation_alias="is_draining", description="Whether it is giving its leases back in order to stop."
+    )
+    contested: bool = Field(
+        validation_alias="is_contested",
+        description="Whether another process ran under its name: give every process its own.",
+    )
+    pipelines: tuple[PipelineName, ...]
+    leases: int = Field(description="How many it owns.", examples=[4])
+    leases_max: int | None = Field(description="How many it wants at most; null: no limit.")
+    lease_duration_s: float = Field(description="Its setting; hosts of one group have to agree.", examples=[60.0])
+    started_at: str = Field(description="By its own wall clock.", examples=["2026-01-31T12:00:00+00:00"])
+    failing: int = Field(
+        validation_alias=AliasPath("activity", "failing"),
+        description="How many partitions it waits to try again, after a failure.",
+        examples=[0],
+    )
+    suspended: int = Field(
+        validation_alias=AliasPath("activity", "suspended"),
+        description="How many of its leases it cannot renew now; it sends nothing for them.",
+        examples=[0],
+    )
+    suspensions: int = Field(
+        validation_alias=AliasPath("activity", "suspensions"),
+        description="How often that happened since it started.",
+        examples=[0],
+    )
+
+
+class Hosts(Model):
+    items: tuple[Host, ...]
+
+
+class Failure(Model):
+    """Why a partition does not go on."""
+
+    host: HostName
+    partition: PartitionName
+    error: str = Field(examples=["file 'transactions-1.csv', line 17: the field 'amount' is missing"])
+    failures: int = Field(description="How many in a row.", examples=[3])
+    retry_at: AwareDatetime = Field(description="When the host means to try again; the error may be mended by then.")
+
+
+class Pipeline(Model):
+    name: PipelineName
+    feed: str = Field(
+        validation_alias=AliasPath("identity", "feed"), description="What it reads.", examples=["log:bank/raw-event"]
+    )
+    sink: str = Field(
+        validation_alias=AliasPath("identity", "sink"),
+        description="Where its output goes.",
+        examples=["log:bank/transformed-event"],
+    )
+    leases: dict[LeaseState, int] = Field(
+        description="How many of its leases are in which state.", examples=[{"owned": 4}]
+    )
+    failures: tuple[Failure, ...]
+
+
+class Pipelines(Model):
+    items: tuple[Pipeline, ...]
+    problems: tuple[str, ...] = Field(
+        description="What needs somebody's attention: documents that cannot be trusted, hosts with other settings."
+    )
+
+
+class LagOfPartition(Model):
+    partition: PartitionName
+    lag: int | None = Field(
+        validation_alias="events",
+        description="Events behind the lease's position; null where the feed could not tell.",
+        examples=[17],
+    )
+    error: str | None = Field(description="Why the feed could not tell.")
+
+
+class LagOfPipeline(Model):
+    name: PipelineName
+    lag: int = Field(description="Events behind, of the partitions that answered.", examples=[17])
+    unknown: int = Field(description="How many partitions did not answer.", examples=[0])
+    partitions: tuple[LagOfPartition, ...]
+
+
+class LagReport(Model):
+    """How far the group is behind. KEDA's metrics-api scaler reads it with `valueLocation: lag`."""
+
+    lag: int = Field(description="Events behind, of all partitions that answered.", examples=[17])
+    unknown: int = Field(description="How many partitions did not answer.", examples=[0])
+    pipelines: tuple[LagOfPipeline, ...]
+
+    @classmethod
+    def of(cls, lags: dict[str, Lag]) -> Self:
+        """lags: by pipeline."""
+        return cls(
+            lag=sum(lag.events for lag in lags.values()),
+            unknown=sum(lag.unknown for lag in lags.values()),
+            pipelines=tuple(
+                LagOfPipeline(
+                    name=name,
+                    lag=lag.events,
+                    unknown=lag.unknown,
+                    partitions=tuple(map(LagOfPartition.model_validate, lag.partitions)),
+                )
+                for name, lag in lags.items()
+            ),
+        )
+
+
+class Batch(Model):
+    """Events of one partition that were delivered together. Positions are cut where they are long."""
+
+    host: HostName
+    pipeline: PipelineName
+    partition: PartitionName
+    epoch: Epoch
+    start: Position = Field(serialization_alias="from")
+    to: str = Field(description="The position just behind the batch.", examples=["2000"])
+    events: int = Field(examples=[1000])
+    waited_s: Seconds = Field(description="From reading its first event to its transform.")
+    transform_s: Seconds
+    deliver_s: Seconds
+    at: AwareDatetime = Field(description="When it had been delivered, by the host's wall clock.")
+
+
+class Batches(Model):
+    """Newest first. What other hosts delivered is as old as their last announcement."""
+
+    items: tuple[Batch, ...]

@@ -1,0 +1,110 @@
+"""Serves the API inside the running event loop, and stops with it.
+
+    async with serve(create_app(view, ...), host="127.0.0.1", port=8080, log=log) as port:
+        ...                                     # requests are answered meanwhile; port 0 takes a free one
+
+Leaving the block, by cancellation too, ends within about a second: nothing new is accepted, answers in progress may finish.
+Signals stay with the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import uvicorn
+from structlog.typing import FilteringBoundLogger as Log
+
+from service.errors import StartFailed
+
+GRACE_S = 1
+"""How long an answer in progress may take once the server stops."""
+
+App = Callable[..., Awaitable[Any]]
+
+
+@asynccontextmanager
+async def serve(app: App, *, host: str, port: int, log: Log) -> AsyncIterator[int]:
+    """Yields the port that is bound. Raises StartFailed where it cannot be."""
+    listener = _listening(host, port)
+    with listener, _forwarded(log):
+        server = _Server(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=GRACE_S,
+            )
+        )
+        serving = asyncio.create_task(server.serve([listener]), name="api")
+        bound: int = listener.getsockname()[1]
+        try:
+            log.info("serving the API", url=f"http://{_shown(host, bound)}")
+            yield bound
+        finally:
+            server.should_exit = True
+            await serving
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Not uvicorn's: the command line decides what a signal ends, and a host drains before its API goes."""
+        yield
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=128)
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise StartFailed(f"the API cannot be served on {_shown(host, port)}: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case OSError(errno=errno.EADDRINUSE):
+            return "the port is taken; end whatever uses it, or set api.port to another one (0 takes a free one)"
+        case OSError(errno=errno.EACCES):
+            return "this user may not open the port; set api.port to one above 1023"
+        case _:
+            return (
+                f"{getattr(error, 'strerror', None) or error}; set api.host to an address of this machine (127.0.0.1)"
+            )
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@contextmanager
+def _forwarded(log: Log) -> Iterator[None]:
+    """uvicorn's own messages go to our log: what clients send that is no HTTP is nobody's alarm, the rest may be one."""
+    messages, handler = logging.getLogger("uvicorn.error"), _Forward(log)
+    propagate, messages.propagate = messages.propagate, False
+    messages.addHandler(handler)
+    try:
+        yield
+    finally:
+        messages.removeHandler(handler)
+        messages.propagate = propagate
+
+
+class _Forward(logging.Handler):
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = self._log.warning if record.levelno >= logging.ERROR else self._log.debug
+        level("http server", what=record.getMessage())

@@ -1,0 +1,149 @@
+"""Reads the lease container on behalf of people: what the API, `leasehold leases` and `leasehold lag` answer from.
+
+    view = View(keeper, processor.pipelines, clock=clock, now=lambda: datetime.now(UTC), host=processor.host)
+    group = await view.group()         service.status.Group: leases, hosts, pipelines, recent batches, problems
+    lag = await view.lag()             service.lag.Lag; lag.of("transform") for one pipeline
+    look = await view.backlog()        service.lag.Backlog, never from memory; see service.lag.until_idle
+    health = view.health()
+
+Any process answers for the whole group, one without workers too (`host=None`; then whether hosts are alive is not known).
+Answers are shared for a moment, so that many clients cost the container no more than one. All raise StoreUnavailable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic, TypeVar
+
+from leases.clock import Clock
+from leases.errors import InvalidDocument, StoreError, StoreUnavailable
+from leases.keeper import Keeper
+from leases.membership import HOSTS_PREFIX, HostRecord, decode_host
+from service.activity import activity_of
+from service.host import Host
+from service.lag import PATIENCE, Backlog, Lag, Patience, looked, measured
+from service.pipeline import Pipeline
+from service.status import Group, group_of, sight_of
+
+T = TypeVar("T")
+SHARED_S = 1.0
+"""How old an answer may be that several ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether the host takes part in the work. reasons: why not; empty where it does."""
+
+    reasons: tuple[str, ...]
+
+    @property
+    def is_ready(self) -> bool:
+        return not self.reasons
+
+
+class Shared(Generic[T]):
+    """One reading for everybody who asks within a moment. A failure is shared as well: a container that is down has enough
+    to do without every client's own attempt, and each attempt takes a whole timeout."""
+
+    def __init__(self, read: Callable[[], Awaitable[T]], clock: Clock) -> None:
+        self._read = read
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._last: tuple[float, T | StoreError] | None = None
+
+    async def get(self, age_max_s: float = SHARED_S) -> T:
+        """Raises StoreUnavailable."""
+        async with self._lock:
+            if self._last is None or self._clock.monotonic() - self._last[0] >= age_max_s:
+                self._last = await self._attempted()
+            answer = self._last[1]
+        if isinstance(answer, StoreError):
+            raise StoreUnavailable(str(answer))
+        return answer
+
+    async def _attempted(self) -> tuple[float, T | StoreError]:
+        try:
+            answer: T | StoreError = await self._read()
+        except StoreError as error:
+            answer = error
+        return self._clock.monotonic(), answer
+
+
+class View:
+    """The group as seen from this process."""
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        pipelines: Iterable[Pipeline],
+        *,
+        clock: Clock,
+        now: Callable[[], datetime],
+        host: Host | None = None,
+        patience: Patience = PATIENCE,
+    ) -> None:
+        """clock: the host's own. now: wall clock, aware. patience: with feeds that are slow to tell their lag."""
+        self.pipelines = {pipeline.name: pipeline for pipeline in pipelines}
+        self._keeper = keeper
+        self._clock = clock
+        self._now = now
+        self._host = host
+        self._patience = patience
+        self._feeds = {name: pipeline.feed for name, pipeline in self.pipelines.items()}
+        self._group = Shared(self._read_group, clock)
+        self._lag = Shared(self._measure_lag, clock)
+
+    async def group(self) -> Group:
+        return await self._group.get()
+
+    async def lag(self, age_max_s: float = SHARED_S) -> Lag:
+        """Of all pipelines."""
+        return await self._lag.get(age_max_s)
+
+    async def backlog(self) -> Backlog:
+        """Read now, by every call: two looks from one memory would always find that nothing moved. Never raises StoreError:
+        a container that does not answer leaves the backlog unknown."""
+        try:
+            failures = (await self.group()).failures
+            scan = await self._keeper.scan(self.pipelines)
+        except StoreError as error:
+            return Backlog(ends={}, behind=frozenset(), missing=frozenset(), failed={}, unknown=(str(error),))
+        return await looked(scan.leases, self._feeds, failures, patience=self._patience)
+
+    def health(self) -> Health:
+        host, reasons = self._host, []
+        if host is None:
+            reasons.append("no host runs in this process")
+        elif host.is_draining:
+            reasons.append("the host is draining: it finishes its batches and gives its leases back")
+        elif not host.ready.is_set():
+            reasons.append("the host has not read the lease container yet")
+        return Health(tuple(reasons))
+
+    async def _measure_lag(self) -> Lag:
+        leases = [status.lease for status in (await self.group()).leases.values()]
+        return await measured(leases, self._feeds, patience=self._patience)
+
+    async def _read_group(self) -> Group:
+        documents = await self._keeper.store.list(HOSTS_PREFIX)
+        records: list[HostRecord] = []
+        problems: list[str] = []
+        for stored in documents:
+            try:
+                records.append(decode_host(stored.id, stored.body))
+            except InvalidDocument as error:
+                problems.append(str(error))
+        scan = await self._keeper.scan(self.pipelines)
+        host = self._host
+        return group_of(
+            scan,
+            records,
+            problems,
+            pipelines={name: pipeline.identity for name, pipeline in self.pipelines.items()},
+            me=self._keeper.host,
+            sight=sight_of(host) if host else None,
+            mine=activity_of(host, now=self._now(), monotonic_s=self._clock.monotonic()) if host else None,
+        )
