@@ -49,7 +49,8 @@ class FilesFeed:
 
     path: a glob; `**` stands for any directories. format: as the path's suffix says (.csv, .jsonl, .ndjson) where not given.
     final_record: whether a last record without a line end waits for it, or is accepted when the file ends (continued later, it
-    costs the position). key: the column or field that holds an event's key. record_bytes_max: a larger record is malformed.
+    costs the position). key: the column or field that holds an event's key. record_bytes_max: a larger record (with its line
+    end) is malformed.
     Raises ValueError for settings that cannot work.
     """
 

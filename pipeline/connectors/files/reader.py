@@ -257,11 +257,13 @@ class FileReader:
 
     def _cut(self, data: bytes, opening: Opening | None, *, is_end: bool) -> Cut:
         """At the end of the file, what lacks its line end gets one where it is accepted so."""
-        is_final = is_end and self.reading.accepts_unterminated and data.rpartition(b"\n")[2] not in (b"", b"\r")
-        cut = self.reading.format.cut(data + b"\n" if is_final else data, opening)
-        if is_final and cut.passed < len(data) and cut.trouble is None:
-            trouble = Unreadable("the file ends within quotes", data.count(b"\n", 0, cut.passed))
-            return replace(cut, trouble=trouble)
+        cut = self.reading.format.cut(data, opening)
+        rest = data[cut.passed :]
+        if not (is_end and self.reading.accepts_unterminated) or cut.trouble or rest in (b"", b"\r"):
+            return cut
+        cut = self.reading.format.cut(data + b"\n", opening)
+        if cut.passed < len(data) and cut.trouble is None:
+            return replace(cut, trouble=Unreadable("the file ends within quotes", data.count(b"\n", 0, cut.passed)))
         return cut
 
     def _fitting(self, cut: Cut, opening: Opening) -> int:

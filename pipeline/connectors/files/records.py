@@ -112,6 +112,6 @@ def cut_records(data: bytes, ends: Offsets, troubles: Sequence[tuple[int, str]])
 
 def oversized(data: bytes, ends: Offsets, bytes_max: int) -> Iterator[tuple[int, str]]:
     """The first record that is larger than `bytes_max`, whole or not yet; for `cut_records`."""
-    sizes = np.diff(ends, prepend=0, append=len(data)) - len(b"\r\n")
+    sizes = np.diff(ends, prepend=0, append=len(data))
     if sizes.max() > bytes_max:
         yield int(np.argmax(sizes > bytes_max)), f"the record is larger than {bytes_max} bytes (record_bytes_max)"

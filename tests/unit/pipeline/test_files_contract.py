@@ -24,7 +24,10 @@ class CsvHarness(FeedHarness):
             (directory / partition).parent.mkdir(exist_ok=True)
             (directory / partition).write_bytes(b"\xef\xbb\xbfnumber,text\r\n")
         self.feed = FilesFeed(
-            f"{directory}/**/*.csv", poll_interval_s=0.005, page_events_max=self.events_max, page_bytes_max=self.bytes_max
+            f"{directory}/**/*.csv",
+            poll_interval_s=0.005,
+            page_events_max=self.events_max,
+            page_bytes_max=self.bytes_max,
         )
 
     async def append(self, partition: str, bodies: Sequence[bytes]) -> None:
