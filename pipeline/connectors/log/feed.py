@@ -1,0 +1,143 @@
+"""The embedded log as a feed. A position is the sequence of the last event read, in decimal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+import pyarrow as pa
+
+from pipeline.connectors.log.block import events_in, pages_of
+from pipeline.connectors.log.errors import LogError
+from pipeline.connectors.log.store import Extent, Log, PartitionLog, Version
+from pipeline.connectors.log.watch import Watch
+from pipeline.errors import FeedUnavailable, PositionLost
+from pipeline.event import Page
+from pipeline.feed import FeedPartition, Start
+
+T = TypeVar("T")
+POSITION_DIGITS_MAX = 18
+READING_THREADS = 4
+
+
+class LogFeed:
+    """A partition is there once its writer has made it; until then it is FeedUnavailable.
+
+    None, the beginning, is the place before the event 0: where retention has forgotten that event, it is lost like any other
+    place. `start_of(partition, "earliest")` is the place before the first event that is still there.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        page_events_max: int = 10_000,
+        page_bytes_max: int = 4 * 1024 * 1024,
+        poll_interval_s: float = 0.02,
+        busy_timeout_s: float = 5.0,
+    ) -> None:
+        self._log = Log(path, busy_timeout_s=busy_timeout_s)
+        self._page_events_max = page_events_max
+        self._page_bytes_max = page_bytes_max
+        self._threads = ThreadPoolExecutor(READING_THREADS, thread_name_prefix="log-feed")
+        self._watch = Watch(poll_interval_s)
+
+    @property
+    def identity(self) -> str:
+        return f"log:{self._log.path}"
+
+    async def partitions(self) -> list[FeedPartition]:
+        return [FeedPartition(name) for name in await self._call(self._log.partitions)]
+
+    async def start_of(self, partition: str, start: Start) -> str | None:
+        log = self._log.partition(partition)
+        if start == "earliest":
+            return _position((await self._call(log.extent)).first - 1)
+        if start == "latest":
+            return await self.latest(partition)
+        return _position(await self._call(lambda: log.first_at(start)) - 1)
+
+    async def open(self, partition: str, continuation: str | None) -> AsyncIterator[Page]:
+        log, first = self._log.partition(partition), _number(continuation) + 1
+        while True:
+            extent, pages = await self._call(partial(self._read, log, first))
+            for events in pages:
+                yield _page(events, first)
+                first += events.num_rows
+            if not pages:
+                await self._watch.changed(partial(_has_changed, log, extent.version))
+
+    async def latest(self, partition: str) -> str | None:
+        return _position((await self._call(self._log.partition(partition).extent)).end - 1)
+
+    async def lag(self, partition: str, continuation: str | None) -> int:
+        """Exact. Events that retention has forgotten do not count: nobody can read them."""
+        log, last = self._log.partition(partition), _number(continuation)
+        extent = await self._call(log.extent)
+        _check_end(log, last + 1, extent)
+        return extent.end - max(last + 1, extent.first)
+
+    def compare(self, a: str | None, b: str | None) -> int:
+        return _number(a) - _number(b)
+
+    async def close(self) -> None:
+        self._watch.close()
+        await self._call(self._log.close)
+        self._threads.shutdown(wait=False)
+
+    def _read(self, log: PartitionLog, first: int) -> tuple[Extent, list[pa.Table]]:
+        """Pages from the sequence `first` on; none at the end. Raises PositionLost."""
+        extent, blocks = log.read(first, events_max=self._page_events_max, bytes_max=self._page_bytes_max)
+        _check_end(log, first, extent)
+        if first < extent.first:
+            raise PositionLost(
+                f"log '{log.path.parent}', partition '{log.name}': retention has forgotten the events {first} to"
+                f" {extent.first - 1} before they were read; the first available is {extent.first}. To go on without them,"
+                f" set the lease's position to {_position(extent.first - 1)!r}"
+            )
+        if not blocks:
+            return extent, []
+        events = events_in(log.name, blocks, first)
+        return extent, list(pages_of(events, self._page_events_max, self._page_bytes_max))
+
+    async def _call(self, call: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        except LogError as error:
+            raise FeedUnavailable(str(error)) from error
+
+
+def _page(events: pa.Table, first: int) -> Page:
+    return Page(events, str(first + events.num_rows - 1), lambda n: str(first + n - 1))
+
+
+def _check_end(log: PartitionLog, first: int, extent: Extent) -> None:
+    if first > extent.end:
+        raise PositionLost(
+            f"log '{log.path.parent}', partition '{log.name}' ends at {extent.end - 1}, before the position '{first - 1}': it was"
+            f" deleted or restored. Restore it, or set the lease's position to {_position(extent.end - 1)!r}"
+        )
+
+
+def _has_changed(log: PartitionLog, seen: Version) -> bool:
+    try:
+        return log.version() != seen
+    except LogError:
+        return True  # the reader will find out, and say so
+
+
+def _position(last: int) -> str | None:
+    return str(last) if last >= 0 else None
+
+
+def _number(position: str | None) -> int:
+    """The sequence of the last event read, -1 where none was. Raises PositionLost."""
+    if position is None:
+        return -1
+    if not (position.isascii() and position.isdecimal() and len(position) <= POSITION_DIGITS_MAX):
+        raise PositionLost(f"{position[:100]!r} is no position of a log: set the lease's position to a sequence number")
+    return int(position)

@@ -1,0 +1,123 @@
+"""A line: what the broker knows of one lease's producer, and whom it lets publish which batch. The decisions are pure.
+
+A producer is a lease's. Each claim has a rank (generation, series, level), larger than every earlier one's, and a line of
+sequence numbers of its own. What publishes with a lower rank than the last to attach is refused from then on, as Event Hubs
+refuses a lower owner level; generation and series are ours, so that a lease's next producer group closes the one before.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import asdict, dataclass, fields, replace
+
+from pipeline.connectors.log.errors import OutOfOrder, Outranked, ProducerEnded
+from pipeline.markers import marker_in
+from pipeline.producer import number_after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Producer:
+    """One claim on a lease's producer."""
+
+    lease: str
+    generation: int
+    series: int
+    level: int
+    group: int
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        return self.generation, self.series, self.level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line(Producer):
+    """number: of the last event published at this level, 0 for none. batch_*: sequence number, place in the log and digest of
+    the last batch. marker: the newest of this generation; it outlives its block. ended: nothing more is taken."""
+
+    number: int = 0
+    batch_number: int | None = None
+    batch_first: int | None = None
+    batch_digest: bytes | None = None
+    marker: str | None = None
+    ended: bool = False
+
+    def published(self, number: int, events: int, first: int, digest: bytes, marker: str) -> Line:
+        """After a batch whose first event bears `number`, stored at `first`. Raises OutOfOrder, ProducerEnded."""
+        if self.ended:
+            raise ProducerEnded(f"lease '{self.lease}' has ended: nothing more is taken from it")
+        if number != number_after(self.number):
+            raise OutOfOrder(
+                f"group {self.group} stands at number {self.number} of level {self.level}, and {number} was sent: somebody"
+                " else publishes at the same level"
+            )
+        return replace(
+            self,
+            number=number_after(self.number, events),
+            batch_number=number,
+            batch_first=first,
+            batch_digest=digest,
+            marker=marker,
+        )
+
+    def closed(self) -> Line:
+        return replace(self, ended=True)
+
+    @property
+    def position(self) -> str | None:
+        """Up to where the lease's output is here, in this generation."""
+        marker = marker_in(json.loads(self.marker)) if self.marker is not None else None
+        return marker.to if marker is not None else None
+
+    def repeated(self, number: int, digest: bytes) -> int | None:
+        """Where the last batch is, if this is the last batch again."""
+        return self.batch_first if (self.batch_number, self.batch_digest) == (number, digest) else None
+
+
+def attached(held: Line | None, producer: Producer) -> Line:
+    """The line that `producer` goes on with. A later claim starts anew but for the marker. Raises Outranked."""
+    if held is not None and held.rank > producer.rank:
+        raise _outranked(held, producer)
+    if held is not None and held.rank == producer.rank:
+        return held
+    new = Line(**asdict(producer))
+    if held is None or held.generation != producer.generation:
+        return new
+    return replace(new, marker=held.marker, ended=held.ended)
+
+
+def admitted(held: Line | None, producer: Producer) -> Line:
+    """The line of a producer that is still the last to have attached. Raises Outranked."""
+    if held is None or held.rank < producer.rank:
+        raise Outranked(f"lease '{producer.lease}' is not attached: its log was deleted or restored; attach again")
+    if held.rank > producer.rank:
+        raise _outranked(held, producer)
+    return held
+
+
+def load(connection: sqlite3.Connection, lease: str) -> Line | None:
+    rows = connection.execute(f"SELECT {_COLUMNS} FROM producers WHERE lease = ?", (lease,)).fetchall()  # noqa: S608
+    return Line(**dict(zip(_NAMES, rows[0], strict=True))) if rows else None
+
+
+def save(connection: sqlite3.Connection, line: Line) -> None:
+    connection.execute(
+        f"REPLACE INTO producers ({_COLUMNS}) VALUES ({', '.join('?' * len(_NAMES))})",  # noqa: S608  # names of ours
+        tuple(asdict(line).values()),
+    )
+
+
+_NAMES = tuple(field.name for field in fields(Line))
+_COLUMNS = ", ".join(f'"{name}"' for name in _NAMES)
+
+
+def _outranked(held: Line, producer: Producer) -> Outranked:
+    return Outranked(
+        f"lease '{producer.lease}' is claimed at {_said(held)}, and {_said(producer)} comes too late: stop, or claim above it",
+        held=(held.generation, held.series, held.level),
+    )
+
+
+def _said(producer: Producer) -> str:
+    return f"level {producer.level} (generation {producer.generation}, series {producer.series})"

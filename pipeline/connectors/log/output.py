@@ -1,0 +1,64 @@
+"""What a log keeps of a batch's output: the events in it, and nothing else."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.connectors.log.block import BLOCK_SCHEMA
+from pipeline.errors import SinkRejected
+from pipeline.event import EVENT_SCHEMA
+from pipeline.markers import without_markers
+
+
+def events_of(table: pa.Table) -> pa.Table:
+    """`table` as BLOCK_SCHEMA, in the order of `sequence` where it has that. Raises SinkRejected.
+
+    The other columns of the event schema may be there too: the log gives its own partition, sequence, offset and time.
+    """
+    names = table.column_names
+    strange = sorted(name for name in set(names) if name not in EVENT_SCHEMA.names or names.count(name) > 1)
+    if strange or "body" not in names:
+        found = f"the output has {', '.join(map(repr, strange))}" if strange else "the output has no 'body'"
+        raise SinkRejected(
+            f"{found}: a log takes the columns body, key, properties and operation, each once, and body always."
+            " Put the rest into it, as in: to_json(struct(a, b)) AS body"
+        )
+    table = _sorted(table)
+    return pa.table([_column(table, field) for field in BLOCK_SCHEMA], BLOCK_SCHEMA)
+
+
+def _sorted(table: pa.Table) -> pa.Table:
+    if "sequence" not in table.column_names or table.num_rows < 2:
+        return table
+    sequence = table["sequence"].combine_chunks()
+    if pc.all(pc.less_equal(sequence[:-1], sequence[1:]), skip_nulls=False).as_py():
+        return table
+    return table.take(pc.sort_indices(sequence))
+
+
+def _column(table: pa.Table, field: pa.Field) -> pa.Array:
+    if field.name not in table.column_names:
+        return pa.nulls(table.num_rows, field.type)
+    column = table[field.name].combine_chunks()
+    if not _is_taken(column.type, field.type):
+        wanted = "STRING or BINARY" if field.name == "body" else str(field.type)
+        raise SinkRejected(f"the output's column '{field.name}' is {column.type}, and a log takes {wanted}: cast it")
+    column = column.cast(field.type)
+    return without_markers(column) if field.name == "properties" else column
+
+
+def _is_taken(given: pa.DataType, wanted: pa.DataType) -> bool:
+    if pa.types.is_null(given):
+        return True
+    if pa.types.is_map(wanted):
+        return pa.types.is_map(given) and _is_text(given.key_type) and _is_text(given.item_type)
+    return _is_text(given) or (pa.types.is_binary(wanted) and _is_bytes(given))
+
+
+def _is_text(given: pa.DataType) -> bool:
+    return given in (pa.string(), pa.large_string(), pa.string_view())
+
+
+def _is_bytes(given: pa.DataType) -> bool:
+    return given in (pa.binary(), pa.large_binary(), pa.binary_view())

@@ -1,0 +1,239 @@
+"""The embedded log as a sink, by Protocol F (docs/protocol.md, (b)).
+
+A claim raises the owner level, in the lease document; `open` attaches at that level, which closes all earlier ones, and only
+then reads the lease's newest marker: that is the position. A batch is one atomic append, with the numbers that follow the
+last one's. Since the log keeps batches whole, a batch's marker is kept once, beside it; and the newest of each lease is kept
+for good, so that a position outlives the retention of the events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cmp_to_key
+from typing import TypeVar
+
+from pipeline.connectors.log.block import Encoded, encoded
+from pipeline.connectors.log.errors import (
+    LogError,
+    LogUnavailable,
+    LogUncertain,
+    OutOfOrder,
+    Outranked,
+    ProducerEnded,
+)
+from pipeline.connectors.log.line import Line, Producer
+from pipeline.connectors.log.output import events_of
+from pipeline.connectors.log.store import Log, PartitionLog, Retention
+from pipeline.errors import Ambiguous, Fenced, NotTrusted, PipelineError, SinkRejected, SinkUnavailable
+from pipeline.markers import Marker, lease_of
+from pipeline.producer import ProducerState, claimed, decoded, group_of, number_after
+from pipeline.sink import Claim, CloseReason, Output, Permit
+
+T = TypeVar("T")
+SENDS_MAX = 3
+"""How often a batch is sent whose commit failed on its way to the disk, before that is left to the next claim."""
+WRITING_THREADS = 4
+
+
+class LogSink:
+    """One source partition goes to the log partition of the same name.
+
+    Output columns: `body` (STRING or BINARY); `key`, `operation` (STRING) and `properties` (MAP<STRING, STRING>) where wanted.
+    Rows are sorted by `sequence` where that is there. retention_s, retention_bytes: what each partition keeps, None for all.
+    batch_bytes_max: the largest output of one batch, uncompressed. `Permit.check` is called on a thread too.
+    """
+
+    holds_position = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        retention_s: float | None = None,
+        retention_bytes: int | None = None,
+        batch_bytes_max: int = 64 * 1024 * 1024,
+        busy_timeout_s: float = 5.0,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        retention = Retention(age_s=retention_s, bytes_max=retention_bytes)
+        self._log = Log(path, retention=retention, busy_timeout_s=busy_timeout_s, now=now)
+        self._batch_bytes_max = batch_bytes_max
+        self._threads = ThreadPoolExecutor(WRITING_THREADS, thread_name_prefix="log-sink")
+
+    @property
+    def identity(self) -> str:
+        return f"log:{self._log.path}"
+
+    def claimed(self, state: str) -> str:
+        return claimed(state)
+
+    async def prepare(self) -> None:
+        await _on_thread(self._threads, self._log.prepare)
+
+    async def open(self, claim: Claim) -> LogWriter:
+        state = decoded(claim.state)
+        producer = Producer(
+            lease=lease_of(claim.pipeline, claim.partition),
+            generation=claim.generation,
+            series=state.series,
+            level=state.level,
+            group=group_of(claim.pipeline, claim.partition, claim.generation, state.series),
+        )
+        log, line, end = await _on_thread(self._threads, lambda: self._attached(claim.partition, producer, state))
+        if state.group == producer.group and state.tail >= end:
+            raise SinkRejected(
+                f"log '{self._log.path}', partition '{claim.partition}' ends at {end - 1}, and this lease has seen it end at"
+                f" {state.tail}: it was deleted or restored, and output is lost. Restore the log, or reset the lease"
+            )
+        state = replace(state, group=producer.group, number=line.number, tail=end - 1)
+        return LogWriter(
+            self._threads,
+            log,
+            producer,
+            state,
+            position=_newest(claim, line),
+            compare=claim.compare,
+            batch_bytes_max=self._batch_bytes_max,
+        )
+
+    async def close(self) -> None:
+        await _on_thread(self._threads, self._log.close)
+        self._threads.shutdown(wait=False)
+
+    def _attached(self, partition: str, producer: Producer, state: ProducerState) -> tuple[PartitionLog, Line, int]:
+        log = self._log.partition(partition, new=True)
+        try:
+            return log, *log.attach(producer)
+        except Outranked as outranked:
+            raise _refusal(outranked, producer, state) from outranked
+
+
+class LogWriter:
+    """Where a cancelled write is not yet committed, it never will be; where it is, the next `open` tells."""
+
+    def __init__(
+        self,
+        threads: ThreadPoolExecutor,
+        log: PartitionLog,
+        producer: Producer,
+        state: ProducerState,
+        *,
+        position: str | None,
+        compare: Callable[[str | None, str | None], int],
+        batch_bytes_max: int,
+    ) -> None:
+        self.position = position
+        self.state = state.encoded()
+        self._threads = threads
+        self._log = log
+        self._producer = producer
+        self._state = state
+        self._compare = compare
+        self._batch_bytes_max = batch_bytes_max
+
+    async def write(self, output: Output, permit: Permit) -> None:
+        assert self._compare(output.start, self.position) == 0, "a write starts where the one before ended"
+        if output.table.num_rows:
+            permit.check()
+            self._state = await self._send(permit, lambda check: self._published(output, check))
+            self.state = self._state.encoded()
+        self.position = output.to
+
+    async def end(self, permit: Permit) -> None:
+        permit.check()
+        await self._send(permit, lambda check: self._log.end(self._producer, check))
+
+    async def close(self, reason: CloseReason) -> None:
+        """Nothing is held: files belong to the sink."""
+
+    async def _send(self, permit: Permit, send: Callable[[Callable[[], None]], T]) -> T:
+        """`send` runs on a thread, and is given what to call before it commits: by then trust may have run out."""
+        dropped = threading.Event()
+
+        def check() -> None:
+            if dropped.is_set():
+                raise NotTrusted("the write was cancelled before it was sent")
+            permit.check()
+
+        try:
+            return await _on_thread(self._threads, lambda: self._told(send, check))
+        except asyncio.CancelledError:
+            dropped.set()
+            raise
+
+    def _told(self, send: Callable[[Callable[[], None]], T], check: Callable[[], None]) -> T:
+        try:
+            return send(check)
+        except Outranked as outranked:
+            raise _refusal(outranked, self._producer, self._state) from outranked
+        except OutOfOrder as error:
+            raise Fenced(str(error)) from error
+        except ProducerEnded as error:
+            raise SinkRejected(str(error)) from error
+
+    def _published(self, output: Output, check: Callable[[], None]) -> ProducerState:
+        batch = encoded(events_of(output.table))
+        if batch.decoded_bytes > self._batch_bytes_max:
+            raise SinkRejected(
+                f"the output of {output.events} events takes {batch.decoded_bytes} bytes, and one append takes at most"
+                f" {self._batch_bytes_max}: lower the pipeline's events_max or bytes_max, or raise the log's batch_bytes_max"
+            )
+        marker = Marker(
+            lease=self._producer.lease,
+            generation=self._producer.generation,
+            level=self._producer.level,
+            start=output.start,
+            to=output.to,
+            count=batch.events,
+        )
+        first = self._settled(batch, marker, check)
+        return replace(
+            self._state, number=number_after(self._state.number, batch.events), tail=first + batch.events - 1
+        )
+
+    def _settled(self, batch: Encoded, marker: Marker, check: Callable[[], None]) -> int:
+        """Send until it is known to be stored: an uncertain commit is settled by the same bytes under the same numbers."""
+        number = number_after(self._state.number)
+        uncertain: LogUncertain | None = None
+        for _ in range(SENDS_MAX):
+            try:
+                return self._log.publish(self._producer, number, batch, marker, check)
+            except LogUncertain as error:
+                uncertain = error
+            except (LogUnavailable, NotTrusted) as error:
+                if uncertain is None:
+                    raise
+                raise Ambiguous(f"{uncertain}; it cannot be sent again now: {error}") from error
+        raise Ambiguous(f"{uncertain}, {SENDS_MAX} times") from uncertain
+
+
+async def _on_thread(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+    """What may be tried again, an uncertain attach or end included, is SinkUnavailable."""
+    try:
+        return await asyncio.get_running_loop().run_in_executor(threads, call)
+    except LogError as error:
+        raise SinkUnavailable(str(error)) from error
+
+
+def _newest(claim: Claim, line: Line) -> str | None:
+    """The marker, or the lease where empty outputs have moved it further (R4 of docs/protocol.md)."""
+    return max(line.position, claim.continuation, key=cmp_to_key(claim.compare))
+
+
+def _refusal(outranked: Outranked, producer: Producer, state: ProducerState) -> PipelineError:
+    """Fenced, with what to claim from; but a lease whose generation was lost cannot claim its way back."""
+    if outranked.held is None:
+        return Fenced(str(outranked))
+    generation, series, level = outranked.held
+    if generation > producer.generation and (series, level) < (producer.series, producer.level):
+        return SinkRejected(
+            f"lease '{producer.lease}' is of generation {producer.generation}, and the log holds output of its generation"
+            f" {generation}: its document was deleted or restored. Reset the lease until it is of that generation or later"
+        )
+    return Fenced(str(outranked), state=replace(state, series=series, level=level).encoded())

@@ -1,0 +1,337 @@
+"""The broker: partitions of events, with its side of idempotent publishing.
+
+A batch is taken whole or not at all, from the producer that attached last and with the number that follows its last. The
+last batch, sent again, is recognised by its number and its contents, and is not stored twice.
+
+Everything here blocks, and belongs on a thread. Any number of processes may use one directory.
+Not guaranteed: a process that is stopped (not killed) inside a write keeps the partition's other writers out, each for
+`busy_timeout_s` at a time, until it goes on or is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipeline.connectors.log import line as lines
+from pipeline.connectors.log.block import Block, Encoded, decoded, digest, encoded
+from pipeline.connectors.log.errors import LogUnavailable, LogUncertain
+from pipeline.connectors.log.files import (
+    connected,
+    create,
+    damaged,
+    file_name,
+    missing,
+    partitions_in,
+    primary_code,
+    translated,
+)
+from pipeline.connectors.log.line import Line, Producer
+from pipeline.markers import Marker
+
+BLOCKS_DROPPED_MAX = 64
+"""By one append, so that a shortened retention does not stall a writer; the next appends drop the rest."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Version = tuple[int, int]
+"""Differs once another connection has written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """What a log forgets when it is appended to, in whole blocks; the newest is always kept. None: nothing."""
+
+    age_s: float | None = None
+    bytes_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The events `first <= sequence < end` can be read; those before `first` are forgotten."""
+
+    first: int
+    end: int
+    version: Version
+
+
+class Log:
+    """A directory of partitions."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        retention: Retention | None = None,
+        busy_timeout_s: float = 5.0,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.path = Path(os.path.abspath(path))
+        self._retention = retention or Retention()
+        self._busy_timeout_s = busy_timeout_s
+        self._now = now
+        self._partitions: dict[str, PartitionLog] = {}
+        self._lock = threading.Lock()
+
+    def prepare(self) -> None:
+        """Make the directory."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LogUnavailable(f"log '{self.path}' cannot be created ({error.strerror}): check its path") from error
+
+    def partitions(self) -> list[str]:
+        """In name order; a directory that is not there has none."""
+        return partitions_in(self.path)
+
+    def partition(self, name: str, *, new: bool = False) -> PartitionLog:
+        """`new`: made unless it is there. Otherwise its use raises LogMissing until somebody has made it."""
+        if new:
+            create(self.path, name)
+        with self._lock:
+            if name not in self._partitions:
+                path = self.path / file_name(name)
+                self._partitions[name] = PartitionLog(path, name, self._retention, self._busy_timeout_s, self._now)
+            return self._partitions[name]
+
+    def close(self) -> None:
+        with self._lock:
+            for partition in self._partitions.values():
+                partition.close()
+            self._partitions.clear()
+
+
+class PartitionLog:
+    """One partition. Several threads may use it; they take turns."""
+
+    def __init__(
+        self, path: Path, name: str, retention: Retention, busy_timeout_s: float, now: Callable[[], datetime]
+    ) -> None:
+        self.path = path
+        self.name = name
+        self._retention = retention
+        self._busy_timeout_s = busy_timeout_s
+        self._now = now
+        self._lock = threading.Lock()
+        self._open: tuple[sqlite3.Connection, int] | None = None
+        self._openings = 0
+
+    # Writing
+
+    def append(self, events: pa.Table) -> int:
+        """Store a batch (BLOCK_SCHEMA) that nobody will send again. Returns the sequence of its first event."""
+        if not events.num_rows:
+            return self.extent().end
+        batch = encoded(events)
+        with self._writing() as connection:
+            return self._stored(connection, batch, batch.digest(None), None)
+
+    def attach(self, producer: Producer) -> tuple[Line, int]:
+        """Close every earlier claim of the lease. Its line, and the sequence of the event to come. Raises Outranked."""
+        with self._writing() as connection:
+            held = lines.load(connection, producer.lease)
+            line = lines.attached(held, producer)
+            if line != held:
+                lines.save(connection, line)
+            return line, _end(connection)
+
+    def publish(self, producer: Producer, number: int, batch: Encoded, marker: Marker, send: Callable[[], None]) -> int:
+        """Store a batch whose first event has the number `number`. Returns the sequence of that event in the log.
+
+        `send` is called at the last moment before the commit; where it raises, nothing has happened. The last batch, sent
+        again, is answered as it was the first time. Raises Outranked, OutOfOrder, ProducerEnded, LogUncertain.
+        """
+        text = json.dumps(marker.properties(), separators=(",", ":"))
+        checked = batch.digest(text)
+        with self._writing() as connection:
+            line = lines.admitted(lines.load(connection, producer.lease), producer)
+            first = line.repeated(number, checked)
+            if first is None:
+                first = _end(connection)
+                lines.save(connection, line.published(number, batch.events, first, checked, text))
+                self._stored(connection, batch, checked, text)
+                send()
+            return first
+
+    def end(self, producer: Producer, send: Callable[[], None]) -> None:
+        """Take nothing more from this lease in this generation. `send`, as in `publish`. Raises Outranked."""
+        with self._writing() as connection:
+            line = lines.admitted(lines.load(connection, producer.lease), producer)
+            lines.save(connection, line.closed())
+            send()
+
+    def _stored(self, connection: sqlite3.Connection, batch: Encoded, checked: bytes, marker: str | None) -> int:
+        ((first, enqueued, kept),) = connection.execute("SELECT next, enqueued, bytes FROM log").fetchall()
+        now = max(_microseconds(self._now()), enqueued)  # clocks go back, time in a log does not
+        connection.execute(
+            "INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (first, batch.events, now, batch.decoded_bytes, checked, marker, batch.body),
+        )
+        kept += len(batch.body)
+        kept -= self._forgotten(connection, first, now, kept)
+        connection.execute("UPDATE log SET next = ?, enqueued = ?, bytes = ?", (first + batch.events, now, kept))
+        return int(first)
+
+    def _forgotten(self, connection: sqlite3.Connection, newest: int, now: int, kept: int) -> int:
+        """Drop the blocks that retention gives up. Returns the bytes they took."""
+        if self._retention == Retention():
+            return 0
+        oldest = connection.execute(
+            "SELECT first, enqueued, length(body) FROM blocks WHERE first < ? ORDER BY first LIMIT ?",
+            (newest, BLOCKS_DROPPED_MAX),
+        ).fetchall()
+        dropped, last = 0, -1
+        for first, enqueued, size in oldest:
+            if not self._is_given_up(now - enqueued, kept - dropped):
+                break
+            dropped, last = dropped + size, first
+        connection.execute("DELETE FROM blocks WHERE first <= ?", (last,))
+        return dropped
+
+    def _is_given_up(self, age: int, kept: int) -> bool:
+        age_s, bytes_max = self._retention.age_s, self._retention.bytes_max
+        return (age_s is not None and age > age_s * 1_000_000) or (bytes_max is not None and kept > bytes_max)
+
+    # Reading
+
+    def extent(self) -> Extent:
+        with self._reading() as connection:
+            return self._extent(connection)
+
+    def version(self) -> Version:
+        with self._reading() as connection:
+            return self._version(connection)
+
+    def first_at(self, time: datetime) -> int:
+        """The sequence of the first event enqueued at or after `time`; of the event to come where there is none."""
+        with self._reading() as connection:
+            ((first,),) = connection.execute(
+                "SELECT min(first) FROM blocks WHERE enqueued >= ?", (_microseconds(time),)
+            ).fetchall()
+            return _end(connection) if first is None else int(first)
+
+    def read(self, start: int, *, events_max: int, bytes_max: int) -> tuple[Extent, list[Block]]:
+        """Blocks from the one that holds the sequence `start` on: one where there is any, and more within the limits.
+
+        The extent is that of the same moment; where `start` lies outside of it, there are no blocks.
+        """
+        with self._reading() as connection, _snapshot(connection):
+            extent = self._extent(connection)
+            rows = []
+            if extent.first <= start < extent.end:
+                rows = connection.execute(
+                    "SELECT first, enqueued, marker, digest, body FROM blocks WHERE first BETWEEN ? AND ? ORDER BY first",
+                    _fitting(connection, start, events_max, bytes_max),
+                ).fetchall()
+        return extent, [self._block(*row) for row in rows]
+
+    def _block(self, first: int, enqueued: int, marker: str | None, checked: bytes, body: bytes) -> Block:
+        if digest(body, marker) != checked:
+            raise damaged(self.path, f"the block at {first} is not what was written")
+        with translated(self.path):
+            return Block(first, enqueued, marker, decoded(body))
+
+    def _extent(self, connection: sqlite3.Connection) -> Extent:
+        version = self._version(connection)  # before the look, so that a change behind it is seen as one
+        ((first, end),) = connection.execute("SELECT (SELECT min(first) FROM blocks), next FROM log").fetchall()
+        return Extent(end if first is None else first, end, version)
+
+    def _version(self, connection: sqlite3.Connection) -> Version:
+        ((version,),) = connection.execute("PRAGMA data_version").fetchall()
+        return self._openings, version
+
+    # The file
+
+    def close(self) -> None:
+        with self._lock:
+            self._let_go()
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, translated(self.path):
+            yield self._connection()
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction. No stop point inside: nothing here awaits, and a caller's `send` only looks."""
+        with self._reading() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                self._commit(connection)
+            except BaseException:
+                if connection.in_transaction:
+                    with suppress(sqlite3.Error):  # the first error is the one to tell
+                        connection.execute("ROLLBACK")
+                raise
+
+    def _commit(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if primary_code(error) == sqlite3.SQLITE_IOERR:
+                # What reached the disk may be found there after a crash, though nobody sees it now.
+                raise LogUncertain(f"log file '{self.path}': the commit failed ({error})") from error
+            raise
+
+    def _connection(self) -> sqlite3.Connection:
+        """Made again where the file is no longer the one that was opened: what is written to a deleted file is lost."""
+        try:
+            inode = os.stat(self.path).st_ino
+        except OSError as error:
+            self._let_go()
+            raise missing(self.path, self.name, error) from error
+        if self._open is None or self._open[1] != inode:
+            self._let_go()
+            self._open = connected(self.path, self.name, self._busy_timeout_s), inode
+            self._openings += 1
+        return self._open[0]
+
+    def _let_go(self) -> None:
+        if self._open is not None:
+            self._open[0].close()
+            self._open = None
+
+
+@contextmanager
+def _snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def _end(connection: sqlite3.Connection) -> int:
+    ((end,),) = connection.execute("SELECT next FROM log").fetchall()
+    return int(end)
+
+
+def _fitting(connection: sqlite3.Connection, start: int, events_max: int, bytes_max: int) -> tuple[int, int]:
+    """The first sequences of the first and the last block to read from `start` on."""
+    headers = connection.execute(
+        "SELECT first, events, bytes FROM blocks WHERE first >= (SELECT max(first) FROM blocks WHERE first <= ?) ORDER BY first",
+        (start,),
+    )
+    first, events, size = headers.fetchone()
+    last = first
+    for at, more, larger in headers:
+        events, size = events + more, size + larger
+        if events > events_max or size > bytes_max:
+            break
+        last = at
+    headers.close()
+    return first, last
+
+
+def _microseconds(time: datetime) -> int:
+    return (time - _EPOCH) // timedelta(microseconds=1)

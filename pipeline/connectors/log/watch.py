@@ -1,0 +1,57 @@
+"""One thread that looks at everything that is waited for, and wakes whoever waits for what has changed.
+
+A look costs microseconds and holds nothing, so a hundred idle partitions cost less than one busy one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+
+class Watch:
+    """`changed` may be awaited on any event loop; the looking is done on the watch's own thread."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
+        self._news = threading.Condition()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    async def changed(self, has_changed: Callable[[], bool]) -> None:
+        """Returns within `interval_s` after `has_changed` is true. It is called on the watch's thread and must not raise."""
+        future = asyncio.get_running_loop().create_future()
+        with self._news:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="log-watch", daemon=True)
+                self._thread.start()
+            self._waiting[future] = has_changed
+            self._news.notify()
+        try:
+            await future
+        finally:
+            with self._news:
+                self._waiting.pop(future, None)
+
+    def close(self) -> None:
+        self._closed.set()
+        with self._news:
+            self._news.notify()
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._interval_s):
+            with self._news:
+                self._news.wait_for(lambda: self._waiting or self._closed.is_set())
+                waiting = list(self._waiting.items())
+            for future, has_changed in waiting:
+                if has_changed():
+                    with suppress(RuntimeError):  # its loop was closed, and nobody waits any more
+                        future.get_loop().call_soon_threadsafe(_wake, future)
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

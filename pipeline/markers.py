@@ -1,0 +1,105 @@
+"""Protocol F's marker: what a published batch says about itself, so that its broker can be asked how far a lease has come.
+
+A marker is a handful of properties under the reserved prefix `leasehold-`. A broker that keeps nothing but events carries
+one on every event, with the event's index, and the position is found by reading its tail; a broker that keeps batches may
+carry one per batch (docs/protocol.md, (b)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+PREFIX = "leasehold-"
+INTEGER_DIGITS_MAX = 19
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """One atomic batch of one lease. It covers the positions behind `start` up to `to` with `count` events."""
+
+    lease: str
+    generation: int
+    level: int
+    start: str | None
+    to: str
+    count: int
+
+    def properties(self) -> dict[str, str]:
+        """What every event of the batch bears, but for its index."""
+        named = {
+            "lease": self.lease,
+            "generation": str(self.generation),
+            "level": str(self.level),
+            "from": self.start,
+            "to": self.to,
+            "count": str(self.count),
+        }
+        return {PREFIX + name: value for name, value in named.items() if value is not None}
+
+    def properties_at(self, index: int) -> dict[str, str]:
+        """What the event number `index` (from 0) of the batch bears."""
+        assert 0 <= index < self.count, "a marker counts the events of its batch"
+        return {**self.properties(), PREFIX + "index": str(index)}
+
+
+def lease_of(pipeline: str, partition: str) -> str:
+    """The name of a lease in its markers. No two leases share one, whatever characters they hold."""
+    return f"{quote(pipeline, safe='')}/{quote(partition, safe='')}"
+
+
+def marker_in(properties: Mapping[str, str]) -> Marker | None:
+    """The marker that properties hold, or None where they hold none that is whole."""
+    lease, to = properties.get(PREFIX + "lease"), properties.get(PREFIX + "to")
+    generation, level, count = (_integer(properties, name) for name in ("generation", "level", "count"))
+    if lease is None or to is None or generation is None or level is None or not count:
+        return None
+    start = properties.get(PREFIX + "from")
+    return Marker(lease=lease, generation=generation, level=level, start=start, to=to, count=count)
+
+
+def newest_complete(tail: Iterable[Mapping[str, str]], lease: str, generation: int) -> Marker | None:
+    """The newest marker of a lease in the properties of its broker's last events, in their order.
+
+    A batch counts only once all of its events are there, from the first to the last: what the tail cut off, or what is
+    still on its way, does not. Events of others may lie between.
+    """
+    newest: Marker | None = None
+    counting: Marker | None = None
+    seen = 0
+    for properties in tail:
+        marker, index = marker_in(properties), _integer(properties, "index")
+        if marker is None or (marker.lease, marker.generation) != (lease, generation):
+            continue
+        if index == 0:
+            counting, seen = marker, 0
+        if marker != counting or index != seen:
+            counting = None
+            continue
+        seen += 1
+        if seen == marker.count:
+            newest = marker
+    return newest
+
+
+def without_markers(properties: pa.MapArray) -> pa.MapArray:
+    """Users' properties alone: what is published again bears the marker of its own batch, not those of its sources."""
+    keep = pc.invert(pc.starts_with(properties.keys, PREFIX))
+    if pc.all(keep).as_py() is not False:
+        return properties
+    kept_before = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(keep.cast(pa.int32()))])
+    return pa.MapArray.from_arrays(
+        kept_before.take(properties.offsets),
+        properties.keys.filter(keep),
+        properties.items.filter(keep),
+        mask=properties.is_null(),
+    )
+
+
+def _integer(properties: Mapping[str, str], name: str) -> int | None:
+    text = properties.get(PREFIX + name, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= INTEGER_DIGITS_MAX else None

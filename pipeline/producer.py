@@ -1,0 +1,96 @@
+"""Idempotent publishing, the producer's side: who sends, and which numbers its events bear. Pure.
+
+A broker knows a producer by its group (int64) and its owner level (int16); a higher level closes the lower ones and starts
+a new line of sequence numbers (int32, one per event, 0 following the largest). What a lease keeps of that crosses its
+document as a compact JSON text, the sink state (docs/protocol.md, (b)).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields, replace
+
+from pipeline.errors import SinkRejected
+
+LEVEL_MAX = 2**15 - 2
+"""The last level that is ever claimed. The one above it is left for closing a used-up group: it outranks all its owners."""
+NUMBER_MAX = 2**31 - 1
+STATE_BYTES_MAX = 1024
+
+_BOUNDS = {
+    "group": (0, 2**63 - 1),
+    "series": (0, 2**31 - 1),
+    "level": (0, LEVEL_MAX),
+    "number": (0, NUMBER_MAX),
+    "tail": (-1, 2**63 - 1),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerState:
+    """The producer of one lease.
+
+    group: the producer group last attached, None before the first time. series: how many groups were used up before.
+    level: owner level of the present claim, 0 before the first. number: of the last event published, 0 for none.
+    tail: the broker's sequence of the last event that is settled together with the lease's position, -1 for none; markers
+    that are news lie behind it.
+    """
+
+    group: int | None = None
+    series: int = 0
+    level: int = 0
+    number: int = 0
+    tail: int = -1
+
+    def claimed(self) -> ProducerState:
+        """The next claim: one level up; a group whose levels are used up is followed by the next one."""
+        if self.level < LEVEL_MAX:
+            return replace(self, level=self.level + 1, number=0)
+        return replace(self, series=self.series + 1, level=1, number=0)
+
+    def encoded(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+
+def claimed(state: str) -> str:
+    """`Sink.claimed` of every sink that publishes idempotently. Raises SinkRejected."""
+    return decoded(state).claimed().encoded()
+
+
+def decoded(state: str) -> ProducerState:
+    """The state that a lease document holds, "" being a new lease's. Anyone may have written it. Raises SinkRejected."""
+    if not state:
+        return ProducerState()
+    if len(state) > STATE_BYTES_MAX:
+        raise _refusal("is too long")
+    try:
+        values = json.loads(state)
+    except (ValueError, RecursionError):
+        raise _refusal("is not JSON") from None
+    if not isinstance(values, dict) or set(values) != {field.name for field in fields(ProducerState)}:
+        raise _refusal("does not hold exactly group, series, level, number and tail")
+    for name, (least, most) in _BOUNDS.items():
+        value = values[name]
+        if value is None and name == "group":
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise _refusal(f"has a {name} that is not a number from {least} to {most}")
+    return ProducerState(**values)
+
+
+def group_of(pipeline: str, partition: str, generation: int, series: int) -> int:
+    """The producer group of a lease: 63 bits that are the same in every process and version."""
+    name = json.dumps([pipeline, partition, generation, series])
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def number_after(number: int, events: int = 1) -> int:
+    """The sequence number so many events further on."""
+    return (number + events) & NUMBER_MAX
+
+
+def _refusal(why: str) -> SinkRejected:
+    return SinkRejected(
+        f"the sink state of the lease {why}: set the document's sinkState to an empty text; the destination knows its position"
+    )
