@@ -65,7 +65,7 @@ class SqliteStore:
         await self._run(lambda connection: _deleted(connection, id, etag), is_write=True)
 
     async def close(self) -> None:
-        """Lets the call under way end first, which takes `busy_timeout_s` at most."""
+        """Lets the calls under way end first, each within `busy_timeout_s`."""
         closing = self._thread.submit(self._disconnect)
         self._thread.shutdown(wait=False)
         await asyncio.shield(asyncio.wrap_future(closing))
@@ -168,9 +168,8 @@ def _mismatch(connection: sqlite3.Connection, id: str) -> StoreConflict:
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    connection.text_factory = lambda raw: raw.decode(
-        "utf-8", "backslashreplace"
-    )  # one bad row must not hide the others
+    # Bytes that are no text make no JSON either, and one bad row must not hide the others.
+    connection.text_factory = lambda raw: raw.decode("utf-8", "backslashreplace")
     _switch_to_wal(connection)
     connection.execute("PRAGMA synchronous = FULL")  # or a power loss would move epochs back
     if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'lease_documents'").fetchone() is None:

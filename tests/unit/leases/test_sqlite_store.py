@@ -131,7 +131,9 @@ async def test_a_lock_held_by_another_is_unavailable_and_reads_go_on(store: Sqli
             with pytest.raises(StoreUnavailable, match=r"leases\.db' was locked for more than 0\.2 s"):
                 await write
         assert (await store.read(COUNTER)).body == "0"
-        assert len(await store.list("")) == 1
+        late = SqliteStore(path)
+        assert len(await late.list("")) == 1
+        await late.close()
     await store.replace(COUNTER, "1", etag)
 
 
