@@ -1,6 +1,6 @@
 """The HTTP face of a running host: what it knows of the whole group, read only.
 
-    app = create_app(view, metrics, log)            to be served by service.server
+    app = create_app(view)            # of a process with a host; service.server serves it
 
 Every answer under /api comes from the lease container (through service.view), so it does not matter which host is asked.
 Errors are problem+json (RFC 9457). There is no access control yet: the server listens on loopback only.
@@ -20,7 +20,6 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from structlog.typing import FilteringBoundLogger as Log
 
 from leases.errors import StoreError
 from service import schemas
@@ -41,8 +40,8 @@ HEADERS = (
 )
 
 
-def create_app(view: View, metrics: Metrics, log: Log) -> FastAPI:
-    """log: where faults of our own go, with their traceback; clients see a sentence."""
+def create_app(view: View) -> FastAPI:
+    assert view.host is not None, "the API is the face of a host"
     app = FastAPI(
         title="Leasehold",
         version=version("leasehold"),
@@ -51,7 +50,7 @@ def create_app(view: View, metrics: Metrics, log: Log) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.include_router(_health(view, metrics))
+    app.include_router(_health(view, Metrics(view.host)))
     app.include_router(_group(view))
 
     @app.get("/docs", include_in_schema=False)
@@ -61,7 +60,7 @@ def create_app(view: View, metrics: Metrics, log: Log) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(RequestValidationError, _request_problem)
     app.add_exception_handler(StoreError, _store_problem)
-    app.add_middleware(Guard, log=log)
+    app.add_middleware(Guard)
     return app
 
 
@@ -202,9 +201,9 @@ def _group(view: View) -> APIRouter:
     @router.get("/lag", responses={404: NOT_FOUND})
     async def lag(wanted: Annotated[PipelineFilter, Query()]) -> schemas.LagReport:
         """How many events the group is behind. KEDA's metrics-api scaler reads it with `valueLocation: lag`."""
+        _known(view, wanted.pipeline)
         whole = await view.lag()
-        asked = [_known(view, wanted.pipeline)] if wanted.pipeline is not None else list(view.pipelines)
-        lags = {name: whole.of(name) for name in asked}
+        lags = {name: whole.of(name) for name in view.pipelines if wanted.pipeline in (None, name)}
         partitions = [partition for lag in lags.values() for partition in lag.partitions]
         if partitions and all(partition.events is None for partition in partitions):
             raise HTTPException(  # a 0 here would scale the group down while nobody knows what waits
@@ -223,12 +222,11 @@ def _group(view: View) -> APIRouter:
     return router
 
 
-def _known(view: View, pipeline: str | None) -> str | None:
+def _known(view: View, pipeline: str | None) -> None:
     """A misspelt pipeline is no empty one. Raises HTTPException."""
     if pipeline is not None and pipeline not in view.pipelines:
         names = ", ".join(sorted(view.pipelines)) or "none"
         raise HTTPException(HTTPStatus.NOT_FOUND, f"there is no pipeline {_shown(pipeline)}; there are: {names}")
-    return pipeline
 
 
 def _etag(status: LeaseStatus) -> str:
@@ -288,9 +286,8 @@ def _shown(text: str) -> str:
 class Guard:
     """Around everything: headers on every answer, a sentence instead of a traceback, and HEAD wherever there is GET."""
 
-    def __init__(self, app: ASGIApp, log: Log) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._log = log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_answered = False
@@ -305,9 +302,8 @@ class Guard:
         asked = {**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope  # the server drops the body
         try:
             await self._app(asked, receive, guarded)
-        except Exception as error:
-            if is_answered:
-                raise
-            self._log.error("request failed", path=scope.get("path"), exc_info=error)
-            problem = _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault of this host; its log tells more")
-            await problem(scope, receive, guarded)
+        except Exception:
+            if not is_answered:
+                problem = _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault of this host: its log tells more")
+                await problem(scope, receive, guarded)
+            raise  # into the server's log

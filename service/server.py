@@ -1,7 +1,7 @@
 """Serves the API inside the running event loop, and stops with it.
 
-    async with serve(create_app(view, ...), host="127.0.0.1", port=8080, log=log) as port:
-        ...                                     # requests are answered meanwhile; port 0 takes a free one
+    async with serve(create_app(view), host="127.0.0.1", port=8080, log=log) as port:
+        ...                                  # requests are answered meanwhile; port 0 takes a free one
 
 Leaving the block, by cancellation too, ends within about a second: nothing new is accepted, answers in progress may finish.
 Signals stay with the caller.
@@ -47,10 +47,8 @@ async def serve(app: App, *, host: str, port: int, log: Log) -> AsyncIterator[in
             )
         )
         serving = asyncio.create_task(server.serve([listener]), name="api")
-        bound: int = listener.getsockname()[1]
         try:
-            log.info("serving the API", url=f"http://{_shown(host, bound)}")
-            yield bound
+            yield listener.getsockname()[1]
         finally:
             server.should_exit = True
             await serving
@@ -89,7 +87,7 @@ def _shown(host: str, port: int) -> str:
 
 @contextmanager
 def _forwarded(log: Log) -> Iterator[None]:
-    """uvicorn's own messages go to our log: what clients send that is no HTTP is nobody's alarm, the rest may be one."""
+    """uvicorn's messages go to our log: faults with their traceback; what clients send that is no HTTP is nobody's alarm."""
     messages, handler = logging.getLogger("uvicorn.error"), _Forward(log)
     propagate, messages.propagate = messages.propagate, False
     messages.addHandler(handler)
@@ -106,5 +104,5 @@ class _Forward(logging.Handler):
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        level = self._log.warning if record.levelno >= logging.ERROR else self._log.debug
-        level("http server", what=record.getMessage())
+        level = self._log.error if record.levelno >= logging.ERROR else self._log.debug
+        level("http server", what=record.getMessage(), **({"exc_info": record.exc_info} if record.exc_info else {}))

@@ -90,7 +90,7 @@ class View:
         self._keeper = keeper
         self._clock = clock
         self._now = now
-        self._host = host
+        self.host = host
         self._patience = patience
         self._feeds = {name: pipeline.feed for name, pipeline in self.pipelines.items()}
         self._group = Shared(self._read_group, clock)
@@ -114,7 +114,7 @@ class View:
         return await looked(scan.leases, self._feeds, failures, patience=self._patience)
 
     def health(self) -> Health:
-        host, reasons = self._host, []
+        host, reasons = self.host, []
         if host is None:
             reasons.append("no host runs in this process")
         elif host.is_draining:
@@ -137,7 +137,7 @@ class View:
             except InvalidDocument as error:
                 problems.append(str(error))
         scan = await self._keeper.scan(self.pipelines)
-        host = self._host
+        host = self.host
         return group_of(
             scan,
             records,
