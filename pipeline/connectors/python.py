@@ -118,7 +118,7 @@ def load(path: str) -> Callable[[], Handler]:
         raise SinkRejected(f"sink handler {error}") from error
     if not callable(factory):
         raise SinkRejected(
-            f"sink handler '{path}' is a {type(factory).__name__}: name a function or class that makes one"
+            f"sink handler '{path}' is of type {type(factory).__name__}: name a function or class that makes a handler"
         )
     return cast(Callable[[], Handler], factory)
 
