@@ -1,0 +1,142 @@
+"""Logs: events with fields, and every line says when, how grave, and on which host.
+
+    configure(settings.log, host)
+    logger().info("lease acquired", pipeline="transform", partition="0", epoch=4)
+
+Standard-library logging comes out in the same form: this project's at the level that is set, everybody else's from warning on.
+What looks like a password is masked on the way out, and nothing in a value can begin a line of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from logging.handlers import WatchedFileHandler
+from typing import cast
+
+import structlog
+from structlog.stdlib import ExtraAdder, ProcessorFormatter
+from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
+
+from service.config import ConfigurationError
+from service.redaction import MASK, names_a_secret, redacted
+from service.settings import LogSettings
+
+PACKAGES = ("leases", "pipeline", "service")
+
+_OURS = "leasehold"
+_BARE = re.compile(r"""[^\s"'=\\]+""")
+
+
+def logger() -> FilteringBoundLogger:
+    """Where the service logs. Fields go by name; `exc_info=True` adds the traceback of the exception in hand."""
+    return cast(FilteringBoundLogger, structlog.get_logger("service"))
+
+
+def configure(log: LogSettings, host: str) -> None:
+    """From now on, for the whole process. Raises ConfigurationError where the file cannot be opened."""
+    handler = _handler(log)
+    render = _as_json if log.format == "json" else _as_text
+    handler.setFormatter(
+        ProcessorFormatter(
+            foreign_pre_chain=[ExtraAdder()],
+            processors=[structlog.processors.format_exc_info, _Stamped(host), render],
+            use_get_message=True,
+        )
+    )
+    _install(handler, logging.getLevelNamesMapping()[log.level.upper()])
+
+
+def _handler(log: LogSettings) -> logging.Handler:
+    if log.file is None:
+        return logging.StreamHandler(sys.stderr)
+    try:
+        return WatchedFileHandler(log.file, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigurationError(
+            "configuration",
+            [f"log.file is '{log.file}', and cannot be opened ({reason}): name a file that this user may write"],
+        ) from None
+
+
+def _install(handler: logging.Handler, level: int) -> None:
+    root = logging.getLogger()
+    for earlier in [each for each in root.handlers if each.name == _OURS]:
+        root.removeHandler(earlier)
+        earlier.close()
+    handler.name = _OURS
+    root.addHandler(handler)
+    root.setLevel(max(level, logging.WARNING))
+    for package in PACKAGES:
+        logging.getLogger(package).setLevel(level)
+    logging.captureWarnings(True)
+    structlog.configure(
+        processors=[ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+
+
+class _Stamped:
+    """The fields in plain values, without secrets, behind those that every line has."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+
+    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        record: logging.LogRecord = event.pop("_record")
+        is_ours = event.pop("_from_structlog")
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        stamp = {
+            "time": time,
+            "level": record.levelname.lower(),
+            "host": self._host,
+            "event": _plain(event.pop("event")),
+        }
+        if not is_ours:
+            stamp["logger"] = record.name
+        fields = {name: MASK if names_a_secret(name) else _plain(value) for name, value in event.items()}
+        return stamp | {f"{name}_" if name in stamp else name: value for name, value in fields.items()}
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): MASK if names_a_secret(str(name)) else _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each) for each in value]
+    text = str(value) or type(value).__name__ if isinstance(value, BaseException) else str(value)
+    return redacted(text).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _as_json(logger: WrappedLogger, method: str, event: EventDict) -> str:
+    return json.dumps(event, ensure_ascii=False)
+
+
+def _as_text(logger: WrappedLogger, method: str, event: EventDict) -> str:
+    prefix = f"{event.pop('time')} {event.pop('level'):<7} {event.pop('host')}"
+    what, exception = str(event.pop("event")), str(event.pop("exception", ""))
+    fields = "".join(f" {name}={_value(value)}" for name, value in event.items())
+    lines = [f"{prefix} {_printable(what)}{fields}"]
+    return "\n".join(lines + [f"{prefix} | {_printable(line)}" for line in exception.splitlines()])
+
+
+def _value(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if _BARE.fullmatch(text) and text.isprintable() else _quoted(text)
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=not text.isprintable())
