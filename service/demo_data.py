@@ -1,0 +1,223 @@
+"""The bank's transactions: made up, or read from a user's CSV; dealt out to files; and what the balances have to be.
+
+Plain Python throughout, and nothing shared with the pipeline: `expected_balances` is what the demo is checked against.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, Inexact, localcontext
+from pathlib import Path
+from typing import Literal, NoReturn, cast
+
+from service.errors import ServiceError
+
+Kind = Literal["deposit", "withdrawal"]
+COLUMNS = ("transaction_id", "account", "kind", "amount", "occurred_at")
+FILES = 4
+
+_NAMES = ("Ada", "Björn", "Chioma", "Dmitri", "Élodie", "Farid", "Grace", "Hiro", "Ines", "Jan")
+_OPENING = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
+_AMOUNT = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,2})?", re.ASCII)
+
+
+class InvalidTransactions(ServiceError):
+    """Transactions that cannot be used, or a directory that holds others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """amount: above or equal to 0, with exactly two decimals, as text: a decimal that nobody has rounded yet."""
+
+    transaction_id: str
+    account: str
+    kind: Kind
+    amount: str
+    occurred_at: str
+
+
+def generated(count: int = 1000, customers: int = 5, seed: int = 2020) -> list[Transaction]:
+    """The same ones for the same arguments, with every Python: `random()` alone is promised never to change."""
+    rng = random.Random(seed)  # noqa: S311  # play money
+    now = _OPENING
+    made = []
+    for number in range(1, count + 1):
+        now += timedelta(seconds=1 + int(rng.random() * 300))
+        is_deposit = rng.random() < 0.6
+        cents = 1 + int(rng.random() * (500_000 if is_deposit else 300_000))
+        made.append(
+            Transaction(
+                transaction_id=f"t{number:06}",
+                account=_account(int(rng.random() * customers)),
+                kind="deposit" if is_deposit else "withdrawal",
+                amount=f"{cents // 100}.{cents % 100:02}",
+                occurred_at=now.isoformat().replace("+00:00", "Z"),
+            )
+        )
+    return made
+
+
+def _account(number: int) -> str:
+    rounds, index = divmod(number, len(_NAMES))
+    return _NAMES[index] + (f" {rounds + 1}" if rounds else "")
+
+
+def expected_balances(rows: Iterable[Transaction]) -> dict[str, Decimal]:
+    """Deposits minus withdrawals of each account, exactly."""
+    balances: defaultdict[str, Decimal] = defaultdict(lambda: Decimal("0.00"))
+    with localcontext(prec=100) as context:
+        context.traps[Inexact] = True
+        for row in rows:
+            amount = Decimal(row.amount)
+            balances[row.account] += amount if row.kind == "deposit" else -amount
+    return dict(balances)
+
+
+def expected_events(rows: Iterable[Transaction]) -> dict[str, int]:
+    """How many transactions each account has."""
+    return dict(Counter(row.account for row in rows))
+
+
+# Reading a user's file
+
+
+def read(path: Path) -> list[Transaction]:
+    """CSV with the columns COLUMNS in any order; others are left out. Raises InvalidTransactions, which names line and column."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise InvalidTransactions(f"'{path}' cannot be read ({(error.strerror or str(error)).lower()})") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise InvalidTransactions(f"'{path}', line {line}: this is not UTF-8: save the file as UTF-8") from None
+    return list(_Reader(path).rows(text))
+
+
+class _Reader:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._line = 1
+        self._seen: dict[str, int] = {}
+
+    def rows(self, text: str) -> Iterator[Transaction]:
+        records = csv.reader(io.StringIO(text, newline=""), strict=True)
+        try:
+            header = next(records, [])
+            if missing := [name for name in COLUMNS if name not in header]:
+                self._refuse(f"the header lacks {', '.join(missing)}: it has to name {','.join(COLUMNS)}")
+            while True:
+                self._line = records.line_num + 1
+                if (record := next(records, None)) is None:
+                    return
+                if record:
+                    yield self._row(header, record)
+        except csv.Error as error:
+            self._refuse(f"this is not CSV: {error}")
+
+    def _row(self, header: list[str], record: list[str]) -> Transaction:
+        if len(record) != len(header):
+            self._refuse(f"{len(record)} fields, and the header has {len(header)}")
+        values = dict(zip(header, record, strict=True))
+        for name in COLUMNS:
+            self._check(name, values[name])
+        first = self._seen.setdefault(values["transaction_id"], self._line)
+        if first != self._line:
+            self._refuse(f"column transaction_id: '{values['transaction_id']}' is in line {first} already")
+        return Transaction(
+            transaction_id=values["transaction_id"],
+            account=values["account"],
+            kind=cast(Kind, values["kind"]),
+            amount=f"{Decimal(values['amount']):.2f}",
+            occurred_at=values["occurred_at"],
+        )
+
+    def _check(self, name: str, value: str) -> None:
+        if not value:
+            self._refuse(f"column {name}: it is empty")
+        if "\0" in value:
+            self._refuse(f"column {name}: it holds a NUL character, which PostgreSQL cannot keep")
+        if name == "kind" and value not in ("deposit", "withdrawal"):
+            self._refuse(f"column kind: {value!r} has to be deposit or withdrawal")
+        if name == "amount" and not _AMOUNT.fullmatch(value):
+            self._refuse(f"column amount: {value!r} has to be digits, at most 18, with at most 2 decimals, like 120.50")
+        if name == "occurred_at" and not _is_time(value):
+            self._refuse(f"column occurred_at: {value!r} has to be a time like 2026-01-31T12:00:00Z")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise InvalidTransactions(f"'{self._path}', line {self._line}: {what}")
+
+
+def _is_time(value: str) -> bool:
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        return False
+    return True
+
+
+# Writing the files that the pipeline reads
+
+
+def write(rows: Sequence[Transaction], directory: Path, files: int = FILES) -> list[Path]:
+    """transactions-1.csv, ...: rows are dealt out one by one, so that the files are of one length.
+
+    What is there already stays untouched, as a feed may have read it. Raises InvalidTransactions where the directory holds other
+    transactions than these, and writes nothing then.
+    """
+    wanted = {directory / f"transactions-{n}.csv": _csv(rows[n - 1 :: files]) for n in range(1, files + 1)}
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for path in sorted(set(directory.glob("transactions-*.csv")) - set(wanted)):
+            _refuse_other(path)
+        missing = [path for path, content in wanted.items() if not _holds(path, content)]
+        for path in missing:
+            _write(path, wanted[path])
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InvalidTransactions(
+            f"'{error.filename or directory}' cannot be written ({reason}): use another directory"
+        ) from None
+    return list(wanted)
+
+
+def _csv(rows: Iterable[Transaction]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows([getattr(row, name) for name in COLUMNS] for row in rows)
+    return text.getvalue().encode()
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    """False where there is no such file. Raises InvalidTransactions where it is another one."""
+    try:
+        found = path.read_bytes()
+    except FileNotFoundError:
+        return False
+    if found != content:
+        _refuse_other(path)
+    return True
+
+
+def _refuse_other(path: Path) -> NoReturn:
+    raise InvalidTransactions(
+        f"'{path}' holds other transactions than these: use an empty directory, or the ones it was made with"
+    )
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all, and under a name that no feed looks for until it is whole."""
+    unfinished = path.with_suffix(".unfinished")
+    with unfinished.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
