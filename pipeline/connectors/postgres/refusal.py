@@ -1,0 +1,74 @@
+"""What a server's or a connection's error means for the batch: not applied and worth another try, refused, or unknown. Pure."""
+
+from __future__ import annotations
+
+import psycopg
+
+from pipeline.connectors.postgres.sql import GUARD
+from pipeline.errors import Ambiguous, SinkError, SinkRejected, SinkUnavailable
+
+_COLLISIONS = ("40001", "40P01")
+_PASSING = (
+    *("08", "40", "53", "57", "58"),  # connection, rollback, resources (disk full, too many clients), operator, system
+    *("55P03", "25006"),  # a lock was not to be had in time; a standby, or a primary that was just demoted
+)
+_SETTINGS_ARE_WRONG = (
+    "password authentication failed",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    "does not exist",
+    "permission denied",
+    "certificate",
+    "server does not support SSL",
+    "is not permitted to log in",
+)
+"""A refused connection comes without SQLSTATE, as text only."""
+
+_REMEDIES = {
+    "23": "mend the transform or the merge so that the table takes the output, or change the table",
+    "22": "mend the transform or the merge so that the table takes the output, or change the table",
+    "42501": "grant the role what it lacks (and leave out a `setup` that somebody else runs)",
+    "42": "mend the SQL, or create what it names",
+}
+
+
+def is_guard(error: psycopg.Error) -> bool:
+    """The position could not be moved: the row is not as this claim left it."""
+    return error.sqlstate == "22P02" and GUARD in (error.diag.message_primary or "")
+
+
+def is_collision(error: psycopg.Error) -> bool:
+    """Deadlock or serialization failure: the server chose this transaction to give way, and the next try may be lucky."""
+    return error.sqlstate in _COLLISIONS
+
+
+def refused(error: psycopg.Error, address: str, doing: str, *, is_lost: bool, is_sent: bool) -> SinkError:
+    """is_lost: the connection is gone. is_sent: the server may have had everything it needs to commit."""
+    said = f"PostgreSQL {address}: {doing}"
+    if is_lost:
+        if is_sent:
+            return Ambiguous(f"{said} was sent and the connection lost before the answer: {_words(error)}")
+        return SinkUnavailable(f"{said} failed, the connection was lost: {_words(error)}")
+    if (error.sqlstate or "").startswith(_PASSING):
+        return SinkUnavailable(f"{said} failed and was rolled back: {_words(error)}")
+    return SinkRejected(f"{said} was refused: {_words(error)}: {_remedy(error.sqlstate or '')}")
+
+
+def not_connected(error: psycopg.Error, address: str) -> SinkError:
+    words = _words(error)
+    if any(wrong in words for wrong in _SETTINGS_ARE_WRONG):
+        return SinkRejected(
+            f"PostgreSQL {address} refused the connection: {words}: mend `dsn`, or the server's settings"
+        )
+    return SinkUnavailable(f"PostgreSQL {address} cannot be reached: {words}")
+
+
+def _words(error: psycopg.Error) -> str:
+    if error.sqlstate is None:
+        return " ".join(str(error).split())
+    more = [text for text in (error.diag.message_detail, error.diag.message_hint) if text]
+    return " ".join([f"{error.sqlstate} {error.diag.message_primary}", *(f"({text})" for text in more)])
+
+
+def _remedy(sqlstate: str) -> str:
+    return next((remedy for prefix, remedy in _REMEDIES.items() if sqlstate.startswith(prefix)), "see the server's log")

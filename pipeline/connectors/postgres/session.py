@@ -1,0 +1,225 @@
+"""Sessions with one server: a few, shared by all writers of a sink, each thrown away when its state is in doubt."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from psycopg import AsyncConnection, AsyncCursor, Error, pq
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.sql import SQL, Literal
+
+from pipeline.connectors.postgres import refusal
+from pipeline.connectors.postgres.copy import Load
+from pipeline.connectors.postgres.sql import BEGIN, Column, Statement, loaded, staged
+from pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
+
+T = TypeVar("T")
+
+ATTEMPTS = 4
+"""Of one conversation that collided with another, or met a connection that a server's restart had cut."""
+
+VERSION_MIN = 14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """In seconds; all have to lie below the lease duration, so that what a lost owner has left behind is gone by then.
+
+    lock_s: waiting for one lock. statement_s: one statement. idle_s: silence of a client inside a transaction, and of a peer
+    that acknowledges nothing. transaction_s: one conversation with the server from its first byte to its last answer.
+    """
+
+    connect_s: float = 10
+    lock_s: float = 10
+    statement_s: float = 30
+    idle_s: float = 10
+    transaction_s: float = 45
+
+
+class Session:
+    """One connection and what it holds. `is_sent`: everything that a commit needs has been handed to the network."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+        self._columns: tuple[Column, ...] | None = None
+        self.is_fresh = True
+        self.is_sent = False
+
+    @property
+    def is_lost(self) -> bool:
+        return self._connection.closed
+
+    @property
+    def is_idle(self) -> bool:
+        return self._connection.info.transaction_status == pq.TransactionStatus.IDLE
+
+    async def execute(self, message: Statement, *, extended: bool = False) -> AsyncCursor:
+        """One message, its answers in the cursor's result sets. `extended`: the protocol that takes a single statement."""
+        return await self._connection.execute(message, binary=extended)
+
+    async def load(self, batch: Load) -> None:
+        """Begins a transaction and copies the rows into `batch`. No lock is held that anybody else could wait for."""
+        if batch.columns != self._columns:
+            await self.execute(staged(batch.columns))
+            self._columns = batch.columns
+        await self.execute(BEGIN)
+        async with self._connection.cursor().copy(loaded(batch.columns)) as copy:
+            await copy.write(batch.csv)
+
+    async def within(self, seconds: float, conversation: Awaitable[T]) -> T:
+        """Cancelled or timed out, the connection is cut and the server rolls back what it has not been told to commit.
+
+        Left to itself, the driver would first ask the server to cancel and wait for it, on a stalled network for long.
+        """
+        talk = asyncio.ensure_future(conversation)
+        try:
+            async with asyncio.timeout(seconds):
+                return await asyncio.shield(talk)
+        finally:
+            if not talk.done():
+                self._cut()
+                await asyncio.wait({talk})
+                if not talk.cancelled():
+                    talk.exception()  # retrieved: it is of the cut
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    def _cut(self) -> None:
+        if not self._connection.closed:
+            with (
+                socket.socket(fileno=os.dup(self._connection.fileno())) as line,
+                suppress(OSError),
+            ):  # perhaps cut already
+                line.shutdown(socket.SHUT_RDWR)
+
+
+class Server:
+    """Holds conversations with a server, and says in our words how they failed. `address` names it, without secrets."""
+
+    def __init__(self, dsn: str, *, connections_max: int, timeouts: Timeouts, application_name: str) -> None:
+        """Raises ValueError."""
+        self._parameters = _parameters(dsn, timeouts, application_name)
+        self._timeouts = timeouts
+        self._idle: list[Session] = []
+        self._slots = asyncio.Semaphore(connections_max)
+        self.address = _address(self._parameters)
+
+    async def talk(self, doing: str, conversation: Callable[[Session], Awaitable[T]]) -> T:
+        """`conversation` is held again, from its beginning, where it surely left nothing behind and may well succeed.
+
+        Raises SinkUnavailable, SinkRejected, Ambiguous, and what `conversation` raises.
+        """
+        for attempts_left in reversed(range(ATTEMPTS)):
+            async with self._session() as session:
+                try:
+                    return await session.within(self._timeouts.transaction_s, conversation(session))
+                except TimeoutError:
+                    words = f"PostgreSQL {self.address}: {doing} got no answer in {self._timeouts.transaction_s:g} s"
+                    raise Ambiguous(words) if session.is_sent else SinkUnavailable(words) from None
+                except Error as error:
+                    if not attempts_left or not _may_repeat(session, error):
+                        lost, sent = session.is_lost, session.is_sent
+                        raise refusal.refused(error, self.address, doing, is_lost=lost, is_sent=sent) from error
+        raise AssertionError("the last attempt returns or raises")
+
+    async def close(self) -> None:
+        while self._idle:
+            await self._idle.pop().close()
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[Session]:
+        async with self._slots:
+            session = self._idle.pop() if self._idle else await self._connected()
+            try:
+                yield session
+            finally:
+                if session.is_idle:
+                    session.is_fresh = session.is_sent = False
+                    self._idle.append(session)
+                else:
+                    if session.is_lost:
+                        await self.close()  # a restart of the server has cut the others too
+                    await session.close()
+
+    async def _connected(self) -> Session:
+        try:
+            connection = await AsyncConnection.connect(**self._parameters, autocommit=True, prepare_threshold=None)
+        except Error as error:
+            raise refusal.not_connected(error, self.address) from None
+        try:
+            if connection.info.server_version < VERSION_MIN * 10_000:
+                raise SinkRejected(f"PostgreSQL {self.address} is too old: it has to be {VERSION_MIN} or later")
+            async with asyncio.timeout(self._timeouts.connect_s):
+                await connection.execute(_settings(self._timeouts))
+        except BaseException as error:
+            await connection.close()
+            if isinstance(error, Error | TimeoutError):
+                raise SinkUnavailable(f"PostgreSQL {self.address} cannot be reached: {error}") from error
+            raise
+        return Session(connection)
+
+
+def _may_repeat(session: Session, error: Error) -> bool:
+    """A collision was rolled back; a connection that had waited for work and was dead when it came carried nothing."""
+    if session.is_lost:
+        return not session.is_sent and not session.is_fresh
+    return refusal.is_collision(error)
+
+
+def _parameters(dsn: str, timeouts: Timeouts, application_name: str) -> dict[str, Any]:
+    """What the connection is made with: ours, unless the DSN says otherwise."""
+    try:
+        given = conninfo_to_dict(dsn)
+    except Error:  # its text quotes the DSN, password and all
+        raise ValueError(
+            "`dsn` is not a PostgreSQL connection string: write postgresql://user@host:5432/database"
+        ) from None
+    idle_s = max(1, round(timeouts.idle_s))
+    return {
+        "application_name": application_name,
+        "connect_timeout": max(2, round(timeouts.connect_s)),
+        "tcp_user_timeout": idle_s * 1000,
+        "keepalives_idle": idle_s,
+        "keepalives_interval": max(1, idle_s // 3),
+        "keepalives_count": 3,
+        **given,
+        "client_encoding": "UTF8",
+    }
+
+
+def _address(parameters: Mapping[str, Any]) -> str:
+    known = {option.keyword.decode(): option.val and option.val.decode() for option in pq.Conninfo.get_defaults()}
+    named = {**{name: value for name, value in known.items() if value}, **parameters}
+    if "service" in named and "host" not in named:
+        return f"service {named['service']}"
+    host = named.get("host") or named.get("hostaddr") or "localhost"
+    return f"{host}:{named.get('port', 5432)}/{named.get('dbname') or named.get('user', '')}"
+
+
+def _settings(timeouts: Timeouts) -> Statement:
+    """Bounds at the server, for the client that died, stopped or cannot be heard. Those that a server lacks are skipped."""
+    idle_s = max(1, round(timeouts.idle_s))
+    settings = {
+        "lock_timeout": round(timeouts.lock_s * 1000),
+        "statement_timeout": round(timeouts.statement_s * 1000),
+        "idle_in_transaction_session_timeout": round(timeouts.idle_s * 1000),
+        "transaction_timeout": round(timeouts.transaction_s * 1000),
+        "client_connection_check_interval": 1000,
+        "tcp_user_timeout": idle_s * 1000,
+        "tcp_keepalives_idle": idle_s,
+        "tcp_keepalives_interval": max(1, idle_s // 3),
+        "tcp_keepalives_count": 3,
+    }
+    pairs = SQL(", ").join(
+        SQL("({}, {})").format(Literal(name), Literal(str(value))) for name, value in settings.items()
+    )
+    return SQL(
+        "SELECT set_config(name, wanted.value, false) FROM (VALUES {}) AS wanted (name, value) JOIN pg_settings USING (name)"
+    ).format(pairs)

@@ -1,0 +1,222 @@
+"""The sink `postgres`: a batch's output, merged in the transaction that moves its partition's position.
+
+docs/protocol.md (a). The position's row carries the epoch; a guard on it raises inside the transaction, so a late write of an
+earlier owner is rolled back by the server, whatever became of that owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import psycopg
+
+from pipeline.connectors.postgres import refusal, sql
+from pipeline.connectors.postgres.copy import Load
+from pipeline.connectors.postgres.session import Server, Session, Timeouts
+from pipeline.connectors.postgres.target import Target
+from pipeline.errors import Fenced
+from pipeline.sink import Claim, CloseReason, Output, Permit
+
+Mode = Literal["append", "upsert"]
+
+
+class PostgresSink:
+    """Either `merge`, or `table` with `mode`.
+
+    merge: one INSERT, UPDATE, DELETE or MERGE (WITH before it as you like) that reads this batch's output as table `batch`. It
+    should touch rows in the order of their keys (`ORDER BY`), as other partitions do the same at the same time.
+    table: a table ("name" or "schema.name") with the output's columns. append: every row is inserted. upsert: a row whose
+    `key` is there already is replaced; `key` needs a unique index. Of one batch's rows with one key the last counts.
+    setup: SQL to run once per process, one host after the other; it has to be repeatable (IF NOT EXISTS).
+    schema: where `leasehold_positions` and `leasehold_history` are, and are created if absent.
+    history: note every batch in `leasehold_history`, in its own transaction: pipeline, partition, generation, epoch, owner,
+    from, to, events, committed_at. Nobody deletes there but you.
+    """
+
+    holds_position = True
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        merge: str | None = None,
+        table: str | None = None,
+        mode: Mode = "append",
+        key: Sequence[str] = (),
+        setup: str | None = None,
+        schema: str = "public",
+        history: bool = False,
+        connections_max: int = 4,
+        timeouts: Timeouts | None = None,
+        application_name: str = "leasehold",
+    ) -> None:
+        """Raises ValueError where the settings contradict each other."""
+        if (merge is None) == (table is None):
+            raise ValueError("give either `merge` or `table`, not both and not neither")
+        if (mode == "upsert") != bool(key) or (key and merge is not None):
+            raise ValueError('`key` goes with `table` and mode "upsert", and names at least one column')
+        server = Server(
+            dsn, connections_max=connections_max, timeouts=timeouts or Timeouts(), application_name=application_name
+        )
+        thread = ThreadPoolExecutor(1, thread_name_prefix="postgres-load")
+        target = Target(merge=merge, table=table, key=tuple(key))
+        self._parts = _Parts(server, thread, sql.Tables(schema, history), target)
+        self._setup = setup
+
+    @property
+    def identity(self) -> str:
+        parts = self._parts
+        return f"postgresql://{parts.server.address} schema={parts.tables.schema} target={parts.target.name}"
+
+    def claimed(self, state: str) -> str:
+        """The position's row holds everything; the lease keeps nothing for it."""
+        return state
+
+    async def prepare(self) -> None:
+        talk = self._parts.server.talk
+        if self._setup is not None:
+            await talk("`setup`", self._set_up)
+        await talk("creating the tables for positions", self._create)
+        await talk(f"`{self._parts.target.kind}`", self._check)
+
+    async def open(self, claim: Claim) -> PostgresWriter:
+        message = sql.claimed(self._parts.tables, claim)
+
+        async def converse(session: Session) -> list[list[Any]]:
+            return await _answers(await session.execute(message))
+
+        _, granted, newest = await self._parts.server.talk(f"claiming partition '{claim.partition}'", converse)
+        if not granted:
+            raise _fenced(claim, newest)
+        return PostgresWriter(self._parts, claim, granted[0][0])
+
+    async def close(self) -> None:
+        self._parts.thread.shutdown(wait=False)
+        await self._parts.server.close()
+
+    async def _set_up(self, session: Session) -> None:
+        assert self._setup is not None
+        await session.execute(sql.one_message(sql.BEGIN, sql.locked("setup"), sql.users(self._setup), sql.COMMIT))
+
+    async def _create(self, session: Session) -> None:
+        """Asks first: a role that may not create tables can use those that are there."""
+        wanted = sql.wanted(self._parts.tables)
+        [[are_there]] = await _answers(await session.execute(sql.existing(wanted)))
+        if missing := [each.creation for each, is_there in zip(wanted, are_there, strict=True) if not is_there]:
+            await session.execute(sql.one_message(sql.BEGIN, sql.locked("setup"), *missing, sql.COMMIT))
+
+    async def _check(self, session: Session) -> None:
+        """The columns of `batch` are not known yet, so it is enough that nothing but `batch` is missing."""
+        try:
+            await session.execute(sql.checked(self._parts.target.checkable), extended=True)
+        except psycopg.errors.UndefinedTable as error:
+            if '"batch"' not in (error.diag.message_primary or ""):
+                raise
+        else:
+            await session.execute(sql.unchecked())
+
+
+class PostgresWriter:
+    """One claim's way in. `position` is the server's word, never ours."""
+
+    state = ""
+
+    def __init__(self, parts: _Parts, claim: Claim, position: str | None) -> None:
+        self._parts = parts
+        self._claim = claim
+        self.position = position
+
+    async def write(self, output: Output, permit: Permit) -> None:
+        claim, parts = self._claim, self._parts
+        batch = await self._loadable(output) if output.table.num_rows else None
+        statements: list[sql.Statement] = [] if batch else [sql.BEGIN]
+        statements.append(sql.moved(parts.tables, claim, output.start, output.to))
+        if batch:
+            statements.append(parts.target.merged(batch))
+        if parts.tables.history:
+            statements.append(sql.remembered(parts.tables, claim, output.start, output.to, output.events))
+        message = sql.one_message(*statements, sql.COMMIT)
+
+        async def converse(session: Session) -> None:
+            if batch:
+                await session.load(batch)
+            await self._decide(session, message, permit)
+
+        where = f"partition '{claim.partition}' from {output.start!r} to {output.to!r}"
+        await parts.server.talk(f"`{parts.target.kind}` of {where}", converse)
+        self.position = output.to
+
+    async def end(self, permit: Permit) -> None:
+        message = sql.one_message(sql.BEGIN, sql.ended(self._parts.tables, self._claim, self.position), sql.COMMIT)
+
+        async def converse(session: Session) -> None:
+            await self._decide(session, message, permit)
+
+        await self._parts.server.talk(f"ending partition '{self._claim.partition}'", converse)
+
+    async def close(self, reason: CloseReason) -> None:
+        """Nothing is held between writes."""
+
+    async def _loadable(self, output: Output) -> Load:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._parts.thread, self._parts.target.load, output.table)
+
+    async def _decide(self, session: Session, message: sql.Statement, permit: Permit) -> None:
+        """From here on it is the server's to finish: guard, merge and COMMIT are one message."""
+        permit.check()
+        session.is_sent = True
+        try:
+            await session.execute(message)
+        except psycopg.Error as error:
+            if not refusal.is_guard(error):
+                raise
+            raise _fenced(self._claim, await self._newest(session)) from None
+
+    async def _newest(self, session: Session) -> Sequence[Any]:
+        message = sql.one_message(sql.ROLLBACK, sql.newest(self._parts.tables, self._claim))
+        try:
+            [newest] = await _answers(await session.execute(message))
+        except psycopg.Error:
+            return []
+        return newest
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a sink shares with its writers."""
+
+    server: Server
+    thread: ThreadPoolExecutor
+    tables: sql.Tables
+    target: Target
+
+
+async def _answers(cursor: psycopg.AsyncCursor) -> list[list[Any]]:
+    """The rows of every statement of a message that has rows."""
+    answers = []
+    while True:
+        if cursor.description is not None:
+            answers.append(await cursor.fetchall())
+        if not cursor.nextset():
+            return answers
+
+
+def _fenced(claim: Claim, newest: Sequence[Any]) -> Fenced:
+    """newest: the row of the partition's newest generation, or none where it could not be read."""
+    ours = f"partition '{claim.partition}' of pipeline '{claim.pipeline}' was claimed at epoch {claim.epoch}"
+    if not newest:
+        return Fenced(f"{ours}, and its position is not to be found: take the lease again")
+    generation, epoch, owner, position, state = newest[0]
+    if generation != claim.generation:
+        why = f"generation {claim.generation}, and generation {generation} has begun: its position was reset"
+    elif epoch > claim.epoch:
+        why = f"and belongs to '{owner}' since epoch {epoch}"
+    elif state == "closed":
+        why = f"and has ended at {position!r}"
+    else:
+        why = f"and stands at {position!r} already: another write of this claim came first"
+    return Fenced(f"{ours}, {why}", epoch=epoch)

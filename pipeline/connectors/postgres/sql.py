@@ -1,0 +1,247 @@
+"""The SQL texts, pure: what is sent to the server, never when.
+
+Everything that has to happen together travels as one simple-protocol message. The server reads a message to its end before it
+executes the first statement, so a client that is stopped, killed or cut off at any moment never leaves a lock behind that it
+alone could release. (Drivers' pipeline modes send statement by statement: a client stopped between two of them keeps its locks.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from psycopg.sql import SQL, Composed, Identifier, Literal
+
+from pipeline.sink import Claim
+
+Statement = SQL | Composed
+BATCH = Identifier("batch")
+STAGED = Identifier("pg_temp", "batch")
+BEGIN = SQL("BEGIN ISOLATION LEVEL READ COMMITTED")
+COMMIT = SQL("COMMIT")
+ROLLBACK = SQL("ROLLBACK")
+POSITIONS, HISTORY = "leasehold_positions", "leasehold_history"
+GUARD = "leasehold_guard"
+"""In the message of the error that a guard raises. SQL alone cannot raise; a cast of this text to a number can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the table `batch`; `type` is PostgreSQL's name for it."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Where positions and, where wanted, their history are kept."""
+
+    schema: str
+    history: bool
+
+    @property
+    def positions(self) -> Identifier:
+        return Identifier(self.schema, POSITIONS)
+
+    @property
+    def batches(self) -> Identifier:
+        return Identifier(self.schema, HISTORY)
+
+
+def users(text: str) -> SQL:
+    """SQL that a user wrote, as it is."""
+    return SQL(text)
+
+
+def one_message(*statements: Statement) -> Composed:
+    """On lines of their own, so that a comment at the end of a user's SQL swallows nothing."""
+    return SQL("\n;\n").join(statements)
+
+
+# Preparing
+
+
+def locked(name: str) -> Composed:
+    """Until the transaction ends, nobody else holds this name's lock."""
+    return SQL("SELECT pg_advisory_xact_lock(hashtextextended({}, 0))").format(Literal(f"leasehold {name}"))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Something that has to exist. exists: an expression that tells; creation: what creates it."""
+
+    exists: Statement
+    creation: Statement
+
+
+def wanted(tables: Tables) -> list[Wanted]:
+    schema = Wanted(
+        SQL("to_regnamespace(quote_ident({})) IS NOT NULL").format(Literal(tables.schema)),
+        SQL("CREATE SCHEMA IF NOT EXISTS {}").format(Identifier(tables.schema)),
+    )
+    positions = Wanted(_table_exists(tables.schema, POSITIONS), _created_positions(tables))
+    history = Wanted(_table_exists(tables.schema, HISTORY), _created_history(tables))
+    return [schema, positions, history] if tables.history else [schema, positions]
+
+
+def existing(wanted: Iterable[Wanted]) -> Composed:
+    """One row, one boolean for each."""
+    return SQL("SELECT {}").format(SQL(", ").join(each.exists for each in wanted))
+
+
+def checked(merge: Statement) -> Composed:
+    """Parses `merge`. Sent by the extended protocol it also refuses whatever is not exactly one statement about rows."""
+    return SQL("PREPARE leasehold_check AS {}").format(merge)
+
+
+def unchecked() -> SQL:
+    return SQL("DEALLOCATE leasehold_check")
+
+
+def _table_exists(schema: str, name: str) -> Composed:
+    return SQL("to_regclass(format('%I.%I', {}::text, {}::text)) IS NOT NULL").format(Literal(schema), Literal(name))
+
+
+def _created_positions(tables: Tables) -> Composed:
+    return SQL(
+        """CREATE TABLE IF NOT EXISTS {} (
+            pipeline text NOT NULL, partition text NOT NULL, generation bigint NOT NULL,
+            epoch bigint NOT NULL, owner text NOT NULL, position text,
+            state text NOT NULL CHECK (state IN ('open', 'closed')), updated_at timestamptz NOT NULL,
+            PRIMARY KEY (pipeline, partition, generation)
+        ) WITH (fillfactor = 50)"""  # every batch updates its row: with room on the page, the index need not be touched
+    ).format(tables.positions)
+
+
+def _created_history(tables: Tables) -> Composed:
+    return SQL(
+        """CREATE TABLE IF NOT EXISTS {} (
+            pipeline text NOT NULL, partition text NOT NULL, generation bigint NOT NULL,
+            epoch bigint NOT NULL, owner text NOT NULL, "from" text, "to" text NOT NULL,
+            events bigint NOT NULL, committed_at timestamptz NOT NULL
+        )"""
+    ).format(tables.batches)
+
+
+# Claiming
+
+
+def claimed(tables: Tables, claim: Claim) -> Composed:
+    """Fences older epochs and generations, and answers three times: the lock; the position, no row where refused; the newest row.
+
+    The lock is for an older generation's first claim coming at the same time: neither would see the other's row.
+    """
+    return one_message(
+        BEGIN,
+        locked(f"{tables.schema}/{claim.pipeline}/{claim.partition}"),
+        SQL(
+            "UPDATE {} SET state = 'closed', updated_at = now() WHERE {} AND generation < {} AND state = 'open'"
+        ).format(tables.positions, _of_partition(claim), Literal(claim.generation)),
+        SQL(
+            """INSERT INTO {table} AS known (pipeline, partition, generation, epoch, owner, position, state, updated_at)
+            SELECT {pipeline}, {partition}, {generation}, {epoch}, {owner}, {position}, 'open', now()
+            WHERE NOT EXISTS (SELECT FROM {table} WHERE {of_partition} AND generation > {generation})
+            ON CONFLICT (pipeline, partition, generation) DO UPDATE
+            SET epoch = excluded.epoch, owner = excluded.owner, updated_at = excluded.updated_at
+            WHERE known.epoch <= excluded.epoch
+            RETURNING position"""
+        ).format(
+            table=tables.positions,
+            pipeline=Literal(claim.pipeline),
+            partition=Literal(claim.partition),
+            generation=Literal(claim.generation),
+            epoch=Literal(claim.epoch),
+            owner=Literal(claim.owner),
+            position=Literal(claim.continuation),
+            of_partition=_of_partition(claim),
+        ),
+        newest(tables, claim),
+        COMMIT,
+    )
+
+
+def newest(tables: Tables, claim: Claim) -> Composed:
+    """generation, epoch, owner, position, state of the partition's newest generation."""
+    return SQL(
+        "SELECT generation, epoch, owner, position, state FROM {} WHERE {} ORDER BY generation DESC LIMIT 1"
+    ).format(tables.positions, _of_partition(claim))
+
+
+# Writing
+
+
+def staged(columns: Iterable[Column]) -> Composed:
+    """The table `batch`, one per session; emptied by every COMMIT and ROLLBACK."""
+    definitions = SQL(", ").join(SQL("{} {}").format(Identifier(c.name), SQL(c.type)) for c in columns)
+    return one_message(
+        SQL("DROP TABLE IF EXISTS {}").format(STAGED),
+        SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DELETE ROWS").format(BATCH, definitions),
+    )
+
+
+def loaded(columns: Iterable[Column]) -> Composed:
+    return SQL("COPY {} ({}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')").format(STAGED, _names(columns))
+
+
+def moved(tables: Tables, claim: Claim, start: str | None, to: str) -> Composed:
+    """Moves the position from `start` to `to`, or raises GUARD: a later epoch, a later generation, an end, or another move."""
+    return _guarded(
+        SQL(
+            "UPDATE {} SET position = {}, updated_at = now() WHERE {} AND position IS NOT DISTINCT FROM {} AND state = 'open'"
+        ).format(tables.positions, Literal(to), _of_tenure(claim), Literal(start))
+    )
+
+
+def ended(tables: Tables, claim: Claim, position: str | None) -> Composed:
+    """Closes the partition for good at `position`, or raises GUARD. It may be closed already."""
+    return _guarded(
+        SQL("UPDATE {} SET state = 'closed', updated_at = now() WHERE {} AND position IS NOT DISTINCT FROM {}").format(
+            tables.positions, _of_tenure(claim), Literal(position)
+        )
+    )
+
+
+def remembered(tables: Tables, claim: Claim, start: str | None, to: str, events: int) -> Composed:
+    values = (claim.pipeline, claim.partition, claim.generation, claim.epoch, claim.owner, start, to, events)
+    return SQL(
+        """INSERT INTO {} (pipeline, partition, generation, epoch, owner, "from", "to", events, committed_at)
+        VALUES ({}, now())"""
+    ).format(tables.batches, SQL(", ").join(map(Literal, values)))
+
+
+def appended(table: Identifier, columns: Iterable[Column]) -> Composed:
+    names = _names(columns)
+    return SQL("INSERT INTO {} ({}) SELECT {} FROM {}").format(table, names, names, BATCH)
+
+
+def upserted(table: Identifier, columns: Sequence[Column], key: Sequence[str]) -> Composed:
+    """In key order: partitions that touch the same rows then lock them in the same order, and do not deadlock."""
+    keys = SQL(", ").join(map(Identifier, key))
+    others = [Identifier(c.name) for c in columns if c.name not in key]
+    if others:
+        action: Statement = SQL("UPDATE SET ") + SQL(", ").join(SQL("{0} = excluded.{0}").format(o) for o in others)
+    else:
+        action = SQL("NOTHING")
+    return SQL("{} ORDER BY {} ON CONFLICT ({}) DO {}").format(appended(table, columns), keys, keys, action)
+
+
+def _guarded(update: Statement) -> Composed:
+    return SQL(
+        """WITH moved AS ({} RETURNING 1)
+        SELECT CASE count(*) WHEN 1 THEN 1 ELSE ({} || count(*))::integer END FROM moved"""
+    ).format(update, Literal(f"{GUARD}: rows moved: "))
+
+
+def _of_partition(claim: Claim) -> Composed:
+    return SQL("pipeline = {} AND partition = {}").format(Literal(claim.pipeline), Literal(claim.partition))
+
+
+def _of_tenure(claim: Claim) -> Composed:
+    return SQL("{} AND generation = {} AND epoch = {}").format(
+        _of_partition(claim), Literal(claim.generation), Literal(claim.epoch)
+    )
+
+
+def _names(columns: Iterable[Column]) -> Composed:
+    return SQL(", ").join(Identifier(c.name) for c in columns)
