@@ -106,7 +106,7 @@ class SqliteStore:
             connection.close()
 
     def _translated(self, error: sqlite3.DatabaseError | OSError, is_write: bool) -> StoreError:
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CANTOPEN) & 0xFF
+        code = _code(error)
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return StoreUnavailable(
                 f"lease file '{self._path}' was locked for more than {self._busy_timeout_s:g} s: if it stays so, look for a"
@@ -120,10 +120,17 @@ class SqliteStore:
         return StoreUnavailable(f"lease file '{self._path}' cannot be used ({error}): {remedy}")
 
 
+def _code(error: sqlite3.DatabaseError | OSError) -> int:
+    """SQLite's primary result code. An OSError came from making the directory."""
+    if isinstance(error, OSError):
+        return sqlite3.SQLITE_CANTOPEN
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
 def _listed(connection: sqlite3.Connection, prefix: str) -> list[Stored]:
     rows = connection.execute(
-        "SELECT id, CAST(body AS TEXT), etag FROM lease_documents WHERE id >= ?1 AND id < ?1 || char(0x10FFFF) ORDER BY id",
-        (prefix,),
+        "SELECT id, CAST(body AS TEXT), etag FROM lease_documents WHERE id >= ? AND id < ? || char(0x10FFFF) ORDER BY id",
+        (prefix, prefix),
     )
     return [Stored(name, body, str(etag)) for name, body, etag in rows]
 
@@ -182,7 +189,7 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+            if _code(error) != sqlite3.SQLITE_BUSY:
                 raise
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
