@@ -269,7 +269,8 @@ def _lost(ours: Lease, theirs: Lease) -> LeaseLost:
         return LeaseReset(f"{_name(ours)} was reset by an operator (generation {theirs.generation}): taking it again")
     holder = f"held by '{theirs.owner}'" if theirs.owner else "closed" if theirs.closed else "available"
     return LeaseLost(
-        f"{_name(ours)} (epoch {ours.epoch}) is now {holder} (epoch {theirs.epoch}): stopping its work here"
+        f"{_name(ours)} (epoch {ours.epoch}) is now {holder} (epoch {theirs.epoch}): stopping its work here",
+        taken_by=theirs.owner,
     )
 
 

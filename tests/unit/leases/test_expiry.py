@@ -1,0 +1,88 @@
+"""Expiry by local observation."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leases.expiry import Watch
+from leases.timing import Timing
+
+TIMING = Timing()
+
+
+def watched(*scans: tuple[float, dict[str, tuple[object, ...]]]) -> Watch[str]:
+    watch: Watch[str] = Watch()
+    for at, marks in scans:
+        watch = watch.scanned(marks, at, at, TIMING)
+    return watch
+
+
+def regular(mark: dict[str, tuple[object, ...]], until: float) -> list[tuple[float, dict[str, tuple[object, ...]]]]:
+    return [(float(at), mark) for at in range(0, int(until) + 1, 13)]
+
+
+def test_what_stands_still_for_the_duration_has_expired() -> None:
+    watch = watched(*regular({"x": ("a", 1)}, 65))
+    assert watch.expired(65, TIMING) == {"x"}
+    assert watch.expired(59, TIMING) == frozenset()
+
+
+def test_every_move_starts_the_time_again() -> None:
+    watch = watched((0, {"x": ("a", 1)}), (13, {"x": ("a", 2)}))
+    assert watch.expired(72, TIMING) == frozenset()
+    assert watch.next_expiry(TIMING) == 73
+
+
+def test_a_mark_seen_for_the_first_time_counts_from_now_however_old_it_is() -> None:
+    assert watched((1000, {"x": ("a", 1)})).expired(1000, TIMING) == frozenset()
+
+
+def test_time_counts_from_the_end_of_the_scan_that_saw_the_move() -> None:
+    watch: Watch[str] = Watch()
+    watch = watch.scanned({"x": (1,)}, 0, 4, TIMING)
+    assert watch.next_expiry(TIMING) == 64
+
+
+def test_time_without_successful_reads_does_not_count() -> None:
+    mark = {"x": ("a", 1)}
+    watch = watched(*regular(mark, 26), (56, mark))
+    assert watch.expired(60, TIMING) == frozenset()
+    assert watch.expired(90, TIMING) == {"x"}
+
+
+def test_after_an_outage_one_full_renew_interval_of_reads_comes_first() -> None:
+    mark = {"x": ("a", 1)}
+    watch = watched(*regular(mark, 52), (500, mark))
+    assert watch.expired(500 + TIMING.renew_s - 0.1, TIMING) == frozenset()
+    assert watch.expired(500 + TIMING.renew_s, TIMING) == {"x"}
+
+
+def test_an_owner_that_moves_after_the_outage_is_not_expired() -> None:
+    watch = watched(*regular({"x": (1,)}, 52), (500, {"x": (1,)}), (513, {"x": (2,)}))
+    assert watch.expired(520, TIMING) == frozenset()
+
+
+def test_what_is_no_longer_there_is_forgotten() -> None:
+    assert watched((0, {"x": (1,)}), (13, {})).next_expiry(TIMING) is None
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.1, 200), st.booleans()), min_size=1, max_size=60),
+)
+def test_an_owner_that_renews_in_time_whenever_the_container_answers_never_expires(
+    steps: list[tuple[float, bool]],
+) -> None:
+    """Steps of time in which the container answers or does not; the owner renews every 17 s, and soon after an outage."""
+    watch: Watch[str] = Watch()
+    now, tick, renewed = 0.0, 0, 0.0
+    for length, answers in steps:
+        end = now + length
+        while now < end:
+            now = min(now + 1.0, end)
+            if answers:
+                if now - renewed >= TIMING.renew_s:
+                    tick, renewed = tick + 1, now
+                if watch.read_at is None or now - watch.read_at >= TIMING.balance_s:
+                    watch = watch.scanned({"x": (tick,)}, now, now, TIMING)
+                    assert not watch.expired(now, TIMING)

@@ -1,0 +1,337 @@
+"""Taking leases, and one tenure's writes: under conflicts, refusals and lost answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from simulation.loop import VirtualClock, run_virtual
+
+from leases.document import decode_lease, encode_lease, lease_id
+from leases.errors import LeaseLost, LeaseReset, StoreAmbiguous, StoreConflict, StoreUnavailable
+from leases.keeper import Keeper, OwnedLease, Seen
+from leases.lease import Lease
+from leases.stores.memory import MemoryStore
+from leases.timing import Timing
+
+TIMING = Timing()
+ID = lease_id("p", "0")
+
+
+class FaultyStore(MemoryStore):
+    """faults: what becomes of the next replaces, in order. lost: carried out, and the answer lost. ghost: neither."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.faults: list[str] = []
+        self.etags_sent: list[str] = []
+        self.is_down = False
+
+    async def read(self, id: str):  # type: ignore[no-untyped-def]
+        if self.is_down:
+            raise StoreUnavailable("down")
+        return await super().read(id)
+
+    async def replace(self, id: str, body: str, etag: str) -> str:
+        self.etags_sent.append(etag)
+        fault = self.faults.pop(0) if self.faults else "ok"
+        if fault == "down":
+            raise StoreUnavailable("down")
+        if fault == "ghost":
+            raise StoreAmbiguous("no answer")
+        new = await super().replace(id, body, etag)
+        if fault == "lost":
+            raise StoreAmbiguous("no answer")
+        return new
+
+
+def keeper(store: MemoryStore, host: str = "a") -> Keeper:
+    return Keeper(store, host=host, incarnation=f"{host}-1", clock=VirtualClock(), timing=TIMING)
+
+
+async def taken(store: MemoryStore, host: str = "a") -> OwnedLease:
+    await keeper(store).create(Lease(pipeline="p", partition="0"))
+    owned = await keeper(store, host).take(await keeper(store).read("p", "0"), lambda state: state)
+    assert owned is not None
+    return owned
+
+
+async def edited(store: MemoryStore, edit: Callable[[Lease], Lease]) -> None:
+    stored = await MemoryStore.read(store, ID)
+    await MemoryStore.replace(store, ID, encode_lease(edit(decode_lease(ID, stored.body))), stored.etag)
+
+
+async def now(store: MemoryStore) -> Lease:
+    return decode_lease(ID, (await MemoryStore.read(store, ID)).body)
+
+
+def test_taking_raises_epoch_and_sink_state_in_one_write() -> None:
+    async def main() -> None:
+        store = FaultyStore()
+        await keeper(store).create(Lease(pipeline="p", partition="0", sink_state="3"))
+        owned = await keeper(store).take(await keeper(store).read("p", "0"), lambda state: str(int(state) + 1))
+        assert owned is not None
+        lease = await now(store)
+        assert (lease.owner, lease.epoch, lease.sink_state, len(store.etags_sent)) == ("a", 1, "4", 1)
+
+    run_virtual(main())
+
+
+def test_of_two_takers_one_wins_and_the_other_is_told() -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        await keeper(store).create(Lease(pipeline="p", partition="0"))
+        seen = await keeper(store).read("p", "0")
+        taken = await asyncio.gather(*(keeper(store, host).take(seen, str) for host in "abc"))
+        assert sum(owned is not None for owned in taken) == 1
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("fault", ["lost", "ghost"])
+def test_a_take_without_an_answer_is_settled_by_reading(fault: str) -> None:
+    async def main() -> None:
+        store = FaultyStore()
+        await keeper(store).create(Lease(pipeline="p", partition="0"))
+        store.faults = [fault]
+        owned = await keeper(store).take(await keeper(store).read("p", "0"), str)
+        assert (owned is not None) == (fault == "lost")
+        assert (await now(store)).owner == ("a" if fault == "lost" else None)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("fault", ["lost", "ghost"])
+def test_a_checkpoint_without_an_answer_is_written_once_and_keeps_the_position(fault: str) -> None:
+    async def main() -> None:
+        store = FaultyStore()
+        owned = await taken(store)
+        before = (await now(store)).tick
+        store.faults = [fault]
+        await owned.checkpoint("7", "s")
+        lease = await now(store)
+        assert (lease.continuation, lease.sink_state, lease.tick) == ("7", "s", before + 1)
+        assert owned.lease == lease
+
+    run_virtual(main())
+
+
+def test_an_unsettled_checkpoint_is_not_mistaken_for_the_next_one() -> None:
+    """The first arrives without an answer, and not even the reading succeeds: the next one must still be written."""
+
+    async def main() -> None:
+        store = FaultyStore()
+        owned = await taken(store)
+        store.faults, store.is_down = ["lost"], True
+        with pytest.raises(StoreUnavailable):
+            await owned.checkpoint("5", "")
+        store.is_down = False
+        await owned.checkpoint("9", "")
+        assert (await now(store)).continuation == "9"
+
+    run_virtual(main())
+
+
+def test_a_request_for_handoff_survives_the_owners_writes_and_is_noticed() -> None:
+    async def main() -> None:
+        store = FaultyStore()
+        owned = await taken(store)
+        await keeper(store, "b").ask(await keeper(store).read("p", "0"))
+        await owned.renew()
+        assert owned.lease.handoff_to == "b"
+        assert owned.changed.is_set()
+        await owned.release()
+        lease = await now(store)
+        assert (lease.owner, lease.handoff_to) == (None, "b")
+
+    run_virtual(main())
+
+
+def test_after_a_conflict_the_owner_goes_on_only_with_its_own_tenure() -> None:
+    async def main() -> None:
+        store = FaultyStore()
+        owned = await taken(store)
+        other = await keeper(store, "b").take(await keeper(store).read("p", "0"), str)
+        assert other is not None
+        with pytest.raises(LeaseLost) as lost:
+            await owned.checkpoint("1", "")
+        assert lost.value.taken_by == "b"
+        assert (await now(store)).continuation is None
+        with pytest.raises(LeaseLost):
+            await owned.renew()
+
+    run_virtual(main())
+
+
+def test_a_lease_taken_again_under_the_same_name_is_lost_to_the_earlier_incarnation() -> None:
+    async def main() -> None:
+        store = FaultyStore()
+        owned = await taken(store)
+        again = Keeper(store, host="a", incarnation="a-2", clock=VirtualClock(), timing=TIMING)
+        assert await again.take(await again.read("p", "0"), str)
+        with pytest.raises(LeaseLost):
+            await owned.renew()
+
+    run_virtual(main())
+
+
+def test_a_reset_ends_the_tenure_and_is_told_from_a_loss() -> None:
+    async def main() -> None:
+        store = FaultyStore()
+        owned = await taken(store)
+        await edited(store, lambda lease: lease.reset("3"))
+        with pytest.raises(LeaseReset):
+            await owned.checkpoint("9", "")
+        assert (await now(store)).continuation == "3"
+
+    run_virtual(main())
+
+
+def test_a_deleted_document_is_a_lost_lease() -> None:
+    async def main() -> None:
+        store = FaultyStore()
+        owned = await taken(store)
+        await store.delete(ID, (await store.read(ID)).etag)
+        with pytest.raises(LeaseLost):
+            await owned.renew()
+
+    run_virtual(main())
+
+
+def test_trust_runs_from_the_start_of_the_attempt_not_from_its_end() -> None:
+    async def main() -> None:
+        store = FaultyStore()
+        owned = await taken(store)
+        clock = VirtualClock()
+
+        async def slow(id: str, body: str, etag: str) -> str:
+            await clock.sleep(4)
+            return await MemoryStore.replace(store, id, body, etag)
+
+        store.replace = slow  # type: ignore[method-assign]
+        await clock.sleep(10)
+        await owned.renew()
+        assert owned.trusted_until == 10 + TIMING.trust_s
+
+    run_virtual(main())
+
+
+def test_trust_after_a_lost_answer_runs_from_the_first_attempt() -> None:
+    async def main() -> None:
+        store, clock = FaultyStore(), VirtualClock()
+        owned = await taken(store)
+        await clock.sleep(10)
+        store.faults, store.is_down = ["lost"], True
+        with pytest.raises(StoreUnavailable):
+            await owned.renew()
+        await clock.sleep(20)
+        store.is_down, store.faults = False, ["ghost"]
+        await owned.renew()
+        assert owned.trusted_until <= 30 + TIMING.trust_s
+        assert (await now(store)).tick == owned.lease.tick
+
+    run_virtual(main())
+
+
+def test_a_failed_renewal_never_extends_trust() -> None:
+    async def main() -> None:
+        store, clock = FaultyStore(), VirtualClock()
+        owned = await taken(store)
+        await clock.sleep(30)
+        store.faults = ["down"]
+        with pytest.raises(StoreUnavailable):
+            await owned.renew()
+        assert owned.trusted_until == TIMING.trust_s
+        await clock.sleep(TIMING.trust_s)
+        assert not owned.is_trusted
+
+    run_virtual(main())
+
+
+def test_a_suspended_owner_tries_again_with_its_old_etag() -> None:
+    async def main() -> None:
+        store = FaultyStore()
+        owned = await taken(store)
+        store.etags_sent.clear()
+        store.faults = ["down", "down", "ok"]
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable):
+                await owned.renew()
+        await owned.renew()
+        assert len(set(store.etags_sent)) == 1
+
+    run_virtual(main())
+
+
+def test_somebody_who_rewrites_the_lease_for_ever_is_reported_not_endured() -> None:
+    async def main() -> None:
+        store = FaultyStore()
+        owned = await taken(store)
+        plain = store.replace
+
+        async def contested(id: str, body: str, etag: str) -> str:
+            await edited(store, lambda lease: replace(lease, unknown={"n": len(store.etags_sent)}))
+            return await plain(id, body, etag)
+
+        store.replace = contested  # type: ignore[method-assign]
+        with pytest.raises(StoreConflict, match="8 times in a row"):
+            await owned.renew()
+
+    run_virtual(main())
+
+
+def test_a_stale_listing_does_not_end_a_tenure_and_a_newer_one_does() -> None:
+    async def main() -> None:
+        store = FaultyStore()
+        old = Seen(Lease(pipeline="p", partition="0"), "1")
+        owned = await taken(store)
+        owned.notice(old)
+        assert not owned.is_lost
+        await edited(store, lambda lease: lease.acquired("b", "b-1", ""))
+        owned.notice(await keeper(store).read("p", "0"))
+        assert owned.is_lost
+
+    run_virtual(main())
+
+
+def test_one_bad_document_does_not_hide_the_others() -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        for partition in ("0", "2"):
+            await keeper(store).create(Lease(pipeline="p", partition=partition))
+        await store.create(lease_id("p", "1"), '{"version": 1')
+        scan = await keeper(store).scan(["p"])
+        assert sorted(scan.seen) == [("p", "0"), ("p", "2")]
+        assert len(scan.invalid) == 1
+        assert "p/leases/1" in str(scan.invalid[0])
+
+    run_virtual(main())
+
+
+@given(st.lists(st.sampled_from(["ok", "lost", "ghost", "down"]), max_size=12), st.lists(st.integers(0, 3), max_size=12))
+def test_whatever_answers_are_lost_the_last_checkpoint_that_succeeded_stands(faults: list[str], outages: list[int]) -> None:
+    async def main() -> None:
+        store = FaultyStore()
+        owned = await taken(store)
+        store.faults = list(faults)
+        kept, ticks = None, [owned.lease.tick]
+        for number in range(10):
+            store.is_down = number in outages
+            try:
+                await owned.checkpoint(str(number), "")
+            except (StoreUnavailable, StoreAmbiguous):
+                pass
+            else:
+                kept = str(number)
+                assert (await now(store)).continuation == kept
+            ticks.append((await now(store)).tick)
+        assert ticks == sorted(ticks)
+        store.faults, store.is_down = [], False
+        await owned.checkpoint("end", "")
+        assert (await now(store)).continuation == "end"
+
+    run_virtual(main())
