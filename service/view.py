@@ -29,8 +29,6 @@ from service.pipeline import Pipeline
 from service.status import Group, group_of, sight_of
 
 T = TypeVar("T")
-SHARED_S = 1.0
-"""How old an answer may be that several ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class Shared(Generic[T]):
         self._lock = asyncio.Lock()
         self._last: tuple[float, T | StoreError] | None = None
 
-    async def get(self, age_max_s: float = SHARED_S) -> T:
+    async def get(self, age_max_s: float) -> T:
         """Raises StoreUnavailable."""
         async with self._lock:
             if self._last is None or self._clock.monotonic() - self._last[0] >= age_max_s:
@@ -84,24 +82,29 @@ class View:
         now: Callable[[], datetime],
         host: Host | None = None,
         patience: Patience = PATIENCE,
+        shared_s: float = 1.0,
     ) -> None:
-        """clock: the host's own. now: wall clock, aware. patience: with feeds that are slow to tell their lag."""
+        """clock: the host's own. now: wall clock, aware. patience: with feeds that are slow to tell their lag.
+
+        shared_s: how old an answer may be that several ask for.
+        """
         self.pipelines = {pipeline.name: pipeline for pipeline in pipelines}
         self._keeper = keeper
         self._clock = clock
         self._now = now
         self.host = host
         self._patience = patience
+        self._shared_s = shared_s
         self._feeds = {name: pipeline.feed for name, pipeline in self.pipelines.items()}
         self._group = Shared(self._read_group, clock)
         self._lag = Shared(self._measure_lag, clock)
 
     async def group(self) -> Group:
-        return await self._group.get()
+        return await self._group.get(self._shared_s)
 
-    async def lag(self, age_max_s: float = SHARED_S) -> Lag:
+    async def lag(self, age_max_s: float | None = None) -> Lag:
         """Of all pipelines."""
-        return await self._lag.get(age_max_s)
+        return await self._lag.get(self._shared_s if age_max_s is None else age_max_s)
 
     async def backlog(self) -> Backlog:
         """Read now, by every call: two looks from one memory would always find that nothing moved. Never raises StoreError:

@@ -1,0 +1,144 @@
+"""A running host over memory parts: real leases, real workers, no Spark."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+import structlog
+
+from leases.clock import BootClock
+from leases.keeper import Keeper
+from leases.membership import HostRecord, Membership
+from leases.store import LeaseStore, TimedStore
+from leases.stores.memory import MemoryStore
+from leases.timing import Timing
+from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from pipeline.transform import Identity
+from service.activity import reporter
+from service.api import create_app
+from service.host import Host
+from service.pipeline import Pipeline
+from service.tally import CountingStore, Tally
+from service.view import View
+
+TIMING = Timing(duration_s=1.0, renew_s=0.3, balance_s=0.2, margin_s=0.1, call_timeout_s=0.5, handoff_poll_s=0.05)
+NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+
+
+@dataclass
+class Running:
+    """One host and what it stands on. The view's wall clock stands still at NOW."""
+
+    host: Host
+    keeper: Keeper
+    view: View
+    feeds: dict[str, MemoryFeed]
+    destination: MemoryDestination
+
+    def client(self, **options: object) -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(create_app(self.view), **options)
+        return httpx.AsyncClient(transport=transport, base_url="http://leasehold")
+
+
+Start = Callable[..., Awaitable[Running]]
+Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def timing() -> Timing:
+    return TIMING
+
+
+@pytest.fixture
+async def start(store: LeaseStore) -> AsyncIterator[Start]:
+    """Starts a host by its name; all hosts of a test share the store, and end with the test."""
+    async with AsyncExitStack() as stack:
+
+        async def started(name: str = "host-a", **given: object) -> Running:
+            return await stack.enter_async_context(_running(name, **{"store": store, **given}))
+
+        yield started
+
+
+@pytest.fixture
+def eventually() -> Eventually:
+    async def wait(condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(10):
+            while True:
+                found = condition()
+                if isinstance(found, Awaitable):
+                    found = await found
+                if found:
+                    return
+                await asyncio.sleep(0.01)
+
+    return wait
+
+
+@asynccontextmanager
+async def _running(
+    name: str,
+    *,
+    store: LeaseStore,
+    feeds: dict[str, MemoryFeed] | None = None,
+    sinks: dict[str, MemorySink] | None = None,
+    partitions: Iterable[str] = ("a", "b"),
+    runs: bool = True,
+    leases_max: int | None = None,
+) -> AsyncIterator[Running]:
+    clock, incarnation = BootClock(), f"{name}-1"
+    tally = Tally(clock)
+    store = CountingStore(TimedStore(store, TIMING.call_timeout_s), tally)
+    feeds = feeds if feeds is not None else {"bank": MemoryFeed(partitions)}
+    destination = MemoryDestination()
+    pipelines = [
+        Pipeline(
+            name=pipeline,
+            feed=feed,
+            transform=Identity(),
+            sink=(sinks or {}).get(pipeline) or MemorySink(destination),
+            checkpoint_s=0.05,
+        )
+        for pipeline, feed in feeds.items()
+    ]
+    keeper = Keeper(store, host=name, incarnation=incarnation, clock=clock, timing=TIMING)
+    me = HostRecord(
+        name=name,
+        incarnation=incarnation,
+        pipelines=tuple(feeds),
+        leases_max=leases_max,
+        lease_duration_s=TIMING.duration_s,
+    )
+    host = Host(
+        pipelines,
+        keeper=keeper,
+        membership=Membership(store, me, clock=clock, timing=TIMING),
+        clock=clock,
+        timing=TIMING,
+        rng=random.Random(7),
+        log=structlog.get_logger(),
+        activity=reporter(clock, now=lambda: NOW),
+        tally=tally,
+    )
+    view = View(keeper, pipelines, clock=clock, now=lambda: NOW, host=host, shared_s=0.05)
+    running = Running(host, keeper, view, feeds, destination)
+    if not runs:
+        yield running
+        return
+    async with asyncio.TaskGroup() as group:
+        group.create_task(host.run())
+        await host.ready.wait()
+        try:
+            yield running
+        finally:
+            host.stop()

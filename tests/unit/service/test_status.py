@@ -1,0 +1,342 @@
+"""Status: what people are told of leases, hosts and pipelines, and what hosts tell each other of their work."""
+
+import asyncio
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leases.bootstrap import Identity
+from leases.document import lease_id
+from leases.errors import InvalidDocument, StoreUnavailable
+from leases.keeper import Scan, Seen
+from leases.lease import Lease
+from leases.membership import HostRecord, decode_host, encode_host, host_id
+from leases.stores.memory import MemoryStore
+from pipeline.connectors.memory import MemoryFeed, MemorySink
+from pipeline.errors import SinkRejected
+from service.activity import (
+    ACTIVITY_BYTES_MAX,
+    Activity,
+    BatchStatus,
+    FailureStatus,
+    activity_document,
+    cut,
+    decode_activity,
+)
+from service.status import Group, Sight, group_of, state_of
+
+NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+LEASE = Lease(pipeline="bank", partition="a", owner="host-a", incarnation="1", epoch=3, tick=9)
+MARK = ("host-a", "1", 3, 9)
+RECORD = HostRecord(name="host-a", incarnation="1", tick=5, pipelines=("bank",), lease_duration_s=60.0)
+BATCH = BatchStatus(
+    host="host-a",
+    pipeline="bank",
+    partition="a",
+    epoch=3,
+    start=None,
+    to="10",
+    events=10,
+    waited_s=0.1,
+    transform_s=0.2,
+    deliver_s=0.3,
+    at=NOW,
+)
+FAILURE = FailureStatus(host="host-a", pipeline="bank", partition="a", error="bad", failures=2, retry_at=NOW)
+
+
+def group(
+    *leases: Lease,
+    records: tuple[HostRecord, ...] = (RECORD,),
+    sight: Sight | None = None,
+    mine: Activity | None = None,
+    me: str = "host-a",
+    invalid: tuple[InvalidDocument, ...] = (),
+) -> Group:
+    scan = Scan({lease.key: Seen(lease, "etag") for lease in leases}, invalid, 0.0, 0.0)
+    return group_of(scan, records, (), pipelines={"bank": Identity("feed", "sink")}, me=me, sight=sight, mine=mine)
+
+
+def record(activity: Activity, name: str = "host-a") -> HostRecord:
+    return replace(RECORD, name=name, activity=activity_document(activity))
+
+
+# Leases
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_expired", "state"),
+    [
+        ({}, False, "owned"),
+        ({}, True, "expired"),
+        ({"handoff_to": "host-b"}, False, "handing_over"),
+        ({"handoff_to": "host-b"}, True, "expired"),
+        ({"handoff_to": "host-a"}, False, "owned"),
+        ({"owner": None, "incarnation": None}, False, "available"),
+        ({"owner": None, "incarnation": None, "handoff_to": "host-b"}, False, "handing_over"),
+        ({"owner": None, "incarnation": None, "closed": True}, False, "closed"),
+    ],
+)
+def test_a_lease_is_in_one_state(fields: dict[str, object], is_expired: bool, state: str) -> None:
+    assert state_of(replace(LEASE, **fields), is_expired) == state
+
+
+def test_a_lease_has_expired_only_while_it_stands_where_this_host_saw_it_stand_still() -> None:
+    sight = Sight({LEASE.key: MARK}, {})
+    assert group(LEASE, sight=sight).leases[LEASE.key].state == "expired"
+    assert group(LEASE.renewed(), sight=sight).leases[LEASE.key].state == "owned"
+    assert group(LEASE, sight=None).leases[LEASE.key].state == "owned"
+
+
+def test_leases_are_in_the_order_of_pipeline_and_partition() -> None:
+    names = ["b", "a", "c"]
+    assert list(group(*(replace(LEASE, partition=name) for name in names)).leases) == [("bank", n) for n in "abc"]
+
+
+# Hosts and pipelines
+
+
+def test_a_host_is_dead_only_while_it_stands_where_this_host_saw_it_stand_still() -> None:
+    other = replace(RECORD, name="host-b")
+    sight = Sight({}, {"host-b": other.mark})
+    assert group(records=(RECORD, other), sight=sight).hosts["host-b"].is_live is False
+    assert group(records=(RECORD, replace(other, tick=6)), sight=sight).hosts["host-b"].is_live is True
+    assert group(records=(RECORD, other)).hosts["host-b"].is_live is None, "nobody has watched"
+
+
+def test_hosts_are_told_with_the_leases_they_own() -> None:
+    told = group(LEASE, replace(LEASE, partition="b"), records=(RECORD, replace(RECORD, name="host-b")))
+    assert {name: host.leases for name, host in told.hosts.items()} == {"host-a": 2, "host-b": 0}
+    assert [name for name, host in told.hosts.items() if host.is_this] == ["host-a"]
+
+
+def test_a_pipeline_counts_its_leases_by_state() -> None:
+    told = group(LEASE, replace(LEASE, partition="b", owner=None, incarnation=None))
+    assert dict(told.pipelines["bank"].leases) == {"owned": 1, "available": 1}
+
+
+def test_hosts_with_other_lease_durations_and_untrusted_documents_are_problems() -> None:
+    told = group(
+        records=(RECORD, replace(RECORD, name="host-b", lease_duration_s=30.0)), invalid=(InvalidDocument("x"),)
+    )
+    assert told.problems[0] == "x"
+    assert "'host-b' runs with leases.duration_s = 30" in told.problems[1]
+
+
+# Failures
+
+
+def test_failures_of_any_host_are_told() -> None:
+    released = replace(LEASE, owner=None, incarnation=None)
+    told = group(released, records=(RECORD, record(Activity(failures=(FAILURE,)), "host-b")))
+    assert told.failures == {("bank", "a"): "bad"}
+    assert told.pipelines["bank"].failures[0].host == "host-b", "the document's host, whatever its text says"
+
+
+def test_a_failure_is_over_once_another_host_works_on_the_lease() -> None:
+    assert group(LEASE, records=(record(Activity(failures=(FAILURE,)), "host-b"),)).failures == {}
+
+
+def test_a_dead_host_has_no_failures_any_more() -> None:
+    dead = record(Activity(failures=(FAILURE,)), "host-b")
+    released = replace(LEASE, owner=None, incarnation=None)
+    assert group(released, records=(dead,), sight=Sight({}, {"host-b": dead.mark})).failures == {}
+
+
+# What hosts tell each other
+
+
+def test_activity_is_read_back_as_it_was_told() -> None:
+    told = Activity(batches=(BATCH,), failures=(FAILURE,), failing=1, suspended=2, suspensions=3)
+    assert decode_activity(record(told)) == told
+
+
+def test_a_host_that_has_told_nothing_yet_did_nothing_yet() -> None:
+    assert decode_activity(RECORD) == Activity()
+
+
+def test_batches_of_all_hosts_are_told_newest_first() -> None:
+    later = replace(BATCH, at=NOW + timedelta(seconds=1))
+    told = group(records=(record(Activity(batches=(BATCH,))), record(Activity(batches=(later,)), "host-b")))
+    assert [batch.host for batch in told.batches] == ["host-b", "host-a"]
+
+
+def test_what_this_host_knows_of_itself_is_newer_than_its_document() -> None:
+    told = group(records=(record(Activity(suspensions=1)),), mine=Activity(suspensions=2))
+    assert told.hosts["host-a"].activity.suspensions == 2
+
+
+TEXTS = st.text() | st.text(st.characters(categories=["Cs", "Cc"])) | st.text().map(lambda text: text * 100)
+
+
+@settings(max_examples=50)
+@given(error=TEXTS, position=TEXTS, count=st.integers(0, 300))
+def test_activity_always_fits_its_bound_and_can_be_read_back(error: str, position: str, count: int) -> None:
+    """Whatever an error says: a document that others cannot read would make this host look dead to them."""
+    failure = replace(FAILURE, error=cut(error, 600))
+    batch = replace(BATCH, start=cut(position, 200), to=cut(position, 200))
+    told = activity_document(Activity(batches=(batch,) * count, failures=(failure,) * count, failing=count))
+    assert len(json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()) <= ACTIVITY_BYTES_MAX
+    read = decode_activity(decode_host(host_id("host-a"), encode_host(replace(RECORD, activity=told))))
+    assert read.failing == count
+    assert set(read.failures) <= {failure}
+    assert set(read.batches) <= {batch}
+    assert count == 0 or read.failures
+
+
+def test_what_does_not_fit_is_the_oldest_batches() -> None:
+    batches = tuple(replace(BATCH, epoch=epoch) for epoch in range(200))
+    read = decode_activity(record(Activity(batches=batches)))
+    assert 40 < len(read.batches) < 200
+    assert read.batches == batches[: len(read.batches)]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"batches": "many"},
+        {"batches": [7]},
+        {"batches": [{**activity_document(Activity(batches=(BATCH,)))["batches"][0], "events": -1}]},
+        {"batches": [{**activity_document(Activity(batches=(BATCH,)))["batches"][0], "at": "yesterday"}]},
+        {"batches": [{**activity_document(Activity(batches=(BATCH,)))["batches"][0], "at": "2026-01-31T12:00"}]},
+        {"batches": [{**activity_document(Activity(batches=(BATCH,)))["batches"][0], "at": "0001-01-01T00:00+23:59"}]},
+        {"batches": [{**activity_document(Activity(batches=(BATCH,)))["batches"][0], "to": "x" * 1000}]},
+        {"failures": [{}] * 2000},
+        {"failing": 2**70},
+        {"suspended": True},
+    ],
+)
+def test_activity_that_cannot_be_trusted_silences_its_host_alone(broken: dict[str, object]) -> None:
+    activity = {**activity_document(Activity(batches=(BATCH,))), **broken}
+    told = group(LEASE, records=(replace(RECORD, activity=activity), record(Activity(batches=(BATCH,)), "host-b")))
+    assert [batch.host for batch in told.batches] == ["host-b"]
+    assert told.hosts["host-a"].activity == Activity()
+    assert "document 'hosts/host-a'" in told.problems[0]
+
+
+# A running group
+
+
+async def test_any_host_tells_of_the_whole_group(start, eventually) -> None:
+    feeds = {"bank": MemoryFeed(["a", "b", "c", "d"])}
+    for partition in "abcd":
+        feeds["bank"].append(partition, [b"{}"] * 3)
+    first = await start("host-a", feeds=feeds)
+    second = await start("host-b", feeds=feeds)
+
+    async def are_shared() -> bool:
+        hosts = (await first.view.group()).hosts
+        return [host.leases for host in hosts.values()] == [2, 2]
+
+    await eventually(are_shared)
+
+    async def is_told() -> bool:
+        return len({batch.partition for batch in (await second.view.group()).batches}) == 4
+
+    await eventually(is_told)
+    told = await second.view.group()
+    assert {host.is_live for host in told.hosts.values()} == {True}
+    assert told.hosts["host-b"].is_this
+    assert {batch.events for batch in told.batches} == {3}
+    assert all(batch.at <= NOW for batch in told.batches)
+
+
+async def test_a_failing_partition_is_told_with_its_error_by_every_host(start, eventually) -> None:
+    class Refusing(MemorySink):
+        async def open(self, claim):
+            raise SinkRejected("table 'balances' has no column 'amount'")
+
+    running = await start("host-a", feeds={"bank": MemoryFeed(["a"])}, sinks={"bank": Refusing()})
+    observer = await start("host-b", feeds=running.feeds, runs=False)
+
+    async def is_told() -> bool:
+        return (await observer.view.group()).failures == {("bank", "a"): "table 'balances' has no column 'amount'"}
+
+    await eventually(is_told)
+
+
+async def test_a_mended_partition_is_no_failure_any_more(start, eventually) -> None:
+    class Moody(MemorySink):
+        refuses = True
+
+        async def open(self, claim):
+            if self.refuses:
+                raise SinkRejected("no such table")
+            return await super().open(claim)
+
+    sink = Moody()
+    running = await start(feeds={"bank": MemoryFeed(["a"])}, sinks={"bank": sink})
+    running.feeds["bank"].append("a", [b"{}"])
+
+    async def is_failing() -> bool:
+        return bool((await running.view.group()).failures)
+
+    await eventually(is_failing)
+    sink.refuses = False
+
+    async def is_mended() -> bool:
+        return not (await running.view.group()).failures
+
+    await eventually(is_mended)
+
+
+async def test_a_lease_whose_owner_went_silent_shows_as_expired_and_its_host_as_dead(start, store, eventually) -> None:
+    """Seen by a host that may not take it: it serves another pipeline as well, and wants no more leases."""
+    silent = await start("host-z", runs=False, feeds={"bank": MemoryFeed(["a"])})
+    await silent.keeper.create(Lease(pipeline="bank", partition="a"))
+    await silent.keeper.take(await silent.keeper.read("bank", "a"), lambda state: state)
+    await store.create("hosts/host-z", encode_host(replace(RECORD, name="host-z", lease_duration_s=1.0)))
+    watching = await start("host-a", feeds={"bank": silent.feeds["bank"]}, leases_max=0)
+
+    async def has_expired() -> bool:
+        told = await watching.view.group()
+        return told.leases["bank", "a"].state == "expired" and told.hosts["host-z"].is_live is False
+
+    await eventually(has_expired)
+
+
+# Reading
+
+
+async def test_many_readers_cost_the_container_one_reading(start) -> None:
+    running = await start(runs=False)
+    await asyncio.gather(*(running.view.group() for _ in range(200)))
+    assert running.host.tally.requests == {("list", "ok"): 2}
+
+
+async def test_a_container_that_is_down_is_not_asked_by_every_reader(start) -> None:
+    class Down(MemoryStore):
+        async def list(self, prefix: str):
+            raise StoreUnavailable("connection refused")
+
+    running = await start(store=Down(), runs=False)
+    errors = await asyncio.gather(*(running.view.group() for _ in range(200)), return_exceptions=True)
+    assert {str(error) for error in errors} == {"connection refused"}
+    assert running.host.tally.requests == {("list", "unavailable"): 1}
+    assert (await running.view.backlog()).unknown == ("connection refused",)
+
+
+async def test_an_untrusted_document_stops_only_itself(start, store) -> None:
+    running = await start(runs=False)
+    await running.keeper.create(Lease(pipeline="bank", partition="a"))
+    await store.create(lease_id("bank", "b"), "{")
+    await store.create("hosts/host-z", '{"version": 7}')
+    told = await running.view.group()
+    assert list(told.leases) == [("bank", "a")]
+    assert len(told.problems) == 2
+
+
+async def test_the_backlog_is_read_anew_by_every_look(start, eventually) -> None:
+    running = await start(feeds={"bank": MemoryFeed(["a"])})
+
+    async def is_done() -> bool:
+        return (await running.view.backlog()).is_done
+
+    await eventually(is_done)
+    running.feeds["bank"].append("a", [b"{}"])
+    assert not (await running.view.backlog()).is_done
+    await eventually(is_done)
