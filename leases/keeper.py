@@ -111,9 +111,9 @@ class Keeper:
         wanted = seen.lease.handoff_requested(self.host)
         await self.store.replace(_id(wanted), encode_lease(wanted), seen.etag)
 
-    async def release(self, seen: Seen) -> None:
+    async def revoke(self, seen: Seen) -> None:
         """An operator's release: the owner finds out at its next write. Raises as `ask` does."""
-        await self.store.replace(_id(seen.lease), encode_lease(seen.lease.released()), seen.etag)
+        await self.store.replace(_id(seen.lease), encode_lease(seen.lease.revoked()), seen.etag)
 
     async def create(self, lease: Lease) -> bool:
         """False where it exists already. Raises StoreUnavailable, StoreAmbiguous."""

@@ -106,6 +106,10 @@ class Lease:
         """Available again, position kept; reserved for `handoff_to` where somebody asked."""
         return replace(self, owner=None, incarnation=None, tick=self.tick + 1)
 
+    def revoked(self) -> Lease:
+        """An operator's release: the owner finds out at its next write. As every edit of others, it leaves the tick alone."""
+        return replace(self, owner=None, incarnation=None)
+
     def reset(self, continuation: str | None) -> Lease:
         """An operator's new position: a new generation, and the present owner out."""
         return replace(

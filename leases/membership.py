@@ -19,7 +19,8 @@ from leases.expiry import Mark, Watch
 from leases.store import LeaseStore, Stored
 from leases.timing import Timing
 
-HOSTS_PREFIX = "hosts/"
+HOSTS_PREFIX = "_hosts/"
+"""No pipeline name begins with an underscore, so no pipeline's documents are listed with the hosts."""
 VERSION = 1
 PIPELINES_MAX = 1024
 DEAD_AFTER = 10

@@ -14,6 +14,11 @@ from pipeline.batch import Batch
 
 
 class Transform(Protocol):
+    @property
+    def description(self) -> str:
+        """For people, once it is prepared: what it yields, and how its batches share jobs."""
+        ...
+
     async def prepare(self) -> None:
         """Once per process, before any `apply`: start what it runs on, check what it is. Raises TransformError,
         EngineUnavailable."""
@@ -32,6 +37,8 @@ class Transform(Protocol):
 
 class Identity:
     """No transform: output is the events themselves, and Spark is not involved."""
+
+    description = "none: events are delivered as they are"
 
     async def prepare(self) -> None:
         """Nothing to start."""

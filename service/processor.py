@@ -84,9 +84,7 @@ class Processor:
             ),
             tally=self.tally,
         )
-        self.view = View(
-            self.keeper, pipelines, clock=clock, now=lambda: datetime.now(UTC), host=self.host
-        )
+        self.view = View(self.keeper, pipelines, clock=clock, now=lambda: datetime.now(UTC), host=self.host)
         self._clock = clock
         self._running: asyncio.Task[None] | None = None
 

@@ -215,7 +215,7 @@ def test_activity_that_cannot_be_trusted_silences_its_host_alone(broken: dict[st
     told = group(LEASE, records=(replace(RECORD, activity=activity), record(Activity(batches=(BATCH,)), "host-b")))
     assert [batch.host for batch in told.batches] == ["host-b"]
     assert told.hosts["host-a"].activity == Activity()
-    assert "document 'hosts/host-a'" in told.problems[0]
+    assert "document '_hosts/host-a'" in told.problems[0]
 
 
 # A running group
@@ -289,7 +289,7 @@ async def test_a_lease_whose_owner_went_silent_shows_as_expired_and_its_host_as_
     silent = await start("host-z", runs=False, feeds={"bank": MemoryFeed(["a"])})
     await silent.keeper.create(Lease(pipeline="bank", partition="a"))
     await silent.keeper.take(await silent.keeper.read("bank", "a"), lambda state: state)
-    await store.create("hosts/host-z", encode_host(replace(RECORD, name="host-z", lease_duration_s=1.0)))
+    await store.create("_hosts/host-z", encode_host(replace(RECORD, name="host-z", lease_duration_s=1.0)))
     watching = await start("host-a", feeds={"bank": silent.feeds["bank"]}, leases_max=0)
 
     async def has_expired() -> bool:
@@ -324,7 +324,7 @@ async def test_an_untrusted_document_stops_only_itself(start, store) -> None:
     running = await start(runs=False)
     await running.keeper.create(Lease(pipeline="bank", partition="a"))
     await store.create(lease_id("bank", "b"), "{")
-    await store.create("hosts/host-z", '{"version": 7}')
+    await store.create("_hosts/host-z", '{"version": 7}')
     told = await running.view.group()
     assert list(told.leases) == [("bank", "a")]
     assert len(told.problems) == 2

@@ -1,0 +1,87 @@
+"""What commands print for people: leases, lag, balances."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+
+from rich import box
+from rich.table import Table
+
+from service.lag import Lag
+from service.status import LeaseStatus
+
+CONTINUATION_SHOWN = 48
+
+
+def leases_table(leases: Iterable[LeaseStatus]) -> Table:
+    table = _table("pipeline", "partition", "state", "owner", "epoch>", "generation>", "continuation")
+    for status in leases:
+        lease = status.lease
+        table.add_row(
+            lease.pipeline,
+            lease.partition,
+            status.state.replace("_", " "),
+            lease.owner or "",
+            str(lease.epoch),
+            str(lease.generation),
+            _shortened(lease.continuation),
+        )
+    return table
+
+
+def lag_table(lag: Lag) -> Table:
+    table = _table("pipeline", "partition", "events behind>")
+    for one in lag.partitions:
+        table.add_row(one.pipeline, one.partition, f"{one.events:,}" if one.events is not None else one.error)
+    table.add_section()
+    table.add_row("all", "", f"{lag.events:,}" + (f" ({lag.unknown} unknown)" if lag.unknown else ""))
+    return table
+
+
+def balances_table(expected: Mapping[str, Decimal], found: Mapping[str, Decimal], accounts: Sequence[str]) -> Table:
+    """Both ledgers side by side, for the given accounts."""
+    table = _table("account", "from PostgreSQL>", "plain computation>", "")
+    for account in accounts:
+        ours, theirs = found.get(account), expected.get(account)
+        table.add_row(
+            account,
+            "missing" if ours is None else f"{ours:,.2f}",
+            "unknown" if theirs is None else f"{theirs:,.2f}",
+            "" if ours == theirs else "differs",
+        )
+    return table
+
+
+def lease_fields(status: LeaseStatus) -> dict[str, object]:
+    """One lease, whole, as `leases show` prints it."""
+    lease = status.lease
+    return {
+        "pipeline": lease.pipeline,
+        "partition": lease.partition,
+        "state": status.state,
+        "owner": lease.owner,
+        "incarnation": lease.incarnation,
+        "epoch": lease.epoch,
+        "generation": lease.generation,
+        "tick": lease.tick,
+        "continuation": lease.continuation,
+        "sink_state": lease.sink_state,
+        "handoff_to": lease.handoff_to,
+        "parents": list(lease.parents),
+        "children": [{"partition": child.partition, "continuation": child.continuation} for child in lease.children],
+        "etag": status.etag,
+    }
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        table.add_column(column.removesuffix(">"), justify="right" if column.endswith(">") else "left")
+    return table
+
+
+def _shortened(text: str | None) -> str:
+    if text is None:
+        return ""
+    return text if len(text) <= CONTINUATION_SHOWN else text[: CONTINUATION_SHOWN - 1] + "…"

@@ -1,0 +1,164 @@
+"""Settings -> a processor: the one place that knows which class stands for which `type`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, cast
+
+from structlog.typing import FilteringBoundLogger as Log
+
+from leases.store import LeaseStore
+from leases.stores.memory import MemoryStore
+from leases.stores.sqlite import SqliteStore
+from leases.timing import Timing
+from pipeline.batch import BatchLimits
+from pipeline.connectors.files import FilesFeed
+from pipeline.connectors.log import LogFeed, LogSink
+from pipeline.connectors.postgres import PostgresSink, Timeouts
+from pipeline.connectors.python import PythonSink
+from pipeline.errors import NotImportable
+from pipeline.feed import ChangeFeed
+from pipeline.imports import imported
+from pipeline.sink import Sink
+from pipeline.spark import SparkEngine
+from pipeline.transform import Identity, Transform
+from service.errors import StartFailed
+from service.pipeline import Pipeline
+from service.processor import Processor
+from service.settings import (
+    AnyFeed,
+    AnyLeases,
+    AnySink,
+    CustomFeedSettings,
+    CustomLeases,
+    CustomSinkSettings,
+    FilesFeedSettings,
+    LogFeedSettings,
+    LogSinkSettings,
+    PipelineSettings,
+    PostgresSinkSettings,
+    Settings,
+    SparkSettings,
+    SqliteLeases,
+)
+
+
+def processor_of(settings: Settings, *, host: str, log: Log) -> Processor:
+    """A processor that has not started. Raises StartFailed where something that is named cannot be imported or made."""
+    return Processor(
+        pipelines_of(settings),
+        store_of(settings.leases),
+        host=host,
+        timing=settings.leases.timing,
+        leases_max=settings.host.leases_max,
+        stop_timeout_s=settings.host.stop_timeout_s,
+        log=log,
+    )
+
+
+def pipelines_of(settings: Settings) -> list[Pipeline]:
+    """They share one Spark, which starts when the first transform is prepared and stops when the last is closed."""
+    engine = engine_of(settings.spark)
+    return [pipeline_of(each, engine, settings.leases.timing) for each in settings.pipelines]
+
+
+def store_of(settings: AnyLeases) -> LeaseStore:
+    if isinstance(settings, SqliteLeases):
+        return SqliteStore(settings.path, busy_timeout_s=settings.timing.call_timeout_s / 2)
+    if isinstance(settings, CustomLeases):
+        return cast(LeaseStore, _made(settings.type, settings.options))
+    return MemoryStore()
+
+
+def engine_of(settings: SparkSettings) -> SparkEngine:
+    return SparkEngine(
+        master=settings.master, remote=settings.remote, driver_memory=settings.driver_memory, conf=settings.conf
+    )
+
+
+def pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing) -> Pipeline:
+    return Pipeline(
+        name=settings.name,
+        feed=feed_of(settings.feed),
+        transform=transform_of(settings, engine),
+        sink=sink_of(settings.sink, timing),
+        transform_digest=digest_of(settings),
+        start=settings.feed.start,
+        limits=BatchLimits(
+            events_max=settings.batch_events_max,
+            bytes_max=settings.batch_bytes_max,
+            age_max_s=settings.batch_age_max_s,
+        ),
+        buffer_bytes_max=settings.buffer_bytes_max,
+        batch_timeout_s=settings.batch_timeout_s,
+    )
+
+
+def feed_of(settings: AnyFeed) -> ChangeFeed:
+    if isinstance(settings, FilesFeedSettings):
+        return FilesFeed(
+            settings.path,
+            format=settings.format,
+            final_record=settings.final_record,
+            key=settings.key,
+            poll_interval_s=settings.poll_interval_s,
+            record_bytes_max=settings.record_bytes_max,
+        )
+    if isinstance(settings, LogFeedSettings):
+        return LogFeed(settings.path)
+    assert isinstance(settings, CustomFeedSettings)
+    return cast(ChangeFeed, _made(settings.type, settings.options))
+
+
+def sink_of(settings: AnySink, timing: Timing) -> Sink:
+    if isinstance(settings, LogSinkSettings):
+        return LogSink(settings.path, retention_s=settings.retention_s, retention_bytes=settings.retention_bytes)
+    if isinstance(settings, PostgresSinkSettings):
+        return PostgresSink(
+            settings.dsn.get_secret_value(),
+            setup=settings.setup,
+            merge=settings.merge,
+            table=settings.table,
+            mode=settings.mode,
+            key=settings.key,
+            schema=settings.schema_name,
+            history=settings.history,
+            connections_max=settings.connections_max,
+            timeouts=timeouts_within(timing.duration_s),
+        )
+    if isinstance(settings, CustomSinkSettings):
+        return cast(Sink, _made(settings.type, settings.options))
+    return PythonSink(settings.handler)
+
+
+def timeouts_within(duration_s: float) -> Timeouts:
+    """What a lost owner left behind at the server has to be gone before its lease expires."""
+    usual = Timeouts()
+    shrink = min(1.0, duration_s / 60)
+    return Timeouts(**{name: getattr(usual, name) * shrink for name in Timeouts.__dataclass_fields__})
+
+
+def transform_of(settings: PipelineSettings, engine: SparkEngine) -> Transform:
+    """Without SQL, function and schema the events go to the sink as they are, and Spark is not started for them."""
+    if settings.sql is None and settings.function is None and settings.event_schema is None:
+        return Identity()
+    return engine.transform(settings.name, sql=settings.sql, function=settings.function, schema=settings.event_schema)
+
+
+def digest_of(settings: PipelineSettings) -> str:
+    """Of the transform alone: kept with the leases, so that a change of it is noticed."""
+    text = json.dumps([settings.event_schema, settings.sql, settings.function])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _made(path: str, options: Any) -> object:
+    try:
+        made = imported(path)
+        if not callable(made):
+            raise NotImportable(f"'{path}' is no class")
+        return cast(object, made(**options))
+    except NotImportable as error:
+        raise StartFailed(str(error)) from error
+    except (TypeError, ValueError) as error:
+        raise StartFailed(f"'{path}' does not take these settings: {error}") from error
