@@ -55,8 +55,8 @@ def store() -> MemoryStore:
 
 
 @pytest.fixture
-def timing() -> Timing:
-    return TIMING
+def clock() -> BootClock:
+    return BootClock()
 
 
 @pytest.fixture

@@ -1,0 +1,214 @@
+"""Metrics: what Prometheus is told, and that docs/metrics.md explains all of it."""
+
+import re
+from collections.abc import Awaitable
+from dataclasses import fields
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from leases.clock import BootClock
+from leases.errors import (
+    StoreAmbiguous,
+    StoreConflict,
+    StoreError,
+    StoreMissing,
+    StoreUnavailable,
+)
+from leases.lease import Lease
+from leases.stores.memory import MemoryStore
+from pipeline.connectors.memory import MemoryFeed, MemorySink
+from pipeline.errors import SinkRejected
+from pipeline.runner import Delivered
+from pipeline.sink import Output
+from service.lag import Lag, PartitionLag
+from service.metrics import Metrics
+from service.tally import BUCKETS_S, CountingStore, Histogram, Tally
+
+DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
+    """(name, label values in the order of the labels' names) -> value."""
+    families = text_string_to_metric_families(metrics.text().decode())
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+async def test_every_metric_is_explained_in_the_docs_and_nothing_else(start, eventually) -> None:
+    running = await start()
+    running.feeds["bank"].append("a", [b"{}"])
+    await eventually(lambda: running.host.tally.batches["bank"])
+    metrics = Metrics(running.host)
+    metrics.lag = await running.view.lag()
+    told = re.findall(r"^# TYPE (leasehold_\w+) (\w+)$", metrics.text().decode(), re.MULTILINE)
+    documented = re.findall(r"^\| `(leasehold_\w+)` \| (\w+) \|", DOCS.read_text(), re.MULTILINE)
+    assert sorted(told) == sorted(documented)
+
+
+async def test_deliveries_are_counted_with_their_stages(start, eventually) -> None:
+    running = await start()
+    running.feeds["bank"].append("a", [b"{}"] * 3)
+    running.feeds["bank"].append("b", [b"{}"] * 4)
+    await eventually(lambda: running.host.tally.events["bank"] == 7)
+    told = samples(Metrics(running.host))
+    batches = told["leasehold_batches_delivered_total", "bank"]
+    assert told["leasehold_events_delivered_total", "bank"] == 7
+    for stage in ("wait", "transform", "deliver"):
+        assert told["leasehold_batch_seconds_count", "bank", stage] == batches
+        assert told["leasehold_batch_seconds_bucket", "+Inf", "bank", stage] == batches
+
+
+async def test_counters_do_not_go_back_when_a_lease_moves(start, eventually) -> None:
+    first = await start("host-a")
+    first.feeds["bank"].append("a", [b"{}"] * 3)
+    first.feeds["bank"].append("b", [b"{}"] * 3)
+    await eventually(lambda: first.host.tally.events["bank"] == 6)
+    await start("host-b", feeds=first.feeds)
+    await eventually(lambda: len(first.host.workers) == 1)
+    told = samples(Metrics(first.host))
+    assert told["leasehold_events_delivered_total", "bank"] == 6
+    assert told["leasehold_leases_owned", "bank"] == 1
+    assert told["leasehold_lease_moves_total", "acquired", "bank"] == 2
+    assert told["leasehold_lease_moves_total", "released", "bank"] == 1
+
+
+async def test_a_failing_partition_shows_until_it_is_taken_again(start, eventually) -> None:
+    class Refusing(MemorySink):
+        async def open(self, claim):
+            raise SinkRejected("no such table")
+
+    running = await start(feeds={"bank": MemoryFeed(["a"])}, sinks={"bank": Refusing()})
+    await eventually(lambda: samples(Metrics(running.host))["leasehold_partitions_failing", "bank"] == 1)
+    assert samples(Metrics(running.host))["leasehold_lease_moves_total", "failed", "bank"] >= 1
+
+
+async def test_a_host_that_cannot_renew_shows_its_suspended_leases(start, store, eventually) -> None:
+    class Frozen(MemoryStore):
+        is_frozen = False
+
+        async def replace(self, id: str, body: str, etag: str) -> str:
+            if self.is_frozen and "/leases/" in id:
+                raise StoreUnavailable("throttled")
+            return await super().replace(id, body, etag)
+
+    frozen = Frozen()
+    running = await start(store=frozen, feeds={"bank": MemoryFeed(["a"])})
+    running.feeds["bank"].append("a", [b"{}"])
+    await eventually(lambda: running.host.tally.events["bank"] == 1)
+    frozen.is_frozen = True
+    metrics = Metrics(running.host)
+    await eventually(lambda: samples(metrics)["leasehold_leases_suspended", "bank"] == 1)
+    running.feeds["bank"].append("a", [b"{}"])
+    await eventually(lambda: samples(metrics)["leasehold_suspensions_total", "bank"] == 1)
+    assert samples(metrics)["leasehold_store_requests_total", "replace", "unavailable"] > 0
+
+
+async def test_draining_and_readiness_show(start) -> None:
+    running = await start(runs=False)
+    metrics = Metrics(running.host)
+    before = samples(metrics)
+    running.host.ready.set()
+    running.host.stop()
+    after = samples(metrics)
+    assert [told["leasehold_ready",] for told in (before, after)] == [0, 1]
+    assert [told["leasehold_draining",] for told in (before, after)] == [0, 1]
+
+
+async def test_an_unknown_lag_is_left_out_and_never_told_as_none(start) -> None:
+    metrics = Metrics((await start(runs=False)).host)
+    metrics.lag = Lag((PartitionLag(pipeline="bank", partition="a", events=None, error="away"),))
+    told = samples(metrics)
+    assert ("leasehold_lag_events", "bank") not in told
+    assert told["leasehold_lag_unknown", "bank"] == 1
+    metrics.lag = None
+    assert ("leasehold_lag_unknown", "bank") not in samples(metrics)
+
+
+async def test_hosts_of_one_process_keep_their_metrics_apart(start) -> None:
+    one, two = await start("host-a", runs=False), await start("host-b", runs=False)
+    one.host.tally.lease_acquired("bank")
+    assert ("leasehold_lease_moves_total", "acquired", "bank") in samples(Metrics(one.host))
+    assert ("leasehold_lease_moves_total", "acquired", "bank") not in samples(Metrics(two.host))
+
+
+async def test_names_with_quotes_and_newlines_stay_labels(start) -> None:
+    name = 'ba"nk\n\\ü'
+    running = await start(runs=False, feeds={name: MemoryFeed(["a"])})
+    assert samples(Metrics(running.host))["leasehold_leases_owned", name] == 0
+
+
+# The tally
+
+
+def test_a_histogram_counts_what_took_at_most_so_long() -> None:
+    histogram = Histogram()
+    for seconds in (0.0, 0.005, 0.0051, 1000.0):
+        histogram.observe(seconds)
+    assert histogram.cumulative[:2] == [2, 3]
+    assert histogram.cumulative[-2:] == [3, 4]
+    assert len(histogram.cumulative) == len(BUCKETS_S) + 1
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (StoreConflict("x"), "conflict"),
+        (StoreMissing("x"), "missing"),
+        (StoreUnavailable("x"), "unavailable"),
+        (StoreAmbiguous("x"), "ambiguous"),
+        (StoreError("x"), "error"),
+    ],
+)
+async def test_every_call_to_the_store_is_counted_by_its_outcome(
+    clock: BootClock, error: StoreError, outcome: str
+) -> None:
+    class Failing(MemoryStore):
+        async def _fail(self, *args: object) -> None:
+            raise error
+
+        list = read = create = replace = delete = _fail
+
+    tally = Tally(clock)
+    for call in _calls(CountingStore(Failing(), tally)):
+        with pytest.raises(type(error)):
+            await call
+    assert tally.requests == {(operation, outcome): 1 for operation in OPERATIONS}
+
+
+async def test_calls_to_the_store_that_succeed_are_counted_too(clock: BootClock) -> None:
+    tally = Tally(clock)
+    for call in _calls(CountingStore(MemoryStore(), tally)):
+        await call
+    assert tally.requests == {(operation, "ok"): 1 for operation in OPERATIONS}
+
+
+OPERATIONS = ("create", "read", "replace", "delete", "list")
+
+
+def _calls(store: CountingStore) -> list[Awaitable[object]]:
+    return [
+        store.create("a", "{}"),
+        store.read("a"),
+        store.replace("a", "{}", "1"),
+        store.delete("a", "2"),
+        store.list("a"),
+    ]
+
+
+def test_a_tally_keeps_the_last_batches_of_each_pipeline_and_none_of_their_data(clock: BootClock) -> None:
+    tally = Tally(clock)
+    for pipeline, count in (("quiet", 1), ("busy", 1000)):
+        for number in range(count):
+            output = Output(table=pa.table({"x": [1]}), start=None, to=str(number), events=1)
+            tally.batch_delivered(Lease(pipeline=pipeline, partition="a"), Delivered(output, 0.1, 0.1, 0.1))
+    assert [batch.to for batch in tally.recent["quiet"]] == ["0"]
+    assert [batch.to for batch in tally.recent["busy"]][-1] == "999"
+    assert len(tally.recent["busy"]) < 100
+    kept = tally.recent["busy"][0]
+    assert not any(isinstance(getattr(kept, field.name), pa.Table | Output) for field in fields(kept))
