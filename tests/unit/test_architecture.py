@@ -1,0 +1,173 @@
+"""Import arrows, and what the core may not call: both hold, and both catch what they are there for."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("leases", "pipeline", "service")
+
+EDGES = (
+    *("leases.clock", "leases.contract", "leases.stores"),
+    *("pipeline.connectors", "pipeline.contract", "pipeline.spark"),
+    *("service.api", "service.cli", "service.demo", "service.demo_data", "service.demo_view", "service.host_name"),
+    *("service.look", "service.probe", "service.processor", "service.run", "service.server", "service.wiring"),
+)
+"""Where time, randomness, ids and threads come in. Everything else gets them as arguments, or cannot be simulated."""
+
+FORBIDDEN = (
+    *("time.", "uuid.", "secrets.", "random.", "os.urandom", "os.getrandom", "threading.", "concurrent.futures."),
+    *("datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today"),
+    *("asyncio.to_thread", "asyncio.run_coroutine_threadsafe"),
+)
+FORBIDDEN_METHODS = ("run_in_executor",)
+TYPES = ("random.Random",)
+"""Allowed as a type, but not to be made: a generator that nobody seeded is randomness of one's own."""
+
+
+def modules(*packages: str) -> Iterator[tuple[str, Path]]:
+    for package in packages:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"), path
+
+
+def is_within(module: str, parents: tuple[str, ...]) -> bool:
+    return any(module == parent or module.startswith(f"{parent}.") for parent in parents)
+
+
+def imported_names(tree: ast.AST) -> dict[str, str]:
+    """The local name of everything imported -> what it is."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {
+                a.asname or a.name.partition(".")[0]: a.name if a.asname else a.name.partition(".")[0]
+                for a in node.names
+            }
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    return names
+
+
+def dotted(node: ast.expr, names: dict[str, str]) -> str | None:
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    if isinstance(node, ast.Attribute) and (parent := dotted(node.value, names)):
+        return f"{parent}.{node.attr}"
+    return None
+
+
+def forbidden_uses(source: str) -> list[str]:
+    tree = ast.parse(source)
+    names = imported_names(tree)
+    made = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Name | ast.Attribute):
+            continue
+        name = dotted(node, names) or ""
+        is_forbidden = any(name.startswith(rule) if rule.endswith(".") else name == rule for rule in FORBIDDEN)
+        is_method = isinstance(node, ast.Attribute) and node.attr in FORBIDDEN_METHODS
+        if is_method or (is_forbidden and not (name in TYPES and id(node) not in made)):
+            found.append(f"line {node.lineno}: {name or ast.unparse(node)}")
+    return found
+
+
+def lint_imports(directory: Path) -> subprocess.CompletedProcess[str]:
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache", "--config", ROOT / "pyproject.toml"]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+
+
+def test_imports_follow_the_arrows() -> None:
+    result = lint_imports(ROOT)
+    assert result.returncode == 0, result.stdout
+
+
+PLANTED = {
+    "leases/lease.py": "pipeline.event",
+    "pipeline/event.py": "leases.lease",
+    "leases/expiry.py": "service.host",
+    "pipeline/runner.py": "service.worker",
+    "leases/keeper.py": "leases.stores.memory",
+    "pipeline/batch.py": "pipeline.connectors.memory",
+    "pipeline/transform.py": "pyspark",
+    "service/host.py": "psycopg",
+    "pipeline/feed.py": "fastapi",
+    "service/worker.py": "fastapi",
+    "leases/renewal.py": "time",
+    "pipeline/markers.py": "uuid",
+}
+
+
+def test_an_import_against_the_arrows_is_caught(tmp_path: Path) -> None:
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for path, name in PLANTED.items():
+        with (tmp_path / path).open("a") as file:
+            file.write(f"\nimport {name}\n")
+    result = lint_imports(tmp_path)
+    importers = {path: path.removesuffix(".py").replace("/", ".") for path in PLANTED}
+    missed = [path for path, name in PLANTED.items() if f"{importers[path]} -> {name} (" not in result.stdout]
+    assert result.returncode == 1
+    assert not missed, result.stdout
+
+
+def test_leases_imports_the_standard_library_alone() -> None:
+    """Vendor SDKs stay in leases.stores; the contract suites are run by pytest."""
+    allowed = {"leases": {"leases"}, "leases.contract": {"leases", "pytest"}}
+    for module, path in modules("leases"):
+        if not is_within(module, ("leases.stores",)):
+            tops = {name.partition(".")[0] for name in imported_names(ast.parse(path.read_text())).values()}
+            home = "leases.contract" if is_within(module, ("leases.contract",)) else "leases"
+            assert tops - sys.stdlib_module_names <= allowed[home], module
+
+
+def test_the_core_takes_time_randomness_ids_and_threads_as_arguments() -> None:
+    core = [(module, path) for module, path in modules(*PACKAGES) if not is_within(module, EDGES)]
+    found = [f"{path.relative_to(ROOT)}, {use}" for _, path in core for use in forbidden_uses(path.read_text())]
+    assert {"leases.keeper", "leases.balance", "pipeline.runner", "service.host", "service.worker"} <= {
+        m for m, _ in core
+    }
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time\ntime.monotonic()",
+        "import time as t\nf = t.time",
+        "from time import monotonic\nmonotonic()",
+        "from datetime import UTC, datetime\ndatetime.now(UTC)",
+        "import datetime\nf = datetime.datetime.now",
+        "import random\nrandom.random()",
+        "import random\nrandom.Random()",
+        "from random import Random\nRandom(1)",
+        "from uuid import uuid4\nuuid4()",
+        "import asyncio\nasyncio.to_thread(print)",
+        "import asyncio\nasyncio.get_running_loop().run_in_executor(None, print)",
+        "from concurrent.futures import ThreadPoolExecutor\nThreadPoolExecutor()",
+        "import os\nos.urandom(8)",
+    ],
+)
+def test_a_call_that_cannot_be_simulated_is_caught(source: str) -> None:
+    assert forbidden_uses(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import random\ndef f(rng: random.Random) -> float:\n    return rng.random()",
+        "from datetime import datetime\ndatetime.fromisoformat('2026-01-01')",
+        "async def f(clock):\n    await clock.sleep(clock.time())",
+        "import asyncio\nasyncio.get_running_loop().create_task(f())",
+    ],
+)
+def test_what_comes_as_an_argument_is_not_caught(source: str) -> None:
+    assert not forbidden_uses(source)
