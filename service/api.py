@@ -18,6 +18,7 @@ from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -38,6 +39,15 @@ HEADERS = (
     (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),
     (b"referrer-policy", b"no-referrer"),
 )
+
+
+class AnyText(PathConvertor):
+    """The rest of a path, whatever it holds: Starlette's own ends at a newline, and a partition may have one."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("any", AnyText())
 
 
 def create_app(view: View) -> FastAPI:
@@ -174,7 +184,7 @@ def _group(view: View) -> APIRouter:
         )
 
     @router.get(
-        "/leases/{pipeline}/{partition:path}",
+        "/leases/{pipeline}/{partition:any}",
         response_model=schemas.LeaseDetail,
         responses={304: {"description": "As `If-None-Match` has it."}, 404: NOT_FOUND},
     )

@@ -15,7 +15,6 @@ from structlog.typing import FilteringBoundLogger as Log
 
 from service.api import create_app
 from service.lag import Backlog
-from service.metrics import Metrics
 from service.processor import Processor
 from service.server import serve
 from service.settings import ApiSettings
@@ -77,8 +76,7 @@ async def serving(processor: Processor, api: ApiSettings, log: Log) -> AsyncIter
     if not api.enabled:
         yield
         return
-    app = create_app(processor.view, Metrics(processor.host), log)
-    async with serve(app, host=api.host, port=api.port, log=log):
+    async with serve(create_app(processor.view), host=api.host, port=api.port, log=log):
         yield
 
 

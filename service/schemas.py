@@ -54,7 +54,9 @@ class Lease(Model):
         description="owned: a host works on it. available: anybody's. handing_over: promised to `handoff_to`."
         " expired: its owner has not moved for a lease duration, as the answering host has seen. closed: its partition ended."
     )
-    owner: HostName | None = Field(validation_alias=AliasPath("lease", "owner"))
+    owner: HostName | None = Field(
+        validation_alias=AliasPath("lease", "owner"), description="The host that works on it; null: nobody."
+    )
     epoch: Epoch = Field(validation_alias=AliasPath("lease", "epoch"))
     generation: int = Field(
         validation_alias=AliasPath("lease", "generation"),

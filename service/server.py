@@ -47,8 +47,10 @@ async def serve(app: App, *, host: str, port: int, log: Log) -> AsyncIterator[in
             )
         )
         serving = asyncio.create_task(server.serve([listener]), name="api")
+        bound: int = listener.getsockname()[1]
         try:
-            yield listener.getsockname()[1]
+            log.info("api listening", url=f"http://{_shown(host, bound)}")
+            yield bound
         finally:
             server.should_exit = True
             await serving
@@ -87,7 +89,8 @@ def _shown(host: str, port: int) -> str:
 
 @contextmanager
 def _forwarded(log: Log) -> Iterator[None]:
-    """uvicorn's messages go to our log: faults with their traceback; what clients send that is no HTTP is nobody's alarm."""
+    """uvicorn's messages go to our log: faults with their traceback. Requests that are no HTTP, or that the end of the server
+    cut short, are nobody's alarm."""
     messages, handler = logging.getLogger("uvicorn.error"), _Forward(log)
     propagate, messages.propagate = messages.propagate, False
     messages.addHandler(handler)
@@ -104,5 +107,8 @@ class _Forward(logging.Handler):
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        level = self._log.error if record.levelno >= logging.ERROR else self._log.debug
-        level("http server", what=record.getMessage(), **({"exc_info": record.exc_info} if record.exc_info else {}))
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, Exception):
+            self._log.error("http server", what=record.getMessage(), exc_info=error)
+        else:
+            self._log.debug("http server", what=record.getMessage())

@@ -1,0 +1,530 @@
+"""The API: every route, what it answers to bad requests, and the server around it."""
+
+import asyncio
+import re
+import socket
+from urllib.parse import quote
+
+import httpx
+import pytest
+import structlog
+
+from leases.document import lease_id
+from leases.errors import StoreUnavailable
+from leases.lease import Child, Lease
+from leases.stores.memory import MemoryStore
+from pipeline.connectors.memory import MemoryFeed
+from pipeline.errors import FeedUnavailable
+from service.api import create_app
+from service.errors import StartFailed
+from service.server import serve
+
+ROUTES = ["/api/pipelines", "/api/hosts", "/api/leases", "/api/lag", "/api/batches", "/api/leases/bank/a"]
+EVERYWHERE = [*ROUTES, "/health/live", "/health/ready", "/metrics", "/docs", "/openapi.json", "/nowhere"]
+ODD_PARTITIONS = [
+    "a/b",
+    "a//b/",
+    "/",
+    "..",
+    "../hosts/x",
+    "a%2Fb",
+    "%00",
+    "\x00",
+    "a\r\nb",
+    "müß ☃ 🎈",
+    "a?b#c&d",
+    " ",
+    "~",
+]
+
+
+@pytest.fixture
+async def resting(start):
+    """A host that has not begun, over two pipelines with some leases."""
+    running = await start(runs=False, feeds={"bank": MemoryFeed(["a", "b"]), "view": MemoryFeed(["a"])})
+    for pipeline, partition in (("bank", "a"), ("bank", "b"), ("view", "a")):
+        await running.keeper.create(Lease(pipeline=pipeline, partition=partition))
+    return running
+
+
+@pytest.fixture
+async def client(resting):
+    async with resting.client() as client:
+        yield client
+
+
+def problem(answer: httpx.Response, status: int) -> dict[str, object]:
+    """The problem that the answer has to be."""
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    body = answer.json()
+    assert body["status"] == status
+    assert body["type"] == "about:blank"
+    assert body["title"]
+    assert body["detail"]
+    assert len(answer.content) < 2000
+    return body
+
+
+# This host
+
+
+async def test_a_host_is_live_before_it_is_ready(resting, client) -> None:
+    assert (await client.get("/health/live")).json()["status"] == "live"
+    ready = await client.get("/health/ready")
+    assert ready.status_code == 503
+    assert ready.json() == {"status": "not ready", "reasons": ["the host has not read the lease container yet"]}
+
+
+async def test_a_host_at_work_is_ready_and_a_draining_one_is_not(start) -> None:
+    running = await start()
+    async with running.client() as client:
+        assert (await client.get("/health/ready")).json() == {"status": "ready", "reasons": []}
+        running.host.stop()
+        ready = await client.get("/health/ready")
+        assert ready.status_code == 503
+        assert "draining" in ready.json()["reasons"][0]
+
+
+async def test_metrics_are_served_with_the_lag_of_the_group(resting, client) -> None:
+    resting.feeds["bank"].append("a", [b"{}"] * 3)
+    answer = await client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert 'leasehold_lag_events{pipeline="bank"} 3.0' in answer.text
+
+
+async def test_metrics_are_served_while_the_container_is_down(start) -> None:
+    running = await start(store=Down(), runs=False)
+    async with running.client() as client:
+        answer = await client.get("/metrics")
+        assert answer.status_code == 200
+        assert "leasehold_lag_events" not in answer.text
+        assert 'outcome="unavailable"' in answer.text
+
+
+# The group
+
+
+async def test_pipelines_tell_feed_sink_leases_and_failures(client) -> None:
+    bank = (await client.get("/api/pipelines")).json()["items"][0]
+    assert bank == {
+        "name": "bank",
+        "feed": "memory:memory",
+        "sink": "memory",
+        "leases": {"available": 2},
+        "failures": [],
+    }
+
+
+async def test_documents_that_cannot_be_trusted_are_told(store, client) -> None:
+    await store.create(lease_id("bank", "z"), "{")
+    assert "document 'bank/leases/z' is not JSON" in (await client.get("/api/pipelines")).json()["problems"][0]
+    assert "1 problems" in problem(await client.get("/api/leases/bank/z"), 404)["detail"]
+
+
+async def test_hosts_and_batches_of_the_whole_group_are_told(start, eventually) -> None:
+    running = await start("host-a")
+    running.feeds["bank"].append("a", [b"{}"] * 3)
+    await start("host-b", feeds=running.feeds)
+    async with running.client() as client:
+
+        async def are_told() -> bool:
+            hosts = (await client.get("/api/hosts")).json()["items"]
+            return [(host["name"], host["leases"], host["live"]) for host in hosts] == [
+                ("host-a", 1, True),
+                ("host-b", 1, True),
+            ]
+
+        await eventually(are_told)
+        batch = (await client.get("/api/batches")).json()["items"][0]
+        assert (batch["host"], batch["partition"], batch["from"], batch["to"], batch["events"]) == (
+            "host-a",
+            "a",
+            None,
+            "3",
+            3,
+        )
+        assert (await client.get("/api/batches", params={"pipeline": "bank", "limit": 1})).json()["items"]
+
+
+async def test_leases_are_filtered_by_pipeline_owner_and_state(resting, client) -> None:
+    await resting.keeper.take(await resting.keeper.read("bank", "b"), lambda state: state)
+
+    async def keys(**wanted: str) -> list[tuple[str, str]]:
+        items = (await client.get("/api/leases", params=wanted)).json()["items"]
+        return [(item["pipeline"], item["partition"]) for item in items]
+
+    assert await keys() == [("bank", "a"), ("bank", "b"), ("view", "a")]
+    assert await keys(pipeline="view") == [("view", "a")]
+    assert await keys(owner="host-a") == [("bank", "b")]
+    assert await keys(owner="nobody") == []
+    assert await keys(state="available", pipeline="bank") == [("bank", "a")]
+
+
+async def test_pages_tell_every_lease_once(start) -> None:
+    running = await start(runs=False)
+    names = {*ODD_PARTITIONS, *map(str, range(30))}
+    for name in names:
+        await running.keeper.create(Lease(pipeline="bank", partition=name))
+    seen: list[str] = []
+    async with running.client() as client:
+        cursor: str | None = ""
+        while cursor is not None:
+            page = (
+                await client.get("/api/leases", params={"limit": 7, **({"cursor": cursor} if cursor else {})})
+            ).json()
+            assert page["total"] == len(names)
+            seen += [item["partition"] for item in page["items"]]
+            cursor = page["next"]
+    assert seen == sorted(names)
+
+
+@pytest.mark.parametrize("partition", ODD_PARTITIONS)
+async def test_any_text_can_be_a_partition(start, partition: str) -> None:
+    running = await start(runs=False)
+    await running.keeper.create(Lease(pipeline="bank", partition=partition))
+    async with running.client() as client:
+        answer = await client.get("/api/leases/bank/" + quote(partition, safe="").replace(".", "%2E"))
+        assert answer.status_code == 200
+        assert answer.json()["partition"] == partition
+
+
+async def test_one_lease_is_told_with_all_that_its_document_says(resting, client) -> None:
+    seen = await resting.keeper.read("bank", "a")
+    owned = await resting.keeper.take(seen, lambda state: "claimed")
+    assert owned is not None
+    await owned.end("7", (Child("a1", "7"),))
+    lease = (await client.get("/api/leases/bank/a")).json()
+    assert lease == {
+        "pipeline": "bank",
+        "partition": "a",
+        "state": "closed",
+        "owner": None,
+        "epoch": 1,
+        "generation": 0,
+        "continuation": "7",
+        "handoff_to": None,
+        "tick": 2,
+        "sink_state": "claimed",
+        "parents": [],
+        "children": [{"partition": "a1", "continuation": "7"}],
+    }
+
+
+async def test_a_lease_that_has_not_changed_is_not_sent_again(resting, client, eventually) -> None:
+    etag = (await client.get("/api/leases/bank/a")).headers["etag"]
+    assert re.fullmatch(r'"[^"]+"', etag)
+    for known in (etag, f"W/{etag}", f'"other", {etag}', "*"):
+        unchanged = await client.get("/api/leases/bank/a", headers={"if-none-match": known})
+        assert (unchanged.status_code, unchanged.content, unchanged.headers["etag"]) == (304, b"", etag)
+    assert (await client.get("/api/leases/bank/a", headers={"if-none-match": '"other"'})).status_code == 200
+    await resting.keeper.ask(await resting.keeper.read("bank", "a"))
+
+    async def has_changed() -> bool:
+        return (await client.get("/api/leases/bank/a", headers={"if-none-match": etag})).status_code == 200
+
+    await eventually(has_changed)
+
+
+async def test_the_etag_tells_expiry_although_the_document_stays(resting, client) -> None:
+    """Seen by the client's next conditional request, or a dashboard would show the dead owner for ever."""
+    await resting.keeper.take(await resting.keeper.read("bank", "a"), lambda state: state)
+    etag = (await client.get("/api/leases/bank/a")).headers["etag"]
+    await asyncio.sleep(0.06)  # past what readers share
+    resting.host.scan = await resting.keeper.scan(["bank"])
+    resting.host.roll = await resting.host._membership.scan()
+    resting.host.expired = frozenset({("bank", "a")})
+    expired = await client.get("/api/leases/bank/a", headers={"if-none-match": etag})
+    assert (expired.status_code, expired.json()["state"]) == (200, "expired")
+    assert expired.headers["etag"] != etag
+
+
+async def test_lag_is_one_number_that_a_scaler_can_read(resting, client) -> None:
+    resting.feeds["bank"].append("a", [b"{}"] * 3)
+    resting.feeds["view"].append("a", [b"{}"] * 4)
+    whole = (await client.get("/api/lag")).json()
+    assert (whole["lag"], whole["unknown"]) == (7, 0)
+    assert [(p["name"], p["lag"]) for p in whole["pipelines"]] == [("bank", 3), ("view", 4)]
+    one = (await client.get("/api/lag", params={"pipeline": "bank"})).json()
+    assert one["lag"] == 3
+    assert one["pipelines"][0]["partitions"] == [
+        {"partition": "a", "lag": 3, "error": None},
+        {"partition": "b", "lag": 0, "error": None},
+    ]
+
+
+async def test_an_unknown_lag_is_an_error_and_never_a_zero(start) -> None:
+    class Away(MemoryFeed):
+        async def lag(self, partition: str, continuation: str | None) -> int:
+            raise FeedUnavailable("the broker is away")
+
+    feeds = {"bank": Away(["a"]), "view": MemoryFeed(["a"])}
+    running = await start(runs=False, feeds=feeds)
+    for pipeline in feeds:
+        await running.keeper.create(Lease(pipeline=pipeline, partition="a"))
+    async with running.client() as client:
+        assert "the broker is away" in problem(await client.get("/api/lag?pipeline=bank"), 503)["detail"]
+        partly = (await client.get("/api/lag")).json()
+        assert (partly["lag"], partly["unknown"]) == (0, 1)
+        assert partly["pipelines"][0]["partitions"][0]["error"] == "the broker is away"
+
+
+# Bad requests
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nowhere",
+        "/api",
+        "/api/",
+        "/api/leases/",
+        "/api/leases/bank",
+        "/api/leases/bank/",
+        "/api/leases/nope/a",
+        "/api/leases/bank/nope",
+        "/api/leases/bank/%00",
+        "/api/leases/bank/a%0d%0aset-cookie:x",
+        "/api/leases/..%2f..%2fhosts/host-a",
+        "/api/leases/bank/%2e%2e/%2e%2e/hosts/host-a",
+        "/api/leases/bank/..%2F..%2Fhosts%2Fhost-a",
+        "/api/leases/bank/%ff%fe",
+        "/api/leases/bank/" + "x" * 10_000,
+        "/api/leases/" + "x" * 10_000 + "/a",
+        "/api/leases/%0d%0a/a",
+        "/api/lag?pipeline=nope",
+        "/api/lag?pipeline=" + "x" * 10_000,
+        "/api/leases?pipeline=",
+        "/api/leases?pipeline=a%0d%0ab",
+        "/api/batches?pipeline=%00",
+    ],
+)
+async def test_what_is_not_there_is_a_404_in_a_sentence(client, path: str) -> None:
+    answer = await client.get(path)
+    problem(answer, 404)
+    assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ("leases?state=sleeping", "state"),
+        ("leases?state=", "state"),
+        ("leases?limit=0", "limit"),
+        ("leases?limit=1001", "limit"),
+        ("leases?limit=ten", "limit"),
+        ("leases?limit=NaN", "limit"),
+        ("leases?limit=" + "9" * 5000, "limit"),
+        ("leases?pipelin=bank", "pipelin"),
+        ("lag?state=owned", "state"),
+        ("lag?" + "x" * 10_000 + "=1", "x"),
+        ("hosts?pipeline=bank", "pipeline"),
+        ("batches?limit=-1", "limit"),
+    ],
+)
+async def test_a_filter_that_is_not_understood_is_refused_by_name(client, query: str, named: str) -> None:
+    answer = problem(await client.get(f"/api/{query}"), 422)
+    assert answer["errors"][0].startswith(named)
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "/", "\x00", "bank/", "zzz/zzz", "%%%", "x" * 10_000, "a\r\nb"])
+async def test_any_cursor_is_a_place_to_begin(client, cursor: str) -> None:
+    answer = await client.get("/api/leases", params={"cursor": cursor})
+    assert answer.status_code == 200
+    assert answer.json()["total"] == 3
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_other_methods_than_get_are_refused(client, path: str) -> None:
+    for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"):
+        answer = await client.request(method, path)
+        problem(answer, 405)
+        assert answer.headers["allow"] == "GET"
+
+
+async def test_head_is_answered_where_get_is(client) -> None:
+    assert (await client.head("/health/live")).status_code == 200
+    assert (await client.head("/api/leases/bank/a")).headers["etag"]
+
+
+async def test_odd_conditional_requests_are_answered(client) -> None:
+    for value in ("", '"', "W/", ",,,", "x" * 10_000):
+        answer = await client.get("/api/leases/bank/a", headers={"if-none-match": value})
+        assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_a_container_that_does_not_answer_is_a_503(start, path: str) -> None:
+    running = await start(store=Down(), runs=False)
+    async with running.client() as client:
+        answer = await client.get(path)
+        assert "connection refused" in problem(answer, 503)["detail"]
+        assert answer.headers["retry-after"] == "1"
+
+
+async def test_a_fault_of_ours_is_a_500_that_tells_nothing_of_our_insides(start) -> None:
+    class Faulty(MemoryStore):
+        async def list(self, prefix: str):
+            raise ZeroDivisionError("secret")
+
+    running = await start(store=Faulty(), runs=False)
+    async with running.client(raise_app_exceptions=False) as client:
+        answer = await client.get("/api/leases")
+        problem(answer, 500)
+        assert "secret" not in answer.text
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", EVERYWHERE)
+async def test_nothing_is_stored_sniffed_framed_or_shared_with_other_origins(client, path: str) -> None:
+    headers = (await client.get(path, headers={"origin": "http://evil.example"})).headers
+    assert headers["cache-control"] == "no-store"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert not [name for name in headers if name.startswith("access-control")]
+
+
+# Descriptions
+
+
+async def test_the_docs_page_tells_every_route_without_outside_resources(client) -> None:
+    page = (await client.get("/docs")).text
+    paths = (await client.get("/openapi.json")).json()["paths"]
+    assert len(paths) == 9
+    assert all(f"GET {path}" in page for path in paths)
+    assert not re.search(r"(src|href)=\"(?!/)", page)
+    assert "<script" not in page
+
+
+async def test_every_field_of_every_answer_is_described_or_shown_by_example(client) -> None:
+    schemas = (await client.get("/openapi.json")).json()["components"]["schemas"]
+    bare = [
+        f"{name}.{field}"
+        for name, schema in schemas.items()
+        for field, told in schema.get("properties", {}).items()
+        if not told.keys() & {"description", "examples", "items", "$ref"}
+    ]
+    assert bare == []
+
+
+# The server
+
+
+async def test_the_server_serves_inside_the_running_loop_and_stops_with_its_block(resting) -> None:
+    async with httpx.AsyncClient() as client:
+        async with serve(create_app(resting.view), host="127.0.0.1", port=0, log=structlog.get_logger()) as port:
+            answer = await client.get(f"http://127.0.0.1:{port}/api/leases/bank/a")
+            assert answer.json()["partition"] == "a"
+            assert "server" not in answer.headers
+            assert (await client.head(f"http://127.0.0.1:{port}/health/live")).content == b""
+        with pytest.raises(httpx.ConnectError):
+            await client.get(f"http://127.0.0.1:{port}/health/live")
+
+
+async def test_the_server_leaves_signal_handlers_alone(resting) -> None:
+    import signal
+
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    async with serve(create_app(resting.view), host="127.0.0.1", port=0, log=structlog.get_logger()):
+        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+async def test_a_taken_port_is_one_line_with_its_remedy(resting) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StartFailed) as raised:
+            async with serve(create_app(resting.view), host="127.0.0.1", port=port, log=structlog.get_logger()):
+                pass
+    assert f"127.0.0.1:{port}: the port is taken" in str(raised.value)
+    assert "api.port" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("host", "port"), [("203.0.113.1", 0), ("no.such.host.invalid", 0), ("127.0.0.1", 70_000)])
+async def test_an_address_that_cannot_be_served_is_a_failed_start(resting, host: str, port: int) -> None:
+    with pytest.raises(StartFailed, match=re.escape(host)):
+        async with serve(create_app(resting.view), host=host, port=port, log=structlog.get_logger()):
+            pass
+
+
+async def test_the_server_stops_within_two_seconds_whatever_its_clients_do(start) -> None:
+    """Idle keep-alive connections, half a request, and an answer that never comes."""
+
+    class Silent(MemoryStore):
+        asked = asyncio.Event()
+
+        async def list(self, prefix: str):
+            self.asked.set()
+            await asyncio.Event().wait()
+
+    silent = Silent()
+    running = await start(store=silent, runs=False)
+    running.view._keeper.store = silent  # without its timeout
+    requests = [
+        b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /health/live HT",
+        b"GET /api/leases HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"",
+    ]
+    serving = serve(create_app(running.view), host="127.0.0.1", port=0, log=structlog.get_logger())
+    async with serving as port:
+        connections = [await asyncio.open_connection("127.0.0.1", port) for _ in requests]
+        for request, (_, writer) in zip(requests, connections, strict=True):
+            writer.write(request)
+        await connections[0][0].readuntil(b'"reasons":[]}')
+        await silent.asked.wait()
+        stopping = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - stopping < 2
+    for reader, writer in connections:
+        await reader.read()
+        writer.close()
+
+
+async def test_cancelling_what_serves_stops_the_server(resting, eventually) -> None:
+    bound: list[int] = []
+
+    async def work() -> None:
+        async with serve(create_app(resting.view), host="127.0.0.1", port=0, log=structlog.get_logger()) as port:
+            bound.append(port)
+            await asyncio.Event().wait()
+
+    working = asyncio.create_task(work())
+    await eventually(lambda: bound)
+    working.cancel()
+    await asyncio.wait({working}, timeout=2)
+    assert working.cancelled()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", bound[0])
+
+
+async def test_what_is_no_http_is_answered_and_faults_are_logged_with_their_traceback(start) -> None:
+    class Faulty(MemoryStore):
+        async def list(self, prefix: str):
+            raise ZeroDivisionError("secret")
+
+    running = await start(store=Faulty(), runs=False)
+    with structlog.testing.capture_logs() as logs:
+        async with serve(create_app(running.view), host="127.0.0.1", port=0, log=structlog.get_logger()) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"\x16\x03\x01 hello\r\n\r\n")
+            assert b" 400 " in await reader.readline()
+            writer.close()
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+                problem(await client.get("/api/leases"), 500)
+    faults = [entry for entry in logs if entry["log_level"] == "error"]
+    assert len(faults) == 1
+    assert isinstance(faults[0]["exc_info"], ZeroDivisionError)
+
+
+async def test_two_hundred_clients_cost_the_container_little_more_than_one(resting) -> None:
+    async with resting.client() as client:
+        before = resting.host.tally.requests["list", "ok"]
+        answers = await asyncio.gather(*(client.get("/api/leases") for _ in range(200)))
+    assert {answer.status_code for answer in answers} == {200}
+    asked = resting.host.tally.requests["list", "ok"] - before
+    assert asked <= 3 * 20, "three lists for each time that the shared answer became too old"
+
+
+class Down(MemoryStore):
+    async def list(self, prefix: str):
+        raise StoreUnavailable("connection refused")
