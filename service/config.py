@@ -206,7 +206,8 @@ def _about_type(error: ErrorDetails) -> ErrorDetails:
     section = error["input"]
     if not isinstance(section, Mapping):
         return {**error, "type": "model_type"}
-    return {**error, "loc": (*error["loc"], "type"), "input": section.get("type")}
+    kind = "unknown_type" if "type" in section else "missing"
+    return {**error, "type": kind, "loc": (*error["loc"], "type"), "input": section.get("type")}
 
 
 def _messages(error: ErrorDetails, where: _Where) -> list[str]:
@@ -214,7 +215,8 @@ def _messages(error: ErrorDetails, where: _Where) -> list[str]:
     if kind == "extra_forbidden":
         return [_unknown(where)]
     if kind == "missing":
-        return ["is missing: give it a value"]
+        choice = f"it must be {message}" if where.place[-1] == "type" else "give it a value"
+        return [f"is missing: {choice}"]
     if kind == "unknown_type":
         return [f"must be {message}"]
     if kind == "value_error":

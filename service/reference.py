@@ -54,7 +54,7 @@ def names_in(parent: str, when: str | None) -> list[str]:
 
 
 def _rows(model: type[BaseModel], prefix: str, when: str | None) -> Iterator[Setting]:
-    for name, field in model.model_fields.items():
+    for name, field in sorted(model.model_fields.items(), key=lambda item: item[0] != "type"):
         key = prefix + (field.alias or name)
         sections = dict(_sections(field.annotation))
         is_list = get_origin(field.annotation) is tuple and bool(sections)
@@ -119,14 +119,9 @@ def _default(field: FieldInfo, is_section: bool) -> str | None:
     return {(): "[]"}.get(value, str(value)) if isinstance(value, tuple) else str(value)
 
 
-def table(rows: list[Setting]) -> str:
-    """Rows in Markdown, as docs/configuration.md has them."""
-    lines = ["| Key | Type | Default | Meaning |", "| --- | --- | --- | --- |"]
-    lines += [f"| `{row.key}` | {row.type} | {_cell(row)} | {row.description} |" for row in rows]
-    return "\n".join(lines)
-
-
-def _cell(row: Setting) -> str:
-    if row.default is None:
-        return "required"
-    return row.default if row.default in ("none", "all defaults") else f"`{row.default}`"
+def markdown(row: Setting) -> str:
+    """The row as docs/configuration.md has it."""
+    default = "required" if row.default is None else row.default
+    if default not in ("required", "none", "all defaults"):
+        default = f"`{default}`"
+    return f"| `{row.key}` | {row.type} | {default} | {row.description} |"

@@ -310,12 +310,15 @@ class PipelineSettings(Section):
     )
     sink: AnySink = Field(description="Where output goes.")
     batch_events_max: Count = Field(
-        default=BatchLimits().events_max, description="A batch closes when it holds this many events,"
+        default=BatchLimits().events_max,
+        description="A batch closes when it holds this many events, or one of the next two says so.",
     )
-    batch_bytes_max: Count = Field(default=BatchLimits().bytes_max, description="or this many bytes,")
+    batch_bytes_max: Count = Field(
+        default=BatchLimits().bytes_max, description="A batch closes when it holds this many bytes."
+    )
     batch_age_max_s: SecondsOrNone = Field(
         default=BatchLimits().age_max_s,
-        description="or this long after its first event. 0: as soon as the last batch is through.",
+        description="A batch closes this long after its first event. 0: as soon as the one before it has been transformed.",
     )
     batch_timeout_s: Seconds = Field(
         default=300.0, description="A batch that makes no progress for this long is cancelled, and its lease released."
@@ -343,5 +346,5 @@ class Settings(Section):
     api: ApiSettings = Field(default=ApiSettings(), description="The REST API of this host.")
     log: LogSettings = Field(default=LogSettings(), description="What is logged, how and where.")
     pipelines: Annotated[tuple[PipelineSettings, ...], Field(min_length=1)] = Field(
-        description="What is processed, one after the other."
+        description="What is processed, each on its own. At least one."
     )

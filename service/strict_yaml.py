@@ -38,32 +38,34 @@ class Document:
 
 def read(text: str) -> Document:
     """Never raises for what the text says."""
-    loader = _Loader(text)
     try:
-        node = loader.get_single_node()
+        node = _composed(text)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-        what = "; ".join(part for part in (error.context, error.problem) if part)
-        hint = ' (inside { } write "${NAME}", with quotes)' if mark and _has_reference_at(text, mark) else ""
-        return Document(
-            None, problems=(Problem(line, f"column {column}: this is not the YAML that is read here: {what}{hint}"),)
-        )
+        return Document(None, problems=(_unreadable(text, error),))
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        what = f"the character U+{ord(error.character):04X} is not allowed" if error.character else error.reason
-        return Document(
-            None, problems=(Problem(line, f"{what}: remove it, or write it as an escape in double quotes"),)
-        )
-    finally:
-        loader.dispose()
+        what = f"the character U+{error.character:04X} is not allowed: remove it, or write it as an escape in double quotes"
+        return Document(None, problems=(Problem(line, what),))
     reading = _Reading()
     root = None if node is None else reading.value(node, ())
     return Document(root, reading.lines, tuple(reading.problems))
 
 
-def _has_reference_at(text: str, mark: yaml.Mark) -> bool:
-    return text[max(0, mark.index - 1) : mark.index + 1] == "${"
+def _composed(text: str) -> yaml.Node | None:
+    loader = _Loader(text)
+    try:
+        return loader.get_single_node()
+    finally:
+        loader.dispose()
+
+
+def _unreadable(text: str, error: yaml.MarkedYAMLError) -> Problem:
+    mark = error.problem_mark or error.context_mark
+    line, column, at = (mark.line + 1, mark.column + 1, mark.index) if mark else (0, 0, 0)
+    what = "; ".join(part for part in (error.context, error.problem) if part)
+    is_reference = text[max(0, at - 1) : at + 1] == "${"
+    hint = ' (inside { } write "${NAME}", with quotes)' if is_reference else ""
+    return Problem(line, f"column {column}: this is not the YAML that is read here: {what}{hint}")
 
 
 class _Loader(yaml.SafeLoader):

@@ -118,7 +118,7 @@ def _plain(value: object) -> object:
 
 
 def _as_json(logger: WrappedLogger, method: str, event: EventDict) -> str:
-    return json.dumps(event, ensure_ascii=False)
+    return _json(event)
 
 
 def _as_text(logger: WrappedLogger, method: str, event: EventDict) -> str:
@@ -130,13 +130,15 @@ def _as_text(logger: WrappedLogger, method: str, event: EventDict) -> str:
 
 
 def _value(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if _BARE.fullmatch(text) and text.isprintable() else _quoted(text)
+    text = value if isinstance(value, str) else _json(value)
+    return text if _BARE.fullmatch(text) and text.isprintable() else _json(text)
 
 
 def _printable(text: str) -> str:
-    return text if text.isprintable() else _quoted(text)
+    return text if text.isprintable() else _json(text)
 
 
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=not text.isprintable())
+def _json(value: object) -> str:
+    """Readable in any language, unless something in it is not to be seen and might end a line for somebody."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isprintable() else json.dumps(value)

@@ -1,0 +1,183 @@
+"""What a line of the log says, in both forms."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from service import telemetry
+from service.config import ConfigurationError
+from service.settings import LogSettings
+
+Lines = Callable[[], list[Any]]
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    yield
+    root = logging.getLogger()
+    for handler in [each for each in root.handlers if each.name == "leasehold"]:
+        root.removeHandler(handler)
+        handler.close()
+    root.setLevel(logging.WARNING)
+    logging.captureWarnings(False)
+    structlog.reset_defaults()
+
+
+def configured(tmp_path: Path, **settings: str) -> Lines:
+    file = tmp_path / "host.log"
+    telemetry.configure(LogSettings(file=file, **settings), "host-a")  # type: ignore[arg-type]
+
+    def lines() -> list[Any]:
+        text = file.read_text().splitlines()
+        return [json.loads(line) for line in text] if settings.get("format") == "json" else text
+
+    return lines
+
+
+def test_a_json_line_is_one_object_with_time_level_host_event_and_fields(tmp_path: Path) -> None:
+    lines = configured(tmp_path, format="json")
+    telemetry.logger().bind(pipeline="bank").info("lease acquired", epoch=4, owner=None)
+    (line,) = lines()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("time"))
+    assert line == {
+        "level": "info",
+        "host": "host-a",
+        "event": "lease acquired",
+        "pipeline": "bank",
+        "epoch": 4,
+        "owner": None,
+    }
+
+
+def test_a_text_line_says_the_same_to_people(tmp_path: Path) -> None:
+    lines = configured(tmp_path)
+    telemetry.logger().warning("lease lost", owner="host-b", why="it was stolen", epoch=4)
+    (line,) = lines()
+    assert re.fullmatch(r'\S+Z warning host-a lease lost owner=host-b why="it was stolen" epoch=4', line)
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_nothing_in_a_value_begins_a_line_or_moves_a_cursor(tmp_path: Path, format: str) -> None:
+    lines = configured(tmp_path, format=format)
+    evil = "x\n2026-01-01T00:00:00.000Z error host-b forged\r\x1b[2J\u2028\udc80"
+    telemetry.logger().info(evil, value=evil, nested={"a": [evil]}, error=ValueError(evil))
+    logging.getLogger("other").warning(evil)
+    assert len(lines()) == 2
+    assert "\x1b" not in (tmp_path / "host.log").read_text()
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_an_exception_brings_its_traceback_and_every_line_names_the_host(tmp_path: Path, format: str) -> None:
+    lines = configured(tmp_path, format=format)
+    try:
+        raise ValueError("no such account")
+    except ValueError:
+        telemetry.logger().error("batch failed", exc_info=True)
+    found = lines()
+    if format == "json":
+        assert "ValueError: no such account" in found[0]["exception"]
+    else:
+        assert found[-1].endswith("error   host-a | ValueError: no such account")
+        assert all(" host-a " in line for line in found)
+
+
+def test_passwords_are_masked_wherever_they_stand(tmp_path: Path) -> None:
+    lines = configured(tmp_path, format="json")
+    dsn = "postgresql://ada:hunter2@db/bank"
+    try:
+        raise ValueError(f"cannot connect to {dsn}")
+    except ValueError as error:
+        telemetry.logger().error(
+            f"at {dsn}", dsn=dsn, error=error, password="hunter2", deep=[{"token": "hunter2"}], exc_info=True
+        )
+    logging.getLogger("psycopg.pool").warning("connecting to %s", dsn, extra={"conninfo": "password=hunter2"})
+    assert len(lines()) == 2
+    assert "hunter2" not in (tmp_path / "host.log").read_text()
+
+
+def test_other_libraries_speak_from_warning_on_and_ours_from_the_level(tmp_path: Path) -> None:
+    lines = configured(tmp_path, format="json", level="debug")
+    logging.getLogger("uvicorn.error").info("quiet")
+    logging.getLogger("py4j.java_gateway").warning("gateway %s", "gone", extra={"port": 25333})
+    logging.getLogger("leases.keeper").debug("mine")
+    telemetry.logger().debug("mine too")
+    first, *rest = lines()
+    assert (first["event"], first["logger"], first["port"], first["host"]) == (
+        "gateway gone",
+        "py4j.java_gateway",
+        25333,
+        "host-a",
+    )
+    assert [line["event"] for line in rest] == ["mine", "mine too"]
+
+
+@pytest.mark.parametrize(("level", "expected"), [("debug", "diwe"), ("info", "iwe"), ("warning", "we"), ("error", "e")])
+def test_a_level_lets_through_itself_and_worse(tmp_path: Path, level: str, expected: str) -> None:
+    lines = configured(tmp_path, format="json", level=level)
+    log = telemetry.logger()
+    for name in ("debug", "info", "warning", "error"):
+        getattr(log, name)(name[0])
+    assert "".join(line["event"] for line in lines()) == expected
+
+
+def test_a_field_does_not_pass_for_what_every_line_says(tmp_path: Path) -> None:
+    lines = configured(tmp_path, format="json")
+    telemetry.logger().info("attached", level=3, host="b", time=1)
+    (line,) = lines()
+    assert (line["level"], line["level_"], line["host"], line["host_"], line["time_"]) == ("info", 3, "host-a", "b", 1)
+
+
+def test_any_value_can_be_logged(tmp_path: Path) -> None:
+    lines = configured(tmp_path, format="json")
+    telemetry.logger().info("odd", a=float("nan"), b=b"\xff", c={1: {2}}, d=Path("/x"), e=KeyError(), f=(1, 2))
+    (line,) = lines()
+    assert (line["a"], line["c"], line["d"], line["e"], line["f"]) == ("nan", {"1": [2]}, "/x", "KeyError", [1, 2])
+
+
+def test_warnings_of_python_are_logged(tmp_path: Path) -> None:
+    lines = configured(tmp_path, format="json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(True)
+        warnings.warn("old ways", stacklevel=1)
+    assert "old ways" in lines()[0]["event"]
+
+
+def test_configuring_again_replaces_what_was(tmp_path: Path) -> None:
+    first = configured(tmp_path, format="json")
+    telemetry.configure(LogSettings(file=tmp_path / "second.log"), "host-b")
+    telemetry.logger().info("once")
+    assert first() == []
+    assert " host-b once" in (tmp_path / "second.log").read_text()
+
+
+def test_standard_error_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    telemetry.configure(LogSettings(), "host-a")
+    telemetry.logger().info("started")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.endswith("info    host-a started\n")
+
+
+def test_a_file_that_was_moved_away_is_begun_anew(tmp_path: Path) -> None:
+    lines = configured(tmp_path, format="json")
+    telemetry.logger().info("before")
+    (tmp_path / "host.log").rename(tmp_path / "host.log.1")
+    telemetry.logger().info("after")
+    assert [line["event"] for line in lines()] == ["after"]
+
+
+def test_a_file_that_cannot_be_opened_is_a_problem_of_the_configuration(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"log\.file is '.*/missing/host\.log', and cannot be opened \(no such file"
+    ):
+        telemetry.configure(LogSettings(file=tmp_path / "missing/host.log"), "host-a")
