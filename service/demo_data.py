@@ -190,7 +190,7 @@ def write(rows: Sequence[Transaction], directory: Path, files: int = FILES) -> l
 
 def _csv(rows: Iterable[Transaction]) -> bytes:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)  # by itself it would leave a lone \r unquoted
     writer.writerow(COLUMNS)
     writer.writerows([getattr(row, name) for name in COLUMNS] for row in rows)
     return text.getvalue().encode()
