@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -121,6 +122,7 @@ async def test_any_text_may_name_a_partition(tmp_path: Path, feed: LogFeed) -> N
     for name in names:
         append(tmp_path, name, [name])
         assert len(os.fsencode(file_name(name))) < 240
+        assert not file_name(name).startswith("."), "files that a copy of the directory would leave out"
     assert [partition.name for partition in await feed.partitions()] == names
     for name in names:
         assert (await read(feed, name, None, 1)).select(["partition", "body"]).to_pylist() == [
@@ -200,13 +202,25 @@ async def test_a_log_that_was_deleted_and_begun_anew_is_noticed_while_waiting(tm
         await read(feed, "p", "1", 1)
 
 
-@pytest.mark.parametrize("spoil", ["header", "block", "foreign", "newer"])
+async def test_a_log_that_is_deleted_under_a_waiting_reader_is_unavailable(tmp_path: Path, feed: LogFeed) -> None:
+    append(tmp_path, "p", ["x"])
+    waiting = asyncio.create_task(read(feed, "p", "0", 1))
+    await feed.latest("p")
+    shutil.rmtree(tmp_path)
+    with pytest.raises(FeedUnavailable, match="has no partition 'p' yet"):
+        await waiting
+
+
+@pytest.mark.parametrize("spoil", ["header", "block", "byte", "foreign", "newer"])
 async def test_a_damaged_file_is_unavailable_and_named(tmp_path: Path, feed: LogFeed, spoil: str) -> None:
-    append(tmp_path, "p", ["x" * 9000])
+    append(tmp_path, "p", ["abc"])
     path = tmp_path / "p.db"
     with closing(sqlite3.connect(path)) as connection:
-        if spoil == "block":
-            connection.execute("UPDATE blocks SET body = zeroblob(length(body))")
+        if spoil in ("block", "byte"):
+            ((body,),) = connection.execute("SELECT body FROM blocks").fetchall()
+            spoilt = body.replace(b"abc", b"abd") if spoil == "byte" else bytes(len(body))
+            assert spoilt != body
+            connection.execute("UPDATE blocks SET body = ?", (spoilt,))
         if spoil == "foreign":
             connection.execute("PRAGMA application_id = 7")
         if spoil == "newer":
@@ -227,15 +241,15 @@ async def test_a_path_that_is_no_directory_is_unavailable(tmp_path: Path) -> Non
     await feed.close()
 
 
-async def test_a_hundred_readers_wait_on_one_thread(tmp_path: Path, feed: LogFeed) -> None:
-    for n in range(100):
+async def test_many_readers_wait_on_one_thread(tmp_path: Path, feed: LogFeed) -> None:
+    for n in range(40):
         append(tmp_path, f"{n}", ["x"])
     before = threading.active_count()
-    waiting = [asyncio.create_task(read(feed, f"{n}", "0", 1)) for n in range(100)]
-    await asyncio.gather(*(feed.latest(f"{n}") for n in range(100)))
+    waiting = [asyncio.create_task(read(feed, f"{n}", "0", 1)) for n in range(40)]
+    await asyncio.gather(*(feed.latest(f"{n}") for n in range(40)))
     assert threading.active_count() <= before + 5
-    await asyncio.gather(*(asyncio.to_thread(partial(append, tmp_path, f"{n}", ["y"])) for n in range(100)))
-    assert [len(table) for table in await asyncio.gather(*waiting)] == [1] * 100
+    await asyncio.gather(*(asyncio.to_thread(partial(append, tmp_path, f"{n}", ["y"])) for n in range(40)))
+    assert [len(table) for table in await asyncio.gather(*waiting)] == [1] * 40
 
 
 async def test_time_in_a_log_never_goes_back(tmp_path: Path, kept: Callable[..., Log], feed: LogFeed) -> None:

@@ -87,6 +87,7 @@ def test_a_batch_that_was_begun_twice_counts_by_its_second_beginning() -> None:
     first, second = marker(0, 2, level=1), marker(0, 3, level=2, count=3)
     assert newest_complete([batch(first)[0], *batch(second)], "bank/p", 0) == second
     assert newest_complete([batch(first)[0], *batch(second)[:2], batch(first)[1]], "bank/p", 0) is None
+    assert newest_complete([batch(first)[0], batch(marker(0, 2, level=2))[1]], "bank/p", 0) is None
 
 
 @settings(deadline=None)  # Arrow takes its time on the first call
