@@ -26,7 +26,7 @@ from service.pipeline import Pipeline
 from service.tally import CountingStore, Tally
 from service.view import View
 
-TIMING = Timing(duration_s=1.0, renew_s=0.3, balance_s=0.2, margin_s=0.1, call_timeout_s=0.5, handoff_poll_s=0.05)
+TIMING = Timing(duration_s=2.0, renew_s=0.3, balance_s=0.2, margin_s=0.1, call_timeout_s=0.5, handoff_poll_s=0.05)
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 
 

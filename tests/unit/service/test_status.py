@@ -289,7 +289,7 @@ async def test_a_lease_whose_owner_went_silent_shows_as_expired_and_its_host_as_
     silent = await start("host-z", runs=False, feeds={"bank": MemoryFeed(["a"])})
     await silent.keeper.create(Lease(pipeline="bank", partition="a"))
     await silent.keeper.take(await silent.keeper.read("bank", "a"), lambda state: state)
-    await store.create("_hosts/host-z", encode_host(replace(RECORD, name="host-z", lease_duration_s=1.0)))
+    await store.create("_hosts/host-z", encode_host(replace(RECORD, name="host-z", lease_duration_s=2.0)))
     watching = await start("host-a", feeds={"bank": silent.feeds["bank"]}, leases_max=0)
 
     async def has_expired() -> bool:
