@@ -54,15 +54,15 @@ class LogFeed:
         return [FeedPartition(name) for name in await self._call(self._log.partitions)]
 
     async def start_of(self, partition: str, start: Start) -> str | None:
-        log = self._log.partition(partition)
         if start == "earliest":
-            return _position((await self._call(log.extent)).first - 1)
+            return _position((await self._extent(partition)).first - 1)
         if start == "latest":
             return await self.latest(partition)
-        return _position(await self._call(lambda: log.first_at(start)) - 1)
+        return _position(await self._call(lambda: self._log.partition(partition).first_at(start)) - 1)
 
     async def open(self, partition: str, continuation: str | None) -> AsyncIterator[Page]:
-        log, first = self._log.partition(partition), _number(continuation) + 1
+        first = _number(continuation) + 1
+        log = await self._call(lambda: self._log.partition(partition))
         while True:
             extent, pages = await self._call(partial(self._read, log, first))
             for events in pages:
@@ -72,30 +72,30 @@ class LogFeed:
                 await self._watch.changed(partial(_has_changed, log, extent.version))
 
     async def latest(self, partition: str) -> str | None:
-        return _position((await self._call(self._log.partition(partition).extent)).end - 1)
+        return _position((await self._extent(partition)).end - 1)
 
     async def lag(self, partition: str, continuation: str | None) -> int:
         """Exact. Events that retention has forgotten do not count: nobody can read them."""
-        log, last = self._log.partition(partition), _number(continuation)
-        extent = await self._call(log.extent)
-        _check_end(log, last + 1, extent)
-        return extent.end - max(last + 1, extent.first)
+        first = _number(continuation) + 1
+        extent = await self._extent(partition)
+        self._check_end(partition, first, extent)
+        return extent.end - max(first, extent.first)
 
     def compare(self, a: str | None, b: str | None) -> int:
         return _number(a) - _number(b)
 
     async def close(self) -> None:
-        self._watch.close()
+        await self._call(self._watch.close)
         await self._call(self._log.close)
         self._threads.shutdown(wait=False)
 
     def _read(self, log: PartitionLog, first: int) -> tuple[Extent, list[pa.Table]]:
         """Pages from the sequence `first` on; none at the end. Raises PositionLost."""
         extent, blocks = log.read(first, events_max=self._page_events_max, bytes_max=self._page_bytes_max)
-        _check_end(log, first, extent)
+        self._check_end(log.name, first, extent)
         if first < extent.first:
             raise PositionLost(
-                f"log '{log.path.parent}', partition '{log.name}': retention has forgotten the events {first} to"
+                f"log '{self._log.path}', partition '{log.name}': retention has forgotten the events {first} to"
                 f" {extent.first - 1} before they were read; the first available is {extent.first}. To go on without them,"
                 f" set the lease's position to {_position(extent.first - 1)!r}"
             )
@@ -103,6 +103,17 @@ class LogFeed:
             return extent, []
         events = events_in(log.name, blocks, first)
         return extent, list(pages_of(events, self._page_events_max, self._page_bytes_max))
+
+    def _check_end(self, partition: str, first: int, extent: Extent) -> None:
+        if first > extent.end:
+            raise PositionLost(
+                f"log '{self._log.path}', partition '{partition}' ends at {extent.end - 1}, before the position '{first - 1}':"
+                " it was deleted or restored. Restore it, or set the lease's position to"
+                f" {_position(extent.end - 1)!r}"
+            )
+
+    async def _extent(self, partition: str) -> Extent:
+        return await self._call(lambda: self._log.partition(partition).extent())
 
     async def _call(self, call: Callable[[], T]) -> T:
         try:
@@ -115,19 +126,11 @@ def _page(events: pa.Table, first: int) -> Page:
     return Page(events, str(first + events.num_rows - 1), lambda n: str(first + n - 1))
 
 
-def _check_end(log: PartitionLog, first: int, extent: Extent) -> None:
-    if first > extent.end:
-        raise PositionLost(
-            f"log '{log.path.parent}', partition '{log.name}' ends at {extent.end - 1}, before the position '{first - 1}': it was"
-            f" deleted or restored. Restore it, or set the lease's position to {_position(extent.end - 1)!r}"
-        )
-
-
 def _has_changed(log: PartitionLog, seen: Version) -> bool:
     try:
         return log.version() != seen
-    except LogError:
-        return True  # the reader will find out, and say so
+    except Exception:
+        return True  # the reader looks next, runs into the same, and says so
 
 
 def _position(last: int) -> str | None:

@@ -308,7 +308,8 @@ def _snapshot(connection: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     finally:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # a failing disk may have ended it
+            connection.execute("ROLLBACK")
 
 
 def _end(connection: sqlite3.Connection) -> int:

@@ -37,9 +37,12 @@ class Watch:
                 self._waiting.pop(future, None)
 
     def close(self) -> None:
+        """Blocks until the thread looks no more. Who still waits is not woken."""
         self._closed.set()
         with self._news:
             self._news.notify()
+        if self._thread is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         while not self._closed.wait(self._interval_s):

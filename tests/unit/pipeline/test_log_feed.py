@@ -241,6 +241,12 @@ async def test_a_path_that_is_no_directory_is_unavailable(tmp_path: Path) -> Non
     await feed.close()
 
 
+async def test_a_name_that_is_no_text_is_unavailable(feed: LogFeed) -> None:
+    for call in (read(feed, "\ud800", None, 1), feed.latest("\ud800")):
+        with pytest.raises(FeedUnavailable, match="cannot be a file name"):
+            await call
+
+
 async def test_many_readers_wait_on_one_thread(tmp_path: Path, feed: LogFeed) -> None:
     for n in range(40):
         append(tmp_path, f"{n}", ["x"])
