@@ -103,17 +103,16 @@ def _damages(data: bytes, quotes: Offsets, ends: Offsets) -> Iterator[tuple[int,
     def in_record(offset: int) -> int:
         return int(np.searchsorted(ends, offset, side="right"))
 
-    padded = octets(data + b"\n\n")  # what is not known yet may turn out well
+    following = octets(data[1:] + b"\n")  # what is not known yet may turn out well
     opening, closing = quotes[0::2], quotes[1::2]
-    before, behind = padded[opening - 1], padded[closing + 1]
     strays = (
-        *opening[(opening > 0) & ~np.isin(before, (COMMA, LF, QUOTE))][:1],
-        *closing[~np.isin(behind, (COMMA, LF, QUOTE)) & ~((behind == CR) & (padded[closing + 2] == LF))][:1],
+        *opening[(opening > 0) & ~np.isin(octets(data)[opening - 1], (COMMA, LF, QUOTE))][:1],
+        *closing[~np.isin(following[closing], (COMMA, CR, LF, QUOTE))][:1],
     )
     for stray in strays:
         yield in_record(stray), "a quote within a field has to be doubled, and the whole field quoted"
     returns = _outside(np.flatnonzero(octets(data) == CR), quotes)
-    for alone in returns[padded[returns + 1] != LF][:1]:
+    for alone in returns[following[returns] != LF][:1]:
         yield in_record(alone), "a carriage return without a line feed has to be within quotes"
     if (nul := data.find(b"\0")) >= 0:
         yield in_record(nul), "the record holds a NUL byte; the file has to be UTF-8"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from pipeline.connectors.files.csv_records import CsvRecords
 from pipeline.connectors.files.json_records import JsonRecords
 from pipeline.connectors.files.position import Position, decode
-from pipeline.connectors.files.reader import WINDOW_BYTES_MIN, FileReader, Reading
+from pipeline.connectors.files.reader import WINDOW_BYTES_MIN, Cursor, FileReader, Reading, Step
 from pipeline.errors import MalformedRecord
 from pipeline.event import EVENT_SCHEMA
 
@@ -94,6 +95,22 @@ def read(path: Path, *, position: Position | None = None, window: int | None = N
             result.events += step.page.events.to_pylist()
         if step.then == "wait":
             return replace(result, position=cursor.position)
+
+
+def steps(file: FileReader, cursor: Cursor) -> Iterator[Step]:
+    """Up to the one that waits."""
+    step = Step(cursor, "read")
+    while step.then != "wait":
+        step = file.step(step.cursor)
+        yield step
+
+
+def at_end(file: FileReader, cursor: Cursor) -> Cursor:
+    return [step.cursor for step in steps(file, cursor)][-1]
+
+
+def pages(file: FileReader) -> list[pa.Table]:
+    return [step.page.events for step in steps(file, file.begun(None)) if step.page]
 
 
 def write(path: Path, text: str | bytes) -> Path:
@@ -209,6 +226,13 @@ class TestCsv:
         result = read(write(file, text), accept=True)
         assert (result.events, result.end) == ([], "waits")
 
+    def test_half_a_line_end_is_not_passed_over(self, file: Path) -> None:
+        accepting = reader(write(file, "a,b\n1,2\n\r"), accept=True)
+        cursor = at_end(accepting, accepting.begun(None))
+        write(file, "a,b\n1,2\n\rx,y\n")
+        with pytest.raises(MalformedRecord, match="line 3: a carriage return"):
+            at_end(accepting, cursor)
+
     @pytest.mark.parametrize("text", ['a,b\n1,2\n"1\n', "a,b\n1,2\n1"])
     def test_an_accepted_last_record_has_to_be_whole(self, file: Path, text: str) -> None:
         result = read(write(file, text), accept=True)
@@ -227,6 +251,12 @@ class TestJsonLines:
         result = read(write(file, b'\xef\xbb\xbf\n{"a":1}\r\n\r\n{"a":2}\n\n'), format="jsonl")
         assert result.bodies == [{"a": 1}, {"a": 2}]
         assert result.lines == ["line 2", "line 4"]
+
+    def test_half_a_byte_order_mark_is_not_taken_for_a_record(self, file: Path) -> None:
+        lines = reader(write(file, b"\xef\xbb"), format="jsonl")
+        cursor = at_end(lines, lines.begun(None))
+        write(file, b'\xef\xbb\xbf{"a":1}\n')
+        assert at_end(lines, cursor).record == 1
 
     @pytest.mark.parametrize(
         ("record", "key"),
@@ -361,7 +391,7 @@ def _field(text: str, at: int) -> tuple[str, str, int]:
 
 
 class TestAnyContent:
-    @settings(max_examples=400, deadline=None)
+    @settings(max_examples=150, deadline=None)
     @given(contents, st.integers(1, 3))
     def test_csv_is_read_as_the_standard_says(self, content: str, width: int) -> None:
         header = ",".join("abc"[:width])
@@ -371,7 +401,7 @@ class TestAnyContent:
         assert [list(body.values()) for body in result.bodies] == expected
         assert result.end == end
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(
         st.lists(st.lists(st.text("ab,\"'\n\r é\U0001f600\ufeff\\\x01\x85\u2028", max_size=6), min_size=3, max_size=3)),
         st.sampled_from(["\n", "\r\n"]),
@@ -391,12 +421,12 @@ class TestAnyContent:
         text.seek(0)
         assert [list(body.values()) for body in result.bodies] == list(csv.reader(text, strict=True))[1:]
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(contents, st.data(), st.sampled_from(["csv", "jsonl"]))
     def test_how_a_file_grew_and_where_reading_was_resumed_changes_nothing(
         self, content: str, data: st.DataObject, format: Literal["csv", "jsonl"]
     ) -> None:
-        opening = "\ufeffa,b\r\n" if format == "csv" else '{"a":1}\n{}\r\n'
+        opening = "\ufeffa,b\r\n" if format == "csv" else '\ufeff{"a":1}\n{}\r\n'
         whole = (opening + content).encode()
         cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=5)))
         window = data.draw(st.integers(1, 40))
@@ -416,22 +446,35 @@ class TestAnyContent:
         assert (result.end, result.error.split(": ")[0]) == (expected.end, expected.error.split(": ")[0])
         assert _elsewhere(position) == _elsewhere(expected.position)
 
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=30, deadline=None)
     @given(st.lists(st.text('ab"\\\x01é,', min_size=1, max_size=300), min_size=1, max_size=30), st.integers(200, 2000))
-    def test_pages_stay_within_their_bytes_however_much_escapes_take(self, texts: list[str], bytes_max: int) -> None:
+    def test_pages_stay_within_their_bytes(self, texts: list[str], bytes_max: int) -> None:
         text = io.StringIO(newline="")
         csv.writer(text).writerows([["a" * 50], *([value] for value in texts)])
         with _file(text.getvalue().encode()) as path:
-            file = reader(path, page_bytes_max=bytes_max)
-            cursor, pages, then = file.begun(None), [], "read"
-            while then != "wait":
-                step = file.step(cursor)
-                cursor, then = step.cursor, step.then
-                pages += [step.page.events] if step.page else []
-        assert [body for page in pages for body in page["body"].to_pylist()] == [
+            events = pages(reader(path, page_bytes_max=bytes_max))
+        assert [body for page in events for body in page["body"].to_pylist()] == [
             json.dumps({"a" * 50: value}, ensure_ascii=False, separators=(",", ":")).encode() for value in texts
         ]
-        assert all(page.nbytes <= bytes_max or page.num_rows == 1 for page in pages)
+        assert all(page.nbytes <= bytes_max or page.num_rows == 1 for page in events)
+
+
+class TestPages:
+    def test_escapes_that_no_estimate_foresees_make_a_page_smaller(self, file: Path) -> None:
+        write(file, "a\n" + f"{chr(1) * 100}\n" * 500)
+        sizes = [page.nbytes for page in pages(reader(file, page_bytes_max=30_000, page_events_max=1000))]
+        assert 10_000 < max(sizes) <= 30_000
+
+    def test_names_much_longer_than_their_records_are_not_built_all_at_once(self, file: Path) -> None:
+        write(file, f"{'a' * 200_000},{'b' * 200_000}\n" + "1,2\n" * 100)
+        pool = pa.default_memory_pool()
+        bound = max(pool.max_memory(), 16 * 1024 * 1024)
+        one_page_a_time = reader(file, page_events_max=1000)
+        read = sum(
+            step.page.events.num_rows for step in steps(one_page_a_time, one_page_a_time.begun(None)) if step.page
+        )
+        assert read == 100
+        assert pool.max_memory() <= bound, "they take 40 MB"
 
 
 @contextmanager
