@@ -396,7 +396,8 @@ async def test_idle_connections_that_a_restart_cut_are_replaced_unnoticed(bank: 
     await asyncio.gather(*(write(writer) for writer in writers))
     await asyncio.to_thread(bank.postgres.stop)
     await asyncio.to_thread(bank.postgres.start)
-    await asyncio.gather(*(write(writer) for writer in writers))
+    for writer in writers:
+        await write(writer)
     assert bank.counted() == 12
 
 
@@ -425,7 +426,7 @@ async def test_a_cancelled_write_leaves_no_transaction_behind(
 
 
 async def test_a_cancelled_write_that_waits_for_a_lock_is_ended_at_the_server(bank: Bank) -> None:
-    sink = await bank.sink()
+    sink = await bank.sink(timeouts=Timeouts(lock_s=60, statement_s=60, transaction_s=60))
     writer = await sink.open(claim(1))
     await write(writer)
     with psycopg.connect(bank.postgres.dsn) as holder:

@@ -200,9 +200,26 @@ async def test_several_hosts_prepare_at_once(postgres: Postgres, sink_of: Make) 
     # without IF NOT EXISTS only one of them at a time can come through
     setup = """DO $$ BEGIN IF to_regclass('log') IS NULL THEN CREATE TABLE log (at int); END IF; END $$;
         INSERT INTO log VALUES (1)"""
-    sinks = [sink_of(setup=setup, table="log", history=True, schema="fresh") for _ in range(8)]
-    await asyncio.gather(*(sink.prepare() for sink in sinks))
-    assert postgres.fetch("SELECT count(*) FROM log") == [(8,)]
+    for schema in ("fresh", "fresh too", "fresh as well"):
+        sinks = [sink_of(setup=setup, table="log", history=True, schema=schema) for _ in range(8)]
+        await asyncio.gather(*(sink.prepare() for sink in sinks))
+    assert postgres.fetch("SELECT count(*) FROM log") == [(24,)]
+
+
+async def test_a_host_that_waited_sees_what_the_other_created(postgres: Postgres, sink_of: Make) -> None:
+    sink = sink_of(table="balances", schema="fresh")
+    postgres.fetch(BALANCES)
+    await sink.prepare()
+    postgres.fetch("DROP SCHEMA fresh CASCADE")  # the session has been here before, and remembers the catalog
+    with psycopg.connect(postgres.dsn, autocommit=True) as other:
+        other.execute("SELECT pg_advisory_lock(hashtextextended('leasehold setup', 0))")
+        preparing = asyncio.create_task(sink.prepare())
+        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        while postgres.fetch(waiting) != [(1,)]:
+            assert not preparing.done()
+            await asyncio.sleep(0.01)
+        other.execute("CREATE SCHEMA fresh")
+    await preparing
 
 
 async def test_a_role_that_may_create_nothing_uses_the_tables_that_are_there(postgres: Postgres, sink_of: Make) -> None:

@@ -92,12 +92,10 @@ class Session:
         await self._connection.close()
 
     def _cut(self) -> None:
-        if not self._connection.closed:
-            with (
-                socket.socket(fileno=os.dup(self._connection.fileno())) as line,
-                suppress(OSError),
-            ):  # perhaps cut already
-                line.shutdown(socket.SHUT_RDWR)
+        if self._connection.closed:
+            return
+        with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)  # fails where the other side was faster
 
 
 class Server:

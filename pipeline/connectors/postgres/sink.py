@@ -100,14 +100,14 @@ class PostgresSink:
 
     async def _set_up(self, session: Session) -> None:
         assert self._setup is not None
-        await session.execute(sql.one_message(sql.BEGIN, sql.locked("setup"), sql.users(self._setup), sql.COMMIT))
+        await session.execute(sql.alone(sql.users(self._setup)))
 
     async def _create(self, session: Session) -> None:
         """Asks first: a role that may not create tables can use those that are there."""
         wanted = sql.wanted(self._parts.tables)
         [[are_there]] = await _answers(await session.execute(sql.existing(wanted)))
         if missing := [each.creation for each, is_there in zip(wanted, are_there, strict=True) if not is_there]:
-            await session.execute(sql.one_message(sql.BEGIN, sql.locked("setup"), *missing, sql.COMMIT))
+            await session.execute(sql.alone(*missing))
 
     async def _check(self, session: Session) -> None:
         """The columns of `batch` are not known yet, so it is enough that nothing but `batch` is missing."""

@@ -62,9 +62,14 @@ def one_message(*statements: Statement) -> Composed:
 # Preparing
 
 
-def locked(name: str) -> Composed:
-    """Until the transaction ends, nobody else holds this name's lock."""
-    return SQL("SELECT pg_advisory_xact_lock(hashtextextended({}, 0))").format(Literal(f"leasehold {name}"))
+def alone(*statements: Statement) -> Composed:
+    """One transaction, while nobody else's runs. Where it fails, the lock goes with the session.
+
+    The lock has a transaction of its own: one that had waited would still believe what it knew of the catalog before.
+    """
+    lock = SQL("SELECT pg_advisory_lock({})").format(_lock("setup"))
+    unlock = SQL("SELECT pg_advisory_unlock({})").format(_lock("setup"))
+    return one_message(BEGIN, lock, COMMIT, BEGIN, *statements, COMMIT, unlock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ def claimed(tables: Tables, claim: Claim) -> Composed:
     """
     return one_message(
         BEGIN,
-        locked(f"{tables.schema}/{claim.pipeline}/{claim.partition}"),
+        SQL("SELECT pg_advisory_xact_lock({})").format(_lock(f"{tables.schema}/{claim.pipeline}/{claim.partition}")),
         SQL(
             "UPDATE {} SET state = 'closed', updated_at = now() WHERE {} AND generation < {} AND state = 'open'"
         ).format(tables.positions, _of_partition(claim), Literal(claim.generation)),
@@ -231,6 +236,10 @@ def _guarded(update: Statement) -> Composed:
         """WITH moved AS ({} RETURNING 1)
         SELECT CASE count(*) WHEN 1 THEN 1 ELSE ({} || count(*))::integer END FROM moved"""
     ).format(update, Literal(f"{GUARD}: rows moved: "))
+
+
+def _lock(name: str) -> Composed:
+    return SQL("hashtextextended({}, 0)").format(Literal(f"leasehold {name}"))
 
 
 def _of_partition(claim: Claim) -> Composed:
