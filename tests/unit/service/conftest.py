@@ -95,6 +95,7 @@ async def _running(
     partitions: Iterable[str] = ("a", "b"),
     runs: bool = True,
     leases_max: int | None = None,
+    shared_s: float = 0.05,
 ) -> AsyncIterator[Running]:
     clock, incarnation = BootClock(), f"{name}-1"
     tally = Tally(clock)
@@ -130,7 +131,7 @@ async def _running(
         activity=reporter(clock, now=lambda: NOW),
         tally=tally,
     )
-    view = View(keeper, pipelines, clock=clock, now=lambda: NOW, host=host, shared_s=0.05)
+    view = View(keeper, pipelines, clock=clock, now=lambda: NOW, host=host, shared_s=shared_s)
     running = Running(host, keeper, view, feeds, destination)
     if not runs:
         yield running

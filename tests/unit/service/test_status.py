@@ -303,7 +303,7 @@ async def test_a_lease_whose_owner_went_silent_shows_as_expired_and_its_host_as_
 
 
 async def test_many_readers_cost_the_container_one_reading(start) -> None:
-    running = await start(runs=False)
+    running = await start(runs=False, shared_s=60)
     await asyncio.gather(*(running.view.group() for _ in range(200)))
     assert running.host.tally.requests == {("list", "ok"): 2}
 
@@ -313,7 +313,7 @@ async def test_a_container_that_is_down_is_not_asked_by_every_reader(start) -> N
         async def list(self, prefix: str):
             raise StoreUnavailable("connection refused")
 
-    running = await start(store=Down(), runs=False)
+    running = await start(store=Down(), runs=False, shared_s=60)
     errors = await asyncio.gather(*(running.view.group() for _ in range(200)), return_exceptions=True)
     assert {str(error) for error in errors} == {"connection refused"}
     assert running.host.tally.requests == {("list", "unavailable"): 1}
