@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,13 +28,15 @@ from pipeline.connectors.files.records import (
     Offsets,
     Opening,
     Unreadable,
+    are_blank,
     cut_records,
     octets,
     oversized,
+    starts_of,
 )
 
-_TO_JSON = json.JSONEncoder(ensure_ascii=False).encode
-QUOTE, COMMA, BACKSLASH, SPACE = b'",\\ '
+QUOTE, COMMA, SPACE = b'", '
+_to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,7 @@ class CsvRecords:
             return cut_records(data, ends, troubles)
         width = len(opening.header)
         widths = np.diff(np.flatnonzero(is_end), prepend=-1)
-        cut = cut_records(data, ends, [*troubles, *_misfits(raw, ends, widths, width)])
+        cut = cut_records(data, ends, [*troubles, *_misfits(data, ends, widths, width)])
         last = np.searchsorted(marks, cut.ends - 1)
         return replace(cut, fields=marks[last[:, np.newaxis] + np.arange(1 - width, 1)])
 
@@ -122,15 +123,10 @@ def _damages(data: bytes, quotes: Offsets, ends: Offsets) -> Iterator[tuple[int,
         yield in_record(error.start), f"the record is not UTF-8 (byte {data[error.start]:#04x})"
 
 
-def _misfits(
-    raw: npt.NDArray[np.uint8], ends: Offsets, widths: npt.NDArray[np.intp], width: int
-) -> Iterator[tuple[int, str]]:
-    """The first record that has not `width` fields. Blank lines are none."""
-    for index in np.flatnonzero(widths != width):
-        start = int(ends[index - 1]) if index else 0
-        if raw[start : ends[index]].tobytes() not in (b"\n", b"\r\n"):
-            yield int(index), f"the record has {_counted(int(widths[index]))}, and the header {_counted(width)}"
-            return
+def _misfits(data: bytes, ends: Offsets, widths: Offsets, width: int) -> Iterator[tuple[int, str]]:
+    """The first record that has not `width` fields."""
+    for index in np.flatnonzero((widths != width) & ~are_blank(data, starts_of(ends), ends))[:1]:
+        yield int(index), f"the record has {_counted(int(widths[index]))}, and the header {_counted(width)}"
 
 
 def _counted(fields: int) -> str:
@@ -173,7 +169,7 @@ def _header_trouble(header: tuple[str, ...], key: str | None) -> str | None:
 
 def _names(opening: Opening) -> list[str]:
     """What precedes each value in a body."""
-    names = [_TO_JSON(name) + ':"' for name in opening.header]
+    names = [_to_json(name) + ':"' for name in opening.header]
     return ["{" + names[0], *('",' + name for name in names[1:])]
 
 
@@ -189,4 +185,4 @@ def _escaped(column: pa.Array) -> pa.Array:
     if not pc.any(pc.match_substring_regex(column, r'["\\\x00-\x1f]')).as_py():
         return column
     texts: list[str] = column.to_pylist()
-    return pa.array([_TO_JSON(text)[1:-1] for text in texts], pa.string())
+    return pa.array([_to_json(text)[1:-1] for text in texts], pa.string())

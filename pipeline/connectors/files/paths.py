@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 
 from pipeline.errors import FeedUnavailable
@@ -83,5 +84,11 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
     if entry.is_file():
         return True
     if not entry.is_dir():
-        _log.warning("'%s' is passed over: it is no regular file, and could not be read again", entry.path)
+        _warn_once(entry.path)
     return False
+
+
+@cache
+def _warn_once(path: str) -> None:
+    """Files are listed again and again."""
+    _log.warning("'%s' is passed over: it is no regular file, and could not be read again", path)

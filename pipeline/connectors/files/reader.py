@@ -202,25 +202,27 @@ class FileReader:
     def lag(self, position: Position | None) -> int:
         """Records behind `position`: counted for COUNT_BYTES, and taken to be as dense behind that. Malformed ones count."""
         with self._file() as (file, seen):
-            start = position.offset if position else 0
-            if position is None:
-                try:
-                    opened = self._opened(Cursor(seen=seen), file)
-                except MalformedRecord:
-                    return 1
-                start = opened.offset if opened else seen.size
-            else:
+            if position is not None:
                 self._check_size(seen, position)
-            count, offset, window = 0, start, WINDOW_BYTES
-            while offset - start < COUNT_BYTES:
-                data = os.pread(file, window, offset)
-                cut = self._cut(data, None, is_end=len(data) < window)
-                count += len(cut) + (cut.trouble is not None)
-                offset += cut.passed
-                if cut.trouble or len(data) < window:
-                    return count
-                window = WINDOW_BYTES if cut.passed else 2 * window
-        return max(1, count * (seen.size - start) // (offset - start))
+                return self._counted(file, position.offset, seen.size)
+            try:
+                opened = self._opened(Cursor(seen=seen), file)
+            except MalformedRecord:
+                return 1
+            return self._counted(file, opened.offset, seen.size) if opened else 0
+
+    def _counted(self, file: int, start: int, size: int) -> int:
+        count, offset, window = 0, start, WINDOW_BYTES
+        while offset - start < COUNT_BYTES:
+            data = os.pread(file, window, offset)
+            is_end = len(data) < window
+            cut = self._cut(data, None, is_end=is_end)
+            count += len(cut) + (cut.trouble is not None)
+            offset += cut.passed
+            if cut.trouble or is_end:
+                return count
+            window = WINDOW_BYTES if cut.passed else 2 * window
+        return max(1, count * (size - start) // (offset - start))
 
     def _opened(self, cursor: Cursor, file: int) -> Cursor | None:
         """Behind what precedes the first record, where all of that is there."""

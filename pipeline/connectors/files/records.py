@@ -89,16 +89,26 @@ def octets(data: bytes) -> npt.NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8)
 
 
+def starts_of(ends: Offsets) -> Offsets:
+    """Of lines that follow one another from the beginning of the data."""
+    return np.concatenate((np.zeros(min(1, len(ends)), np.int64), ends[:-1]))
+
+
+def are_blank(data: bytes, starts: Offsets, ends: Offsets) -> npt.NDArray[np.bool_]:
+    """Whether lines hold nothing but their line end."""
+    sizes = ends - starts
+    blank: npt.NDArray[np.bool_] = (sizes == 1) | ((sizes == 2) & (octets(data)[starts] == CR))
+    return blank
+
+
 def cut_records(data: bytes, ends: Offsets, troubles: Sequence[tuple[int, str]]) -> Cut:
     """The records that end at `ends`, up to the first of `troubles` (index of a record, what is wrong with it)."""
     count, reason = min(troubles, key=itemgetter(0), default=(len(ends), ""))
     newlines = np.flatnonzero(octets(data) == LF)
-    ends = ends[:count]
-    starts = np.concatenate((np.zeros(min(1, count), np.int64), ends[:-1]))
+    starts, ends = starts_of(ends)[:count], ends[:count]
     passed = int(ends[-1]) if count else 0
-    sizes = ends - starts
-    is_blank = (sizes == 1) | ((sizes == 2) & (octets(data)[starts] == CR))
-    starts, ends = starts[~is_blank], ends[~is_blank]
+    is_record = ~are_blank(data, starts, ends)
+    starts, ends = starts[is_record], ends[is_record]
     return Cut(
         data=data,
         starts=starts,
