@@ -1,1 +1,1 @@
-pytest_plugins = ["tests.plugins_pg"]
+pytest_plugins = ["tests.plugins_pg", "tests.plugins_bank"]

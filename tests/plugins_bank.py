@@ -1,0 +1,161 @@
+"""Hosts that keep balances in PostgreSQL: sinks, claims and batches for tests, and a third party's view of what was counted.
+
+Every batch carries one event for each account. So the balances tell what was counted, the history tells in which steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipeline.connectors.postgres import PostgresSink
+from pipeline.connectors.postgres.sink import PostgresWriter
+from pipeline.sink import Claim, Output
+from tests.plugins_pg import Line, Network, Postgres
+
+ACCOUNTS = [f"account-{i}" for i in range(5)]
+SETUP = "CREATE TABLE IF NOT EXISTS balances (account text PRIMARY KEY, value bigint NOT NULL)"
+MERGE = """INSERT INTO balances (account, value) SELECT account, value FROM batch ORDER BY account
+    ON CONFLICT (account) DO UPDATE SET value = balances.value + excluded.value"""
+DECISIVE = b"leasehold_guard"
+PATIENCE_S = 20
+
+
+class Open:
+    def check(self) -> None: ...
+
+    async def granted(self) -> None: ...
+
+
+def claim(epoch: int = 1, partition: str = "0", *, generation: int = 0, continuation: str | None = None) -> Claim:
+    return Claim(
+        pipeline="balances",
+        partition=partition,
+        owner=f"host-{epoch}",
+        epoch=epoch,
+        generation=generation,
+        continuation=continuation,
+        state="",
+        compare=lambda a, b: int(a or 0) - int(b or 0),
+    )
+
+
+def batch(position: str | None, accounts: Sequence[str] = ACCOUNTS) -> Output:
+    """The next event of every account, worth 1."""
+    table = pa.table({"account": list(accounts), "value": [1] * len(accounts)})
+    return Output(table=table, start=position, to=str(int(position or 0) + 1), events=len(accounts))
+
+
+async def write(writer: PostgresWriter) -> None:
+    await writer.write(batch(writer.position), Open())
+
+
+def output(table: pa.Table, start: str | None = None, to: str = "1") -> Output:
+    return Output(table=table, start=start, to=to, events=table.num_rows)
+
+
+ONE = pa.table({"account": ["alice"], "value": [Decimal("1.20")]})
+BALANCES = "CREATE TABLE IF NOT EXISTS balances (account text PRIMARY KEY, value numeric NOT NULL CHECK (value < 1000))"
+
+
+@dataclass
+class Bank:
+    """Balances and the hosts that keep them; `counted` is the third party's view."""
+
+    postgres: Postgres
+    stack: AsyncExitStack
+
+    async def sink(self, dsn: str | None = None, merge: str = MERGE, **settings: Any) -> PostgresSink:
+        sink = PostgresSink(dsn or self.postgres.dsn, setup=SETUP, merge=merge, history=True, **settings)
+        self.stack.push_async_callback(sink.close)
+        await sink.prepare()
+        return sink
+
+    def counted(self) -> int:
+        """Batches in the balances; all accounts agree, and so do history and positions."""
+        values = {value for (value,) in self.postgres.fetch("SELECT value FROM balances")} or {0}
+        positions = self.postgres.fetch("SELECT partition, coalesce(position, '0')::int FROM leasehold_positions")
+        for partition, position in positions:
+            steps = self.postgres.fetch(
+                'SELECT coalesce("from", \'0\')::int, "to"::int, epoch FROM leasehold_history WHERE partition = %s'
+                ' ORDER BY "to"::int',
+                partition,
+            )
+            assert [(start, to) for start, to, _ in steps] == [(n, n + 1) for n in range(position)]
+            assert [epoch for *_, epoch in steps] == sorted(epoch for *_, epoch in steps)
+        assert values == {sum(position for _, position in positions)}
+        return values.pop()
+
+    def sessions(self, where: str) -> int:
+        query = (
+            f"SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold' AND datname = %s AND {where}"
+        )
+        return int(self.postgres.fetch(query, self.postgres.name)[0][0])
+
+
+@pytest.fixture
+async def bank(postgres: Postgres) -> AsyncIterator[Bank]:
+    async with AsyncExitStack() as stack:
+        yield Bank(postgres, stack)
+
+
+Make = Callable[..., PostgresSink]
+
+
+@pytest.fixture
+async def sink_of(postgres: Postgres) -> AsyncIterator[Make]:
+    """Makes sinks over the fresh database, and closes them."""
+    sinks: list[PostgresSink] = []
+
+    def make(**settings: Any) -> PostgresSink:
+        sinks.append(PostgresSink(settings.pop("dsn", postgres.dsn), **settings))
+        return sinks[-1]
+
+    yield make
+    await asyncio.gather(*(sink.close() for sink in sinks))
+
+
+async def eventually(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_so():  # noqa: ASYNC110  # it becomes so at the server, which sends no event
+            await asyncio.sleep(0.01)
+
+
+class Pause:
+    """Holds up the n-th message (from 0) that a client sends from now on, until `go` is set."""
+
+    def __init__(self, network: Network, message: int) -> None:
+        self._left = message
+        self.reached = asyncio.Event()
+        self.go = asyncio.Event()
+        self.line: Line | None = None
+        network.before = self._before
+
+    async def _before(self, line: Line, message: bytes) -> None:
+        self._left -= 1
+        if self._left < 0 and not self.go.is_set():
+            self.line = line
+            self.reached.set()
+            await self.go.wait()
+
+
+def at_the_end(network: Network, interfere: Callable[[Line], Awaitable[None]]) -> None:
+    """Interferes once, with the message that carries guard, merge and COMMIT, before it is passed on."""
+
+    async def before(line: Line, message: bytes) -> None:
+        if DECISIVE in message:
+            network.before = None
+            await interfere(line)
+
+    network.before = before
+
+
+MESSAGES = range(5)
+"""Of a write after the first: BEGIN, COPY, rows, end of rows, and the one that decides."""
