@@ -217,6 +217,11 @@ def test_no_problem_tells_a_secret(text: str) -> None:
     assert not any(SECRET in each for each in problems(text, S=SECRET))
 
 
+def test_a_secret_that_is_no_text_is_not_shown_either() -> None:
+    (found,) = problems(with_sink("dsn: 4711, merge: x"))
+    assert found == "line 1: pipelines[0].sink.dsn (a secret, not shown) must be a text (put it in quotes)"
+
+
 # What is wrong with single settings
 
 
