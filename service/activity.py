@@ -121,8 +121,9 @@ def decode_activity(record: HostRecord) -> Activity:
 
 
 def _goes_on(host: Host, key: tuple[str, str]) -> bool:
-    """Whether a partition that failed has been taken again and has delivered something since: then it was mended."""
-    return key in host.workers and host.workers[key].progress.batches > 0
+    """Whether a partition that failed has been taken again, and has delivered something or has nothing to deliver."""
+    worker = host.workers.get(key)
+    return worker is not None and (worker.progress.batches > 0 or worker.progress.is_idle)
 
 
 def _at(batch: RecentBatch) -> float:

@@ -5,11 +5,13 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leases.bootstrap import Identity
+from leases.clock import BootClock
 from leases.document import lease_id
 from leases.errors import InvalidDocument, StoreUnavailable
 from leases.keeper import Scan, Seen
@@ -18,12 +20,15 @@ from leases.membership import HostRecord, decode_host, encode_host, host_id
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryFeed, MemorySink
 from pipeline.errors import SinkRejected
+from pipeline.runner import Delivered
+from pipeline.sink import Output
 from service.activity import (
     ACTIVITY_BYTES_MAX,
     Activity,
     BatchStatus,
     FailureStatus,
     activity_document,
+    activity_of,
     cut,
     decode_activity,
 )
@@ -170,6 +175,17 @@ def test_what_this_host_knows_of_itself_is_newer_than_its_document() -> None:
     assert told.hosts["host-a"].activity.suspensions == 2
 
 
+async def test_a_host_tells_its_newest_batches_first_whatever_their_pipeline(start) -> None:
+    running = await start(runs=False)
+    for epoch in range(10):
+        output = Output(table=pa.table({"x": [1]}), start=None, to=str(epoch), events=1)
+        lease = replace(LEASE, pipeline=f"p{epoch % 2}", epoch=epoch)
+        running.host.tally.batch_delivered(lease, Delivered(output, 0.1, 0.1, 0.1))
+    told = activity_of(running.host, now=NOW, monotonic_s=BootClock().monotonic())
+    assert [batch.epoch for batch in told.batches] == list(range(9, -1, -1))
+    assert NOW - timedelta(seconds=10) < told.batches[-1].at < told.batches[0].at < NOW
+
+
 TEXTS = st.text() | st.text(st.characters(categories=["Cs", "Cc"])) | st.text().map(lambda text: text * 100)
 
 
@@ -259,7 +275,8 @@ async def test_a_failing_partition_is_told_with_its_error_by_every_host(start, e
     await eventually(is_told)
 
 
-async def test_a_mended_partition_is_no_failure_any_more(start, eventually) -> None:
+@pytest.mark.parametrize("events", [0, 1])
+async def test_a_mended_partition_is_no_failure_any_more(start, eventually, events: int) -> None:
     class Moody(MemorySink):
         refuses = True
 
@@ -270,7 +287,7 @@ async def test_a_mended_partition_is_no_failure_any_more(start, eventually) -> N
 
     sink = Moody()
     running = await start(feeds={"bank": MemoryFeed(["a"])}, sinks={"bank": sink})
-    running.feeds["bank"].append("a", [b"{}"])
+    running.feeds["bank"].append("a", [b"{}"] * events)
 
     async def is_failing() -> bool:
         return bool((await running.view.group()).failures)
