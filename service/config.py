@@ -210,6 +210,21 @@ def _about_type(error: ErrorDetails) -> ErrorDetails:
     return {**error, "type": kind, "loc": (*error["loc"], "type"), "input": section.get("type")}
 
 
+_WORDS = {
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+    **dict.fromkeys(("dict_type", "mapping_type"), "must be a mapping"),
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("model_type", "model_attributes_type"), "must be a mapping of settings"),
+    **dict.fromkeys(("string_too_short", "too_short"), "must not be empty"),
+    "finite_number": "must be a finite number",
+    "path_type": "must be a path",
+    "string_type": "must be a text (put it in quotes)",
+    "tuple_type": "must be a list",
+}
+"""pydantic's errors, where its own words would not tell a person what to write."""
+
+
 def _messages(error: ErrorDetails, where: _Where) -> list[str]:
     kind, message = error["type"], error["msg"]
     if kind == "extra_forbidden":
@@ -221,23 +236,7 @@ def _messages(error: ErrorDetails, where: _Where) -> list[str]:
         return [f"must be {message}"]
     if kind == "value_error":
         return message.removeprefix("Value error, ").split("\n")
-    if kind in ("model_type", "model_attributes_type"):
-        return ["must be a mapping of settings"]
-    plain = {"tuple_type": "must be a list", "dict_type": "must be a mapping", "mapping_type": "must be a mapping"}
-    plain |= {"string_type": "must be a text (put it in quotes)", "too_short": "must not be empty"}
-    plain |= {
-        "int_type": "must be a whole number",
-        "int_parsing": "must be a whole number",
-        "int_from_float": "must be a whole number",
-    }
-    plain |= {
-        "float_type": "must be a number",
-        "float_parsing": "must be a number",
-        "finite_number": "must be a finite number",
-    }
-    plain |= {"bool_type": "must be true or false", "bool_parsing": "must be true or false"}
-    plain |= {"string_too_short": "must not be empty", "path_type": "must be a path"}
-    return [plain.get(kind) or message.replace("Input should", "must").replace("String should", "must")]
+    return [_WORDS.get(kind) or message.replace("Input should", "must").replace("String should", "must")]
 
 
 def _unknown(where: _Where) -> str:
