@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import signal
 import socket
 from urllib.parse import quote
 
@@ -417,10 +418,10 @@ async def test_the_server_serves_inside_the_running_loop_and_stops_with_its_bloc
 
 
 async def test_the_server_leaves_signal_handlers_alone(resting) -> None:
-    import signal
-
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    async with serve(create_app(resting.view), host="127.0.0.1", port=0, log=structlog.get_logger()):
+    async with serve(create_app(resting.view), host="127.0.0.1", port=0, log=structlog.get_logger()) as port:
+        async with httpx.AsyncClient() as client:  # once it answers it has set up whatever it sets up
+            await client.get(f"http://127.0.0.1:{port}/health/live")
         assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
