@@ -1,0 +1,237 @@
+"""A bank that goes on while hosts come, go, are killed and stopped: real processes, real Spark, real PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from leases.document import decode_lease, lease_prefix
+from leases.lease import Lease
+from leases.stores.sqlite import SqliteStore
+from leases.timing import Timing
+
+TIMING = Timing(duration_s=10, renew_s=3, balance_s=2)
+PIPELINES = ("generate", "transform", "balances")
+PARTITIONS = 4
+START_S = 120
+"""How long a host may take to start its Spark on a busy machine."""
+
+
+def until(condition: Callable[[], Any], within_s: float, what: str) -> float:
+    """Wait for the condition; how long it took, in seconds."""
+    started = time.monotonic()
+    while not condition():
+        if time.monotonic() - started > within_s:
+            pytest.fail(f"{what}: not within {within_s:g} s")
+        threading.Event().wait(0.05)
+    return time.monotonic() - started
+
+
+class HostProcess:
+    """`leasehold run` as a process of its own."""
+
+    def __init__(self, bank: Bank, name: str, *options: str) -> None:
+        self.name = name
+        self.log_file = bank.directory / f"{name}.log"
+        leasehold = Path(sys.executable).with_name("leasehold")
+        command = [str(leasehold), "run", str(bank.settings_of(name)), *options]
+        self._stderr = self.log_file.with_suffix(".stderr").open("wb")
+        self.process = subprocess.Popen(command, env=bank.environment, stderr=self._stderr, start_new_session=True)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """What it has logged."""
+        if not self.log_file.exists():
+            return []
+        lines = self.log_file.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def has_logged(self, event: str, **fields: Any) -> bool:
+        return any(e["event"] == event and fields.items() <= e.items() for e in self.events)
+
+    @property
+    def errors(self) -> str:
+        return self.log_file.with_suffix(".stderr").read_text()
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, timeout: float) -> int:
+        return self.process.wait(timeout)
+
+    def end(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(10)
+        self._stderr.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A row of the sink's position history."""
+
+    partition: str
+    epoch: int
+    owner: str
+    start: str | None
+    to: str
+
+
+class Bank:
+    """The demo's pipelines, with transactions that go on arriving."""
+
+    def __init__(self, directory: Path, postgres: Any) -> None:
+        self.directory = directory
+        self.environment = {**os.environ, "LEASEHOLD_POSTGRES_DSN": postgres.dsn}
+        self.hosts: list[HostProcess] = []
+        self.expected: defaultdict[str, Decimal] = defaultdict(Decimal)
+        self.written = 0
+        self._postgres = postgres
+        self._random = random.Random(1)
+        self._pause = threading.Event()
+        self._writing: threading.Thread | None = None
+        for number in range(PARTITIONS):
+            (directory / f"transactions-{number}.csv").write_text("transaction_id,account,kind,amount,occurred_at\n")
+
+    def settings_of(self, host: str) -> Path:
+        """The demo's settings with another name, other intervals, and a log that tests can read."""
+        settings = yaml.safe_load(resources.files("service").joinpath("bank.yaml").read_text())
+        settings["leases"] |= {
+            "duration_s": TIMING.duration_s,
+            "renew_s": TIMING.renew_s,
+            "balance_s": TIMING.balance_s,
+        }
+        settings |= {"host": {"name": host}, "log": {"format": "json", "file": f"{host}.log"}}
+        settings["spark"] |= {"driver_memory": "512m"}
+        path = self.directory / f"{host}.yaml"
+        path.write_text(yaml.safe_dump(settings))
+        return path
+
+    # Transactions
+
+    def write(self, count: int) -> None:
+        """Append whole lines to all files."""
+        for number in range(PARTITIONS):
+            with (self.directory / f"transactions-{number}.csv").open("a") as file:
+                file.writelines(self._line() for _ in range(count // PARTITIONS))
+
+    def keep_writing(self, count: int, every_s: float) -> None:
+        def write() -> None:
+            while not self._pause.wait(every_s):
+                self.write(count)
+
+        self._pause.clear()
+        self._writing = threading.Thread(target=write, daemon=True)
+        self._writing.start()
+
+    def stop_writing(self) -> None:
+        self._pause.set()
+        if self._writing is not None:
+            self._writing.join()
+
+    def _line(self) -> str:
+        account = f"account-{self._random.randrange(5)}"
+        kind = self._random.choice(["deposit", "withdrawal"])
+        amount = Decimal(self._random.randrange(1, 100_000)) / 100
+        self.expected[account] += amount if kind == "deposit" else -amount
+        self.written += 1
+        return f"{self.written},{account},{kind},{amount},2026-01-01T00:00:00Z\n"
+
+    # Hosts and leases
+
+    def run(self, name: str, *options: str) -> HostProcess:
+        host = HostProcess(self, name, *options)
+        self.hosts.append(host)
+        return host
+
+    @property
+    def leases(self) -> list[Lease]:
+        return asyncio.run(self._read_leases())
+
+    async def _read_leases(self) -> list[Lease]:
+        store = SqliteStore(self.directory / "leases.db")
+        try:
+            documents = [document for name in PIPELINES for document in await store.list(lease_prefix(name))]
+        finally:
+            await store.close()
+        return [decode_lease(document.id, document.body) for document in documents]
+
+    def shares(self) -> Counter[str | None]:
+        return Counter(lease.owner for lease in self.leases)
+
+    def owns_all(self, name: str) -> bool:
+        return self.shares() == {name: PARTITIONS * len(PIPELINES)}
+
+    def is_shared_evenly(self, *names: str) -> bool:
+        """In every pipeline and over all of them."""
+        leases = self.leases
+        parts = [[lease for lease in leases if lease.pipeline == name] for name in PIPELINES]
+        return all(self._is_even(part, names) for part in (*parts, leases)) and len(leases) == PARTITIONS * len(PIPELINES)
+
+    @staticmethod
+    def _is_even(leases: list[Lease], names: tuple[str, ...]) -> bool:
+        owned = Counter(lease.owner for lease in leases)
+        counts = [owned[name] for name in names]
+        return sum(counts) == len(leases) and max(counts) - min(counts) <= 1
+
+    # What came of it
+
+    def delivered(self) -> int:
+        try:
+            return int(self._postgres.fetch("SELECT coalesce(sum(events), 0) FROM balances")[0][0])
+        except Exception as error:
+            if "does not exist" in str(error):
+                return 0
+            raise
+
+    def settle(self, within_s: float = 90) -> None:
+        """Stop writing, and see every transaction counted exactly once."""
+        self.stop_writing()
+        until(lambda: self.delivered() >= self.written, within_s, f"{self.written} events delivered")
+        balances = dict(self._postgres.fetch("SELECT account, balance FROM balances"))
+        assert balances == dict(self.expected)
+        assert self.delivered() == self.written
+        self._assert_contiguous()
+
+    def steps(self) -> list[Step]:
+        """The history of the last sink, in the order of positions within each partition."""
+        rows = self._postgres.fetch(
+            'SELECT partition, epoch, owner, "from", "to" FROM leasehold_history ORDER BY partition, "to"::bigint'
+        )
+        return [Step(*row) for row in rows]
+
+    def _assert_contiguous(self) -> None:
+        """No batch repeated, none dropped, epochs never back."""
+        before: dict[str, Step] = {}
+        for step in self.steps():
+            last = before.get(step.partition)
+            assert step.start == (last.to if last else None), (last, step)
+            assert last is None or step.epoch >= last.epoch, (last, step)
+            before[step.partition] = step
+
+
+@pytest.fixture
+def bank(tmp_path: Path, postgres: Any) -> Iterator[Bank]:
+    bank = Bank(tmp_path, postgres)
+    yield bank
+    bank.stop_writing()
+    for host in bank.hosts:
+        host.end()
