@@ -168,9 +168,8 @@ def _lag_of(feed: ChangeFeed, lease: Lease) -> Callable[[], Awaitable[int]]:
 def _ends_of(feed: ChangeFeed, lease: Lease) -> Callable[[], Awaitable[tuple[str | None, str | None, bool]]]:
     async def ask() -> tuple[str | None, str | None, bool]:
         latest = await feed.latest(lease.partition)
-        is_behind = feed.compare(lease.continuation, latest) < 0
-        if is_behind:  # retention may have emptied what lies between: then no page will ever move the lease to the end
-            is_behind = await feed.lag(lease.partition, lease.continuation) > 0
+        # Not `compare`: retention may have emptied what lies between, and a malformed record lies behind the latest position.
+        is_behind = await feed.lag(lease.partition, lease.continuation) > 0
         return lease.continuation, latest, is_behind
 
     return ask

@@ -110,7 +110,7 @@ class View:
         """Read now, by every call: two looks from one memory would always find that nothing moved. Never raises StoreError:
         a container that does not answer leaves the backlog unknown."""
         try:
-            failures = (await self.group()).failures
+            failures = (await self._group.get(0.0)).failures
             scan = await self._keeper.scan(self.pipelines)
         except StoreError as error:
             return Backlog(ends={}, behind=frozenset(), missing=frozenset(), failed={}, unknown=(str(error),))
