@@ -1,0 +1,347 @@
+"""A group of simulated hosts: the real ones, over a container, a source and a destination in memory, on virtual time.
+
+    async def main():
+        group = Group("abcd")
+        a, b = await group.start("host-a"), await group.start("host-b")
+        await until(group.is_balanced)
+        await b.kill()
+        await until(lambda: set(group.owners.values()) == {"host-a"})
+
+    run_virtual(main())
+
+`group.weather` judges every request to the outside world: how long it takes, and whether it or its answer is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Literal, TypeVar
+
+import structlog
+from simulation.loop import VirtualClock
+from simulation.process import Process, current, sent
+
+from leases.bootstrap import info_id
+from leases.document import decode_lease, encode_lease, lease_id, lease_prefix
+from leases.errors import StoreAmbiguous, StoreUnavailable
+from leases.keeper import Keeper
+from leases.lease import Lease
+from leases.membership import HostRecord, Membership
+from leases.store import Stored, TimedStore
+from leases.stores.memory import MemoryStore
+from leases.timing import Timing
+from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from pipeline.errors import Ambiguous, FeedUnavailable, SinkUnavailable
+from pipeline.sink import Sink
+from service.host import Host
+from service.pipeline import Pipeline
+
+T = TypeVar("T")
+Where = Literal["store", "feed", "sink"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """host: who asks, "" outside of any. operation, id: of the store's; a feed and a sink do not say."""
+
+    host: str
+    where: Where
+    operation: str = ""
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """late_s: on the way there. refused: surely not carried out. lost: carried out without an answer; ghost: neither."""
+
+    late_s: float = 0.005
+    ends: Literal["ok", "refused", "lost", "ghost"] = "ok"
+
+
+class Weather:
+    """What becomes of requests. Assign `judge` for anything that the switches do not say."""
+
+    def __init__(self) -> None:
+        self.down: set[tuple[str, Where]] = set()
+        self.judge: Callable[[Request], Fate] = lambda request: Fate()
+        self.requests: list[tuple[float, Request]] = []
+
+    def fate(self, request: Request) -> Fate:
+        self.requests.append((asyncio.get_running_loop().time(), request))
+        if {(request.host, request.where), ("", request.where)} & self.down:
+            return Fate(ends="refused")
+        return self.judge(request)
+
+
+class Container(MemoryStore):
+    def __init__(self, weather: Weather) -> None:
+        super().__init__()
+        self._weather = weather
+
+    async def list(self, prefix: str) -> list[Stored]:
+        return await self._call("list", prefix, lambda: MemoryStore.list(self, prefix))
+
+    async def read(self, id: str) -> Stored:
+        return await self._call("read", id, lambda: MemoryStore.read(self, id))
+
+    async def create(self, id: str, body: str) -> str:
+        return await self._call("create", id, lambda: MemoryStore.create(self, id, body))
+
+    async def replace(self, id: str, body: str, etag: str) -> str:
+        return await self._call("replace", id, lambda: MemoryStore.replace(self, id, body, etag))
+
+    async def delete(self, id: str, etag: str) -> None:
+        await self._call("delete", id, lambda: MemoryStore.delete(self, id, etag))
+
+    async def _call(self, operation: str, id: str, call: Callable[[], Awaitable[T]]) -> T:
+        fate = self._weather.fate(Request(_host(), "store", operation, id))
+        is_write = operation not in ("list", "read")
+        lost: type[Exception] = StoreAmbiguous if is_write else StoreUnavailable
+        return await sent(lambda: _fulfilled(fate, call, StoreUnavailable, lost))
+
+
+class Source(MemoryFeed):
+    weather: Weather
+
+    async def _request(self, request: Callable[[], T]) -> T:
+        fate = self.weather.fate(Request(_host(), "feed"))
+        return await sent(lambda: _fulfilled(fate, _later(request), FeedUnavailable, FeedUnavailable))
+
+
+class Outlet(MemorySink):
+    def __init__(self, destination: MemoryDestination, weather: Weather) -> None:
+        super().__init__(destination)
+        self._weather = weather
+
+    async def _request(self, request: Callable[[], T]) -> T:
+        fate = self._weather.fate(Request(_host(), "sink"))
+        return await sent(lambda: _fulfilled(fate, _later(request), SinkUnavailable, Ambiguous))
+
+
+class HostClock(VirtualClock):
+    """One machine's clock, which jumps ahead where the machine was suspended."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead_s
+
+
+@dataclass(slots=True)
+class Running:
+    """One host of a group. log: what it said, oldest first, as dicts with `event` and `level`."""
+
+    host: Host
+    process: Process
+    clock: HostClock
+    task: asyncio.Task[None]
+    log: list[dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        return self.host.name
+
+    async def kill(self) -> None:
+        await self.process.kill()
+
+    async def stop(self) -> None:
+        """Gracefully, until it has left. Raises what the host ended with."""
+        self.host.stop()
+        await self.task
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        return [entry for entry in self.log if event in entry["event"]]
+
+
+class Group:
+    """One pipeline, `bank`, and the hosts that share it. `settings`: those of its Pipeline."""
+
+    def __init__(
+        self,
+        partitions: Iterable[str] = "abcd",
+        *,
+        timing: Timing | None = None,
+        sink: Callable[[], Sink] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.timing = timing or Timing()
+        self.weather = Weather()
+        self.store = Container(self.weather)
+        self.feed = Source(partitions)
+        self.feed.weather = self.weather
+        self.destination = MemoryDestination()
+        self.hosts: list[Running] = []
+        self._sink = sink or (lambda: Outlet(self.destination, self.weather))
+        self._settings = settings
+        self._incarnations = count(1)
+
+    async def start(self, name: str, *, leases_max: int | None = None, **settings: Any) -> Running:
+        """A host whose first round is over. settings: of the host's Pipeline, above the group's."""
+        running = self.started(name, leases_max=leases_max, **settings)
+        ready = asyncio.create_task(running.host.ready.wait())
+        await asyncio.wait({ready, running.task}, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if running.task.done():
+            running.task.result()
+        return running
+
+    def started(self, name: str, *, leases_max: int | None = None, **settings: Any) -> Running:
+        """A host that begins now."""
+        clock, log, number = HostClock(), list[dict[str, Any]](), next(self._incarnations)
+        pipeline = Pipeline(
+            **{"name": "bank", "feed": self.feed, "sink": self._sink(), **self._settings, **settings},
+        )
+        keeper = Keeper(
+            TimedStore(self.store, self.timing.call_timeout_s),
+            host=name,
+            incarnation=f"{name}-{number}",
+            clock=clock,
+            timing=self.timing,
+        )
+        me = HostRecord(
+            name=name,
+            incarnation=keeper.incarnation,
+            pipelines=(pipeline.name,),
+            leases_max=leases_max,
+            lease_duration_s=self.timing.duration_s,
+        )
+        host = Host(
+            [pipeline],
+            keeper=keeper,
+            membership=Membership(keeper.store, me, clock=clock, timing=self.timing),
+            clock=clock,
+            timing=self.timing,
+            rng=random.Random(number),
+            log=logger(log),
+        )
+        process = Process(keeper.incarnation)
+        running = Running(host, process, clock, process.start(host.run()), log)
+        running.task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        self.hosts.append(running)
+        return running
+
+    # What there is, as an onlooker who is never refused sees it
+
+    @property
+    def leases(self) -> Mapping[str, Lease]:
+        leases = [decode_lease(s.id, s.body) for s in self.documents(lease_prefix("bank"))]
+        return {lease.partition: lease for lease in leases}
+
+    @property
+    def owners(self) -> Mapping[str, str | None]:
+        return {partition: lease.owner for partition, lease in self.leases.items() if not lease.closed}
+
+    @property
+    def epochs(self) -> Mapping[str, int]:
+        return {partition: lease.epoch for partition, lease in self.leases.items()}
+
+    @property
+    def shares(self) -> Counter[str]:
+        """How many leases each live host works on."""
+        return Counter({running.name: len(running.host.workers) for running in self.alive})
+
+    @property
+    def alive(self) -> list[Running]:
+        return [running for running in self.hosts if not running.task.done()]
+
+    def is_balanced(self) -> bool:
+        """Every lease has a live owner that works on it, and shares differ by at most one."""
+        shares = self.shares
+        total = sum(shares.values())
+        return total == len(self.owners) > 0 and max(shares.values()) - min(shares.values()) <= 1
+
+    def documents(self, prefix: str) -> list[Stored]:
+        return [stored for id, stored in sorted(self.store._documents.items()) if id.startswith(prefix)]
+
+    def delivered(self, partition: str) -> list[int]:
+        """The numbers of the events that arrived."""
+        return [int(row["body"]) for row in self.destination.rows(partition)]
+
+    # What others may do
+
+    def append(self, partition: str, events: int) -> None:
+        """Numbered from 0 in each partition."""
+        first = self.feed._logs[partition].end
+        self.feed.append(partition, [str(n).encode() for n in range(first, first + events)])
+
+    def is_delivered(self) -> bool:
+        """Whether everything arrived, once and in order."""
+        return all(self.delivered(name) == list(range(log.end)) for name, log in self.feed._logs.items())
+
+    def edit(self, partition: str, change: Callable[[Lease], Lease]) -> None:
+        self.put(lease_id("bank", partition), encode_lease(change(self.leases[partition])))
+
+    def put(self, id: str, body: str) -> None:
+        """Whatever stands there."""
+        self.store._put(id, body)
+
+    def remove(self, id: str) -> None:
+        del self.store._documents[id]
+
+    @property
+    def info(self) -> Stored:
+        return self.documents(info_id("bank"))[0]
+
+
+async def until(condition: Callable[[], object], within_s: float = 600.0) -> float:
+    """Wait, in virtual time; how long it took."""
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    while not condition():
+        if loop.time() - started > within_s:
+            raise AssertionError(f"did not come true within {within_s:g} s")
+        await asyncio.sleep(0.05)
+    return loop.time() - started
+
+
+async def always(condition: Callable[[], object], for_s: float) -> None:
+    """Holds at every look, for so long."""
+    ends = asyncio.get_running_loop().time() + for_s
+    while asyncio.get_running_loop().time() < ends:
+        assert condition()
+        await asyncio.sleep(0.05)
+
+
+def logger(into: list[dict[str, Any]]) -> Any:
+    """A logger that writes into a list."""
+
+    def kept(_: object, level: str, event: Any) -> Any:
+        into.append({**event, "level": level})
+        raise structlog.DropEvent
+
+    return structlog.wrap_logger(
+        None, processors=[kept], wrapper_class=structlog.make_filtering_bound_logger(0), cache_logger_on_first_use=False
+    ).bind()
+
+
+def _host() -> str:
+    process = current()
+    return process.name.rsplit("-", 1)[0] if process else ""
+
+
+def _later(request: Callable[[], T]) -> Callable[[], Awaitable[T]]:
+    async def carried_out() -> T:
+        return request()
+
+    return carried_out
+
+
+async def _fulfilled(
+    fate: Fate, call: Callable[[], Awaitable[T]], refused: type[Exception], lost: type[Exception]
+) -> T:
+    if fate.late_s:
+        await asyncio.sleep(fate.late_s)
+    if fate.ends == "refused":
+        raise refused("out of reach")
+    if fate.ends == "ghost":
+        raise lost("no answer")
+    answer = await call()
+    if fate.ends == "lost":
+        raise lost("no answer")
+    return answer
