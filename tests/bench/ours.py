@@ -1,0 +1,59 @@
+"""Our side: a processor with leases in SQLite, all settings as they are by default."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import structlog
+from sides import Job, commands
+from workload import MERGE, SETUP
+
+from leases.stores.sqlite import SqliteStore
+from pipeline.connectors.log import LogFeed
+from pipeline.connectors.postgres import PostgresSink
+from pipeline.spark import SparkEngine
+from service.pipeline import Pipeline
+from service.processor import Processor
+
+SCHEMA = "account STRING NOT NULL, value DECIMAL(20,2) NOT NULL"
+SQL = "SELECT partition, account, sum(value) AS value, count(*) AS events FROM events GROUP BY partition, account"
+
+
+def processor_of(job: Job, engine: SparkEngine) -> Processor:
+    pipeline = Pipeline(
+        name="balances",
+        feed=LogFeed(job.log),
+        transform=engine.transform("balances", sql=SQL, schema=SCHEMA),
+        sink=PostgresSink(job.dsn, setup=SETUP, merge=MERGE),
+    )
+    return Processor([pipeline], SqliteStore(Path(job.state) / "leases.db"), host="bench")
+
+
+async def main() -> None:
+    engine = SparkEngine(master="local[2]")
+    session = engine.transform("session", sql="SELECT * FROM events")  # held, so that Spark outlives the processors
+    await session.prepare()
+    stop: Callable[[], Awaitable[None]] | None = None
+    todo = commands()
+    while (command := await asyncio.to_thread(next, todo, StopIteration)) is not StopIteration:
+        if isinstance(command, Job):
+            processor = processor_of(command, engine)
+            await processor.start()
+            stop = processor.stop
+        elif stop is not None:
+            await stop()
+            stop = None
+    if stop is not None:
+        await stop()
+    await session.close()
+
+
+if __name__ == "__main__":
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(__import__("sys").stderr),
+    )
+    asyncio.run(main())

@@ -1,0 +1,102 @@
+"""The two sides as processes: started once, so that JVM and session are there before anything is measured, then told what to do.
+
+A side says "ready" once its Spark runs. Then it reads commands from standard input, one JSON array a line: `["run", log, dsn,
+state]` starts the pipeline, `["stop"]` stops it and is answered with another "ready". It ends with its input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+HERE = Path(__file__).parent
+ENDING_S = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """log: the directory of the log. dsn: an empty database, but for the table of balances. state: an empty directory."""
+
+    log: str
+    dsn: str
+    state: str
+
+
+class Side:
+    """One of the two, as the benchmark sees it."""
+
+    def __init__(self, program: str, stderr: Path) -> None:
+        self._stderr = stderr.open("ab")
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])])}
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / program)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        self._answer()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(ENDING_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._stderr.close()
+
+    def run(self, job: Job) -> None:
+        self._tell(["run", job.log, job.dsn, job.state])
+
+    def stop(self) -> None:
+        self._tell(["stop"])
+        self._answer()
+
+    def check(self) -> None:
+        """Raises RuntimeError where it has ended."""
+        if self._process.poll() is not None:
+            raise RuntimeError(f"{self._process.args} ended: see {self._stderr.name}")
+
+    def _tell(self, command: list[str]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+
+    def _answer(self) -> None:
+        assert self._process.stdout is not None
+        while (line := self._process.stdout.readline()) != "ready\n":
+            if not line:
+                raise RuntimeError(f"{self._process.args} ended: see {self._stderr.name}")
+
+
+def commands() -> Iterator[Job | None]:
+    """The side's end: a job to start, or None to stop the one under way, which is answered when the next is asked for."""
+    answer()
+    for line in sys.stdin:
+        command: list[Any] = json.loads(line)
+        if command[0] == "run":
+            yield Job(*command[1:])
+        else:
+            yield None
+            answer()
+
+
+def answer() -> None:
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
