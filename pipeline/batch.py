@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -27,7 +27,7 @@ class Batch:
     """Consecutive pages of one partition that are committed together, at least one.
 
     start, to: it covers the positions behind `start` up to `to`. opened_at: when its first page came (Clock seconds).
-    events, bytes: how much it holds. A slow stream makes a page an event, so that joining must not count them all again.
+    events, bytes: how much it holds.
     """
 
     partition: str
@@ -36,13 +36,10 @@ class Batch:
     opened_at: float
     events: int = field(init=False)
     bytes: int = field(init=False)
-    counted: InitVar[tuple[int, int] | None] = None
 
-    def __post_init__(self, counted: tuple[int, int] | None) -> None:
-        if counted is None:
-            counted = sum(page.events.num_rows for page in self.pages), sum(page.bytes for page in self.pages)
-        object.__setattr__(self, "events", counted[0])
-        object.__setattr__(self, "bytes", counted[1])
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "events", sum(page.events.num_rows for page in self.pages))
+        object.__setattr__(self, "bytes", sum(page.bytes for page in self.pages))
 
     @property
     def to(self) -> str:
@@ -52,10 +49,6 @@ class Batch:
     def table(self) -> pa.Table:
         """All events, EVENT_SCHEMA, in one chunk: Spark takes 100 chunks three times as slowly as one."""
         return pa.concat_tables([EVENT_SCHEMA.empty_table(), *(page.events for page in self.pages)]).combine_chunks()
-
-    def joined(self, page: Page) -> Batch:
-        counted = self.events + page.events.num_rows, self.bytes + page.bytes
-        return Batch(self.partition, self.start, (*self.pages, page), self.opened_at, counted)
 
     def head(self, events: int) -> Batch | None:
         """The batch of only the first `events` events (0 < events), or None where the feed cannot be cut there."""
@@ -75,10 +68,10 @@ class Batch:
         return Batch(self.partition, self.start, tuple(pages), self.opened_at)
 
 
-def is_full(batch: Batch, limits: BatchLimits) -> bool:
-    return batch.events >= limits.events_max or batch.bytes >= limits.bytes_max
+def is_full(events: int, bytes: int, limits: BatchLimits) -> bool:
+    return events >= limits.events_max or bytes >= limits.bytes_max
 
 
-def is_due(batch: Batch, limits: BatchLimits, now: float) -> bool:
-    """Whether the batch should be processed now if anybody is ready to."""
-    return is_full(batch, limits) or now >= batch.opened_at + limits.age_max_s
+def due_in_s(events: int, bytes: int, opened_at: float, limits: BatchLimits, now: float) -> float:
+    """How long a batch that holds so much may still grow before it should be processed; 0 where it is due."""
+    return 0.0 if is_full(events, bytes, limits) else max(0.0, opened_at + limits.age_max_s - now)

@@ -1,17 +1,18 @@
 """Pages that were read ahead, bounded in bytes, and the batches that are cut from them.
 
-The reader puts pages in and waits while the buffer is full; the transformer takes a batch out as soon as one is due. A feed's
-error takes its place in the line behind the pages that came before it.
+The reader puts pages in and waits while the buffer is full; the transformer takes a batch out as soon as one is due. An
+error of the reader's takes its place in the line behind the pages that came before it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 
-from pipeline.batch import Batch, BatchLimits, is_due, is_full
+from pipeline.batch import Batch, BatchLimits, due_in_s, is_full
 from pipeline.clock import Clock
-from pipeline.errors import FeedError
+from pipeline.errors import PipelineError
 from pipeline.event import Page
 
 
@@ -25,68 +26,83 @@ class PageBuffer:
         self._bytes_max = bytes_max
         self._clock = clock
         self._pages: deque[tuple[Page, float]] = deque()
+        self._events = 0
         self._bytes = 0
-        self._end: FeedError | None = None
-        self._changed = asyncio.Condition()
+        self._is_blocked = False
+        self._end: PipelineError | None = None
+        self._filled = asyncio.Event()
+        self._taken = asyncio.Event()
 
     @property
     def is_empty(self) -> bool:
         return not self._pages
 
-    async def put(self, page: Page) -> None:
-        """Waits while `bytes_max` bytes are waiting already; a page larger than that still gets in when it is alone."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._pages or self._bytes + page.bytes <= self._bytes_max)
-            self._pages.append((page, self._clock.monotonic()))
-            self._bytes += page.bytes
-            self._changed.notify_all()
+    @property
+    def bytes(self) -> int:
+        """How much waits here."""
+        return self._bytes
 
-    async def end(self, error: FeedError) -> None:
+    async def put(self, page: Page) -> None:
+        """Waits while there is no room below `bytes_max`; a page larger than that still gets in when it is alone."""
+        while self._pages and self._bytes + page.bytes > self._bytes_max:
+            self._is_blocked = True
+            self._filled.set()
+            self._taken.clear()
+            await self._taken.wait()
+        self._is_blocked = False
+        self._pages.append((page, self._clock.monotonic()))
+        self._count(page, 1)
+        self._filled.set()
+
+    def end(self, error: PipelineError) -> None:
         """No page follows: the feed failed, or the partition has ended."""
-        async with self._changed:
-            self._end = error
-            self._changed.notify_all()
+        self._end = error
+        self._filled.set()
 
     async def batch(self) -> Batch:
-        """The next batch, as soon as it is due. Raises the feed's error once everything before it has been taken."""
-        await self._until_due()
-        async with self._changed:
-            if not self._pages and self._end is not None:
-                raise self._end
-            page, came_at = self._pages.popleft()
-            batch = Batch(self._partition, self._position, (page,), came_at)
-            while self._pages and not is_full(batch, self._limits) and self._fits(batch):
-                batch = batch.joined(self._pages.popleft()[0])
-            self._bytes -= batch.bytes
-            self._position = batch.to
-            self._changed.notify_all()
-            return batch
+        """The next batch, as soon as it is due. Raises the reader's error once everything before it has been taken."""
+        while (wait_s := self._due_in_s()) != 0:
+            self._filled.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._filled.wait()
+        if not self._pages and self._end is not None:
+            raise self._end
+        batch = self._cut()
+        self._position = batch.to
+        self._is_blocked = False  # until the reader finds that it still is
+        self._taken.set()
+        return batch
 
-    def _fits(self, batch: Batch) -> bool:
-        following = self._pages[0][0]
+    def _due_in_s(self) -> float | None:
+        """Seconds until a batch is due if nothing else comes; None where there is nothing to wait for yet."""
+        if self._end is not None or self._is_blocked:  # nothing can join what is here
+            return 0
+        if not self._pages:
+            return None
+        return due_in_s(self._events, self._bytes, self._pages[0][1], self._limits, self._clock.monotonic())
+
+    def _cut(self) -> Batch:
+        """As many pages as the limits allow, and at least one."""
+        opened_at = self._pages[0][1]
+        pages: list[Page] = []
+        events = bytes_ = 0
+        while self._pages and (not pages or self._joins(self._pages[0][0], events, bytes_)):
+            page, _ = self._pages.popleft()
+            self._count(page, -1)
+            events += page.events.num_rows
+            bytes_ += page.bytes
+            pages.append(page)
+        return Batch(self._partition, self._position, tuple(pages), opened_at)
+
+    def _joins(self, page: Page, events: int, bytes_: int) -> bool:
+        """Whether the page has room in a batch that holds so much."""
         return (
-            batch.events + following.events.num_rows <= self._limits.events_max
-            and batch.bytes + following.bytes <= self._limits.bytes_max
+            not is_full(events, bytes_, self._limits)
+            and events + page.events.num_rows <= self._limits.events_max
+            and bytes_ + page.bytes <= self._limits.bytes_max
         )
 
-    async def _until_due(self) -> None:
-        while True:
-            async with self._changed:
-                await self._changed.wait_for(lambda: bool(self._pages) or self._end is not None)
-                if self._end is not None or self._bytes >= self._limits.bytes_max:
-                    return
-                waiting = Batch(
-                    self._partition, self._position, tuple(page for page, _ in self._pages), self._pages[0][1]
-                )
-                now = self._clock.monotonic()
-                if is_due(waiting, self._limits, now):
-                    return
-            await self._filled_within(waiting.opened_at + self._limits.age_max_s - now)
-
-    async def _filled_within(self, seconds: float) -> None:
-        """Until something changes or the time is up."""
-        try:
-            async with asyncio.timeout(seconds), self._changed:
-                await self._changed.wait()
-        except TimeoutError:
-            return
+    def _count(self, page: Page, sign: int) -> None:
+        self._events += sign * page.events.num_rows
+        self._bytes += sign * page.bytes

@@ -5,7 +5,7 @@ Whoever writes a feed runs `pipeline.contract.ChangeFeedContract` over it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
@@ -52,10 +52,10 @@ class ChangeFeed(Protocol):
         """The position at which a partition without a lease begins. Raises FeedUnavailable."""
         ...
 
-    def open(self, partition: str, continuation: str | None) -> AsyncIterator[Page]:
+    def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         """Pages behind `continuation`, for ever: at the end it waits for more, without holding a thread.
 
-        Closing the iterator lets go of everything. A page stays below the feed's page limits in events and bytes, so a
+        Closing the generator lets go of everything. A page stays below the feed's page limits in events and bytes, so a
         reader's memory is bounded; one event larger than the limit comes in a page of its own.
         Raises FeedUnavailable, PositionLost, MalformedRecord, PartitionEnded; what came before has been yielded.
         """

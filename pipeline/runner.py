@@ -7,16 +7,15 @@ time (R2 of docs/protocol.md): n+1 may be read and transformed while n is delive
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any
 
 from pipeline.batch import Batch, BatchLimits
 from pipeline.buffer import PageBuffer
 from pipeline.clock import Clock
-from pipeline.errors import FeedError, NotTrusted, PipelineError, PoisonEvent
-from pipeline.event import Page
+from pipeline.errors import NotTrusted, PipelineError, PoisonEvent
 from pipeline.feed import ChangeFeed, PartitionEnded
 from pipeline.sink import Output, Permit, SinkWriter
 from pipeline.transform import Transform
@@ -95,27 +94,29 @@ class Runner:
         Returns PartitionEnded once all of a partition that has ended is delivered. Raises what feed, transform and sink raise
         (see pipeline.errors), after everything before it has been delivered; cancelled, it may leave one write unsettled.
         """
-        tasks = [
+        stages = [
             asyncio.create_task(self._read(), name=f"read {self._partition}"),
             asyncio.create_task(self._transform_batches(), name=f"transform {self._partition}"),
         ]
         try:
             return await self._deliver(stopping)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _ended(*stages)
 
     async def _read(self) -> None:
-        pages = cast(AsyncGenerator[Page], self._feed.open(self._partition, self._writer.position))
         try:
-            async with aclosing(pages):
+            async with aclosing(self._feed.open(self._partition, self._writer.position)) as pages:
                 async for page in pages:
                     await self._buffer.put(page)
-        except FeedError as error:
-            await self._buffer.end(error)
-        except Exception as error:
-            await self._ready.put(_unexpected("reading", self._partition, error))
+            self._buffer.end(
+                PipelineError(f"the feed has no more pages for partition '{self._partition}', and does not say why")
+            )
+        except PipelineError as error:
+            self._buffer.end(error)
+        except (Exception, asyncio.CancelledError) as error:
+            if _is_cancelled(error):
+                raise
+            self._buffer.end(_unexpected("reading", self._partition, error))
 
     async def _transform_batches(self) -> None:
         try:
@@ -128,7 +129,9 @@ class Runner:
                     raise
         except PipelineError as error:
             await self._ready.put(error)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if _is_cancelled(error):
+                raise
             await self._ready.put(_unexpected("transforming", self._partition, error))
 
     async def _deliver_before(self, batch: Batch, poison: PoisonEvent) -> None:
@@ -156,7 +159,7 @@ class Runner:
                     return None
             return None
         finally:
-            stop.cancel()
+            await _ended(stop)
 
     async def _next(self, stop: asyncio.Task[bool]) -> _Ready | PipelineError | None:
         """The next batch to deliver; None once stopping."""
@@ -168,8 +171,8 @@ class Runner:
             await asyncio.wait({get, stop}, return_when=asyncio.FIRST_COMPLETED)
             return get.result() if get.done() and not stop.done() else None
         finally:
-            get.cancel()
             self._progress.is_idle = False
+            await _ended(get)
 
     async def _written(self, ready: _Ready, stop: asyncio.Task[bool]) -> bool:
         """Whether the batch was delivered; False where we were told to stop while it could not be sent."""
@@ -196,12 +199,29 @@ class Runner:
             granted = asyncio.create_task(self._permit.granted(), name=f"permit {self._partition}")
         try:
             await asyncio.wait({granted, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if granted.done():
+                granted.result()
             return granted.done()
         finally:
-            granted.cancel()
+            await _ended(granted)
 
 
-def _unexpected(doing: str, partition: str, error: Exception) -> PipelineError:
+async def _ended(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel what is not done, and wait for its end: nothing is left behind."""
+    for task in tasks:
+        task.cancel()
+    if left := [task for task in tasks if not task.done()]:
+        await asyncio.wait(left)
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether this very task was told to end. A cancellation that nobody asked for is a fault like any other."""
+    task = asyncio.current_task()
+    assert task is not None
+    return isinstance(error, asyncio.CancelledError) and task.cancelling() > 0
+
+
+def _unexpected(doing: str, partition: str, error: BaseException) -> PipelineError:
     """An error that none of ours describes: a fault of a connector or of this package. It stops the partition, not the host."""
     wrapped = PipelineError(f"{doing} partition '{partition}' failed unexpectedly: {type(error).__name__}: {error}")
     wrapped.__cause__ = error

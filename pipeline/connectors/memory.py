@@ -7,7 +7,7 @@ whoever wants late, lost or refused requests overrides it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -112,7 +112,7 @@ class MemoryFeed:
     async def start_of(self, partition: str, start: Start) -> str | None:
         return await self._request(lambda: self._start_of(partition, start))
 
-    async def open(self, partition: str, continuation: str | None) -> AsyncIterator[Page]:
+    async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         log, index = self._log(partition), self._index(partition, continuation)
         while True:
             changed = log.changed  # taken before the look, or a change behind it would be slept through

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -261,9 +261,9 @@ async def _read(feed: ChangeFeed, partition: str, continuation: str | None, coun
     return pages
 
 
-async def _closed(reader: AsyncIterator[Page]) -> None:
+async def _closed(reader: AsyncGenerator[Page, None]) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        await reader.aclose()  # type: ignore[attr-defined]  # the contract says "closing": readers are async generators
+        await reader.aclose()
 
 
 async def _is_waiting(feed: ChangeFeed, partition: str, reader: asyncio.Task[list[Page]]) -> None:

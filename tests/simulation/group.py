@@ -257,7 +257,7 @@ class Group:
         return total == len(self.owners) > 0 and max(shares.values()) - min(shares.values()) <= 1
 
     def documents(self, prefix: str) -> list[Stored]:
-        return [stored for id, stored in sorted(self.store._documents.items()) if id.startswith(prefix)]
+        return [stored for name, stored in sorted(self.store._documents.items()) if name.startswith(prefix)]
 
     def delivered(self, partition: str) -> list[int]:
         """The numbers of the events that arrived."""

@@ -15,7 +15,7 @@ modification when it is read: the source took it at that time at the latest, whi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -115,7 +115,7 @@ class FilesFeed:
         written_us = (await self._run(reader.look)).written_us
         return None if written_us >= (start - _EPOCH) // timedelta(microseconds=1) else await self.latest(partition)
 
-    async def open(self, partition: str, continuation: str | None) -> AsyncIterator[Page]:
+    async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         reader = await self._reader_of(partition)
         cursor = await self._cursor(reader, _decoded(continuation))
         while True:

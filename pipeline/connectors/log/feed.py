@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -60,7 +60,7 @@ class LogFeed:
             return await self.latest(partition)
         return _position(await self._call(lambda: self._log.partition(partition).first_at(start)) - 1)
 
-    async def open(self, partition: str, continuation: str | None) -> AsyncIterator[Page]:
+    async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         first = _number(continuation) + 1
         log = await self._call(lambda: self._log.partition(partition))
         while True:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.batch import Batch, BatchLimits, is_due, is_full
+from pipeline.batch import Batch, BatchLimits, due_in_s, is_full
 from pipeline.contract import event_table
 from pipeline.event import EVENT_SCHEMA, Page
 
@@ -71,17 +71,9 @@ def test_a_head_keeps_the_batch_it_came_from_as_it_was() -> None:
     assert (batch.events, batch.to) == (5, "5")
 
 
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=6))
-def test_joining_pages_counts_as_if_they_had_come_together(sizes: list[int]) -> None:
-    together = batch_of(*sizes)
-    first, *rest = together.pages
-    joined = Batch("a", None, (first,), 100.0)
-    for following in rest:
-        joined = joined.joined(following)
-    assert joined == together
-    assert joined.events == sum(sizes)
-    assert joined.bytes == sum(p.events.nbytes for p in together.pages)
+def test_a_batch_knows_how_much_it_holds() -> None:
+    batch = batch_of(2, 0, 3)
+    assert (batch.events, batch.bytes) == (5, sum(p.events.nbytes for p in batch.pages))
 
 
 def test_the_table_is_one_chunk_of_events() -> None:
@@ -97,23 +89,22 @@ def test_a_batch_of_nothing_but_an_empty_page_has_a_table_too() -> None:
 
 @pytest.mark.parametrize(("events", "full"), [(9, False), (10, True), (11, True)])
 def test_a_batch_is_full_by_count(events: int, full: bool) -> None:
-    assert is_full(batch_of(events), BatchLimits(events_max=10)) is full
+    assert is_full(events, 1, BatchLimits(events_max=10)) is full
 
 
-@pytest.mark.parametrize(("spare", "full"), [(1, False), (0, True), (-1, True)])
-def test_a_batch_is_full_by_bytes(spare: int, full: bool) -> None:
-    batch = batch_of(3, 4)
-    assert is_full(batch, BatchLimits(bytes_max=batch.bytes + spare)) is full
+@pytest.mark.parametrize(("bytes_held", "full"), [(99, False), (100, True), (101, True)])
+def test_a_batch_is_full_by_bytes(bytes_held: int, full: bool) -> None:
+    assert is_full(1, bytes_held, BatchLimits(bytes_max=100)) is full
 
 
 def test_a_batch_is_due_when_it_is_full_whatever_its_age() -> None:
-    assert is_due(batch_of(10), BatchLimits(events_max=10, age_max_s=60), now=100.0)
+    assert due_in_s(10, 1, 100.0, BatchLimits(events_max=10, age_max_s=60), now=100.0) == 0
 
 
-@pytest.mark.parametrize(("now", "due"), [(159.9, False), (160.0, True)])
-def test_a_batch_is_due_at_its_age(now: float, due: bool) -> None:
-    assert is_due(batch_of(1), BatchLimits(age_max_s=60), now) is due
+@pytest.mark.parametrize(("now", "due_in"), [(100.0, 60.0), (150.0, 10.0), (160.0, 0.0), (170.0, 0.0)])
+def test_a_batch_is_due_at_its_age(now: float, due_in: float) -> None:
+    assert due_in_s(1, 1, 100.0, BatchLimits(age_max_s=60), now) == due_in
 
 
 def test_by_default_a_batch_is_due_at_once() -> None:
-    assert is_due(batch_of(1), BatchLimits(), now=100.0)
+    assert due_in_s(1, 1, 100.0, BatchLimits(), now=100.0) == 0

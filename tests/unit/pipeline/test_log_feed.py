@@ -82,7 +82,7 @@ def kept(tmp_path: Path) -> Iterator[Callable[..., Log]]:
 
 async def read(feed: LogFeed, partition: str, continuation: str | None, count: int) -> pa.Table:
     tables: list[pa.Table] = []
-    async with asyncio.timeout(20), aclosing(feed.open(partition, continuation)) as pages:  # type: ignore[type-var]
+    async with asyncio.timeout(20), aclosing(feed.open(partition, continuation)) as pages:
         while sum(table.num_rows for table in tables) < count:
             tables.append((await anext(pages)).events)
     return pa.concat_tables(tables)
@@ -139,7 +139,7 @@ async def test_files_of_others_are_no_partitions(tmp_path: Path, feed: LogFeed) 
 
 async def test_a_block_larger_than_a_page_comes_in_pieces(tmp_path: Path, feed: LogFeed) -> None:
     append(tmp_path, "p", [body(n) for n in range(1050)])
-    async with aclosing(feed.open("p", "4")) as pages:  # type: ignore[type-var]
+    async with aclosing(feed.open("p", "4")) as pages:
         sizes = [(await anext(pages)).events.num_rows for _ in range(11)]
     assert sizes == [100] * 10 + [45]
 
@@ -147,7 +147,7 @@ async def test_a_block_larger_than_a_page_comes_in_pieces(tmp_path: Path, feed: 
 async def test_small_blocks_come_together_in_a_page(tmp_path: Path, feed: LogFeed) -> None:
     for n in range(30):
         append(tmp_path, "p", [body(n)] * 7)
-    async with aclosing(feed.open("p", None)) as pages:  # type: ignore[type-var]
+    async with aclosing(feed.open("p", None)) as pages:
         assert [(await anext(pages)).events.num_rows for _ in range(3)] == [98, 98, 14]
 
 

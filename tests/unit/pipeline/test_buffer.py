@@ -1,0 +1,207 @@
+"""Reading ahead: bounded in bytes, and batches that are cut as soon as they are due."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulation.loop import VirtualClock, run_virtual
+
+from pipeline.batch import BatchLimits
+from pipeline.buffer import PageBuffer
+from pipeline.contract import event_table
+from pipeline.errors import FeedUnavailable, PipelineError
+from pipeline.event import Page
+
+
+def page(first: int, events: int = 1) -> Page:
+    return Page(event_table("a", range(first, first + events)), str(first + events))
+
+
+ONE = page(0).bytes
+
+
+def buffer(*, bytes_max: int = 1 << 30, **limits: float) -> PageBuffer:
+    return PageBuffer("a", None, limits=BatchLimits(**limits), bytes_max=bytes_max, clock=VirtualClock())  # type: ignore[arg-type]
+
+
+async def settled() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_a_batch_takes_what_waits_and_starts_where_the_last_one_ended() -> None:
+    async def main() -> None:
+        pages = buffer()
+        for first in range(3):
+            await pages.put(page(first))
+        batch = await pages.batch()
+        assert (batch.start, batch.to, batch.events, pages.is_empty, pages.bytes) == (None, "3", 3, True, 0)
+        await pages.put(page(3))
+        assert (await pages.batch()).start == "3"
+
+    run_virtual(main())
+
+
+def test_a_taker_waits_for_the_first_page() -> None:
+    async def main() -> None:
+        pages = buffer()
+        taking = asyncio.create_task(pages.batch())
+        await asyncio.sleep(1000)
+        assert not taking.done()
+        await pages.put(page(0))
+        assert (await taking).opened_at == 1000
+
+    run_virtual(main())
+
+
+def test_a_batch_waits_for_its_age_and_no_longer() -> None:
+    async def main() -> None:
+        pages, clock = buffer(age_max_s=10), VirtualClock()
+        await pages.put(page(0))
+        taking = asyncio.create_task(pages.batch())
+        await clock.sleep(9)
+        await pages.put(page(1))
+        assert (await taking).events == 2
+        assert clock.monotonic() == 10
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("limits", [{"events_max": 3}, {"bytes_max": 3 * ONE}])
+def test_a_batch_that_is_full_waits_for_no_age(limits: dict[str, float]) -> None:
+    async def main() -> None:
+        pages, clock = buffer(age_max_s=10, **limits), VirtualClock()
+        taking = asyncio.create_task(pages.batch())
+        for first in range(4):
+            await pages.put(page(first))
+        assert (await taking).events == 3
+        assert clock.monotonic() == 0
+
+    run_virtual(main())
+
+
+def test_a_page_that_comes_at_any_step_of_a_waiting_taker_is_noticed() -> None:
+    """Between its look at the clock and its waiting, too: the batch is full then, and nothing else will come."""
+
+    async def main() -> None:
+        for steps in range(12):
+            pages, clock = buffer(age_max_s=1000, events_max=2, bytes_max=2 * ONE), VirtualClock()
+            started = clock.monotonic()
+            await pages.put(page(0))
+            taking = asyncio.create_task(pages.batch())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            await pages.put(page(1))
+            assert (await taking).events == 2
+            assert clock.monotonic() == started
+
+    run_virtual(main())
+
+
+def test_the_reader_waits_while_the_buffer_is_full_and_goes_on_once_a_batch_is_taken() -> None:
+    async def main() -> None:
+        pages = buffer(bytes_max=2 * ONE)
+        for first in range(2):
+            await pages.put(page(first))
+        putting = asyncio.create_task(pages.put(page(2)))
+        await settled()
+        assert not putting.done()
+        assert pages.bytes == 2 * ONE
+        await pages.batch()
+        await putting
+        assert (await pages.batch()).to == "3"
+
+    run_virtual(main())
+
+
+def test_a_full_buffer_is_due_whatever_its_age_since_nothing_can_join_it() -> None:
+    async def main() -> None:
+        pages, clock = buffer(bytes_max=2 * ONE, age_max_s=1000), VirtualClock()
+        taking = asyncio.create_task(pages.batch())
+        for first in range(3):
+            await pages.put(page(first))
+        assert (await taking).events == 2
+        waiting = asyncio.create_task(pages.batch())
+        await clock.sleep(900)
+        assert not waiting.done()  # there is room again, and so the third page's batch may grow
+        assert (await waiting).to == "3"
+        assert clock.monotonic() == 1000
+
+    run_virtual(main())
+
+
+def test_a_page_larger_than_the_buffer_gets_in_alone() -> None:
+    async def main() -> None:
+        pages = buffer(bytes_max=ONE)
+        await pages.put(page(0, 50))
+        assert (await pages.batch()).events == 50
+
+    run_virtual(main())
+
+
+def test_a_page_larger_than_a_batch_is_a_batch_of_its_own() -> None:
+    async def main() -> None:
+        pages = buffer(events_max=5)
+        for first, events in ((0, 3), (3, 9), (12, 2)):
+            await pages.put(page(first, events))
+        assert [(await pages.batch()).events for _ in range(3)] == [3, 9, 2]
+
+    run_virtual(main())
+
+
+def test_an_error_comes_behind_the_pages_that_came_before_it_and_at_once() -> None:
+    async def main() -> None:
+        pages, clock = buffer(age_max_s=1000), VirtualClock()
+        await pages.put(page(0))
+        taking = asyncio.create_task(pages.batch())
+        await clock.sleep(1)
+        pages.end(FeedUnavailable("away"))
+        assert (await taking).to == "1"
+        for _ in range(2):
+            with pytest.raises(FeedUnavailable, match="away"):
+                await pages.batch()
+        assert clock.monotonic() == 1
+
+    run_virtual(main())
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(1, 6), max_size=20),
+    st.lists(st.floats(0, 3), max_size=20),
+    st.integers(1, 8),
+    st.integers(1, 8),
+    st.sampled_from([0.0, 0.5, 100.0]),
+)
+def test_whoever_waits_for_whom_every_event_comes_once_in_order_within_the_bounds(
+    sizes: list[int], pauses: list[float], events_max: int, room: int, age_max_s: float
+) -> None:
+    async def main() -> list[int]:
+        pages = buffer(bytes_max=room * ONE, events_max=events_max, age_max_s=age_max_s)
+
+        async def read() -> None:
+            first = 0
+            for size in sizes:
+                await pages.put(page(first, size))
+                assert pages.bytes <= max(room * ONE, page(first, size).bytes)
+                first += size
+            pages.end(PipelineError("end"))
+
+        reading, numbers, waits = asyncio.create_task(read()), list[int](), iter(pauses)
+        position: str | None = None
+        while True:
+            try:
+                batch = await pages.batch()
+            except PipelineError:
+                await reading
+                return numbers
+            assert batch.start == position
+            assert batch.events <= max(events_max, batch.pages[0].events.num_rows)
+            position = batch.to
+            numbers += batch.table["sequence"].to_pylist()
+            await asyncio.sleep(next(waits, 0))
+
+    assert run_virtual(main()) == list(range(sum(sizes)))

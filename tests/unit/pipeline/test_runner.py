@@ -1,0 +1,473 @@
+"""One partition: three stages side by side, at most one unsettled batch, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from simulation.loop import VirtualClock, run_virtual
+
+from pipeline.batch import Batch, BatchLimits
+from pipeline.connectors.memory import MemoryFeed
+from pipeline.errors import (
+    Ambiguous,
+    EngineUnavailable,
+    FeedUnavailable,
+    MalformedRecord,
+    NotTrusted,
+    PipelineError,
+    PoisonEvent,
+    TransformError,
+)
+from pipeline.event import Page
+from pipeline.feed import PartitionEnded
+from pipeline.runner import Delivered, Progress, Runner
+from pipeline.sink import CloseReason, Output, Permit
+
+
+class Trust:
+    """A permit that can be taken away. checks: how often it was asked."""
+
+    def __init__(self) -> None:
+        self.given = asyncio.Event()
+        self.given.set()
+
+    def check(self) -> None:
+        if not self.given.is_set():
+            raise NotTrusted("no trust")
+
+    async def granted(self) -> None:
+        await self.given.wait()
+
+
+class Writer:
+    """Takes `takes_s` for a write. began, outputs: what was sent, and what has arrived."""
+
+    def __init__(self, takes_s: float = 0.0) -> None:
+        self.position: str | None = None
+        self.state = ""
+        self.takes_s = takes_s
+        self.began: list[Output] = []
+        self.outputs: list[Output] = []
+        self.at_once = self.most_at_once = 0
+        self.before_send: Callable[[], None] = lambda: None
+        self.error: BaseException | None = None
+
+    async def write(self, output: Output, permit: Permit) -> None:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            self.before_send()
+            permit.check()
+            self.began.append(output)
+            await asyncio.sleep(self.takes_s)
+            if self.error is not None:
+                raise self.error
+            self.outputs.append(output)
+            self.position = output.to
+        finally:
+            self.at_once -= 1
+
+    async def end(self, permit: Permit) -> None: ...
+
+    async def close(self, reason: CloseReason) -> None: ...
+
+    @property
+    def numbers(self) -> list[int]:
+        return [number for output in self.outputs for number in output.table["sequence"].to_pylist()]
+
+
+class Transform:
+    """Passes events on after `takes_s`; fails on the sequences in `poison`, and with `error` where there is one."""
+
+    description = "slow"
+
+    def __init__(self, takes_s: float = 0.0) -> None:
+        self.takes_s = takes_s
+        self.poison: set[int] = set()
+        self.error: BaseException | None = None
+        self.batches: list[Batch] = []
+
+    async def prepare(self) -> None: ...
+
+    async def apply(self, batch: Batch) -> pa.Table:
+        self.batches.append(batch)
+        await asyncio.sleep(self.takes_s)
+        if self.error is not None:
+            raise self.error
+        for before, sequence in enumerate(batch.table["sequence"].to_pylist()):
+            if sequence in self.poison:
+                raise PoisonEvent(f"event {sequence}", before=before, sequence=sequence)
+        return batch.table
+
+    async def close(self) -> None: ...
+
+
+class Scripted(MemoryFeed):
+    """Yields what it holds, then raises `error`, or ends where that is None."""
+
+    error: BaseException | None = None
+    is_closed = False
+
+    async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
+        pages = super().open(partition, continuation)
+        try:
+            for _ in range(len(self._logs[partition].events)):
+                yield await anext(pages)
+            if self.error is not None:
+                raise self.error
+        finally:
+            self.is_closed = True
+            await pages.aclose()
+
+
+class Case:
+    """A runner over a feed of one-event pages, and what it did."""
+
+    def __init__(self, events: int = 0, *, feed: MemoryFeed | None = None, **settings: Any) -> None:
+        self.feed = feed or MemoryFeed("a", page_events_max=1)
+        self.append(events)
+        self.writer, self.transform, self.trust = Writer(), Transform(), Trust()
+        self.progress = Progress()
+        self.clock = VirtualClock()
+        self.delivered: list[Delivered] = []
+        self.stopping = asyncio.Event()
+        self.settings = {"limits": BatchLimits(events_max=1), "buffer_bytes_max": 1 << 20, **settings}
+
+    def append(self, events: int) -> None:
+        self.feed.append("a", [b"x"] * events)
+
+    async def kept(self, delivered: Delivered) -> None:
+        self.delivered.append(delivered)
+
+    def runner(self, **settings: Any) -> Runner:
+        parts: dict[str, Any] = {
+            "partition": "a",
+            "feed": self.feed,
+            "transform": self.transform,
+            "writer": self.writer,
+            "permit": self.trust,
+            "clock": self.clock,
+            "progress": self.progress,
+            "delivered": self.kept,
+        }
+        return Runner(**{**parts, **self.settings, **settings})
+
+    def started(self) -> asyncio.Task[PartitionEnded | None]:
+        return asyncio.create_task(self.runner().run(self.stopping))
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(1000):
+            while not condition():  # noqa: ASYNC110 - the time is virtual, and conditions are any
+                await asyncio.sleep(0.01)
+
+    async def stopped(self, running: asyncio.Task[PartitionEnded | None]) -> None:
+        self.stopping.set()
+        assert await running is None
+        assert_nothing_left()
+
+
+def assert_nothing_left() -> None:
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_everything_is_delivered_once_in_order_and_told_before_the_next_is_sent() -> None:
+    async def main() -> None:
+        case = Case(20)
+        sent_when_told: list[int] = []
+
+        async def delivered(one: Delivered) -> None:
+            await asyncio.sleep(0.5)
+            sent_when_told.append(len(case.writer.began))
+
+        running = asyncio.create_task(case.runner(delivered=delivered).run(case.stopping))
+        await case.until(lambda: len(sent_when_told) == 20)
+        assert case.writer.numbers == list(range(20))
+        assert sent_when_told == list(range(1, 21))
+        await case.stopped(running)
+
+    run_virtual(main())
+
+
+def test_work_begins_where_the_sink_stands() -> None:
+    async def main() -> None:
+        case = Case(5)
+        case.writer.position = "3"
+        running = case.started()
+        await case.until(lambda: case.writer.numbers == [3, 4])
+        await case.stopped(running)
+
+    run_virtual(main())
+
+
+def test_one_batch_is_transformed_while_the_one_before_is_delivered() -> None:
+    async def main() -> None:
+        case = Case(10)
+        case.transform.takes_s = case.writer.takes_s = 1.0
+        running = case.started()
+        await case.until(lambda: len(case.writer.outputs) == 10)
+        assert case.clock.monotonic() == pytest.approx(11, abs=0.1)
+        assert case.writer.most_at_once == 1
+        await case.stopped(running)
+
+    run_virtual(main())
+
+
+def test_pages_are_read_ahead_while_a_batch_is_transformed() -> None:
+    async def main() -> None:
+        case = Case(1, limits=BatchLimits())
+        case.transform.takes_s = 1.0
+        running = case.started()
+        await asyncio.sleep(0.5)
+        case.append(7)
+        await case.until(lambda: len(case.writer.outputs) == 2)
+        assert [output.events for output in case.writer.outputs] == [1, 7]
+        await case.stopped(running)
+
+    run_virtual(main())
+
+
+def test_what_is_read_ahead_is_bounded_in_bytes() -> None:
+    async def main() -> None:
+        case = Case(1000)
+        size = (await anext(case.feed.open("a", None))).bytes
+        case.settings["buffer_bytes_max"] = 10 * size
+        case.trust.given.clear()
+        runner = case.runner()
+        running = asyncio.create_task(runner.run(case.stopping))
+        await asyncio.sleep(60)
+        assert 8 * size < runner._buffer.bytes <= 10 * size
+        assert len(case.transform.batches) == 3  # one waits to be sent, one behind it, one to be put there
+        case.trust.given.set()
+        await case.until(lambda: case.writer.numbers == list(range(1000)))
+        await case.stopped(running)
+
+    run_virtual(main())
+
+
+def test_a_stop_lets_the_batch_that_is_being_sent_finish_and_drops_what_is_behind_it() -> None:
+    async def main() -> None:
+        case = Case(10)
+        case.writer.takes_s = 2.0
+        running = case.started()
+        await asyncio.sleep(1)
+        await case.stopped(running)
+        assert case.clock.monotonic() == 2
+        assert case.writer.numbers == [0]
+        assert len(case.delivered) == 1
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("busy", ["idle", "transforming", "without trust", "at once"])
+def test_a_stop_takes_no_time_where_nothing_is_being_sent(busy: str) -> None:
+    async def main() -> None:
+        case = Case(0 if busy == "idle" else 3)
+        case.transform.takes_s = 500.0 if busy == "transforming" else 0.0
+        if busy == "without trust":
+            case.trust.given.clear()
+        running = case.started()
+        if busy != "at once":
+            await asyncio.sleep(1)
+        began = case.clock.monotonic()
+        await case.stopped(running)
+        assert case.clock.monotonic() == began
+        assert case.writer.began == []
+
+    run_virtual(main())
+
+
+def test_what_precedes_a_poison_event_is_delivered_before_the_error_is_raised() -> None:
+    async def main() -> None:
+        case = Case(10, limits=BatchLimits(events_max=10), feed=MemoryFeed("a"))
+        case.transform.poison = {4}
+        with pytest.raises(PoisonEvent, match="event 4"):
+            await case.started()
+        assert case.writer.numbers == [0, 1, 2, 3]
+        assert case.writer.position == "4"
+        assert_nothing_left()
+
+    run_virtual(main())
+
+
+def test_a_poison_event_that_comes_first_has_nothing_before_it() -> None:
+    async def main() -> None:
+        case = Case(2)
+        case.transform.poison = {0}
+        with pytest.raises(PoisonEvent):
+            await case.started()
+        assert case.writer.began == []
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (FeedUnavailable("away"), FeedUnavailable),
+        (MalformedRecord("line 7"), MalformedRecord),
+        (ZeroDivisionError("a connector's fault"), PipelineError),
+        (asyncio.CancelledError("nobody asked for it"), PipelineError),
+        (None, PipelineError),
+    ],
+)
+def test_an_error_of_the_feed_is_raised_once_everything_before_it_is_delivered(
+    error: BaseException | None, raised: type[Exception]
+) -> None:
+    async def main() -> None:
+        feed = Scripted("a", page_events_max=1)
+        feed.error = error
+        case = Case(8, feed=feed)
+        case.transform.takes_s = case.writer.takes_s = 1.0
+        with pytest.raises(raised) as told:
+            await case.started()
+        assert type(told.value) is raised
+        assert case.writer.numbers == list(range(8))
+        assert feed.is_closed
+        assert_nothing_left()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (TransformError("no such column"), TransformError),
+        (EngineUnavailable("the JVM died"), EngineUnavailable),
+        (ZeroDivisionError("a fault"), PipelineError),
+        (asyncio.CancelledError("of somebody else's job"), PipelineError),
+    ],
+)
+def test_an_error_of_the_transform_is_raised_once_everything_before_it_is_delivered(
+    error: BaseException, raised: type[Exception]
+) -> None:
+    async def main() -> None:
+        case = Case(3)
+        case.writer.takes_s = 5.0
+        running = case.started()
+        await asyncio.sleep(1)
+        case.append(1)
+        case.transform.error = error
+        with pytest.raises(raised) as told:
+            await running
+        assert type(told.value) is raised
+        assert case.writer.numbers == [0, 1, 2]
+        assert_nothing_left()
+
+    run_virtual(main())
+
+
+def test_an_ended_partition_is_delivered_to_its_end_and_then_told() -> None:
+    async def main() -> None:
+        case = Case(5)
+        case.feed.split("a", ["b", "c"])
+        case.writer.takes_s = 1.0
+        ended = await case.started()
+        assert ended is not None
+        assert [child for child, _ in ended.children] == ["b", "c"]
+        assert case.writer.numbers == list(range(5))
+        assert_nothing_left()
+
+    run_virtual(main())
+
+
+def test_an_error_of_the_sink_ends_the_run_with_nothing_sent_behind_it() -> None:
+    async def main() -> None:
+        case = Case(5)
+        case.writer.error = Ambiguous("no answer")
+        with pytest.raises(Ambiguous):
+            await case.started()
+        assert len(case.writer.began) == 1
+        assert_nothing_left()
+
+    run_virtual(main())
+
+
+def test_without_trust_nothing_is_sent_and_the_same_bytes_go_out_when_it_is_back() -> None:
+    async def main() -> None:
+        case = Case(3)
+        case.trust.given.clear()
+        running = case.started()
+        await asyncio.sleep(100)
+        assert case.writer.began == []
+        case.trust.given.set()
+        await case.until(lambda: case.writer.numbers == [0, 1, 2])
+        await case.stopped(running)
+
+    run_virtual(main())
+
+
+def test_trust_that_ends_inside_the_sink_before_the_send_costs_only_time() -> None:
+    async def main() -> None:
+        case = Case(3)
+
+        def lapses() -> None:
+            case.writer.before_send = lambda: None
+            case.trust.given.clear()
+
+        case.writer.before_send = lapses
+        running = case.started()
+        await asyncio.sleep(10)
+        assert case.writer.began == []
+        case.trust.given.set()
+        await case.until(lambda: case.writer.numbers == [0, 1, 2])
+        assert len(case.transform.batches) == 3  # nothing was made again
+        await case.stopped(running)
+
+    run_virtual(main())
+
+
+def test_progress_tells_which_stage_works_since_when_and_waiting_is_no_work() -> None:
+    async def main() -> None:
+        case = Case()
+        case.transform.takes_s, case.writer.takes_s = 2.0, 3.0
+        running = case.started()
+        await asyncio.sleep(10)
+        assert (case.progress.busy, case.progress.is_idle) == ({}, True)
+        case.append(1)
+        await asyncio.sleep(1)
+        assert case.progress.busy == {"transform": 10}
+        await asyncio.sleep(2)
+        assert (case.progress.busy, case.progress.is_idle) == ({"deliver": 12}, False)
+        await asyncio.sleep(5)
+        assert (case.progress.busy, case.progress.is_idle) == ({}, True)
+        case.trust.given.clear()
+        case.append(1)
+        await asyncio.sleep(50)
+        assert (case.progress.busy, case.progress.is_idle) == ({}, False)
+        assert (case.progress.events, case.progress.batches) == (1, 1)
+        await case.stopped(running)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("takes_s", [0.0, 0.4])
+def test_wherever_it_is_cancelled_nothing_is_left_and_nothing_is_sent_afterwards(takes_s: float) -> None:
+    async def main() -> None:
+        ended_by_itself = False
+        step = 0
+        while not ended_by_itself:
+            feed = Scripted("a", page_events_max=1)
+            feed.error = FeedUnavailable("away")
+            case = Case(2, feed=feed)
+            case.transform.takes_s = case.writer.takes_s = takes_s
+            running = case.started()
+            for _ in range(step):
+                await asyncio.sleep(0 if not takes_s else takes_s / 4)
+            running.cancel()
+            await asyncio.wait({running})
+            assert_nothing_left()
+            assert case.progress.busy == {}
+            began = len(case.writer.began)
+            await asyncio.sleep(10)
+            assert len(case.writer.began) == began
+            ended_by_itself = not running.cancelled()
+            if ended_by_itself:
+                assert isinstance(running.exception(), FeedUnavailable)
+            step += 1
+        assert step > 5
+
+    run_virtual(main())
