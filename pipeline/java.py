@@ -1,4 +1,4 @@
-"""Finding a Java that Spark runs on, before Spark fails without one in many lines."""
+"""Java: finding one that Spark runs on, before Spark fails without one in many lines, and living with its process."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import os
 import re
 import shutil
 import subprocess
+import threading
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pipeline.errors import EngineUnavailable
@@ -44,3 +48,33 @@ def java_version(text: str) -> int | None:
     """The major version that `java -version` names: 8 for 1.8.0, 17 for 17.0.9. None where it names none."""
     found = re.search(r'version "(?:1\.)?(\d+)', text)
     return int(found[1]) if found else None
+
+
+def drained() -> tuple[deque[str], int]:
+    """The JVM's output must not litter ours, nor fill a disk: its last lines, and the file descriptor to write them to."""
+    said: deque[str] = deque(maxlen=20)
+    reading, writing = os.pipe()
+
+    def drain() -> None:
+        with open(reading, encoding="utf-8", errors="replace") as lines:
+            said.extend(line.rstrip() for line in lines)
+
+    threading.Thread(target=drain, name="spark-output", daemon=True).start()
+    return said, writing
+
+
+def last_words(said: Sequence[str]) -> str:
+    """What a JVM said of its end, in one line, or nothing."""
+    lines = (line.strip() for line in list(said))
+    return next((line for line in lines if re.match(r"(Error|Exception|Caused by|java\.)[\w :.]", line)), "")
+
+
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()  # that is how a JVM of pyspark's is told to end
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(10)
+    if process.poll() is None:
+        process.kill()
+        process.wait()

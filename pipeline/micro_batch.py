@@ -1,8 +1,8 @@
-"""Group commit: the batches of one pipeline that wait at this moment become one job, and its output is split again.
+"""Group commit: the batches of one pipeline that wait at this moment become one Spark job, and its output is split again.
 
-Two jobs may be under way at a time, so that the next is prepared while one runs. A batch whose caller was cancelled is
-dropped, and its job cancelled once nobody wants any of it. Where a shared job fails, every batch is tried alone, so that
-one partition's poison never costs another its output; then the poison itself is isolated (pipeline.poison).
+Some jobs may be under way at a time, so that the next is prepared while one runs. A batch whose caller was cancelled is
+dropped, and its job cancelled once nobody wants any of it. Where a shared job fails, each of its batches is tried alone, so
+that one partition's poison never costs another its output; then the poison itself is isolated (pipeline.poison).
 """
 
 from __future__ import annotations
@@ -17,196 +17,238 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.batch import Batch
-from pipeline.errors import PipelineError, PoisonEvent, TransformError
+from pipeline.errors import EngineUnavailable, PipelineError, PoisonEvent, TransformError
 from pipeline.event import EVENT_SCHEMA
 from pipeline.plan import PARTITION
-from pipeline.poison import isolation
+from pipeline.poison import EVERY_INPUT, isolate, place_of
 
-JOBS_MAX = 2
-GROUP_BYTES_MAX = 64 * 1024 * 1024
 SEQUENCE = "sequence"
 
 
 class JobFailed(PipelineError):
-    """The job failed on these events; whether it is their fault is not known yet."""
+    """A job failed on these events; whether it is their fault is not known yet. Never leaves this package's insides."""
 
 
-class Jobs(Protocol):
-    """Whatever runs a transform over a table of events (EVENT_SCHEMA, of one or several partitions)."""
+class EventRefused(JobFailed):
+    """As JobFailed, where the engine could tell at once which event of the slice is to blame: the one at `index`."""
 
-    async def run(self, events: pa.Table) -> pa.Table:
-        """Cancelling it ends the job. Raises JobFailed, EngineUnavailable."""
-        ...
+    def __init__(self, message: str, index: int) -> None:
+        super().__init__(message)
+        self.index = index
 
-    async def misfit(self, events: pa.Table) -> tuple[int, str] | None:
-        """The first event that does not fit the pipeline's schema: its index and why. Raises JobFailed, EngineUnavailable."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatchLimits:
+    """jobs_max: jobs of one pipeline under way at a time. group_bytes_max: of the batches that become one job; a batch larger
+    than that has a job to itself."""
+
+    jobs_max: int = 2
+    group_bytes_max: int = 64 * 1024 * 1024
+
+
+DEFAULT_LIMITS = MicroBatchLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Some consecutive events of a batch."""
+
+    batch: Batch
+    range: range
+
+    @property
+    def partition(self) -> str:
+        return self.batch.partition
+
+    @property
+    def table(self) -> pa.Table:
+        """Heavy: not for the event loop."""
+        return self.batch.table.slice(self.range.start, len(self.range))
+
+
+class Job(Protocol):
+    """Whatever runs a transform over events, off the event loop."""
+
+    async def run(self, slices: Sequence[Slice]) -> list[pa.Table]:
+        """The output of each slice, whose partitions differ. Cancelling it ends the work, before the cancellation goes on.
+
+        Raises JobFailed, TransformError, EngineUnavailable.
+        """
         ...
 
 
 @dataclass(eq=False, slots=True)
 class _Waiting:
+    """A batch, and who waits for its output."""
+
     batch: Batch
+    is_alone: bool = False
     output: asyncio.Future[pa.Table] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def fail(self, error: Exception) -> None:
+        if not self.output.done():
+            self.output.set_exception(error)
 
 
 class MicroBatches:
     """One pipeline's jobs. shares_jobs: whether batches of several partitions may be in one (pipeline.plan)."""
 
-    def __init__(
-        self, jobs: Jobs, *, shares_jobs: bool, jobs_max: int = JOBS_MAX, group_bytes_max: int = GROUP_BYTES_MAX
-    ) -> None:
-        self._jobs = jobs
+    def __init__(self, job: Job, *, shares_jobs: bool, limits: MicroBatchLimits = DEFAULT_LIMITS) -> None:
+        self._job = job
         self._shares_jobs = shares_jobs
-        self._jobs_max = jobs_max
-        self._group_bytes_max = group_bytes_max
+        self._limits = limits
         self._waiting: deque[_Waiting] = deque()
         self._running: dict[asyncio.Task[None], list[_Waiting]] = {}
+        self._is_closed = False
 
     async def apply(self, batch: Batch) -> pa.Table:
         """The batch's output. Raises TransformError, PoisonEvent, EngineUnavailable."""
+        if self._is_closed:
+            raise EngineUnavailable("the transform is closed")
         waiting = _Waiting(batch)
         self._waiting.append(waiting)
-        self._start_jobs()
+        # Not at once: whoever becomes ready in the same turn of the loop shares the job.
+        asyncio.get_running_loop().call_soon(self._start_jobs)
         try:
             return await waiting.output
-        except asyncio.CancelledError:
-            self._drop_unwanted()
-            raise
+        finally:
+            if waiting.output.cancelled():
+                self._cancel_unwanted()
 
     async def close(self) -> None:
-        tasks = list(self._running)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """End every job. Whoever still waits gets EngineUnavailable."""
+        self._is_closed = True
+        for waiting in [*self._waiting, *(each for group in self._running.values() for each in group)]:
+            waiting.fail(EngineUnavailable("the transform was closed meanwhile"))
+        self._cancel_unwanted()
+        if self._running:
+            await asyncio.wait(list(self._running))
 
     def _start_jobs(self) -> None:
-        while self._waiting and len(self._running) < self._jobs_max:
-            if group := self._next_group():
-                task = asyncio.create_task(self._run(group), name="micro-batch")
-                self._running[task] = group
-                task.add_done_callback(self._ended)
+        while len(self._running) < self._limits.jobs_max and (group := self._next_group()):
+            partitions = ", ".join(waiting.batch.partition for waiting in group[:3])
+            task = asyncio.create_task(self._run(group), name=f"micro-batch of {partitions}")
+            self._running[task] = group
+            task.add_done_callback(self._ended)
 
     def _next_group(self) -> list[_Waiting]:
+        """Taken off the queue: what may share a job, in order of arrival."""
+        self._waiting = deque(waiting for waiting in self._waiting if not waiting.output.done())
         group: list[_Waiting] = []
-        size = 0
-        while self._waiting:
-            waiting = self._waiting[0]
-            fits = not group or (self._shares_jobs and size + waiting.batch.bytes <= self._group_bytes_max)
-            if not waiting.output.done() and not fits:
-                break
-            self._waiting.popleft()
-            if not waiting.output.done():
-                group.append(waiting)
-                size += waiting.batch.bytes
+        left: deque[_Waiting] = deque()
+        for waiting in self._waiting:
+            (group if not group or self._joins(waiting, group) else left).append(waiting)
+        self._waiting = left
         return group
+
+    def _joins(self, waiting: _Waiting, group: Sequence[_Waiting]) -> bool:
+        if not self._shares_jobs or waiting.is_alone or group[0].is_alone:
+            return False
+        size = waiting.batch.bytes + sum(each.batch.bytes for each in group)
+        # Of one partition only one batch: their outputs could not be told apart.
+        is_new = all(each.batch.partition != waiting.batch.partition for each in group)
+        return is_new and size <= self._limits.group_bytes_max
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
         self._start_jobs()
 
-    def _drop_unwanted(self) -> None:
+    def _cancel_unwanted(self) -> None:
         for task, group in self._running.items():
             if all(waiting.output.done() for waiting in group):
                 task.cancel()
 
     async def _run(self, group: list[_Waiting]) -> None:
         try:
-            outputs = await self._together([waiting.batch for waiting in group])
-        except JobFailed:
-            for waiting in group:
-                if not waiting.output.done():
-                    await self._alone(waiting)
+            outputs = await self._job.run([_whole(waiting.batch) for waiting in group])
+        except (JobFailed, TransformError) as failure:
+            if len(group) > 1:
+                self._retry_alone(group)
+                return
+            group[0].fail(await self._blamed(group[0].batch, failure))
         except Exception as error:
             for waiting in group:
-                _fail(waiting, error)
+                waiting.fail(error)
         else:
             for waiting, output in zip(group, outputs, strict=True):
                 if not waiting.output.done():
                     waiting.output.set_result(output)
 
-    async def _together(self, batches: Sequence[Batch]) -> list[pa.Table]:
-        output = await self._jobs.run(_events(batches))
-        return _split(output, [batch.partition for batch in batches])
+    def _retry_alone(self, group: Sequence[_Waiting]) -> None:
+        for waiting in reversed(group):
+            waiting.is_alone = True
+            self._waiting.appendleft(waiting)
 
-    async def _alone(self, waiting: _Waiting) -> None:
+    async def _blamed(self, batch: Batch, failure: PipelineError) -> Exception:
+        """Who is to blame for a batch that fails even on its own."""
+        if isinstance(failure, EventRefused):
+            return await _poison(batch, range(failure.index, failure.index + 1), str(failure))
+        if not isinstance(failure, JobFailed):
+            return failure
         try:
-            try:
-                (output,) = await self._together([waiting.batch])
-            except JobFailed as failure:
-                raise await self._blamed(waiting.batch, failure) from failure
-            waiting.output.set_result(output)
+            found, reason = await self._isolated(batch, str(failure))
         except Exception as error:
-            _fail(waiting, error)
+            return error
+        if found is None:
+            return EngineUnavailable(
+                f"a job over partition '{batch.partition}' failed once, and then no more: {reason}"
+            )
+        if found is EVERY_INPUT:
+            return TransformError(f"the transform fails whatever the events are: {reason}")
+        return await _poison(batch, found, reason)
 
-    async def _blamed(self, batch: Batch, failure: JobFailed) -> PipelineError:
-        """What is to blame for a batch that fails even on its own."""
-        if await self._fails(EVENT_SCHEMA.empty_table()):
-            return TransformError(f"the transform fails whatever the events are: {failure}")
-        events = batch.table
-        if (misfit := await self._jobs.misfit(events)) is not None:
-            index, reason = misfit
-            return _poison(events, index, index + 1, reason)
-        search = isolation(events.num_rows)
-        blamed = next(search)
+    async def _isolated(self, batch: Batch, reason: str) -> tuple[range | None, str]:
+        search = isolate(batch.events)
+        tried = next(search)
         while True:
+            failed = False
             try:
-                blamed = search.send(await self._fails(events.slice(blamed[0], blamed[1] - blamed[0])))
-            except StopIteration as found:
-                start, stop = found.value
-                return _poison(events, start, stop, await self._reason(events.slice(start, stop - start), failure))
-
-    async def _fails(self, events: pa.Table) -> bool:
-        try:
-            await self._jobs.run(events)
-        except JobFailed:
-            return True
-        return False
-
-    async def _reason(self, events: pa.Table, failure: JobFailed) -> str:
-        """What the job says of these events alone; the first failure where it now passes."""
-        try:
-            await self._jobs.run(events)
-        except JobFailed as error:
-            return str(error)
-        return str(failure)
+                await self._job.run([Slice(batch, tried)])
+            except JobFailed as failure:
+                failed, reason = True, str(failure)
+            try:
+                tried = search.send(failed)
+            except StopIteration as end:
+                return end.value, reason
 
 
-def _events(batches: Sequence[Batch]) -> pa.Table:
-    if len(batches) == 1:
-        return batches[0].table
-    return pa.concat_tables([batch.table for batch in batches]).combine_chunks()
-
-
-def _split(output: pa.Table, partitions: Sequence[str]) -> list[pa.Table]:
-    """Each partition's own rows, by sequence where there is one."""
-    if PARTITION not in output.column_names:
-        raise TransformError(f"the transform drops the column '{PARTITION}': keep it, and group by it")
-    column = output.column(PARTITION)
-    parts = [output.filter(pc.equal(column, partition)) for partition in partitions]
-    if sum(part.num_rows for part in parts) != output.num_rows:
-        foreign = sorted({str(value) for value in pc.unique(column).to_pylist()} - set(partitions))
-        raise TransformError(
-            f"the transform yields rows of partition {', '.join(foreign[:3])}, which is not among its input's"
-            f" ({', '.join(partitions[:3])}): keep the column '{PARTITION}' as it is"
-        )
-    return [part.sort_by(SEQUENCE) if SEQUENCE in part.column_names else part for part in parts]
-
-
-def _poison(events: pa.Table, start: int, stop: int, reason: str) -> PoisonEvent:
-    first = events.slice(start, 1).to_pylist()[0]
-    source = dict(first["properties"] or ())
-    where = f"partition '{first['partition']}', sequence {first['sequence']}"
-    if "file" in source and "line" in source:
-        where += f" (file '{source['file']}', line {source['line']})"
-    which = where if stop - start == 1 else f"{stop - start} events together, from {where}"
+async def _poison(batch: Batch, found: range, reason: str) -> PoisonEvent:
+    events = await asyncio.to_thread(lambda: Slice(batch, found).table)
     return PoisonEvent(
-        f"{which}: {reason}: mend the event or the transform, and processing goes on from there",
-        before=start,
-        sequence=first["sequence"],
-        events=stop - start,
+        f"{place_of(events)}: {reason}: mend the event or the transform, and processing goes on from there",
+        before=found.start,
+        sequence=events.column(SEQUENCE)[0].as_py(),
+        events=len(found),
     )
 
 
-def _fail(waiting: _Waiting, error: Exception) -> None:
-    if not waiting.output.done():
-        waiting.output.set_exception(error)
+def _whole(batch: Batch) -> Slice:
+    return Slice(batch, range(batch.events))
+
+
+def gathered(slices: Sequence[Slice]) -> pa.Table:
+    """EVENT_SCHEMA, in one chunk."""
+    return pa.concat_tables([EVENT_SCHEMA.empty_table(), *(each.table for each in slices)]).combine_chunks()
+
+
+def split(output: pa.Table, partitions: Sequence[str]) -> list[pa.Table]:
+    """Each partition's own rows, by sequence where there is one. Raises TransformError for rows of any other partition."""
+    owners = pc.index_in(output.column(PARTITION), value_set=pa.array(partitions, pa.string())).combine_chunks()
+    if owners.null_count:
+        foreign = pc.unique(output.column(PARTITION).filter(pc.is_null(owners))).to_pylist()
+        raise TransformError(
+            f"the transform yields rows of partition {', '.join(map(repr, foreign[:3]))}, which is not among its input's"
+            f" ({', '.join(map(repr, partitions[:3]))}): keep the column `{PARTITION}` as it is"
+        )
+    keys = [("owner", "ascending")]
+    columns = {"owner": owners}
+    if SEQUENCE in output.column_names and pa.types.is_integer(output.schema.field(SEQUENCE).type):
+        keys.append((SEQUENCE, "ascending"))
+        columns[SEQUENCE] = output.column(SEQUENCE).combine_chunks()
+    output = output.take(pc.sort_indices(pa.table(columns), sort_keys=keys))
+    counts = {each["values"]: each["counts"] for each in pc.value_counts(owners).to_pylist()}
+    parts, start = [], 0
+    for owner in range(len(partitions)):
+        parts.append(output.slice(start, counts.get(owner, 0)))
+        start += counts.get(owner, 0)
+    return parts

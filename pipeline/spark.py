@@ -1,6 +1,6 @@
 """Spark: one context a process, one session a pipeline, and the fast path of a micro-batch through it.
 
-The only module that imports pyspark. Everything that talks to the JVM runs on threads of its own, never on the event loop.
+The only module that imports pyspark. Everything that talks to Spark runs on threads of its own, never on the event loop.
 The fast path: an Arrow table in one chunk -> createDataFrame without going through a local relation -> native expressions ->
 one task where the batch is small -> toArrow. A job costs some 20 ms that way, and several times that with the defaults.
 """
@@ -9,48 +9,68 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
-import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 import pyarrow as pa
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.java_gateway import launch_gateway
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users know it
+from pyspark.sql.types import StringType, StructType
 
 from pipeline.batch import Batch
 from pipeline.errors import EngineUnavailable, NotImportable, PipelineError, TransformError
 from pipeline.event import EVENT_SCHEMA
 from pipeline.imports import imported
-from pipeline.java import require_java
-from pipeline.micro_batch import JobFailed, MicroBatches
-from pipeline.parse import StrictParse, strict_parse
-from pipeline.plan import PARTITION, mixing
+from pipeline.java import drained, end_process, last_words, require_java
+from pipeline.micro_batch import (
+    DEFAULT_LIMITS,
+    EventRefused,
+    JobFailed,
+    MicroBatches,
+    MicroBatchLimits,
+    Slice,
+    gathered,
+    split,
+)
+from pipeline.parse import MISFIT, StrictParse, strict_parse
+from pipeline.plan import PARTITION, Contract
+from pipeline.plan_source import contract_of
+from pipeline.reason import blame, reason_of
 from pipeline.schema import read_schema
+from pipeline.spark_conf import INVARIANTS, defaults, roomy_shm
+from pipeline.transform import Checked, TransformSpec
 
 T = TypeVar("T")
 VIEW = "events"
-SMALL_BATCH_EVENTS = 20_000
-"""Up to here one task is quicker than dealing the rows out to several."""
-THREADS_MAX = 16
-_CORES = re.compile(r"local\[(\d+)")
-_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] ?(?P<text>[^\n]*)")
-_STATE = re.compile(r"\s*SQLSTATE: \w+\s*")
+SMALL_BATCH_EVENTS = 10_000
+"""Up to here Arrow's rows come as one Spark partition anyway; saying so saves every shuffle behind it."""
+JOB_THREADS_MAX = 32
+CANCEL_TIMEOUT_S = 30.0
+"""How long a cancelled job may take to end. Python workers in an endless loop are killed within a few seconds; only a
+`module:function` that never returns a DataFrame cannot be ended."""
 
 
 class SparkEngine:
-    """One Spark context, started when the first transform needs it and stopped with the last. Restarts when its JVM died."""
+    """One Spark context, started when the first transform needs it and stopped with the last.
+
+    Where its JVM dies, whatever runs raises EngineUnavailable, and the next job starts another.
+    """
 
     def __init__(
         self,
@@ -58,129 +78,192 @@ class SparkEngine:
         master: str = "local[2]",
         remote: str | None = None,
         driver_memory: str = "1g",
+        result_bytes_max: int = 512 * 1024 * 1024,
         conf: Mapping[str, str] | None = None,
     ) -> None:
-        """conf: more of Spark's own settings, which win over ours. They appear in process lists: no secrets."""
-        self._conf = {**_defaults(master, driver_memory), **(conf or {})}
+        """remote: a Spark Connect server instead of `master`. result_bytes_max: of one job's output.
+
+        conf: more of Spark's own settings, which win over ours (but for INVARIANTS). They appear in process lists: no secrets.
+        """
+        self._conf = {**defaults(master, driver_memory, result_bytes_max), **(conf or {}), **INVARIANTS}
         self._remote = remote
-        self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="spark")
-        self._starting = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._session: SparkSession | None = None
+        self._jobs = ThreadPoolExecutor(JOB_THREADS_MAX, thread_name_prefix="spark-job")
+        self._control = ThreadPoolExecutor(2, thread_name_prefix="spark-control")  # so that jobs can be cancelled
+        self._lock = threading.Lock()
+        self._running: Running | None = None
         self._users = 0
 
     def transform(
-        self, name: str, *, sql: str | None = None, function: str | None = None, schema: str | None = None
+        self,
+        name: str,
+        *,
+        sql: str | None = None,
+        function: str | None = None,
+        schema: str | None = None,
+        limits: MicroBatchLimits = DEFAULT_LIMITS,
     ) -> SparkTransform:
         """A pipeline's transform: SQL over the view `events`, or `module:function` from DataFrame to DataFrame, or (with a
         schema alone) the parsed columns as they are."""
         self._users += 1
-        return SparkTransform(self, name, sql=sql, function=function, schema=schema)
+        return SparkTransform(self, TransformSpec(name=name, sql=sql, function=function, schema=schema), limits)
 
-    async def call(self, work: Callable[[], T]) -> T:
-        """Run `work` on one of the engine's threads."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+    def running(self) -> Running:
+        """Spark, started or started again where needed. Blocks. Raises EngineUnavailable."""
+        with self._lock:
+            if self._running is None or not self._running.is_alive:
+                self._stop()
+                self._running = _connected(self._remote) if self._remote else _started(self._conf)
+            return self._running
 
-    def session(self) -> SparkSession:
-        """The running root session, started or started again where needed. Blocks. Raises EngineUnavailable."""
-        with self._starting:
-            if self._session is None or not self.is_alive:
-                self._forget()
-                self._session = self._connected() if self._remote else self._started()
-            return self._session
+    async def job(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._jobs, work)
 
-    @property
-    def is_alive(self) -> bool:
-        return self._remote is not None or (self._process is not None and self._process.poll() is None)
-
-    @property
-    def is_remote(self) -> bool:
-        return self._remote is not None
+    async def control(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._control, work)
 
     async def release(self) -> None:
         """One transform less; the last one stops Spark."""
         self._users -= 1
         if self._users == 0:
-            await self.call(self._stop)
-            self._threads.shutdown(wait=False)
+            await self.control(self._stopped)
+            self._jobs.shutdown(wait=False)
+            self._control.shutdown(wait=False)
 
-    def _started(self) -> SparkSession:
-        require_java()
-        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        conf = SparkConf(loadDefaults=False).setAll(list(self._conf.items()))
-        with tempfile.TemporaryFile() as output:
-            try:
-                # Its output would litter ours; only when it does not start is it worth a look.
-                gateway = launch_gateway(conf, {"stdout": subprocess.DEVNULL, "stderr": output})  # type: ignore[no-untyped-call]
-                self._process = gateway.proc
-                return SparkSession(SparkContext(gateway=gateway, conf=conf))
-            except (PySparkException, Py4JError, OSError) as error:
-                output.seek(0)
-                told = output.read().decode(errors="replace").strip().splitlines()
-                raise EngineUnavailable(f"Spark did not start: {told[-1] if told else error}") from error
-
-    def _connected(self) -> SparkSession:
-        try:
-            return SparkSession.builder.remote(self._remote or "").getOrCreate()
-        except (PySparkException, ImportError, OSError) as error:
-            raise EngineUnavailable(
-                f"the Spark Connect server at '{self._remote}' cannot be used: {_said(error)}"
-            ) from error
+    def _stopped(self) -> None:
+        with self._lock:
+            self._stop()
 
     def _stop(self) -> None:
-        with self._starting:
-            if self._session is not None and self.is_alive:
-                with suppress(Py4JError, PySparkException, OSError):
-                    self._session.stop()
-            self._forget()
+        if self._running is not None:
+            self._running.stop()
+        self._running = None
 
-    def _forget(self) -> None:
-        """Leave nothing of a context that is gone, or the next one could not start."""
-        if self._process is not None:
-            if self._process.stdin is not None:
-                self._process.stdin.close()  # that is how its JVM is told to end
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(5)
-            if self._process.poll() is None:
-                self._process.kill()
-        if self._session is not None and not self.is_remote:
-            if SparkContext._gateway is not None:  # noqa: SLF001 - pyspark has no other way to start anew
-                with suppress(Py4JError, OSError):
-                    SparkContext._gateway.shutdown()  # noqa: SLF001
-            SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
-            SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
-        self._session = self._process = None
+
+@dataclass(eq=False, slots=True)
+class Running:
+    """A root session, and the JVM that serves it where that is ours.
+
+    said: the last lines that the JVM and its Python workers wrote. is_broken: set by whoever finds that no job can run.
+    """
+
+    session: SparkSession
+    process: subprocess.Popen[bytes] | None = None
+    said: deque[str] = field(default_factory=deque)
+    scratch: str | None = None
+    is_broken: bool = False
+
+    @property
+    def is_remote(self) -> bool:
+        return self.process is None
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.is_broken and (self.process is None or self.process.poll() is None)
+
+    def has_died(self) -> bool:
+        """Blocks for a moment: a JVM that no longer answers may not be gone yet."""
+        if self.process is None:
+            return False
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(2)
+        return self.process.poll() is not None
+
+    def stop(self) -> None:
+        if self.process is None:
+            with suppress(PySparkException, OSError):
+                self.session.stop()
+            return
+        if self.process.poll() is None:
+            with suppress(PySparkException, Py4JError, OSError):
+                self.session.stop()
+        end_process(self.process)
+        _forget_context()
+        if self.scratch:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def _started(conf: Mapping[str, str]) -> Running:
+    require_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers take another python3 from PATH
+    scratch = None if "spark.local.dir" in conf else tempfile.mkdtemp(prefix="leasehold-spark-", dir=roomy_shm())
+    own = {"spark.local.dir": scratch} if scratch else {}
+    settings = SparkConf(loadDefaults=False).setAll(list({**conf, **own}.items()))
+    said, output = drained()
+    try:
+        # A session of its own, so that a terminal's Ctrl-C does not take the JVM away before we have stopped.
+        gateway = launch_gateway(settings, {"stdout": output, "stderr": output, "start_new_session": True})  # type: ignore[no-untyped-call]
+    except (PySparkException, OSError) as error:
+        raise EngineUnavailable(f"Spark did not start: {last_words(said) or error}") from error
+    finally:
+        os.close(output)
+    try:
+        context = SparkContext(gateway=gateway, conf=settings)
+        _quieten(context)
+        return Running(SparkSession(context), gateway.proc, said, scratch)
+    except (PySparkException, Py4JError, OSError) as error:
+        end_process(gateway.proc)
+        _forget_context()
+        raise EngineUnavailable(f"Spark did not start: {reason_of(str(error))}") from error
+
+
+def _quieten(context: SparkContext) -> None:
+    """Everything that goes wrong is raised; pyspark and py4j print it as well, some of it past all logging."""
+    logging.getLogger("SQLQueryContextLogger").disabled = True
+    logging.getLogger().addFilter(_is_not_of_py4j)
+    context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return not (record.module == "java_gateway" and record.name == "root")
+
+
+def _connected(remote: str) -> Running:
+    try:
+        return Running(SparkSession.builder.remote(remote).create())
+    except (PySparkException, ImportError, OSError) as error:
+        raise EngineUnavailable(
+            f"the Spark Connect server at '{remote}' cannot be used: {reason_of(str(error))}"
+        ) from error
+
+
+def _forget_context() -> None:
+    """Leave nothing of a context that is gone, or the next one could not start. pyspark has no other way."""
+    if SparkContext._gateway is not None:  # noqa: SLF001
+        with suppress(Py4JError, OSError):
+            SparkContext._gateway.shutdown()  # noqa: SLF001
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
 
 
 class SparkTransform:
-    """One pipeline's transform, in a session of its own. Implements pipeline.transform.Transform."""
+    """One pipeline's transform, in a session of its own. Implements pipeline.transform.Transform and micro_batch.Job."""
 
-    def __init__(
-        self, engine: SparkEngine, name: str, *, sql: str | None, function: str | None, schema: str | None
-    ) -> None:
+    def __init__(self, engine: SparkEngine, spec: TransformSpec, limits: MicroBatchLimits) -> None:
         self._engine = engine
-        self._name = name
-        self._sql = sql
-        self._function_path = function
-        self._schema = schema
+        self._spec = spec
+        self._limits = limits
         self._function: Callable[[DataFrame], DataFrame] | None = None
         self._parse: StrictParse | None = None
-        self._root: SparkSession | None = None
-        self._own: SparkSession | None = None
+        self._own: Own | None = None
         self._analysis = threading.Lock()
         self._numbers = count()
         self._batches: MicroBatches | None = None
-        self.description = "not prepared"
+        self.checked: Checked | None = None
+
+    @property
+    def description(self) -> str:
+        return "not prepared" if self.checked is None else str(self.checked)
 
     async def prepare(self) -> None:
         """Raises TransformError, EngineUnavailable."""
-        columns, why_not = await self._engine.call(self._checked)
-        sharing = "batches share jobs" if why_not is None else f"one job per partition ({why_not})"
-        self.description = f"yields {', '.join(columns)}; {sharing}"
-        self._batches = MicroBatches(self, shares_jobs=why_not is None)
+        self.checked = await self._cancellable(self._check)
+        self._batches = MicroBatches(self, shares_jobs=self.checked.shares_jobs, limits=self._limits)
 
     async def apply(self, batch: Batch) -> pa.Table:
         assert self._batches is not None, "a transform is prepared before it is used"
+        assert self.checked is not None
+        if batch.events == 0:
+            return self.checked.columns.empty_table()
         return await self._batches.apply(batch)
 
     async def close(self) -> None:
@@ -188,191 +271,208 @@ class SparkTransform:
             await self._batches.close()
         await self._engine.release()
 
-    # pipeline.micro_batch.Jobs
+    async def run(self, slices: Sequence[Slice]) -> list[pa.Table]:
+        return await self._cancellable(lambda own: self._outputs(own, slices))
 
-    async def run(self, events: pa.Table) -> pa.Table:
-        return await self._cancellable(lambda: self._collected(events, self._output))
-
-    async def misfit(self, events: pa.Table) -> tuple[int, str] | None:
-        if self._parse is None:
-            return None
-        found = await self._cancellable(lambda: self._collected(events, self._misfits))
-        if found.num_rows == 0:
-            return None
-        first = found.sort_by("sequence").slice(0, 1).to_pylist()[0]
-        return events.column("sequence").to_pylist().index(first["sequence"]), first["reason"]
-
-    async def _cancellable(self, work: Callable[[], pa.Table]) -> pa.Table:
-        """A job that ends when its caller is cancelled, its Python workers too."""
-        job = f"{self._name}-{next(self._numbers)}"
-
-        def tagged() -> pa.Table:
-            with _translated(self._engine):
-                session = self._session()
-                if self._engine.is_remote:
-                    session.addTag(job)
-                else:
-                    session.sparkContext.setJobGroup(job, f"micro-batch of {self._name}", interruptOnCancel=True)
-                return work()
-
-        running = asyncio.ensure_future(self._engine.call(tagged))
+    async def _cancellable(self, work: Callable[[Own], T]) -> T:
+        """Work on a thread, as a group of Spark jobs that ends with its caller, Python workers and all."""
+        group = f"{self._spec.name}-{next(self._numbers)}"
+        running = asyncio.ensure_future(self._engine.job(lambda: self._grouped(group, work)))
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             running.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody asks any more
-            await asyncio.shield(self._engine.call(lambda: self._cancel(job)))
+            if (own := self._own) is not None:
+                await asyncio.shield(self._engine.control(lambda: own.cancel(group)))
+            await asyncio.wait({running}, timeout=CANCEL_TIMEOUT_S)
             raise
-
-    def _cancel(self, job: str) -> None:
-        with suppress(Py4JError, PySparkException, OSError):
-            if self._engine.is_remote:
-                self._session().interruptTag(job)
-            elif self._own is not None:
-                self._own.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(job)  # noqa: SLF001
 
     # On a thread
 
-    def _session(self) -> SparkSession:
-        root = self._engine.session()
-        if root is not self._root:
-            self._root, self._own = root, root.newSession()
-        assert self._own is not None
-        return self._own
+    def _grouped(self, group: str, work: Callable[[Own], T]) -> T:
+        running = self._engine.running()
+        try:
+            own = self._session(running)
+            own.begin(group, self._spec.name)
+            return work(own)
+        except (Exception, SystemExit) as error:
+            raise _translated(error, running) from error
 
-    def _collected(self, events: pa.Table, query: Callable[[DataFrame], DataFrame]) -> pa.Table:
-        session = self._session()
+    def _session(self, running: Running) -> Own:
+        with self._analysis:
+            if self._own is None or self._own.running is not running:
+                self._own = Own(running, self._parse)
+            return self._own
+
+    def _outputs(self, own: Own, slices: Sequence[Slice]) -> list[pa.Table]:
+        events = gathered(slices)
+        try:
+            output = self._collected(own, events)
+        except PySparkException as error:
+            if MISFIT in str(error) and len(slices) == 1:
+                raise own.refused(events) from error
+            raise
+        return split(output, [each.partition for each in slices])
+
+    def _collected(self, own: Own, events: pa.Table) -> pa.Table:
         with self._analysis:  # the view's name is the session's
-            frame = query(session.createDataFrame(events))
-        if events.num_rows <= SMALL_BATCH_EVENTS:
-            frame = frame.coalesce(1)
-        return frame.toArrow().combine_chunks()
-
-    def _output(self, events: DataFrame) -> DataFrame:
-        return self._transformed(self._parsed(events))
-
-    def _misfits(self, events: DataFrame) -> DataFrame:
-        assert self._parse is not None
-        reasons = events.selectExpr(*self._parse.raw).selectExpr(*self._parse.typed)
-        return reasons.selectExpr("sequence", self._parse.reason).where("reason IS NOT NULL")
-
-    def _parsed(self, events: DataFrame) -> DataFrame:
-        if self._parse is None:
-            return events
-        typed = events.selectExpr(*self._parse.raw).selectExpr(*self._parse.typed)
-        return typed.where(self._parse.accepted).selectExpr(*self._parse.columns)
+            output = self._transformed(own.events(events))
+        return output.toArrow()
 
     def _transformed(self, events: DataFrame) -> DataFrame:
         if self._function is not None:
             return self._function(events)
-        if self._sql is None:
+        if self._spec.sql is None:
             return events
         events.createOrReplaceTempView(VIEW)
-        return events.sparkSession.sql(self._sql)
+        return events.sparkSession.sql(self._spec.sql)
 
-    def _checked(self) -> tuple[list[str], str | None]:
-        """The output's columns, and why batches may not share jobs (None where they may). Raises TransformError."""
-        with _translated(self._engine):
-            session = self._session()
+    def _check(self, own: Own) -> Checked:
         try:
             self._function = self._imported()
-            if self._schema is not None:
-                self._parse = strict_parse(read_schema(_json_of(self._schema)))
-            given = self._parsed(session.createDataFrame(EVENT_SCHEMA.empty_table()))
-            # Of an empty table the optimizer would leave nothing to look at.
-            frame = self._transformed(session.createDataFrame(session.sparkContext.emptyRDD(), given.schema))
-            columns = frame.columns
-            why_not = None if self._engine.is_remote else mixing(_plan(frame))
-        except (ParseException, AnalysisException) as error:
-            raise TransformError(f"pipeline '{self._name}': {_said(error)}") from error
-        except NotImportable as error:
-            raise TransformError(f"pipeline '{self._name}': {error}") from error
-        except TransformError as error:
-            raise TransformError(f"pipeline '{self._name}': {error}") from error
-        if PARTITION not in columns:
-            raise TransformError(
-                f"pipeline '{self._name}': the transform drops the column '{PARTITION}': select it, and group by it"
-            )
-        return columns, why_not
+            own.parse = self._parse = self._parsed()
+            contract = self._contract(own)
+            columns = self._collected(own, EVENT_SCHEMA.empty_table()).schema
+        except (TransformError, NotImportable) as error:
+            raise TransformError(f"pipeline '{self._spec.name}': {error}") from error
+        except (Exception, SystemExit) as error:
+            found = _translated(error, own.running)
+            kind = EngineUnavailable if isinstance(found, EngineUnavailable) else TransformError
+            raise kind(f"pipeline '{self._spec.name}': {found}") from error
+        return Checked(columns=columns, why_not_shared=contract.why_not)
 
     def _imported(self) -> Callable[[DataFrame], DataFrame] | None:
-        if self._function_path is None:
+        if self._spec.function is None:
             return None
-        found = imported(self._function_path)
+        found = imported(self._spec.function)
         if not callable(found):
             raise TransformError(
-                f"'{self._function_path}' is no function: name one that takes a DataFrame and returns one"
+                f"'{self._spec.function}' is no function: name one that takes a DataFrame and returns one"
             )
-        return found
+        return cast(Callable[[DataFrame], DataFrame], found)
+
+    def _parsed(self) -> StrictParse | None:
+        if self._spec.schema is None:
+            return None
+        try:
+            schema = StructType.fromDDL(self._spec.schema)
+        except PySparkException as error:
+            raise TransformError(f"schema: {reason_of(str(error))}") from error
+        return strict_parse(read_schema(json.loads(schema.json())))
+
+    def _contract(self, own: Own) -> Contract:
+        """Analyses the transform over events that Spark cannot know to be none. Raises TransformError."""
+        source = own.unknown()
+        with self._analysis:
+            output = self._transformed(source)
+        if not isinstance(output, DataFrame):
+            raise TransformError(f"'{self._spec.function}' returns a {type(output).__name__}, and no DataFrame")
+        names = output.columns
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise TransformError(f"the output has several columns `{twice[0]}`: name each once")
+        if PARTITION not in names:
+            raise TransformError(f"the output has no column `{PARTITION}`: select it, and group by it")
+        if output.schema[PARTITION].dataType != StringType():
+            raise TransformError(f"the output's `{PARTITION}` is no STRING: keep it as it is")
+        contract = own.contract(source, output)
+        if contract.keeps_partition is False:
+            raise TransformError(
+                f"the output's `{PARTITION}` is not the events' own: select it as it is, and group and join by it"
+            )
+        return contract
 
 
-@contextmanager
-def _translated(engine: SparkEngine) -> Iterator[None]:
+@dataclass(eq=False, slots=True)
+class Own:
+    """A pipeline's own session: its views and temporary functions are nobody else's."""
+
+    running: Running
+    parse: StrictParse | None
+    session: SparkSession = field(init=False)
+    _steps: tuple[list[Column], list[Column], Column, list[Column]] | None = None
+
+    def __post_init__(self) -> None:
+        self.session = self.running.session.newSession()
+        for name, value in INVARIANTS.items():
+            self.session.conf.set(name, value)
+
+    def begin(self, group: str, name: str) -> None:
+        """What this thread does from now on belongs to the group."""
+        if self.running.is_remote:
+            self.session.clearTags()
+            self.session.addTag(group)
+        else:
+            self.session.sparkContext.setJobGroup(group, f"micro-batch of {name}", interruptOnCancel=True)
+
+    def cancel(self, group: str) -> None:
+        with suppress(PySparkException, Py4JError, OSError):  # it has ended, or all of Spark has
+            if self.running.is_remote:
+                self.session.interruptTag(group)
+            else:
+                self.session.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group)  # noqa: SLF001 - in Scala alone
+
+    def events(self, table: pa.Table) -> DataFrame:
+        """What the transform sees."""
+        frame = self.session.createDataFrame(table)
+        if table.num_rows <= SMALL_BATCH_EVENTS:
+            frame = frame.coalesce(1)
+        if self.parse is None:
+            return frame
+        if self._steps is None:  # Spark parses each of these texts once
+            parse = self.parse
+            self._steps = (_columns(parse.raw), _columns(parse.typed), F.expr(parse.accepted), _columns(parse.columns))
+        raw, typed, accepted, columns = self._steps
+        return frame.select(*raw).select(*typed).where(accepted).select(*columns)
+
+    def refused(self, table: pa.Table) -> JobFailed:
+        """The first event that does not fit the schema, and why."""
+        assert self.parse is not None
+        frame = self.session.createDataFrame(table).selectExpr(*self.parse.raw).selectExpr(*self.parse.typed)
+        misfits = frame.selectExpr("sequence", self.parse.reason).where("reason IS NOT NULL").toArrow()
+        if misfits.num_rows == 0:
+            return JobFailed(MISFIT)
+        sequence, reason = min(zip(*misfits.to_pydict().values(), strict=True))
+        return EventRefused(reason, table.column("sequence").to_pylist().index(sequence))
+
+    def unknown(self) -> DataFrame:
+        """As `events`, of a source whose contents the optimizer does not know."""
+        schema = self.events(EVENT_SCHEMA.empty_table()).schema
+        if self.running.is_remote:
+            return self.session.createDataFrame([], schema)
+        return self.session.createDataFrame(self.session.sparkContext.emptyRDD(), schema)
+
+    def contract(self, source: DataFrame, output: DataFrame) -> Contract:
+        if self.running.is_remote:
+            return Contract(None, "Spark Connect does not show plans")
+        return contract_of(source._jdf, output._jdf)  # noqa: SLF001 - Spark tells its plan nowhere else
+
+
+def _columns(texts: Sequence[str]) -> list[Column]:
+    return [F.expr(text) for text in texts]
+
+
+def _translated(error: BaseException, running: Running) -> Exception:
     """What Spark raises, as what it means for the batch."""
-    try:
-        yield
-    except PipelineError:
-        raise
-    except Exception as error:
-        if not engine.is_alive or isinstance(error, Py4JNetworkError | ConnectionError):
-            raise EngineUnavailable("Spark's JVM has died; it is started again for the next batch") from error
-        raise JobFailed(_said(error)) from error
-
-
-def _defaults(master: str, driver_memory: str) -> dict[str, str]:
-    found = _CORES.match(master)
-    cores = int(found[1]) if found else os.cpu_count() or 2
-    return {
-        "spark.master": master,
-        "spark.app.name": "leasehold",
-        "spark.driver.memory": driver_memory,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:-DontCompileHugeMethods",
-        "spark.log.level": "ERROR",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.eventLog.enabled": "false",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.ansi.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(cores),
-        "spark.sql.execution.arrow.localRelationThreshold": "0",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.task.maxFailures": "1",
-        "spark.driver.maxResultSize": "256m",
-        **({"spark.local.dir": "/dev/shm"} if _has_shared_memory() else {}),  # noqa: S108 - Spark makes a directory of its own
-    }
-
-
-def _has_shared_memory(bytes_min: int = 1 << 30) -> bool:
-    try:
-        found = os.statvfs("/dev/shm")  # noqa: S108
-    except OSError:
-        return False
-    return found.f_bavail * found.f_frsize >= bytes_min and os.access("/dev/shm", os.W_OK)  # noqa: S108
-
-
-def _json_of(ddl: str) -> Mapping[str, object]:
-    value: dict[str, object] = json.loads(StructType.fromDDL(ddl).json())
-    return value
-
-
-def _plan(frame: DataFrame) -> list[dict[str, Any]]:
-    text = frame._jdf.queryExecution().optimizedPlan().toJSON()  # noqa: SLF001 - Spark tells its plan nowhere else
-    return list(json.loads(text))
-
-
-def _said(error: Exception) -> str:
-    """The line of an error that a person can use, without a Java stack."""
+    if isinstance(error, PipelineError):
+        return error
+    if (
+        not isinstance(error, Py4JJavaError)
+        and isinstance(error, Py4JError | OSError | EOFError)
+        and running.has_died()
+    ):
+        said = f" ({words})" if (words := last_words(running.said)) else ""
+        return EngineUnavailable(f"Spark's JVM has died{said}; the next batch starts another")
     text = str(error)
-    if "Traceback (most recent call last)" in text:  # of the user's own Python, in a worker
-        lines = [line for line in text.splitlines() if line and not line.startswith((" ", "\t", "JVM", "SQLSTATE"))]
-        named = [
-            line for line in lines if re.match(r"^[A-Za-z_][\w.]*(Error|Exception|Exit|Warning|Interrupt)\b", line)
-        ]
-        if named:
-            return named[-1].strip()
-    if (found := _CONDITION.search(text)) is not None:
-        return _STATE.sub("", found["text"]).strip() or found[1]
-    return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    if isinstance(error, AnalysisException):
+        return TransformError(reason_of(text))
+    if not isinstance(error, PySparkException | Py4JError):
+        return TransformError(f"{type(error).__name__}: {error}")
+    match blame(text):
+        case "engine":
+            running.is_broken = "SPARK_JOB_CANCELLED" not in text
+            return EngineUnavailable(f"Spark could not run the job: {reason_of(text)}")
+        case "transform":
+            return TransformError(reason_of(text))
+        case "output":
+            return TransformError(f"the output of one batch is too large ({reason_of(text)}): make batches smaller")
+    return JobFailed(reason_of(text))

@@ -6,11 +6,42 @@ never depends on which partitions happen to share a host. Where order matters it
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
 from pipeline.batch import Batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformSpec:
+    """A pipeline's transform, as its settings say it.
+
+    sql: a query over the view `events`. function: `module:function`, from a DataFrame of events to another. With neither, the
+    events themselves. schema: DDL of the JSON body's columns, which then stand beside the event's own.
+    """
+
+    name: str
+    sql: str | None = None
+    function: str | None = None
+    schema: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What a transform was found to be. why_not_shared: why each batch has a job to itself; None where batches share jobs."""
+
+    columns: pa.Schema
+    why_not_shared: str | None
+
+    @property
+    def shares_jobs(self) -> bool:
+        return self.why_not_shared is None
+
+    def __str__(self) -> str:
+        sharing = "batches share jobs" if self.shares_jobs else f"one job per partition ({self.why_not_shared})"
+        return f"yields {', '.join(self.columns.names)}; {sharing}"
 
 
 class Transform(Protocol):
