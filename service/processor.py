@@ -53,6 +53,7 @@ class Processor:
         if problems := timing.problems() + _doubles(pipelines):
             raise ValueError("; ".join(problems))
         incarnation = uuid.uuid4().hex
+        self._log = log or structlog.get_logger().bind(host=host)
         self.pipelines = tuple(pipelines)
         self.tally = Tally(clock)
         self.store = CountingStore(TimedStore(store, timing.call_timeout_s), self.tally)
@@ -77,7 +78,7 @@ class Processor:
             clock=clock,
             timing=timing,
             rng=random.Random(incarnation),  # noqa: S311 - jitter, not secrets
-            log=log or structlog.get_logger().bind(host=host),
+            log=self._log,
             stop_timeout_s=stop_timeout_s,
             activity=lambda host: activity_document(
                 activity_of(host, now=datetime.now(UTC), monotonic_s=clock.monotonic())
@@ -87,6 +88,7 @@ class Processor:
         self.view = View(self.keeper, pipelines, clock=clock, now=lambda: datetime.now(UTC), host=self.host)
         self._clock = clock
         self._running: asyncio.Task[None] | None = None
+        self._stopped: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Returns once the leases exist and the first of them are being worked on.
@@ -99,8 +101,10 @@ class Processor:
             await self._prepare()
             self._running = asyncio.create_task(self.host.run(), name="host")
             ready = asyncio.create_task(self.host.ready.wait())
-            await asyncio.wait({self._running, ready}, return_when=asyncio.FIRST_COMPLETED)
-            ready.cancel()
+            try:
+                await asyncio.wait({self._running, ready}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                ready.cancel()
             if self._running.done():
                 await self._running
         except BaseException:
@@ -119,12 +123,19 @@ class Processor:
     async def stop(self) -> None:
         """Graceful, within the stop timeout. Idempotent. What went wrong while running is raised by `ended`, not here."""
         self.host.stop()
+        if self._stopped is None:
+            self._stopped = asyncio.create_task(self._closed(), name="stop")
+        await asyncio.shield(self._stopped)
+
+    async def _closed(self) -> None:
         if self._running is not None:
             await asyncio.wait({self._running})
         closing: list[Awaitable[None]] = [
             part.close() for p in self.pipelines for part in (p.feed, p.transform, p.sink)
         ]
-        await asyncio.gather(*closing, return_exceptions=True)
+        for error in await asyncio.gather(*closing, return_exceptions=True):
+            if error is not None:
+                self._log.warning("closing failed", error=f"{type(error).__name__}: {error}")
         await self.store.close()
 
     async def _prepare(self) -> None:

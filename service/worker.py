@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from structlog.typing import FilteringBoundLogger as Log
 
@@ -40,6 +41,7 @@ from pipeline.runner import Delivered, Progress, Runner
 from pipeline.sink import Claim, CloseReason, SinkWriter
 from service.errors import BatchHung
 from service.pipeline import Pipeline
+from service.stopping import unless_stopping
 from service.tally import Tally
 
 TRANSIENT = (FeedUnavailable, SinkUnavailable, EngineUnavailable, Ambiguous)
@@ -48,7 +50,8 @@ IDLE_S = 0.5
 """A partition that had nothing to do for so long gets its checkpoint, however recent the last."""
 SUSPENDED_POLL_S = 0.1
 CLOSING_TIMEOUT_S = 5.0
-"""How long a last checkpoint, a release or a close may take each; then the lease simply expires."""
+"""How long the work may take to end once it is cancelled, and then a close, a last checkpoint and a release each. Where that
+is not enough the lease simply expires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +128,7 @@ class Worker:
         try:
             outcome = await self._worked()
         finally:
-            await asyncio.shield(self._closed(outcome))
-        level = self._log.error if outcome.reason == "failed" else self._log.info
-        level("lease let go", reason=outcome.reason, **({"error": str(outcome.error)} if outcome.error else {}))
+            await _uninterrupted(self._closed(outcome))
         return outcome
 
     async def _worked(self) -> Outcome:
@@ -141,25 +142,29 @@ class Worker:
                 ("notice", self._notice()),
             )
         ]
+        tasks = (work, *beside)
         try:
-            done, _ = await asyncio.wait({work, *beside}, return_when=asyncio.FIRST_COMPLETED)
-            first = work if work in done else done.pop()
-            return _outcome(first)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return next(_outcome(task) for task in tasks if task.done())
         finally:
-            for task in (work, *beside):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(work, *beside, return_exceptions=True)
+            ended, stuck = await asyncio.wait(tasks, timeout=CLOSING_TIMEOUT_S)
+            for task in ended:
+                _ = task.cancelled() or task.exception()  # the first one's is told
+            if stuck:
+                self._log.error("cancelled work does not end; it goes on without a lease, and may send nothing")
 
     async def _work(self) -> CloseReason:
         """Claim and run, again and again while errors are transient."""
         failures = 0
         fence: Exception | None = None
-        while not self._stopping.is_set():
+        while await unless_stopping(self._stopping, self._permit.granted()):
             delivered = self.progress.batches
             try:
-                state = await self._abandoned()
+                await self._abandoned()
                 if fence is not None:
-                    await self._raise_epoch(fence, state)
+                    await self._raise_epoch(fence)
                     fence = None
                 self._writer = await self._claimed()
                 ended = await self._runner(self._writer).run(self._stopping)
@@ -175,37 +180,36 @@ class Worker:
     async def _claimed(self) -> SinkWriter:
         """Fence the sink before reading its position (R1), and write that into the lease before anything is sent."""
         lease = self.owned.lease
-        await self._permit.granted()
-        writer = await self.pipeline.sink.open(
-            Claim(
-                pipeline=lease.pipeline,
-                partition=lease.partition,
-                owner=str(lease.owner),
-                epoch=lease.epoch,
-                generation=lease.generation,
-                continuation=lease.continuation,
-                state=lease.sink_state,
-                compare=self.pipeline.feed.compare,
-            )
+        claim = Claim(
+            pipeline=lease.pipeline,
+            partition=lease.partition,
+            owner=str(lease.owner),
+            epoch=lease.epoch,
+            generation=lease.generation,
+            continuation=lease.continuation,
+            state=lease.sink_state,
+            compare=self.pipeline.feed.compare,
         )
+        with self.progress.working("opening the sink", self._clock.monotonic()):
+            writer = await self.pipeline.sink.open(claim)
         if (writer.position, writer.state) != (lease.continuation, lease.sink_state):
             await self.owned.checkpoint(writer.position, writer.state)
-        self._safe = None
-        self._dirty.clear()
         return writer
 
-    async def _abandoned(self) -> str:
-        """Close the writer of a failed attempt, if any; the sink state from which the next claim is made."""
-        state = self._writer.state if self._writer is not None else self.owned.lease.sink_state
-        await self._close_writer("failed")
-        return state
+    async def _abandoned(self) -> None:
+        """Close the writer of a failed attempt, if any, and keep what it made safe.
 
-    async def _raise_epoch(self, why: Exception, state: str) -> None:
+        Now, since a checkpoint of its state that came after the next claim would take that claim back.
+        """
+        await self._close_writer("failed")
+        await self._checkpoint()
+
+    async def _raise_epoch(self, why: Exception) -> None:
         """Our own earlier request may still be on its way, or the sink knows a higher epoch: outrank both.
 
         The lease is read again by the compare-and-swap itself; where it is no longer ours, LeaseLost ends this worker.
         """
-        above = 0
+        above, state = 0, self.owned.lease.sink_state
         if isinstance(why, Fenced):
             above, state = why.epoch, state if why.state is None else why.state
         await self.owned.raise_epoch(above, self.pipeline.sink.claimed(state))
@@ -243,12 +247,17 @@ class Worker:
 
     async def _ended(self, writer: SinkWriter, ended: PartitionEnded) -> CloseReason:
         """Split or merged: close the sink's position first, then the lease, then the children may start (I7)."""
-        await self._permit.granted()
-        await writer.end(self._permit)
-        children = tuple(Child(name, continuation) for name, continuation in ended.children)
-        await self.owned.end(writer.position, children)
-        self._log.info("partition ended", children=[child.partition for child in children])
-        return "gone"
+        while await unless_stopping(self._stopping, self._permit.granted()):
+            try:
+                with self.progress.working("ending the sink's partition", self._clock.monotonic()):
+                    await writer.end(self._permit)
+            except NotTrusted:
+                continue
+            children = tuple(Child(name, continuation) for name, continuation in ended.children)
+            await self.owned.end(writer.position, children)
+            self._log.info("partition ended", children=[child.partition for child in children])
+            return "gone"
+        return "shutdown"
 
     # Beside the work
 
@@ -268,13 +277,14 @@ class Worker:
         while True:
             now = self._clock.monotonic()
             stage, since = min(self.progress.busy.items(), key=lambda item: item[1], default=("", now))
-            if now - since >= timeout:
+            left = since + timeout - now
+            if left <= 0:
                 raise BatchHung(
                     f"pipeline '{self.pipeline.name}', partition '{self.partition}': {stage} made no progress for"
                     f" {timeout:g} s; its batch was cancelled and the lease released. Look at what it waits for, or raise"
                     " batch_timeout_s"
                 )
-            await self._clock.sleep(min(since + timeout - now, max(timeout / 10, 0.05)))
+            await self._clock.sleep(min(left, max(timeout / 10, 0.05)))
 
     async def _checkpoint_lazily(self) -> CloseReason:
         """Once checkpoint_s after the last, or as soon as the partition has been idle for a moment."""
@@ -302,29 +312,24 @@ class Worker:
     async def _notice(self) -> CloseReason:
         """Ends when somebody asks for the lease, or a scan shows that it is lost."""
         while True:
-            await self.owned.changed.wait()
             self.owned.changed.clear()
             if self.owned.is_lost:
                 await self.owned.renew()  # raises what it was lost to
             if self.owned.lease.handoff_to not in (None, self.owned.lease.owner):
                 self._log.info("handoff asked for", to=self.owned.lease.handoff_to)
                 self.stop()
+            await self.owned.changed.wait()
 
     def _suspended(self) -> None:
         self._tally.trust_suspended(self.pipeline.name)
         self._log.warning("suspended", why="the lease could not be renewed in time; nothing is sent until it is")
 
     async def _back_off(self, error: Exception, failures: int) -> None:
-        wanted = getattr(error, "retry_after_s", None)
-        pause = wanted if wanted is not None else min(BACKOFF_MIN_S * 2.0 ** min(failures - 1, 16), BACKOFF_MAX_S)
+        at_least = getattr(error, "retry_after_s", None) or 0.0
+        grown = BACKOFF_MIN_S * 2.0 ** min(failures - 1, 16) * (0.5 + self._rng.random() / 2)
+        pause = min(max(at_least, grown), BACKOFF_MAX_S)
         self._log.warning("will try again", error=str(error), in_s=round(pause, 2), attempt=failures)
-        waiting = asyncio.create_task(self._clock.sleep(min(pause, BACKOFF_MAX_S) * (0.5 + self._rng.random() / 2)))
-        stopping = asyncio.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
-            stopping.cancel()
+        await unless_stopping(self._stopping, self._clock.sleep(pause))
 
     # The end
 
@@ -334,21 +339,37 @@ class Worker:
         if outcome.reason in ("shutdown", "failed") and not self.owned.is_lost:
             await self._within("checkpoint", self._checkpoint())
             await self._within("release", self.owned.release())
+        level = self._log.error if outcome.reason == "failed" else self._log.info
+        level("lease let go", reason=outcome.reason, **({"error": str(outcome.error)} if outcome.error else {}))
 
     async def _close_writer(self, reason: CloseReason) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
             await self._within("close", writer.close(reason))
 
-    async def _within(self, doing: str, step: object) -> None:
+    async def _within(self, doing: str, step: Coroutine[Any, Any, None]) -> None:
+        """Whatever fails, what comes after it is still done: a connector's fault is no reason to keep a lease."""
         try:
             async with asyncio.timeout(CLOSING_TIMEOUT_S):
-                await step  # type: ignore[misc]  # any awaitable
-        except (StoreError, LeaseLost, PipelineError, TimeoutError) as error:
-            self._log.warning(f"{doing} failed", error=str(error) or f"took longer than {CLOSING_TIMEOUT_S:g} s")
+                await step
+        except Exception as error:
+            why = f"took longer than {CLOSING_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else str(error)
+            self._log.warning(f"{doing} failed", error=why or type(error).__name__)
+
+
+async def _uninterrupted(step: Coroutine[Any, Any, None]) -> None:
+    """Carry it to its end through one cancellation, which then goes on. Another one ends it."""
+    task = asyncio.create_task(step)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
 
 
 def _outcome(task: asyncio.Task[CloseReason]) -> Outcome:
+    if task.cancelled():
+        return Outcome("failed", PipelineError(f"'{task.get_name()}' was cancelled by something that it called"))
     error = task.exception()
     if error is None:
         return Outcome(task.result())
