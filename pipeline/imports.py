@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from functools import reduce
 from importlib import import_module
+from pathlib import Path
 
 from pipeline.errors import NotImportable
 
@@ -32,6 +35,12 @@ def imported(path: str) -> object:
         return reduce(getattr, attribute.split("."), module)
     except AttributeError as error:
         raise NotImportable(f"'{path}' cannot be imported: module '{module_name}' has no '{attribute}'") from error
+
+
+def search_in(folder: Path) -> None:
+    """Find modules in `folder` too: in this process, and in those that it starts, Spark's Python workers among them."""
+    sys.path.insert(0, str(folder))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
 
 
 def _failed(path: str, module_name: str, error: BaseException) -> NotImportable:

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
-from rich.console import Console
 from structlog.typing import FilteringBoundLogger as Log
 
 from leases.errors import LeasesError, StoreMissing
 from leases.keeper import Keeper, Seen
 from pipeline.errors import PipelineError
+from pipeline.imports import search_in
 from service import config, telemetry
 from service.demo import DemoOptions, demo
 from service.errors import ServiceError, StartFailed
@@ -29,7 +29,7 @@ from service.redaction import redacted
 from service.run import run as run_processor
 from service.settings import Settings
 from service.status import LeaseStatus
-from service.tables import lag_table, lease_fields, leases_table
+from service.tables import lag_table, lease_fields, leases_table, screen_of
 from service.view import View
 from service.wiring import processor_of
 
@@ -108,7 +108,7 @@ def list_leases(file: Path, pipeline: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([lease_fields(status) for status in found], ensure_ascii=False))
     else:
-        Console().print(leases_table(found))
+        screen_of(sys.stdout).print(leases_table(found))
 
 
 @leases.command("show")
@@ -156,9 +156,10 @@ def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
     found = _viewed(file, measured, pipeline)
     if as_json:
         partitions = [dataclasses.asdict(one) for one in found.partitions]
-        click.echo(json.dumps({"events": found.events, "unknown": found.unknown, "partitions": partitions}))
+        fields = {"events": found.events, "unknown": found.unknown, "partitions": partitions}
+        click.echo(json.dumps(fields, ensure_ascii=False))
     else:
-        Console().print(lag_table(found))
+        screen_of(sys.stdout).print(lag_table(found))
 
 
 @main.command("demo")
@@ -176,10 +177,13 @@ def run_demo(directory: Path | None, transactions: Path | None, as_json: bool) -
 
 
 def _settings(file: Path) -> Settings:
+    """Of FILE; what it names as `module:attribute` may lie beside it."""
     try:
-        return config.load(file, os.environ)
+        settings = config.load(file, os.environ)
     except config.ConfigurationError as error:
         _fail(str(error), code=USAGE)
+    search_in(file.absolute().parent)
+    return settings
 
 
 def _log(settings: Settings, host: str) -> Log:

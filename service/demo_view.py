@@ -46,6 +46,10 @@ class DemoView:
         self._drawing.cancel()
         await asyncio.gather(self._drawing, return_exceptions=True)
 
+    def say(self, line: str) -> None:
+        """Above the bars."""
+        self._screen.print(line, markup=False, highlight=False, soft_wrap=True)
+
     async def _live(self) -> None:
         with Live(console=self._screen, auto_refresh=False) as live:
             try:
@@ -61,7 +65,7 @@ class DemoView:
             done = self._done()
             line = ", ".join(f"{name} {count:,}/{self._total:,}" for name, count in done.items())
             if line != last:
-                self._screen.print(line, highlight=False)
+                self.say(line)
                 last = line
             await asyncio.sleep(LINES_S)
 

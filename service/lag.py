@@ -5,7 +5,7 @@ cannot answer for one partition is reported with its error; the others still ans
 
     lag = await measured(leases, feeds)                          events behind, by partition and in total
     look = await looked(leases, feeds, failures)                 one look at the backlog of the whole group
-    last = await until_idle(view.backlog, clock=clock)           for `run --until-idle`: last.failed -> exit 1, else 0
+    last = await until_idle(view.backlog, clock=clock, told=tell) for `run --until-idle`: last.failed -> exit 1, else 0
 
 Waiting until idle takes two looks in a row that find nothing to do and nothing moved. So the order in which pipelines feed each
 other does not matter: what an upstream had delivered by the first look, its downstream had to finish by the second.
@@ -42,6 +42,8 @@ class Patience:
 
 
 PATIENCE = Patience()
+TOLD_S = 10.0
+"""How often whoever waits for idleness is told what is still to be done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,10 +154,22 @@ async def looked(
     )
 
 
-async def until_idle(look: Callable[[], Awaitable[Backlog]], *, clock: Clock, pause_s: float = 0.5) -> Backlog:
-    """The look that found nothing more to do; its `failed` are the partitions that stopped with an error."""
-    before = None
+async def until_idle(
+    look: Callable[[], Awaitable[Backlog]],
+    *,
+    clock: Clock,
+    told: Callable[[Backlog], None] = lambda look: None,
+    pause_s: float = 0.5,
+) -> Backlog:
+    """The look that found nothing more to do; its `failed` are the partitions that stopped with an error.
+
+    told: what is still waited for, every TOLD_S seconds.
+    """
+    before, last_told = None, clock.monotonic()
     while verdict(before, now := await look()) == "busy":
+        if clock.monotonic() - last_told >= TOLD_S:
+            told(now)
+            last_told = clock.monotonic()
         before = now
         await clock.sleep(pause_s)
     return now

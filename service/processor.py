@@ -118,7 +118,7 @@ class Processor:
 
     async def idle(self) -> Backlog:
         """Waits until the whole group has nothing left to do; `failed` names the partitions that cannot go on."""
-        return await until_idle(self.view.backlog, clock=self._clock)
+        return await until_idle(self.view.backlog, clock=self._clock, told=self._waiting)
 
     async def stop(self) -> None:
         """Graceful, within the stop timeout. Idempotent. What went wrong while running is raised by `ended`, not here."""
@@ -137,6 +137,15 @@ class Processor:
             if error is not None:
                 self._log.warning("closing failed", error=f"{type(error).__name__}: {error}")
         await self.store.close()
+
+    def _waiting(self, look: Backlog) -> None:
+        self._log.info(
+            "not idle yet",
+            behind=len(look.behind),
+            missing=len(look.missing),
+            unknown=len(look.unknown),
+            **({"why_unknown": look.unknown[0]} if look.unknown else {}),
+        )
 
     async def _prepare(self) -> None:
         """Everything at once: Spark takes seconds to start, a database none."""

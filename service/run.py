@@ -29,19 +29,32 @@ async def run(processor: Processor, api: ApiSettings, *, until_idle: bool, log: 
     """
     stop = asyncio.Event()
     with stopping(stop.set):
-        async with serving(processor, api, log), processing(processor, stop):
-            if stop.is_set():
-                return None
-            return await _until(stop, processor, until_idle=until_idle)
+        return await processed(processor, api, stop, until_idle=until_idle, log=log)
+
+
+async def processed(
+    processor: Processor,
+    api: ApiSettings,
+    stop: asyncio.Event,
+    *,
+    until_idle: bool,
+    log: Log,
+    listening: Callable[[int], None] = lambda port: None,
+) -> Backlog | None:
+    """`run` for somebody who sets `stop` himself. listening: called with the port of the API once it answers."""
+    async with serving(processor, api, log, listening), processing(processor, stop):
+        if stop.is_set():
+            return None
+        return await _until(stop, processor, until_idle=until_idle)
 
 
 async def _until(stop: asyncio.Event, processor: Processor, *, until_idle: bool) -> Backlog | None:
     stopped = asyncio.create_task(stop.wait(), name="stop")
     ended = asyncio.create_task(processor.ended(), name="ended")
-    waiting: set[asyncio.Task[object]] = {stopped, ended}  # type: ignore[arg-type]  # of differing results
+    waiting: set[asyncio.Task[object]] = {stopped, ended}
     idle = asyncio.create_task(processor.idle(), name="idle") if until_idle else None
     if idle is not None:
-        waiting.add(idle)  # type: ignore[arg-type]  # of differing results
+        waiting.add(idle)
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if ended.done():
@@ -71,12 +84,15 @@ async def processing(processor: Processor, stop: asyncio.Event) -> AsyncIterator
 
 
 @asynccontextmanager
-async def serving(processor: Processor, api: ApiSettings, log: Log) -> AsyncIterator[None]:
+async def serving(
+    processor: Processor, api: ApiSettings, log: Log, listening: Callable[[int], None]
+) -> AsyncIterator[None]:
     """The REST API, from before the first lease to after the last."""
     if not api.enabled:
         yield
         return
-    async with serve(create_app(processor.view), host=api.host, port=api.port, log=log):
+    async with serve(create_app(processor.view), host=api.host, port=api.port, log=log) as port:
+        listening(port)
         yield
 
 

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from typing import TextIO
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from service.lag import Lag
 from service.status import LeaseStatus
 
 CONTINUATION_SHOWN = 48
+WIDTH_ELSEWHERE = 4096
+"""Of what is no terminal: a file or a program that reads a table wants it whole."""
+
+
+def screen_of(stream: TextIO) -> Console:
+    return Console(file=stream, width=None if stream.isatty() else WIDTH_ELSEWHERE)
 
 
 def leases_table(leases: Iterable[LeaseStatus]) -> Table:
     table = _table("pipeline", "partition", "state", "owner", "epoch>", "generation>", "continuation")
     for status in leases:
         lease = status.lease
-        table.add_row(
+        _add_row(
+            table,
             lease.pipeline,
             lease.partition,
             status.state.replace("_", " "),
@@ -33,9 +44,9 @@ def leases_table(leases: Iterable[LeaseStatus]) -> Table:
 def lag_table(lag: Lag) -> Table:
     table = _table("pipeline", "partition", "events behind>")
     for one in lag.partitions:
-        table.add_row(one.pipeline, one.partition, f"{one.events:,}" if one.events is not None else one.error)
+        _add_row(table, one.pipeline, one.partition, f"{one.events:,}" if one.events is not None else one.error or "")
     table.add_section()
-    table.add_row("all", "", f"{lag.events:,}" + (f" ({lag.unknown} unknown)" if lag.unknown else ""))
+    _add_row(table, "all", "", f"{lag.events:,}" + (f" ({lag.unknown} unknown)" if lag.unknown else ""))
     return table
 
 
@@ -44,7 +55,8 @@ def balances_table(expected: Mapping[str, Decimal], found: Mapping[str, Decimal]
     table = _table("account", "from PostgreSQL>", "plain computation>", "")
     for account in accounts:
         ours, theirs = found.get(account), expected.get(account)
-        table.add_row(
+        _add_row(
+            table,
             account,
             "missing" if ours is None else f"{ours:,.2f}",
             "unknown" if theirs is None else f"{theirs:,.2f}",
@@ -79,6 +91,11 @@ def _table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column.removesuffix(">"), justify="right" if column.endswith(">") else "left")
     return table
+
+
+def _add_row(table: Table, *cells: str) -> None:
+    """As they are: a name may hold what rich takes for markup, and what would move a terminal's cursor."""
+    table.add_row(*(Text(cell if cell.isprintable() else json.dumps(cell)) for cell in cells))
 
 
 def _shortened(text: str | None) -> str:

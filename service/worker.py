@@ -49,6 +49,8 @@ BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 30.0
 IDLE_S = 0.5
 """A partition that had nothing to do for so long gets its checkpoint, however recent the last."""
 SUSPENDED_POLL_S = 0.1
+CONTINUATION_LOGGED = 60
+"""Characters; a feed of files has long ones, and `leasehold leases show` has them whole."""
 CLOSING_TIMEOUT_S = 5.0
 """How long the work may take to end once it is cancelled, and then a close, a last checkpoint and a release each. Where that
 is not enough the lease simply expires."""
@@ -123,7 +125,7 @@ class Worker:
 
     async def run(self) -> Outcome:
         """Never raises, but for cancellation: then too the lease is given back, if that goes quickly."""
-        self._log.info("lease acquired", owner=self.owned.lease.owner, continuation=self.owned.lease.continuation)
+        self._log.info("lease acquired", continuation=_shortened(self.owned.lease.continuation))
         outcome = Outcome("shutdown")
         try:
             outcome = await self._worked()
@@ -365,6 +367,12 @@ async def _uninterrupted(step: Coroutine[Any, Any, None]) -> None:
     except asyncio.CancelledError:
         await task
         raise
+
+
+def _shortened(continuation: str | None) -> str | None:
+    if continuation is None or len(continuation) <= CONTINUATION_LOGGED:
+        return continuation
+    return continuation[: CONTINUATION_LOGGED - 3] + "..."
 
 
 def _outcome(task: asyncio.Task[CloseReason]) -> Outcome:
