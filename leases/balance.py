@@ -48,6 +48,7 @@ def plan(
     expired: Collection[Key],
     overdue: Collection[Key],
     rng: random.Random,
+    last: Collection[Key] = (),
 ) -> Plan:
     """What `me` should do now.
 
@@ -56,6 +57,7 @@ def plan(
     taken back at once. expired: leases whose owner was not seen to move for a lease duration.
     overdue: leases that `me` asked for a lease duration ago, and may now steal.
     rng: spreads the takers of one pile of free leases, so that they do not all reach for the first.
+    last: leases that `me` failed with a moment ago, and prefers to leave to others.
     """
     able = {peer.name: peer for peer in peers if not peer.draining}
     if me not in able:
@@ -71,7 +73,7 @@ def plan(
         free = [lease for lease in here if holders[lease.key] is None]
         need = shares[pipeline].get(me, 0) - sum(holders[lease.key] == me for lease in here) - _count(back, pipeline)
         take += promised
-        take += _picked(free, max(0, need), rng)
+        take += _picked(free, max(0, need), rng, last)
         if need > len(free):
             ask += _asked(here, shares[pipeline], holders, me)[: need - len(free)]
     return Plan(tuple(take), tuple(ask), sum(share.get(me, 0) for share in shares.values()))
@@ -122,10 +124,10 @@ def _divided(count: int, ranked: Sequence[str], room: Mapping[str, int]) -> dict
     return shares
 
 
-def _picked(free: Sequence[Lease], need: int, rng: random.Random) -> list[Key]:
+def _picked(free: Sequence[Lease], need: int, rng: random.Random, last: Collection[Key]) -> list[Key]:
     """Available ones before expired ones: those have nobody who might still be at work."""
     ordered = rng.sample(free, len(free))
-    ordered.sort(key=lambda lease: lease.owner is not None)
+    ordered.sort(key=lambda lease: (lease.key in last, lease.owner is not None))
     return [lease.key for lease in ordered[:need]]
 
 

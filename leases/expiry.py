@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
@@ -36,10 +37,10 @@ class Watch(Generic[K]):
     read_at: float | None = None
 
     def scanned(self, marks: Mapping[K, Mark], started: float, ended: float, timing: Timing) -> Watch[K]:
-        """After a successful scan that took from `started` to `ended`."""
-        gap = 0.0 if self.read_at is None else started - self.read_at
-        unread = gap if gap > timing.read_gap_max_s else 0.0
-        not_before = ended + timing.renew_s - timing.duration_s if unread else float("-inf")
+        """After a successful scan that took from `started` to `ended`; a machine may have slept in the middle of it."""
+        gaps = (0.0 if self.read_at is None else started - self.read_at, ended - started)
+        unread = sum(gap for gap in gaps if gap > timing.read_gap_max_s)
+        not_before = ended + timing.renew_s - timing.duration_s if unread else -inf
 
         def sighted(key: K, mark: Mark) -> Sighting:
             before = self.sightings.get(key)
@@ -57,6 +58,7 @@ class Watch(Generic[K]):
         """What has not moved for at least so long."""
         return frozenset(key for key, seen in self.sightings.items() if now - seen.since >= seconds)
 
-    def next_expiry(self, timing: Timing) -> float | None:
-        """When the first of them would expire if nothing moved any more (Clock seconds); None where nothing is watched."""
-        return min((seen.since + timing.duration_s for seen in self.sightings.values()), default=None)
+    def next_expiry(self, now: float, timing: Timing) -> float:
+        """When the next of them would expire if nothing moved any more (Clock seconds); infinity where none would."""
+        expiries = (seen.since + timing.duration_s for seen in self.sightings.values())
+        return min((at for at in expiries if at > now), default=inf)

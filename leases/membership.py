@@ -6,6 +6,7 @@ does not. The document also tells people what the host is doing; nothing is deci
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -136,6 +137,7 @@ class Membership:
         self._clock = clock
         self._timing = timing
         self._watch: Watch[str] = Watch()
+        self._lock = asyncio.Lock()
 
     @property
     def me(self) -> HostRecord:
@@ -147,22 +149,29 @@ class Membership:
         The first announcement replaces what an earlier incarnation left. Raises DuplicateHost where another process took the
         name over meanwhile, StoreUnavailable, StoreAmbiguous.
         """
-        tick = self._me.tick + 1
-        wanted = replace(self._me, tick=tick, draining=draining or self._me.draining, activity=activity)
-        try:
-            self._etag = await self._written(wanted)
-        except (StoreConflict, StoreMissing):
-            await self._reread(wanted)
-        except StoreAmbiguous:
-            self._me = wanted  # the next announcement conflicts if this one arrived, and reads again
-            raise
-        else:
-            self._me = wanted
+        async with self._lock:
+            wanted = replace(
+                self._me, tick=self._me.tick + 1, draining=draining or self._me.draining, activity=activity
+            )
+            try:
+                self._etag = await self._written(wanted)
+            except (StoreConflict, StoreMissing):
+                await self._reread(wanted)
+            except StoreAmbiguous:
+                self._me = wanted  # the next announcement conflicts if this one arrived, and reads again
+                raise
+            else:
+                self._me = wanted
 
     async def leave(self) -> None:
-        """Remove the document, so that nobody waits for this host to expire."""
-        if self._etag is not None:
-            await self._store.delete(host_id(self._me.name), self._etag)
+        """Remove the document, so that nobody waits for this host to expire. Raises StoreError where it is not ours to remove."""
+        async with self._lock:
+            if self._etag is None:
+                return
+            try:
+                await self._store.delete(host_id(self._me.name), self._etag)
+            except StoreConflict:
+                await self._delete_reread()
 
     async def scan(self) -> Roll:
         """Raises StoreUnavailable."""
@@ -188,8 +197,10 @@ class Membership:
         for stored in roll.dead:
             await self._store.delete(stored.id, stored.etag)
 
-    def next_expiry(self) -> float | None:
-        return self._watch.next_expiry(self._timing)
+    @property
+    def watch(self) -> Watch[str]:
+        """What the scans have seen of the hosts' ticks."""
+        return self._watch
 
     async def _written(self, wanted: HostRecord) -> str:
         body = encode_host(wanted)
@@ -218,6 +229,13 @@ class Membership:
             wanted = replace(wanted, contested_by=found.contested_by)
         self._etag = await self._store.replace(document, encode_host(wanted), stored.etag)
         self._me = wanted
+
+    async def _delete_reread(self) -> None:
+        """An announcement whose answer was lost has moved the document on; a namesake's stays."""
+        stored = await self._store.read(host_id(self._me.name))
+        found = _decoded(stored)
+        if found is not None and found.incarnation == self._me.incarnation:
+            await self._store.delete(stored.id, stored.etag)
 
     async def _give_way(self, stored: Stored) -> None:
         """Leave a note in the namesake's document, so that it reports the clash too."""

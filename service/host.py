@@ -16,24 +16,27 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from structlog.typing import FilteringBoundLogger as Log
 
 from leases.balance import Key, plan
 from leases.bootstrap import Bootstrap, Partition
 from leases.clock import Clock
-from leases.errors import DuplicateHost, InvalidDocument, StoreConflict, StoreError
+from leases.errors import DuplicateHost, StoreConflict, StoreError
 from leases.expiry import Watch
 from leases.keeper import Keeper, Scan
 from leases.membership import Membership, Roll, mismatched
 from leases.timing import Timing
-from pipeline.errors import FeedError
+from pipeline.errors import FeedUnavailable
 from service.pipeline import Pipeline
+from service.stopping import unless_stopping
 from service.tally import Tally
 from service.worker import Outcome, Worker
 
+T = TypeVar("T")
 HOLD_OFF_MAX_S = 60.0
 """A partition that failed is left alone for 1 s, then 2, 4, ... up to this, and then tried again: it may have been mended."""
 OUTCOMES_KEPT = 50
@@ -85,7 +88,7 @@ class Host:
         self._activity = activity
         self._bootstraps = {p.name: Bootstrap(keeper, p.name, p.identity) for p in pipelines}
         self._watch: Watch[Key] = Watch()
-        self._asked: dict[Key, float] = {}
+        self._requests: Watch[Key] = Watch()
         self._reported: set[str] = set()
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
@@ -98,23 +101,26 @@ class Host:
     def stop(self) -> None:
         """Ask for a graceful stop: finish or drop what is in hand, checkpoint, release, leave. `run` returns then."""
         self._stopping.set()
+        self._wake.set()
 
     async def run(self) -> None:
         """Raises GroupMismatch or InvalidDocument at the start, DuplicateHost at any time; other failures are contained."""
-        await self._start()
-        try:
-            async with asyncio.TaskGroup() as group:
-                heartbeat = group.create_task(self._heartbeat(), name="heartbeat")
-                balance = group.create_task(self._balance(group), name="balance")
-                await self._stopping.wait()
-                balance.cancel()
-                await self._drain()
-                heartbeat.cancel()
-        except* DuplicateHost as errors:
-            raise errors.exceptions[0] from None
+        if await unless_stopping(self._stopping, self._start()):
+            try:
+                await self._live()
+            except* DuplicateHost as errors:
+                raise errors.exceptions[0] from None
         await self._leave()
 
     # Living
+
+    async def _live(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            heartbeat = group.create_task(self._heartbeat(), name="heartbeat")
+            balance = group.create_task(self._balance(group), name="balance")
+            await self._stopping.wait()
+            await self._drain(balance)
+            heartbeat.cancel()
 
     async def _start(self) -> None:
         await self._persist("announcing this host", lambda: self._membership.announce({}))
@@ -140,7 +146,7 @@ class Host:
                 self._report(f"another process (incarnation {namesake}) ran under this host's name and gave way")
 
     async def _balance(self, group: asyncio.TaskGroup) -> None:
-        while True:
+        while not self.is_draining:
             self._wake.clear()
             try:
                 pause = await self._round(group)
@@ -162,8 +168,7 @@ class Host:
         self._watch = self._watch.scanned(scan.marks, scan.started, scan.ended, self._timing)
         self.expired = self._watch.expired(scan.started, self._timing)
         self._notice(scan, roll)
-        for name in self.pipelines:
-            await self._reconcile(name, scan)
+        created = [await self._reconcile(name, scan) for name in self.pipelines]
         wanted = plan(
             scan.leases,
             roll.peers,
@@ -172,19 +177,24 @@ class Host:
             self.expired,
             self._overdue(scan),
             self._rng,
+            last=[key for key in self.failures if self._is_held_off(key)],
         )
         for key in wanted.take:
             await self._take(key, scan, group)
         for key in wanted.ask:
             await self._ask(key, scan)
         await self._clear_away(roll)
-        self.ready.set()
-        return self._pause()
+        if any(created):
+            self._wake.set()  # they are there to be taken
+        else:
+            self.ready.set()
+        return self._pause(is_asking=bool(wanted.ask or self._requests.sightings))
 
     def _notice(self, scan: Scan, roll: Roll) -> None:
         for key, worker in self.workers.items():
             if key in scan.seen:
                 worker.owned.notice(scan.seen[key])
+        self.failures = {key: failure for key, failure in self.failures.items() if self._is_ours_to_try(key, scan)}
         for error in (*scan.invalid, *roll.invalid):
             self._report(str(error))
         for host in mismatched([roll.hosts[name] for name in roll.live], self._timing.duration_s):
@@ -193,38 +203,55 @@ class Host:
                 f" {self._timing.duration_s:g}: use one value in the whole group"
             )
 
-    async def _reconcile(self, name: str, scan: Scan) -> None:
-        """Leases for new partitions and for the children of ended ones."""
+    async def _reconcile(self, name: str, scan: Scan) -> bool:
+        """Create leases for new partitions and for the children of ended ones; whether there were any.
+
+        A fault of one pipeline's feed or documents leaves the others alone.
+        """
         pipeline = self.pipelines[name]
         try:
-            partitions = [Partition(found.name, found.parents) for found in await pipeline.feed.partitions()]
+            found = await self._answered(pipeline.feed.partitions(), f"the feed of pipeline '{name}'")
             audit = await self._bootstraps[name].reconciled(
-                partitions, scan, lambda partition: pipeline.feed.start_of(partition, pipeline.start)
+                [Partition(partition.name, partition.parents) for partition in found],
+                scan,
+                lambda partition: self._answered(
+                    pipeline.feed.start_of(partition, pipeline.start), f"partition '{partition}' of pipeline '{name}'"
+                ),
             )
-        except (FeedError, InvalidDocument) as error:
-            self._log.warning("listing partitions failed, will try again", pipeline=name, error=str(error))
-            return
+        except Exception as error:
+            self._log.warning("listing partitions failed, will try again", pipeline=name, error=_told(error))
+            return False
         if audit.created:
             self._log.info("leases created", pipeline=name, partitions=list(audit.created))
-            self._wake.set()
         for partition in audit.orphaned:
             self._report(
                 f"pipeline '{name}' has a lease for partition '{partition}', which its feed does not have (any more)"
             )
+        return bool(audit.created)
+
+    async def _answered(self, call: Awaitable[T], what: str) -> T:
+        """A feed that does not answer must not keep this host from its leases. Raises FeedUnavailable."""
+        try:
+            async with asyncio.timeout(self._timing.call_timeout_s):
+                return await call
+        except TimeoutError:
+            raise FeedUnavailable(f"{what} did not answer within {self._timing.call_timeout_s:g} s") from None
 
     async def _take(self, key: Key, scan: Scan, group: asyncio.TaskGroup) -> None:
-        failure = self.failures.get(key)
-        if key in self.workers or (failure is not None and self._clock.monotonic() < failure.until):
+        if self.is_draining or key in self.workers or self._is_held_off(key):
             return
         pipeline = self.pipelines[key[0]]
         try:
             owned = await self._keeper.take(scan.seen[key], pipeline.sink.claimed)
-        except (StoreError, InvalidDocument) as error:
+        except StoreError as error:
             self._log.warning("taking a lease failed", pipeline=key[0], partition=key[1], error=str(error))
+            return
+        except Exception as error:  # its document cannot be written, or its sink state not be claimed
+            self._log.error("lease cannot be taken", pipeline=key[0], partition=key[1], error=_told(error))
+            self._hold_off(key, error)
             return
         if owned is None:
             return
-        self._asked.pop(key, None)
         worker = Worker(
             owned, pipeline, clock=self._clock, timing=self._timing, rng=self._rng, log=self._log, tally=self.tally
         )
@@ -233,8 +260,12 @@ class Host:
         task = group.create_task(self._work(key, worker), name=f"worker {key[0]}/{key[1]}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        if self._stopping.is_set():  # while it was being taken
+            worker.stop()
 
     async def _ask(self, key: Key, scan: Scan) -> None:
+        if self.is_draining:
+            return
         try:
             await self._keeper.ask(scan.seen[key])
         except StoreConflict:
@@ -242,15 +273,18 @@ class Host:
         except StoreError as error:
             self._log.warning("asking for a lease failed", pipeline=key[0], partition=key[1], error=str(error))
             return
-        self._asked[key] = self._clock.monotonic()
         self._log.info("handoff requested", pipeline=key[0], partition=key[1], owner=scan.seen[key].lease.owner)
 
-    def _overdue(self, scan: Scan) -> set[Key]:
-        """What we asked for a lease duration ago and were not given: the owner renews but does not answer."""
-        now = self._clock.monotonic()
-        ours = {lease.key for lease in scan.leases if lease.handoff_to == self._keeper.host}
-        self._asked = {key: self._asked.get(key, now) for key in ours}
-        return {key for key, since in self._asked.items() if now - since >= self._timing.duration_s}
+    def _overdue(self, scan: Scan) -> frozenset[Key]:
+        """What we asked for a lease duration ago and were not given: the owner renews but does not answer.
+
+        Time in which the container could not be read does not count: the owner could not answer then.
+        """
+        asked = {
+            lease.key: (lease.owner, lease.epoch) for lease in scan.leases if lease.handoff_to == self._keeper.host
+        }
+        self._requests = self._requests.scanned(asked, scan.started, scan.ended, self._timing)
+        return self._requests.expired(scan.started, self._timing)
 
     async def _clear_away(self, roll: Roll) -> None:
         try:
@@ -258,48 +292,60 @@ class Host:
         except StoreError as error:
             self._log.debug("clearing away dead hosts failed", error=str(error))
 
-    def _pause(self) -> float:
+    def _pause(self, *, is_asking: bool) -> float:
         """Until the next round: sooner where a lease may expire, is being handed over, or may be tried again."""
         now = self._clock.monotonic()
-        expiries = [self._watch.next_expiry(self._timing), self._membership.next_expiry()]
-        due = [when - now for when in expiries if when is not None and when > now]
-        due += [failure.until - now for failure in self.failures.values() if failure.until > now]
-        due += [self._timing.handoff_poll_s] if self._asked else []
-        earliest = min([self._timing.balance_s * (1 - 0.1 * self._rng.random()), *due])
+        due = [failure.until for failure in self.failures.values()]
+        due += [watch.next_expiry(now, self._timing) for watch in (self._watch, self._membership.watch)]
+        earliest = min([self._timing.balance_s * (1 - 0.1 * self._rng.random()), *(at - now for at in due if at > now)])
+        if is_asking:
+            earliest = min(earliest, self._timing.handoff_poll_s)
         return max(earliest, min(self._timing.handoff_poll_s, self._timing.balance_s) / 4)
 
     # Workers
 
     async def _work(self, key: Key, worker: Worker) -> None:
-        outcome = None
+        outcome = Outcome("shutdown")
         try:
             outcome = await worker.run()
         finally:
             del self.workers[key]
-            if outcome is not None:
-                self._ended(key, worker, outcome)
+            self._ended(key, worker, outcome)
 
     def _ended(self, key: Key, worker: Worker, outcome: Outcome) -> None:
         self.outcomes.append((key, outcome))
         self.tally.lease_let_go(key[0], outcome.reason)
-        if outcome.reason == "failed" and outcome.error is not None:
-            before = self.failures.get(key)
-            count = 1 if before is None or worker.progress.batches else before.count + 1
-            until = self._clock.monotonic() + min(2.0 ** (count - 1), HOLD_OFF_MAX_S)
-            self.failures[key] = Failure(outcome.error, until, count)
-        else:
+        if outcome.reason != "failed" or worker.progress.batches:
             self.failures.pop(key, None)
+        if outcome.reason == "failed" and outcome.error is not None:
+            self._hold_off(key, outcome.error)
         if outcome.reason != "shutdown":
             self._wake.set()
 
+    def _hold_off(self, key: Key, error: Exception) -> None:
+        count = self.failures[key].count + 1 if key in self.failures else 1
+        until = self._clock.monotonic() + min(2.0 ** min(count - 1, 16), HOLD_OFF_MAX_S)
+        self.failures[key] = Failure(error, until, count)
+
+    def _is_held_off(self, key: Key) -> bool:
+        return key in self.failures and self._clock.monotonic() < self.failures[key].until
+
+    def _is_ours_to_try(self, key: Key, scan: Scan) -> bool:
+        """Whether a partition that failed here is still nobody else's."""
+        return key in scan.seen and scan.seen[key].lease.owner in (None, self.name) and not scan.seen[key].lease.closed
+
     # Leaving
 
-    async def _drain(self) -> None:
-        """Say so first, so that a released lease moves once; then let every worker finish within the stop timeout."""
+    async def _drain(self, balance: asyncio.Task[None]) -> None:
+        """Say so first, so that a released lease moves once; then let every worker finish within the stop timeout.
+
+        The round under way is not cancelled: it may be taking a lease, which nobody would know to be ours.
+        """
         self._log.info("host draining", leases=len(self.workers))
         await self._attempt("announcing the drain", self._membership.announce(self._activity(self), draining=True))
         for worker in self.workers.values():
             worker.stop()
+        await asyncio.wait({balance})
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=self._stop_timeout_s)
             for task in late:
@@ -322,3 +368,7 @@ class Host:
         if text not in self._reported:
             self._reported.add(text)
             self._log.warning("needs attention", what=text)
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

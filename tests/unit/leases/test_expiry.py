@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +33,7 @@ def test_what_stands_still_for_the_duration_has_expired() -> None:
 def test_every_move_starts_the_time_again() -> None:
     watch = watched((0, {"x": ("a", 1)}), (13, {"x": ("a", 2)}))
     assert watch.expired(72, TIMING) == frozenset()
-    assert watch.next_expiry(TIMING) == 73
+    assert watch.next_expiry(13, TIMING) == 73
 
 
 def test_a_mark_seen_for_the_first_time_counts_from_now_however_old_it_is() -> None:
@@ -41,7 +43,7 @@ def test_a_mark_seen_for_the_first_time_counts_from_now_however_old_it_is() -> N
 def test_time_counts_from_the_end_of_the_scan_that_saw_the_move() -> None:
     watch: Watch[str] = Watch()
     watch = watch.scanned({"x": (1,)}, 0, 4, TIMING)
-    assert watch.next_expiry(TIMING) == 64
+    assert watch.next_expiry(4, TIMING) == 64
 
 
 def test_time_without_successful_reads_does_not_count() -> None:
@@ -63,8 +65,21 @@ def test_an_owner_that_moves_after_the_outage_is_not_expired() -> None:
     assert watch.expired(520, TIMING) == frozenset()
 
 
+def test_a_lease_that_expired_long_ago_does_not_hide_when_the_next_one_will() -> None:
+    watch = watched((0, {"x": (1,)}), (13, {"x": (1,), "y": (1,)}))
+    assert watch.next_expiry(60, TIMING) == 73
+
+
+def test_a_machine_that_slept_in_the_middle_of_a_scan_holds_nobody_for_dead() -> None:
+    mark = {"x": ("a", 1)}
+    watch = watched(*regular(mark, 26)).scanned(mark, 39, 3600, TIMING)
+    watch = watch.scanned(mark, 3601, 3601, TIMING)
+    assert watch.expired(3601, TIMING) == frozenset()
+    assert watch.expired(3600 + TIMING.renew_s + 13, TIMING) == {"x"}
+
+
 def test_what_is_no_longer_there_is_forgotten() -> None:
-    assert watched((0, {"x": (1,)}), (13, {})).next_expiry(TIMING) is None
+    assert watched((0, {"x": (1,)}), (13, {})).next_expiry(13, TIMING) == inf
 
 
 @given(
