@@ -8,7 +8,7 @@ was completed; partitions that appear after it start at their beginning, since n
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -57,7 +57,6 @@ class Audit:
 
     created: tuple[str, ...] = ()
     orphaned: tuple[str, ...] = ()
-    transform_changed: bool = False
 
 
 def info_id(pipeline: str) -> str:
@@ -119,6 +118,8 @@ class Bootstrap:
 
     async def reconciled(self, partitions: Sequence[Partition], scan: Scan, start_of: StartOf) -> Audit:
         """Create what is missing. Idempotent; cheap where nothing is. Raises as `opened` does, and what `start_of` raises."""
+        if not self._is_complete:
+            await self.opened()  # another host may have completed the first round since; what came later begins earlier
         leases = {lease.partition: lease for lease in scan.leases if lease.pipeline == self._pipeline}
         created = []
         for lease in [*children_due(partitions, leases), *births(self._pipeline, partitions, leases)]:
@@ -159,7 +160,7 @@ def children_due(partitions: Sequence[Partition], leases: Mapping[str, Lease]) -
     for parent in sorted(leases.values(), key=lambda lease: lease.partition):
         for child in parent.children:
             family = parents.get(child.partition) or (parent.partition,)
-            if child.partition not in leases and all(leases[name].closed for name in family if name in leases):
+            if child.partition not in leases and not any(_is_at_work(name, parents, leases) for name in family):
                 due.setdefault(
                     child.partition,
                     Lease(
@@ -173,9 +174,18 @@ def children_due(partitions: Sequence[Partition], leases: Mapping[str, Lease]) -
 
 
 def births(pipeline: str, partitions: Sequence[Partition], leases: Mapping[str, Lease]) -> list[Lease]:
-    """The leases of partitions that have none, unless a parent is still at work and will name its children itself."""
+    """The leases of partitions that have none, unless a parent has yet to be read and will name its children itself."""
+    listed = {partition.name for partition in partitions}
+    named = {child.partition for lease in leases.values() for child in lease.children}
     return [
         Lease(pipeline=pipeline, partition=partition.name)
         for partition in partitions
-        if partition.name not in leases and not any(parent in leases for parent in partition.parents)
+        if partition.name not in leases
+        and partition.name not in named
+        and not any(_is_at_work(parent, listed, leases) for parent in partition.parents)
     ]
+
+
+def _is_at_work(name: str, listed: Container[str], leases: Mapping[str, Lease]) -> bool:
+    """Whether a parent still has events to deliver: its lease is open, or it has none yet and will get one."""
+    return not leases[name].closed if name in leases else name in listed

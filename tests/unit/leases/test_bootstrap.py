@@ -1,0 +1,471 @@
+"""Leases for every partition: whoever begins, wherever it crashes, and through splits and merges."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from simulation.loop import VirtualClock, run_virtual
+
+from leases.bootstrap import (
+    Bootstrap,
+    Identity,
+    Info,
+    Partition,
+    births,
+    children_due,
+    decode_info,
+    encode_info,
+    info_id,
+)
+from leases.document import encode_lease, lease_id
+from leases.errors import GroupMismatch, InvalidDocument, StoreAmbiguous, StoreConflict, StoreError, StoreUnavailable
+from leases.keeper import Keeper
+from leases.lease import Child, Lease
+from leases.store import Stored
+from leases.stores.memory import MemoryStore
+from leases.timing import Timing
+
+T = TypeVar("T")
+IDENTITY = Identity("feed", "sink", "t1")
+
+
+class Crash(Exception):
+    """The process ended here."""
+
+
+class Store(MemoryStore):
+    """crash_at: the number of the call that never returns, `carried_out` or not. calls: how many there were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+        self.crash_at: int | None = None
+        self.carried_out = False
+        self.error: Exception = Crash()
+
+    async def list(self, prefix: str) -> list[Stored]:
+        return await self._step("list", lambda: MemoryStore.list(self, prefix))
+
+    async def read(self, id: str) -> Stored:
+        return await self._step("read", lambda: MemoryStore.read(self, id))
+
+    async def create(self, id: str, body: str) -> str:
+        return await self._step("create", lambda: MemoryStore.create(self, id, body))
+
+    async def replace(self, id: str, body: str, etag: str) -> str:
+        return await self._step("replace", lambda: MemoryStore.replace(self, id, body, etag))
+
+    async def _step(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+        number = len(self.calls)
+        self.calls.append(name)
+        if number == self.crash_at:
+            if self.carried_out:
+                with suppress(StoreError):
+                    await call()
+            raise self.error
+        return await call()
+
+
+class Host:
+    """What a host does about its pipeline `p`, over a feed whose partitions begin at `{name}-{start}`."""
+
+    def __init__(self, store: MemoryStore, name: str = "a", identity: Identity = IDENTITY) -> None:
+        self.keeper = Keeper(store, host=name, incarnation=f"{name}-1", clock=VirtualClock(), timing=Timing())
+        self.bootstrap = Bootstrap(self.keeper, "p", identity)
+        self.asked: list[str] = []
+
+    async def round(self, partitions: Sequence[Partition], start: str = "latest") -> tuple[str, ...]:
+        async def start_of(partition: str) -> str | None:
+            self.asked.append(partition)
+            await asyncio.sleep(0)
+            return f"{partition}-{start}"
+
+        audit = await self.bootstrap.reconciled(partitions, await self.keeper.scan(["p"]), start_of)
+        self.orphaned = audit.orphaned
+        return audit.created
+
+    async def run(self, partitions: Sequence[Partition], start: str = "latest") -> None:
+        await self.bootstrap.opened()
+        while await self.round(partitions, start):
+            pass
+
+    async def leases(self) -> dict[str, Lease]:
+        return {lease.partition: lease for lease in (await self.keeper.scan(["p"])).leases}
+
+    async def put(self, lease: Lease) -> None:
+        """Whatever stands there."""
+        self.keeper.store._put(lease_id("p", lease.partition), encode_lease(lease))  # type: ignore[attr-defined]
+
+
+def named(*names: str) -> list[Partition]:
+    return [Partition(name) for name in names]
+
+
+async def info(store: MemoryStore) -> Info:
+    stored = await store.read(info_id("p"))
+    return decode_info(stored.id, stored.body)
+
+
+def open_lease(partition: str) -> Lease:
+    return Lease(pipeline="p", partition=partition)
+
+
+def closed(partition: str, *children: str) -> Lease:
+    return replace(
+        open_lease(partition), closed=True, children=tuple(Child(child, f"{child}-from-parent") for child in children)
+    )
+
+
+# The first round
+
+
+def test_every_partition_gets_a_lease_that_begins_where_the_configuration_says() -> None:
+    async def main() -> None:
+        host = Host(Store())
+        await host.run(named("0", "1", "2"))
+        leases = await host.leases()
+        assert {name: lease.continuation for name, lease in leases.items()} == {n: f"{n}-latest" for n in "012"}
+        assert {(lease.owner, lease.epoch) for lease in leases.values()} == {(None, 0)}
+        assert await info(host.keeper.store) == Info(identity=IDENTITY, complete=True)
+
+    run_virtual(main())
+
+
+def test_once_everything_is_there_a_round_costs_nothing() -> None:
+    async def main() -> None:
+        store = Store()
+        host = Host(store)
+        await host.run(named("0", "1"))
+        store.calls.clear()
+        assert await host.round(named("0", "1")) == ()
+        assert store.calls == ["list"]  # the scan itself
+
+    run_virtual(main())
+
+
+def test_two_hosts_at_once_make_every_lease_once() -> None:
+    async def main() -> None:
+        store = Store()
+        a, b = Host(store, "a"), Host(store, "b")
+
+        async def begun(host: Host) -> None:
+            while True:
+                try:
+                    return await host.run(named("0", "1", "2", "3"))
+                except StoreConflict:
+                    continue
+
+        await asyncio.gather(begun(a), begun(b))
+        assert sorted(await a.leases()) == ["0", "1", "2", "3"]
+        assert (await info(store)).complete
+        assert sum(name.startswith("p/leases/") for name in store._documents) == 4
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("carried_out", [False, True])
+@pytest.mark.parametrize("survivor", ["a", "b"])
+def test_a_crash_at_any_step_is_mended_by_whoever_comes_next(survivor: str, carried_out: bool) -> None:
+    async def main() -> None:
+        clean = Store()
+        await Host(clean).run(named("0", "1", "2"))
+        for step in range(len(clean.calls)):
+            store = Store()
+            store.crash_at, store.carried_out = step, carried_out
+            with pytest.raises(Crash):
+                await Host(store).run(named("0", "1", "2"))
+            heir = Host(store, survivor)
+            await heir.run(named("0", "1", "2"))
+            assert {n: lease.continuation for n, lease in (await heir.leases()).items()} == {
+                n: f"{n}-latest" for n in "012"
+            }
+            assert (await info(store)).complete
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreAmbiguous("no answer")])
+@pytest.mark.parametrize("carried_out", [False, True])
+def test_a_call_that_fails_at_any_step_is_made_good_by_the_next_round(error: StoreError, carried_out: bool) -> None:
+    async def main() -> None:
+        clean = Store()
+        await Host(clean).run(named("0", "1", "2"))
+        for step in range(len(clean.calls)):
+            store = Store()
+            store.crash_at, store.carried_out, store.error = step, carried_out, error
+            host = Host(store)
+            for _ in range(4):
+                try:
+                    await host.run(named("0", "1", "2"))
+                    break
+                except StoreError:
+                    continue
+            assert sorted(await host.leases()) == ["0", "1", "2"]
+            assert (await info(store)).complete
+
+    run_virtual(main())
+
+
+# Later rounds
+
+
+def test_a_partition_that_appears_later_begins_at_its_beginning() -> None:
+    async def main() -> None:
+        host = Host(Store())
+        await host.run(named("0"))
+        assert await host.round(named("0", "1")) == ("1",)
+        assert (await host.leases())["1"].continuation is None
+        assert host.asked == ["0"]
+
+    run_virtual(main())
+
+
+def test_a_host_that_started_before_the_first_round_was_over_does_not_skip_what_appears_after_it() -> None:
+    async def main() -> None:
+        store = Store()
+        slow, quick = Host(store, "slow"), Host(store, "quick")
+        await slow.bootstrap.opened()
+        await quick.run(named("0"))
+        await slow.round(named("0", "1"))
+        assert (await slow.leases())["1"].continuation is None
+        assert slow.asked == []
+
+    run_virtual(main())
+
+
+def test_a_first_round_that_was_cut_short_goes_on_where_the_configuration_says() -> None:
+    async def main() -> None:
+        store = Store()
+        first = Host(store)
+        store.crash_at = 4  # read info, create it, list, read it, and then the first lease
+        with pytest.raises(Crash):
+            await first.run(named("0", "1"))
+        heir = Host(store, "b")
+        await heir.run(named("0", "1"))
+        assert {lease.continuation for lease in (await heir.leases()).values()} == {"0-latest", "1-latest"}
+
+    run_virtual(main())
+
+
+def test_a_deleted_lease_is_made_again_from_the_beginning() -> None:
+    """Nothing of the partition may be skipped; a sink that holds its position knows better anyway."""
+
+    async def main() -> None:
+        host = Host(Store())
+        await host.run(named("0", "1"))
+        del host.keeper.store._documents[lease_id("p", "0")]  # type: ignore[attr-defined]
+        assert await host.round(named("0", "1")) == ("0",)
+        assert (await host.leases())["0"].continuation is None
+
+    run_virtual(main())
+
+
+def test_a_lease_that_cannot_be_read_is_left_to_people_and_keeps_nobody_from_the_others() -> None:
+    async def main() -> None:
+        store = Store()
+        host = Host(store)
+        await host.run(named("0"))
+        store._put(lease_id("p", "0"), "{")
+        assert await host.round(named("0", "1")) == ("1",)
+        assert (await store.read(lease_id("p", "0"))).body == "{"
+
+    run_virtual(main())
+
+
+def test_leases_of_partitions_that_the_feed_does_not_have_are_told_unless_they_are_closed() -> None:
+    async def main() -> None:
+        host = Host(Store())
+        await host.run(named("0", "1", "2"))
+        await host.put(closed("2"))
+        await host.round(named("1"))
+        assert host.orphaned == ("0",)
+
+    run_virtual(main())
+
+
+def test_a_failing_feed_leaves_the_first_round_open() -> None:
+    async def main() -> None:
+        host = Host(Store())
+        await host.bootstrap.opened()
+
+        async def away(partition: str) -> str | None:
+            raise ConnectionError(partition)
+
+        with pytest.raises(ConnectionError):
+            await host.bootstrap.reconciled(named("0"), await host.keeper.scan(["p"]), away)
+        assert not (await info(host.keeper.store)).complete
+        await host.run(named("0"))
+        assert (await host.leases())["0"].continuation == "0-latest"
+
+    run_virtual(main())
+
+
+# Whose leases they are
+
+
+@pytest.mark.parametrize("identity", [Identity("other feed", "sink"), Identity("feed", "other sink")])
+def test_another_feed_or_sink_on_the_same_leases_is_refused(identity: Identity) -> None:
+    async def main() -> None:
+        store = Store()
+        await Host(store).run(named("0"))
+        with pytest.raises(GroupMismatch, match=r"'p' belong to (feed|sink)"):
+            await Host(store, "b", identity).bootstrap.opened()
+        assert (await info(store)).identity == IDENTITY
+
+    run_virtual(main())
+
+
+def test_another_transform_is_recorded_and_told_once() -> None:
+    async def main() -> None:
+        store = Store()
+        await Host(store).run(named("0"))
+        newer = Host(store, "b", replace(IDENTITY, transform="t2"))
+        assert await newer.bootstrap.opened()
+        assert not await newer.bootstrap.opened()
+        assert await info(store) == Info(identity=replace(IDENTITY, transform="t2"), complete=True)
+
+    run_virtual(main())
+
+
+def test_an_info_document_that_vanishes_in_the_first_round_is_made_again() -> None:
+    async def main() -> None:
+        store = Store()
+        host = Host(store)
+        await host.bootstrap.opened()
+        del store._documents[info_id("p")]
+        await host.round(named("0"))
+        assert (await info(store)).complete
+
+    run_virtual(main())
+
+
+def test_an_info_document_keeps_what_a_newer_version_wrote_and_is_refused_where_it_is_none() -> None:
+    newer = Info(identity=IDENTITY, complete=True, unknown={"later": [1]})
+    assert decode_info("p/info", encode_info(newer)) == newer
+    for body in ("", "{}", encode_info(newer).replace('"version":1', '"version":9')):
+        with pytest.raises(InvalidDocument, match="p/info"):
+            decode_info("p/info", body)
+
+
+# Splits and merges
+
+
+def test_the_children_of_a_split_begin_where_their_closed_parent_says() -> None:
+    async def main() -> None:
+        host = Host(Store())
+        await host.run(named("0"))
+        partitions = [*named("0"), Partition("1", ("0",)), Partition("2", ("0",))]
+        assert await host.round(partitions) == ()  # the parent is still at work
+        await host.put(closed("0", "1", "2"))
+        assert sorted(await host.round(partitions)) == ["1", "2"]
+        leases = await host.leases()
+        assert {name: (leases[name].continuation, leases[name].parents) for name in "12"} == {
+            name: (f"{name}-from-parent", ("0",)) for name in "12"
+        }
+        assert await host.round(partitions) == ()
+
+    run_virtual(main())
+
+
+def test_children_that_the_feed_does_not_list_yet_are_made_all_the_same() -> None:
+    assert [lease.partition for lease in children_due(named("0"), {"0": closed("0", "1")})] == ["1"]
+
+
+def test_a_merged_child_waits_until_all_its_parents_are_closed() -> None:
+    partitions = [*named("0", "1"), Partition("2", ("0", "1"))]
+    leases = {"0": closed("0", "2"), "1": open_lease("1")}
+    assert children_due(partitions, leases) == births("p", partitions, leases) == []
+    [child] = children_due(partitions, {**leases, "1": closed("1", "2")})
+    assert (child.partition, child.parents) == ("2", ("0", "1"))
+
+
+def test_a_merged_child_waits_for_a_parent_that_has_no_lease_yet() -> None:
+    """0 was split into 1 and 2, and 2 merged with 3, before anybody read the end of 0."""
+    partitions = [*named("0", "3"), Partition("1", ("0",)), Partition("2", ("0",)), Partition("4", ("2", "3"))]
+    leases = {"0": open_lease("0"), "3": closed("3", "4")}
+    assert children_due(partitions, leases) == births("p", partitions, leases) == []
+
+
+def test_in_the_first_round_children_wait_for_parents_that_the_feed_still_has() -> None:
+    async def main() -> None:
+        host = Host(Store())
+        partitions = [*named("0"), Partition("1", ("0",)), Partition("2", ("1",))]
+        await host.run(partitions, "earliest")
+        assert sorted(await host.leases()) == ["0"]
+        await host.put(closed("0", "1"))
+        assert await host.round(partitions) == ("1",)
+        await host.put(closed("1", "2"))
+        assert await host.round(partitions) == ("2",)
+
+    run_virtual(main())
+
+
+def test_a_child_whose_parents_the_feed_has_forgotten_begins_like_any_other() -> None:
+    async def main() -> None:
+        host = Host(Store())
+        await host.run([Partition("5", ("0", "1"))])
+        assert (await host.leases())["5"].continuation == "5-latest"
+
+    run_virtual(main())
+
+
+def test_a_child_that_its_closed_parents_do_not_name_is_not_forgotten() -> None:
+    async def main() -> None:
+        host = Host(Store())
+        await host.run(named("0"))
+        await host.put(closed("0", "1"))
+        await host.round([*named("0"), Partition("1", ("0",)), Partition("2", ("0",))])
+        assert (await host.leases())["2"].continuation is None
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("carried_out", [False, True])
+def test_a_crash_between_the_children_is_mended_by_whoever_comes_next(carried_out: bool) -> None:
+    async def main() -> None:
+        partitions = [*named("0"), Partition("1", ("0",)), Partition("2", ("0",))]
+        for step in range(3):
+            store = Store()
+            host = Host(store)
+            await host.run(named("0"))
+            await host.put(closed("0", "1", "2"))
+            store.crash_at, store.carried_out = len(store.calls) + step, carried_out
+            with pytest.raises(Crash):
+                await host.round(partitions)
+            heir = Host(store, "b")
+            await heir.run(partitions)
+            leases = await heir.leases()
+            assert {leases[name].continuation for name in "12"} == {"1-from-parent", "2-from-parent"}
+
+    run_virtual(main())
+
+
+@given(st.data())
+def test_in_any_family_every_partition_is_born_once_and_none_before_its_parents_ended(data: st.DataObject) -> None:
+    """Partitions 0..n, each with parents among the earlier ones, all listed from the start; any open one may end next."""
+    size = data.draw(st.integers(1, 8))
+    parents = [
+        tuple(map(str, sorted(data.draw(st.sets(st.integers(0, n - 1), max_size=2))))) if n else () for n in range(size)
+    ]
+    partitions = [Partition(str(n), parents[n]) for n in range(size)]
+    leases: dict[str, Lease] = {}
+    while True:
+        born = [*children_due(partitions, leases), *births("p", partitions, leases)]
+        assert len({lease.partition for lease in born}) == len(born)
+        for lease in born:
+            assert all(leases[name].closed for name in parents[int(lease.partition)])
+            leases[lease.partition] = lease
+        open_ones = sorted(name for name, lease in leases.items() if not lease.closed)
+        if not open_ones:
+            break
+        ending = data.draw(st.sampled_from(open_ones))
+        children = [str(n) for n in range(size) if ending in parents[n]]
+        leases[ending] = replace(closed(ending, *children), parents=leases[ending].parents)
+    assert sorted(leases) == sorted(map(str, range(size)))
