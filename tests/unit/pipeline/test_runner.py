@@ -232,7 +232,7 @@ def test_pages_are_read_ahead_while_a_batch_is_transformed() -> None:
 
 def test_what_is_read_ahead_is_bounded_in_bytes() -> None:
     async def main() -> None:
-        case = Case(1000)
+        case = Case(200)
         size = (await anext(case.feed.open("a", None))).bytes
         case.settings["buffer_bytes_max"] = 10 * size
         case.trust.given.clear()
@@ -242,7 +242,7 @@ def test_what_is_read_ahead_is_bounded_in_bytes() -> None:
         assert 8 * size < runner._buffer.bytes <= 10 * size
         assert len(case.transform.batches) == 3  # one waits to be sent, one behind it, one to be put there
         case.trust.given.set()
-        await case.until(lambda: case.writer.numbers == list(range(1000)))
+        await case.until(lambda: case.writer.numbers == list(range(200)))
         await case.stopped(running)
 
     run_virtual(main())
