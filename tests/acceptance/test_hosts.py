@@ -73,7 +73,9 @@ def test_a_host_that_was_paused_past_its_leases_finds_out_delivers_nothing_and_c
     bank.settle()
     paused_tenures = [step for step in bank.steps() if step.owner == "a" and step.epoch < taken[step.partition]]
     taken_over_at = {step.partition: int(step.start or -1) for step in reversed(bank.steps()) if step.owner == "b"}
-    assert all(int(step.to) <= taken_over_at[step.partition] for step in paused_tenures if step.partition in taken_over_at)
+    assert all(
+        int(step.to) <= taken_over_at[step.partition] for step in paused_tenures if step.partition in taken_over_at
+    )
 
 
 def test_a_host_that_is_told_to_stop_gives_its_leases_back_and_exits_with_0(

@@ -312,8 +312,12 @@ def test_one_bad_document_does_not_hide_the_others() -> None:
     run_virtual(main())
 
 
-@given(st.lists(st.sampled_from(["ok", "lost", "ghost", "down"]), max_size=12), st.lists(st.integers(0, 3), max_size=12))
-def test_whatever_answers_are_lost_the_last_checkpoint_that_succeeded_stands(faults: list[str], outages: list[int]) -> None:
+@given(
+    st.lists(st.sampled_from(["ok", "lost", "ghost", "down"]), max_size=12), st.lists(st.integers(0, 3), max_size=12)
+)
+def test_whatever_answers_are_lost_the_last_checkpoint_that_succeeded_stands(
+    faults: list[str], outages: list[int]
+) -> None:
     async def main() -> None:
         store = FaultyStore()
         owned = await taken(store)
