@@ -62,8 +62,14 @@ class Slice:
 
     @property
     def table(self) -> pa.Table:
-        """Heavy: not for the event loop."""
-        return self.batch.table.slice(self.range.start, len(self.range))
+        """As many chunks as pages; nothing is copied."""
+        parts, start, stop = [], self.range.start, self.range.stop
+        for page in self.batch.pages:
+            rows = page.events.num_rows
+            if start < rows and stop > 0:
+                parts.append(page.events.slice(max(start, 0), stop - max(start, 0)))
+            start, stop = start - rows, stop - rows
+        return pa.concat_tables([EVENT_SCHEMA.empty_table(), *parts])
 
 
 class Job(Protocol):
@@ -182,7 +188,7 @@ class MicroBatches:
     async def _blamed(self, batch: Batch, failure: PipelineError) -> Exception:
         """Who is to blame for a batch that fails even on its own."""
         if isinstance(failure, EventRefused):
-            return await _poison(batch, range(failure.index, failure.index + 1), str(failure))
+            return _poison(batch, range(failure.index, failure.index + 1), str(failure))
         if not isinstance(failure, JobFailed):
             return failure
         try:
@@ -195,7 +201,7 @@ class MicroBatches:
             )
         if found is EVERY_INPUT:
             return TransformError(f"the transform fails whatever the events are: {reason}")
-        return await _poison(batch, found, reason)
+        return _poison(batch, found, reason)
 
     async def _isolated(self, batch: Batch, reason: str) -> tuple[range | None, str]:
         search = isolate(batch.events)
@@ -212,8 +218,8 @@ class MicroBatches:
                 return end.value, reason
 
 
-async def _poison(batch: Batch, found: range, reason: str) -> PoisonEvent:
-    events = await asyncio.to_thread(lambda: Slice(batch, found).table)
+def _poison(batch: Batch, found: range, reason: str) -> PoisonEvent:
+    events = Slice(batch, found).table
     return PoisonEvent(
         f"{place_of(events)}: {reason}: mend the event or the transform, and processing goes on from there",
         before=found.start,

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TypeVar, cast
 
@@ -92,6 +92,8 @@ class SparkEngine:
         self._lock = threading.Lock()
         self._running: Running | None = None
         self._users = 0
+        self.numbers = count()
+        """One for each group of jobs: cancelling a group must never end another."""
 
     def transform(
         self,
@@ -246,7 +248,6 @@ class SparkTransform:
         self._parse: StrictParse | None = None
         self._own: Own | None = None
         self._analysis = threading.Lock()
-        self._numbers = count()
         self._batches: MicroBatches | None = None
         self.checked: Checked | None = None
 
@@ -276,7 +277,7 @@ class SparkTransform:
 
     async def _cancellable(self, work: Callable[[Own], T]) -> T:
         """Work on a thread, as a group of Spark jobs that ends with its caller, Python workers and all."""
-        group = f"{self._spec.name}-{next(self._numbers)}"
+        group = f"{self._spec.name}-{next(self._engine.numbers)}"
         running = asyncio.ensure_future(self._engine.job(lambda: self._grouped(group, work)))
         try:
             return await asyncio.shield(running)
@@ -375,6 +376,10 @@ class SparkTransform:
         if output.schema[PARTITION].dataType != StringType():
             raise TransformError(f"the output's `{PARTITION}` is no STRING: keep it as it is")
         contract = own.contract(source, output)
+        if self._function is not None and not own.running.is_remote and own.has_run_jobs():
+            contract = replace(
+                contract, why_not=f"'{self._spec.function}' runs Spark jobs of its own, over all partitions"
+            )
         if contract.keeps_partition is False:
             raise TransformError(
                 f"the output's `{PARTITION}` is not the events' own: select it as it is, and group and join by it"
@@ -403,6 +408,12 @@ class Own:
             self.session.addTag(group)
         else:
             self.session.sparkContext.setJobGroup(group, f"micro-batch of {name}", interruptOnCancel=True)
+
+    def has_run_jobs(self) -> bool:
+        """Whether this thread's group has run any jobs so far. Over Connect nobody can tell."""
+        context = self.session.sparkContext
+        context._jsc.sc().listenerBus().waitUntilEmpty()  # noqa: SLF001 - the tracker hears of jobs over it
+        return bool(context.statusTracker().getJobIdsForGroup(context.getLocalProperty("spark.jobGroup.id")))
 
     def cancel(self, group: str) -> None:
         with suppress(PySparkException, Py4JError, OSError):  # it has ended, or all of Spark has
@@ -466,7 +477,7 @@ def _translated(error: BaseException, running: Running) -> Exception:
     if isinstance(error, AnalysisException):
         return TransformError(reason_of(text))
     if not isinstance(error, PySparkException | Py4JError):
-        return TransformError(f"{type(error).__name__}: {error}")
+        return TransformError(f"{type(error).__name__}: {error}".splitlines()[0])
     match blame(text):
         case "engine":
             running.is_broken = "SPARK_JOB_CANCELLED" not in text

@@ -1,0 +1,80 @@
+"""Java is looked for before Spark is, and its lack is said in one line."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import EngineUnavailable
+from pipeline.java import drained, java_version, last_words, require_java
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('openjdk version "25-ea" 2025-09-16', 25),
+        ('java version "1.8.0_392"', 8),
+        ('openjdk version "11.0.22"', 11),
+        ('Picked up JAVA_TOOL_OPTIONS: -Xmx1g\nopenjdk version "21.0.2"', 21),
+        ("nonsense", None),
+    ],
+)
+def test_the_version_is_read_from_what_java_says(text: str, version: int | None) -> None:
+    assert java_version(text) == version
+
+
+def java(directory: Path, says: str) -> None:
+    command = directory / "java"
+    command.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    command.chmod(0o755)
+
+
+def test_a_missing_java_is_one_line_with_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        EngineUnavailable, match=r"^Spark needs Java 17 .* apt-get install openjdk-17-jre-headless"
+    ) as no:
+        require_java()
+    assert "\n" not in str(no.value)
+
+
+def test_a_java_home_without_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(EngineUnavailable, match=f"JAVA_HOME is {tmp_path}, which has no bin/java"):
+        require_java()
+
+
+def test_an_old_java_is_refused_with_its_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    java(tmp_path, 'openjdk version "11.0.22" 2024-01-16')
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/bin")
+    with pytest.raises(EngineUnavailable, match=r"is Java 11: apt-get install openjdk-17"):
+        require_java()
+
+
+def test_a_newer_java_will_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    java(tmp_path, 'openjdk version "21.0.2"')
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/bin")
+    require_java()
+
+
+def test_output_is_kept_only_so_far_as_it_is_the_last() -> None:
+    said, writing = drained()
+    with open(writing, "w", encoding="utf-8") as output:
+        output.writelines(f"line {i}\n" for i in range(10_000))
+    deadline = time.monotonic() + 5
+    while (not said or said[-1] != "line 9999") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert list(said) == [f"line {i}" for i in range(9980, 10_000)]
+
+
+def test_last_words_are_the_error_among_them() -> None:
+    said = ["WARNING: Using incubator modules", "Error occurred during boot layer", "java.lang.module.FindException: x"]
+    assert last_words(said) == "Error occurred during boot layer"
+    assert last_words(["Setting Spark log level to ERROR."]) == ""

@@ -1,0 +1,301 @@
+"""Group commit, over a job that doubles numbers in this process; tests/integration has Spark do it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from pipeline.batch import Batch
+from pipeline.errors import EngineUnavailable, PoisonEvent, TransformError
+from pipeline.event import EVENT_SCHEMA, Page
+from pipeline.micro_batch import EventRefused, JobFailed, MicroBatches, MicroBatchLimits, Slice, gathered, split
+
+
+def batch_of(partition: str, keys: str, pages: int = 1) -> Batch:
+    """A batch of one event for each letter, dealt out to pages."""
+    rows = [
+        {
+            "partition": partition,
+            "sequence": sequence,
+            "offset": str(sequence),
+            "enqueued_time": datetime(2026, 1, 1, tzinfo=UTC),
+            "key": key,
+        }
+        for sequence, key in enumerate(keys)
+    ]
+    table = pa.Table.from_pylist(rows, schema=EVENT_SCHEMA)
+    size = -(-len(rows) // pages)
+    cuts = [Page(table.slice(start, size), str(start)) for start in range(0, max(len(rows), 1), size or 1)]
+    return Batch(partition, None, tuple(cuts), 0.0)
+
+
+class Jobs:
+    """Answers with `made` of all events together, once `gate` is open."""
+
+    def __init__(self, made: Callable[[pa.Table], pa.Table] = lambda events: events) -> None:
+        self.made = made
+        self.runs: list[list[str]] = []
+        self.cancelled: list[list[str]] = []
+        self.now = 0
+        self.most = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def run(self, slices: Sequence[Slice]) -> list[pa.Table]:
+        partitions = [each.partition for each in slices]
+        self.runs.append(partitions)
+        with self._counted():
+            try:
+                await self.gate.wait()
+            except asyncio.CancelledError:
+                self.cancelled.append(partitions)
+                raise
+            return split(self.made(gathered(slices)), partitions)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            yield
+        finally:
+            self.now -= 1
+
+
+async def turns(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - a turn of the loop, no time
+            await asyncio.sleep(0)
+
+
+def keys(table: pa.Table) -> str:
+    return "".join(table.column("key").to_pylist())
+
+
+async def test_batches_that_become_ready_together_share_one_job() -> None:
+    jobs = Jobs()
+    batches = MicroBatches(jobs, shares_jobs=True)
+    outputs = await asyncio.gather(*(batches.apply(batch_of(p, k)) for p, k in (("0", "ab"), ("1", "c"), ("2", "de"))))
+    assert jobs.runs == [["0", "1", "2"]]
+    assert [keys(output) for output in outputs] == ["ab", "c", "de"]
+
+
+async def test_batches_that_may_not_share_have_a_job_each() -> None:
+    jobs = Jobs()
+    batches = MicroBatches(jobs, shares_jobs=False)
+    await asyncio.gather(*(batches.apply(batch_of(str(p), "a")) for p in range(3)))
+    assert jobs.runs == [["0"], ["1"], ["2"]]
+
+
+async def test_no_more_jobs_run_at_a_time_than_allowed_and_what_waits_meanwhile_shares_the_next() -> None:
+    jobs = Jobs()
+    jobs.gate.clear()
+    batches = MicroBatches(jobs, shares_jobs=True, limits=MicroBatchLimits(jobs_max=2))
+    async with asyncio.TaskGroup() as group:
+        for partition in range(5):
+            group.create_task(batches.apply(batch_of(str(partition), "a")))
+            await turns(lambda p=partition: len(jobs.runs) == min(p + 1, 2))
+        jobs.gate.set()
+    assert jobs.runs == [["0"], ["1"], ["2", "3", "4"]]
+    assert jobs.most == 2
+
+
+async def test_two_batches_of_one_partition_never_share_a_job() -> None:
+    jobs = Jobs()
+    batches = MicroBatches(jobs, shares_jobs=True)
+    first, other, second = await asyncio.gather(
+        batches.apply(batch_of("0", "ab")), batches.apply(batch_of("1", "x")), batches.apply(batch_of("0", "cd"))
+    )
+    assert jobs.runs == [["0", "1"], ["0"]]
+    assert [keys(first), keys(other), keys(second)] == ["ab", "x", "cd"]
+
+
+async def test_a_group_is_bounded_in_bytes_and_a_batch_that_is_larger_goes_alone() -> None:
+    jobs = Jobs()
+    size = batch_of("0", "a" * 100).bytes
+    limits = MicroBatchLimits(group_bytes_max=2 * size + size // 2, jobs_max=1)
+    batches = MicroBatches(jobs, shares_jobs=True, limits=limits)
+    sizes = {"0": 100, "1": 100, "2": 100, "3": 1000, "4": 100}
+    await asyncio.gather(*(batches.apply(batch_of(p, "a" * n)) for p, n in sizes.items()))
+    assert jobs.runs == [["0", "1"], ["2", "4"], ["3"]]
+
+
+async def test_a_cancelled_batch_that_waits_is_dropped() -> None:
+    jobs = Jobs()
+    jobs.gate.clear()
+    batches = MicroBatches(jobs, shares_jobs=True, limits=MicroBatchLimits(jobs_max=1))
+    running = asyncio.create_task(batches.apply(batch_of("0", "a")))
+    await turns(lambda: len(jobs.runs) == 1)
+    dropped, kept = (asyncio.create_task(batches.apply(batch_of(p, "a"))) for p in "12")
+    await asyncio.sleep(0)
+    dropped.cancel()
+    jobs.gate.set()
+    await asyncio.gather(running, kept)
+    assert jobs.runs == [["0"], ["2"]]
+
+
+async def test_a_job_goes_on_while_anybody_wants_a_part_of_it() -> None:
+    jobs = Jobs()
+    jobs.gate.clear()
+    batches = MicroBatches(jobs, shares_jobs=True)
+    leaves, stays = (asyncio.create_task(batches.apply(batch_of(p, "a"))) for p in "01")
+    await turns(lambda: jobs.runs == [["0", "1"]])
+    leaves.cancel()
+    await asyncio.gather(leaves, return_exceptions=True)
+    jobs.gate.set()
+    assert keys(await stays) == "a"
+    assert jobs.cancelled == []
+
+
+async def test_a_job_that_nobody_wants_is_cancelled_and_makes_room() -> None:
+    jobs = Jobs()
+    jobs.gate.clear()
+    batches = MicroBatches(jobs, shares_jobs=True, limits=MicroBatchLimits(jobs_max=1))
+    leaving = [asyncio.create_task(batches.apply(batch_of(p, "a"))) for p in "01"]
+    await turns(lambda: jobs.runs == [["0", "1"]])
+    for task in leaving:
+        task.cancel()
+    await turns(lambda: jobs.cancelled == [["0", "1"]])
+    jobs.gate.set()
+    assert keys(await batches.apply(batch_of("2", "b"))) == "b"
+
+
+def failing_on(letter: str) -> Callable[[pa.Table], pa.Table]:
+    def made(events: pa.Table) -> pa.Table:
+        if letter in events.column("key").to_pylist():
+            raise JobFailed(f"no {letter} here")
+        return events
+
+    return made
+
+
+async def test_one_partitions_poison_costs_no_other_its_output() -> None:
+    batches = MicroBatches(Jobs(failing_on("!")), shares_jobs=True)
+    outputs = await asyncio.gather(
+        *(batches.apply(batch_of(p, k)) for p, k in (("0", "ab"), ("1", "cd!ef"), ("2", "g"))), return_exceptions=True
+    )
+    assert [keys(outputs[0]), keys(outputs[2])] == ["ab", "g"]
+    poison = outputs[1]
+    assert isinstance(poison, PoisonEvent)
+    assert (poison.before, poison.sequence, poison.events) == (2, 2, 1)
+    assert str(poison).startswith("partition '1', sequence 2: no ! here: mend the event")
+
+
+async def test_the_first_of_several_poison_events_is_the_one_that_is_told() -> None:
+    with pytest.raises(PoisonEvent) as caught:
+        await MicroBatches(Jobs(failing_on("!")), shares_jobs=True).apply(batch_of("0", "a!b!c!", pages=3))
+    assert caught.value.before == 1
+
+
+async def test_an_engine_that_knows_the_event_is_believed() -> None:
+    def made(events: pa.Table) -> pa.Table:
+        raise EventRefused("column 'a' is missing or null", 3)
+
+    jobs = Jobs(made)
+    with pytest.raises(PoisonEvent, match=r"^partition '0', sequence 3: column 'a' is missing or null:") as caught:
+        await MicroBatches(jobs, shares_jobs=True).apply(batch_of("0", "abcde", pages=2))
+    assert caught.value.before == 3
+    assert len(jobs.runs) == 1
+
+
+async def test_a_transform_that_fails_on_nothing_at_all_is_wrong_itself() -> None:
+    def made(events: pa.Table) -> pa.Table:
+        raise JobFailed("division by zero")
+
+    with pytest.raises(TransformError, match="fails whatever the events are: division by zero"):
+        await MicroBatches(Jobs(made), shares_jobs=True).apply(batch_of("0", "abc"))
+
+
+async def test_a_failure_that_goes_away_may_be_tried_again() -> None:
+    failures = iter([True])
+
+    def made(events: pa.Table) -> pa.Table:
+        if next(failures, False):
+            raise JobFailed("the moon")
+        return events
+
+    with pytest.raises(EngineUnavailable, match="failed once, and then no more: the moon"):
+        await MicroBatches(Jobs(made), shares_jobs=True).apply(batch_of("0", "abc"))
+
+
+async def test_a_dead_engine_is_no_evidence_of_poison() -> None:
+    def made(events: pa.Table) -> pa.Table:
+        raise EngineUnavailable("gone")
+
+    jobs = Jobs(made)
+    batches = MicroBatches(jobs, shares_jobs=True)
+    outputs = await asyncio.gather(*(batches.apply(batch_of(p, "a")) for p in "01"), return_exceptions=True)
+    assert [type(output) for output in outputs] == [EngineUnavailable, EngineUnavailable]
+    assert jobs.runs == [["0", "1"]]
+
+
+async def test_an_engine_that_dies_during_the_search_leaves_the_event_unblamed() -> None:
+    calls = iter(["failed", "dead"])
+
+    def made(events: pa.Table) -> pa.Table:
+        raise JobFailed("bad") if next(calls) == "failed" else EngineUnavailable("gone")
+
+    with pytest.raises(EngineUnavailable):
+        await MicroBatches(Jobs(made), shares_jobs=True).apply(batch_of("0", "abc"))
+
+
+async def test_rows_of_a_foreign_partition_are_refused() -> None:
+    def made(events: pa.Table) -> pa.Table:
+        return events.set_column(0, EVENT_SCHEMA.field(0), pa.array(["9"] * events.num_rows))
+
+    with pytest.raises(TransformError, match=r"rows of partition '9', which is not among its input's \('0'\)"):
+        await MicroBatches(Jobs(made), shares_jobs=False).apply(batch_of("0", "ab"))
+
+
+async def test_closing_ends_the_jobs_and_tells_who_waits() -> None:
+    jobs = Jobs()
+    jobs.gate.clear()
+    batches = MicroBatches(jobs, shares_jobs=False, limits=MicroBatchLimits(jobs_max=1))
+    waiting = [asyncio.create_task(batches.apply(batch_of(p, "a"))) for p in "01"]
+    await turns(lambda: jobs.runs == [["0"]])
+    await batches.close()
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [EngineUnavailable, EngineUnavailable]
+    assert jobs.cancelled == [["0"]]
+    with pytest.raises(EngineUnavailable):
+        await batches.apply(batch_of("2", "a"))
+
+
+def output_of(**columns: list[object]) -> pa.Table:
+    return pa.table(columns)
+
+
+def test_each_partition_gets_its_rows_by_sequence() -> None:
+    output = output_of(partition=["1", "0", "1", "0"], sequence=[4, 9, 2, 7], x=["d", "c", "b", "a"])
+    first, none, second = split(output, ["0", "none", "1"])
+    assert first.to_pydict() == {"partition": ["0", "0"], "sequence": [7, 9], "x": ["a", "c"]}
+    assert none.num_rows == 0
+    assert none.schema == output.schema
+    assert second.column("x").to_pylist() == ["b", "d"]
+
+
+def test_rows_of_one_sequence_keep_their_order() -> None:
+    output = output_of(partition=["0"] * 4, sequence=[2, 1, 2, 1], x=["c", "a", "d", "b"])
+    assert split(output, ["0"])[0].column("x").to_pylist() == ["a", "b", "c", "d"]
+
+
+def test_output_without_a_sequence_keeps_its_order() -> None:
+    assert split(output_of(partition=["0", "1", "0"], x=[3, 1, 2]), ["0", "1"])[0].column("x").to_pylist() == [3, 2]
+
+
+def test_a_row_without_a_partition_is_refused() -> None:
+    with pytest.raises(TransformError, match="rows of partition None"):
+        split(output_of(partition=["0", None], x=[1, 2]), ["0"])
+
+
+@pytest.mark.parametrize("start", range(6))
+@pytest.mark.parametrize("stop", range(6))
+def test_a_slice_is_the_same_however_the_batch_is_paged(start: int, stop: int) -> None:
+    whole, paged = batch_of("0", "abcde"), batch_of("0", "abcde", pages=3)
+    assert keys(Slice(paged, range(start, stop)).table) == "abcde"[start:stop]
+    assert Slice(paged, range(start, stop)).table == Slice(whole, range(start, stop)).table

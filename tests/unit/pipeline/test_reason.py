@@ -1,0 +1,94 @@
+"""Spark's errors, as it writes them, and what is left of them for a person."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.reason import REASON_CHARS_MAX, Blame, blame, reason_of
+
+RAISED = "[USER_RAISED_EXCEPTION] unknown kind 0 SQLSTATE: P0001"
+DIVISION = """[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0 and return NULL instead. If necessary set "spark.sql.ansi.enabled" to "false" to bypass this error. SQLSTATE: 22012
+== SQL (line 1, position 1) ==
+1/(sequence-2) x
+^^^^^^^^^^^^^^
+"""  # noqa: E501
+CAST = """[CAST_INVALID_INPUT] The value 'x0' of the type "STRING" cannot be cast to "INT" because it is malformed. Correct the value as per the syntax, or change its target type. SQLSTATE: 22018
+== SQL (line 1, position 1) =="""  # noqa: E501
+SYNTAX = "\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'selec'. SQLSTATE: 42601 (line 1, pos 0)\n\n== SQL ==\nselec x\n^^^\n"
+PYTHON = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "<string>", line 21, in boom
+    raise ValueError(x)
+ValueError: bad amount
+second line
+"""
+IMPORT = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "<string>", line 25, in imp
+ModuleNotFoundError: No module named 'nosuchmodule'
+"""
+LOST = "Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0 in stage 1.0"
+CRASH = f"""An error occurred while calling o126.getResult.
+: org.apache.spark.SparkException: Exception thrown in awaitResult:
+\tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:70)
+Caused by: org.apache.spark.SparkException: {LOST} (TID 1) (host executor driver): org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting 'spark.python.worker.faulthandler.enabled' to 'true'.
+\tat org.apache.spark.api.python.BasePythonRunner.x(PythonRunner.scala:1)
+Caused by: java.io.EOFException
+"""  # noqa: E501
+CANCELLED = """An error occurred while calling o382.getResult.
+: org.apache.spark.SparkException: Exception thrown in awaitResult:
+Caused by: org.apache.spark.SparkException: [SPARK_JOB_CANCELLED] Job 8 cancelled part of cancelled job group t1 SQLSTATE: XXKDA
+"""
+NO_WORKER = f"""Caused by: org.apache.spark.SparkException: {LOST} (TID 2) (host executor driver): java.io.IOException: Cannot run program "python": error=0, Failed to exec spawn helper
+"""  # noqa: E501
+TOO_LARGE = "Job aborted due to stage failure: Total size of serialized results of 2 tasks (3.0 MiB) is bigger than spark.driver.maxResultSize (1024.0 KiB)"  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (RAISED, "unknown kind 0"),
+        (DIVISION, "Division by zero"),
+        (CAST, 'The value \'x0\' of the type "STRING" cannot be cast to "INT" because it is malformed'),
+        (SYNTAX, "Syntax error at or near 'selec'"),
+        (PYTHON, "ValueError: bad amount"),
+        (CRASH, "Python worker exited unexpectedly (crashed)"),
+        (CANCELLED, "Job 8 cancelled part of cancelled job group t1"),
+        (NO_WORKER, 'Cannot run program "python": error=0, Failed to exec spawn helper'),
+        ("", "no reason given"),
+        ("plain words", "plain words"),
+    ],
+)
+def test_a_reason_is_one_line_for_a_person(text: str, reason: str) -> None:
+    assert reason_of(text) == reason
+
+
+def test_a_reason_never_advises_to_switch_ansi_mode_off() -> None:
+    assert "ansi" not in reason_of(DIVISION)
+
+
+def test_a_reason_is_bounded() -> None:
+    assert len(reason_of("x" * 10_000)) == REASON_CHARS_MAX
+
+
+@pytest.mark.parametrize(
+    ("text", "blamed"),
+    [
+        (RAISED, "events"),
+        (DIVISION, "events"),
+        (PYTHON, "events"),
+        (CRASH, "events"),
+        (IMPORT, "transform"),
+        (TOO_LARGE, "output"),
+        (CANCELLED, "engine"),
+        (NO_WORKER, "engine"),
+        ("java.lang.OutOfMemoryError: Java heap space", "engine"),
+        ("Job 3 cancelled because SparkContext was shut down", "engine"),
+    ],
+)
+def test_blame_falls_on_events_only_where_the_engine_worked(text: str, blamed: Blame) -> None:
+    assert blame(text) == blamed
+
+
+def test_an_event_cannot_pretend_that_the_engine_died() -> None:
+    assert blame("[USER_RAISED_EXCEPTION] SparkContext was shut down SQLSTATE: P0001") == "events"
