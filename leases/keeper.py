@@ -143,6 +143,7 @@ class OwnedLease:
         self._timing = timing
         self._lock = asyncio.Lock()
         self._unsettled_since: float | None = None
+        self._raising_to: int | None = None
         self._lost: LeaseLost | None = None
         self.renewed_at = started
         self.changed = asyncio.Event()
@@ -189,7 +190,8 @@ class OwnedLease:
     def notice(self, seen: Seen) -> None:
         """What a scan saw of this lease. A listing may be stale, so only what is newer than we know counts."""
         theirs, ours = seen.lease, self._lease
-        if (theirs.epoch, theirs.generation) > (ours.epoch, ours.generation) or theirs.generation > ours.generation:
+        is_newer = theirs.epoch > ours.epoch and (theirs.owner, theirs.incarnation) != (ours.owner, ours.incarnation)
+        if is_newer or theirs.generation > ours.generation:  # our own higher epoch is a raise that is still under way
             self._lose(_lost(ours, theirs))
         elif theirs.is_same_tenure(ours) and theirs.handoff_to is not None and ours.handoff_to is None:
             self._lease = replace(ours, handoff_to=theirs.handoff_to)
@@ -213,8 +215,9 @@ class OwnedLease:
         try:
             etag = await self._store.replace(_id(wanted), encode_lease(wanted), self._etag)
         except (StoreConflict, StoreMissing, StoreAmbiguous) as error:
-            if isinstance(error, StoreAmbiguous) and self._unsettled_since is None:
-                self._unsettled_since = started
+            if isinstance(error, StoreAmbiguous):
+                self._unsettled_since = started if self._unsettled_since is None else self._unsettled_since
+                self._raising_to = wanted.epoch if wanted.epoch > before.epoch else self._raising_to
             return await self._settled(wanted, before, started)
         self._adopt(wanted, etag, started)
         return True
@@ -230,7 +233,8 @@ class OwnedLease:
         if _is_written(now.lease, wanted):
             self._adopt(now.lease, now.etag, first_try)
             return True
-        if not now.lease.is_same_tenure(before):
+        raised = before if self._raising_to is None else replace(before, epoch=self._raising_to)
+        if not now.lease.is_same_tenure(before) and not now.lease.is_same_tenure(raised):
             self._lose(_lost(before, now.lease))
             raise self._lost  # type: ignore[misc]  # _lose has just set it
         if now.etag != self._etag:
@@ -240,7 +244,8 @@ class OwnedLease:
 
     def _adopt(self, lease: Lease, etag: str, renewed_at: float) -> None:
         noticed = lease.handoff_to != self._lease.handoff_to
-        self._lease, self._etag, self._unsettled_since = lease, etag, None
+        self._lease, self._etag = lease, etag
+        self._unsettled_since = self._raising_to = None
         self.renewed_at = max(self.renewed_at, renewed_at)
         if noticed:
             self.changed.set()

@@ -298,6 +298,36 @@ def test_a_stale_listing_does_not_end_a_tenure_and_a_newer_one_does() -> None:
     run_virtual(main())
 
 
+def test_a_raised_epoch_whose_answer_was_lost_is_not_taken_for_somebody_elses() -> None:
+    async def main() -> None:
+        store = FaultyStore()
+        owned = await taken(store)
+        store.faults, store.is_down = ["lost"], True
+        with pytest.raises(StoreUnavailable):
+            await owned.raise_epoch(4, "s")
+        store.is_down = False
+        await owned.renew()
+        assert (owned.lease.epoch, owned.lease.sink_state) == (5, "s")
+        await edited(store, lambda lease: lease.acquired("a", "a-2", "").acquired("a", "a-1", ""))
+        with pytest.raises(LeaseLost):
+            await owned.renew()
+
+    run_virtual(main())
+
+
+def test_a_scan_that_sees_a_raised_epoch_before_its_answer_comes_ends_no_tenure() -> None:
+    async def main() -> None:
+        store = FaultyStore()
+        owned = await taken(store)
+        seen = await keeper(store).read("p", "0")
+        owned.notice(replace(seen, lease=seen.lease.epoch_raised(0, "")))
+        assert not owned.is_lost
+        owned.notice(replace(seen, lease=seen.lease.acquired("a", "a-2", "")))
+        assert owned.is_lost
+
+    run_virtual(main())
+
+
 def test_one_bad_document_does_not_hide_the_others() -> None:
     async def main() -> None:
         store = MemoryStore()
