@@ -18,6 +18,8 @@ _RANDOM = "an expression whose value depends on where or when a row is processed
 _SUBQUERIES = frozenset(
     ("ScalarSubquery", "LateralSubquery", "Exists", "InSubquery", "ListQuery", "DynamicPruningSubquery")
 )
+_ANY_ORDER = frozenset(("First", "Last", "CollectList", "CollectSet", "ListAgg"))
+"""Aggregates whose result depends on the order in which rows arrive, which Spark calls deterministic all the same."""
 _ROW_BY_ROW_UDFS = frozenset((100, 101))
 """Spark's evaluation types of Python functions that see one row. All others see several, perhaps of several partitions."""
 _KEEP_LEFT = frozenset(("Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti"))
@@ -109,8 +111,12 @@ def _followed(node: Node, sources: frozenset[int]) -> Rows:
 
 
 def _barred(node: Node) -> str | None:
-    found = next((e.kind for e in node.all_expressions() if e.kind in _SUBQUERIES), None)
-    return f"a subquery ({found}) looks at all partitions at once" if found else None
+    for expression in node.all_expressions():
+        if expression.kind in _SUBQUERIES:
+            return f"a subquery ({expression.kind}) looks at all partitions at once"
+        if expression.kind in _ANY_ORDER and node.kind == "Aggregate":
+            return f"an aggregate ({expression.kind}) that depends on the order in which rows arrive"
+    return None
 
 
 def _leaf(node: Node, sources: frozenset[int]) -> Rows:

@@ -127,11 +127,12 @@ class SparkEngine:
         """One transform less; the last one stops Spark."""
         self._users -= 1
         if self._users == 0:
-            await self.control(self._stopped)
+            await self.control(self.stop)
             self._jobs.shutdown(wait=False)
             self._control.shutdown(wait=False)
 
-    def _stopped(self) -> None:
+    def stop(self) -> None:
+        """Blocks. Jobs that are under way end with EngineUnavailable."""
         with self._lock:
             self._stop()
 

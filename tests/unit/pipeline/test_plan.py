@@ -108,6 +108,13 @@ def test_an_aggregate_that_is_not_keyed_by_partition_mixes_and_loses_it() -> Non
     assert found.why_not == "an aggregate that is not grouped by `partition`"
 
 
+@pytest.mark.parametrize("kind", ["First", "Last", "CollectList", "CollectSet"])
+def test_an_aggregate_that_takes_rows_as_they_arrive_mixes(kind: str) -> None:
+    taken = alias(expression("AggregateExpression", expression(kind, column(KEY), child=0), aggregateFunction=0), 20)
+    found = contract(aggregate(events(), [column(PARTITION)], column(PARTITION), taken))
+    assert found == Contract(True, f"an aggregate ({kind}) that depends on the order in which rows arrive")
+
+
 def test_a_window_over_another_key_mixes_although_it_keeps_the_column() -> None:
     found = contract(window(events(), [column(KEY)], 20))
     assert found == Contract(True, "a window that is not partitioned by `partition`")
