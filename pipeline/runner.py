@@ -26,13 +26,17 @@ class Progress:
     """What a runner is doing, for whoever watches over it.
 
     busy: stage -> since when it has worked on its present batch (Clock seconds); waiting for events, for room or for a permit
-    is not work. events, batches: delivered so far.
+    is not work. events, batches: delivered so far. idle_since: since when there has been nothing to do; None while there is.
     """
 
     busy: dict[str, float] = field(default_factory=dict)
     events: int = 0
     batches: int = 0
-    is_idle: bool = False
+    idle_since: float | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        return self.idle_since is not None
 
     @contextmanager
     def working(self, stage: str, now: float) -> Iterator[None]:
@@ -165,13 +169,14 @@ class Runner:
         """The next batch to deliver; None once stopping."""
         if stop.done():
             return None
-        self._progress.is_idle = self._ready.empty() and self._buffer.is_empty and not self._progress.busy
+        if self._ready.empty() and self._buffer.is_empty and not self._progress.busy:
+            self._progress.idle_since = self._clock.monotonic()
         get = asyncio.create_task(self._ready.get(), name=f"next {self._partition}")
         try:
             await asyncio.wait({get, stop}, return_when=asyncio.FIRST_COMPLETED)
             return get.result() if get.done() and not stop.done() else None
         finally:
-            self._progress.is_idle = False
+            self._progress.idle_since = None
             await _ended(get)
 
     async def _written(self, ready: _Ready, stop: asyncio.Task[bool]) -> bool:

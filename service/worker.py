@@ -292,14 +292,18 @@ class Worker:
         """Once checkpoint_s after the last, or as soon as the partition has been idle for a moment."""
         while True:
             await self._dirty.wait()
-            left = self._checkpointed_at + self.pipeline.checkpoint_s - self._clock.monotonic()
-            await self._clock.sleep(min(max(left, 0.0), IDLE_S))
-            if self.progress.is_idle or left <= IDLE_S:
-                try:
-                    await self._checkpoint()
-                except StoreError as error:
-                    self._log.warning("checkpoint failed", error=str(error))
-                    await self._clock.sleep(self._timing.renew_s / 16)
+            due = self._checkpointed_at + self.pipeline.checkpoint_s
+            if self.progress.idle_since is not None:
+                due = min(due, self.progress.idle_since + IDLE_S)
+            left = due - self._clock.monotonic()
+            if left > 0:
+                await self._clock.sleep(min(left, IDLE_S))
+                continue
+            try:
+                await self._checkpoint()
+            except StoreError as error:
+                self._log.warning("checkpoint failed", error=str(error))
+                await self._clock.sleep(self._timing.renew_s / 16)
 
     async def _checkpoint(self) -> None:
         safe = self._safe
