@@ -18,7 +18,9 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any, Literal, TypeVar
 
@@ -28,18 +30,21 @@ from simulation.process import Process, current, sent
 
 from leases.bootstrap import info_id
 from leases.document import decode_lease, encode_lease, lease_id, lease_prefix
-from leases.errors import StoreAmbiguous, StoreUnavailable
+from leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
 from leases.keeper import Keeper
 from leases.lease import Lease
 from leases.membership import HostRecord, Membership
 from leases.store import Stored, TimedStore
 from leases.stores.memory import MemoryStore
 from leases.timing import Timing
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
-from pipeline.errors import Ambiguous, FeedUnavailable, SinkUnavailable
-from pipeline.sink import Sink
+from pipeline.batch import BatchLimits
+from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
+from pipeline.errors import Ambiguous, FeedUnavailable, SinkError, SinkUnavailable
+from pipeline.sink import Claim, Sink
 from service.host import Host
 from service.pipeline import Pipeline
+from service.tally import Tally
+from service.worker import Outcome, Worker
 
 T = TypeVar("T")
 Where = Literal["store", "feed", "sink"]
@@ -47,7 +52,8 @@ Where = Literal["store", "feed", "sink"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """host: who asks, "" outside of any. operation, id: of the store's; a feed and a sink do not say."""
+    """host: who asks, "" outside of any. operation, id: the store's call and its document; a sink's `open` or `write` and its
+    partition; a feed does not say."""
 
     host: str
     where: Where
@@ -57,10 +63,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """late_s: on the way there. refused: surely not carried out. lost: carried out without an answer; ghost: neither."""
+    """late_s: on the way there.
+
+    refused: surely not carried out. lost: carried out without an answer. ghost: neither. late: without an answer at once, and
+    carried out after late_s, when nobody waits for it any more.
+    """
 
     late_s: float = 0.005
-    ends: Literal["ok", "refused", "lost", "ghost"] = "ok"
+    ends: Literal["ok", "refused", "lost", "ghost", "late"] = "ok"
 
 
 class Weather:
@@ -118,8 +128,12 @@ class Outlet(MemorySink):
         super().__init__(destination)
         self._weather = weather
 
-    async def _request(self, request: Callable[[], T]) -> T:
-        fate = self._weather.fate(Request(_host(), "sink"))
+    async def open(self, claim: Claim) -> MemoryWriter:
+        position = await self._asked("open", claim, lambda: self.destination.claim(claim))
+        return MemoryWriter(self.destination, claim, position, partial(self._asked, "write", claim))
+
+    async def _asked(self, operation: str, claim: Claim, request: Callable[[], T]) -> T:
+        fate = self._weather.fate(Request(_host(), "sink", operation, claim.partition))
         return await sent(lambda: _fulfilled(fate, _later(request), SinkUnavailable, Ambiguous))
 
 
@@ -159,8 +173,22 @@ class Running:
         return [entry for entry in self.log if event in entry["event"]]
 
 
+@dataclass(slots=True)
+class Tenure:
+    """One worker without a host beside it."""
+
+    worker: Worker
+    task: asyncio.Task[Outcome]
+    clock: HostClock
+    tally: Tally
+    log: list[dict[str, Any]]
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        return [entry for entry in self.log if event in entry["event"]]
+
+
 class Group:
-    """One pipeline, `bank`, and the hosts that share it. `settings`: those of its Pipeline."""
+    """One pipeline, `bank`, and the hosts that share it. `settings`: those of its Pipeline; pages are as large as batches."""
 
     def __init__(
         self,
@@ -173,13 +201,15 @@ class Group:
         self.timing = timing or Timing()
         self.weather = Weather()
         self.store = Container(self.weather)
-        self.feed = Source(partitions)
+        self.feed = Source(partitions, page_events_max=settings.get("limits", BatchLimits()).events_max)
         self.feed.weather = self.weather
         self.destination = MemoryDestination()
         self.hosts: list[Running] = []
         self._sink = sink or (lambda: Outlet(self.destination, self.weather))
         self._settings = settings
         self._incarnations = count(1)
+        self._arrived: dict[str, list[int]] = {}
+        self._looked_at = 0
 
     async def start(self, name: str, *, leases_max: int | None = None, **settings: Any) -> Running:
         """A host whose first round is over. settings: of the host's Pipeline, above the group's."""
@@ -194,16 +224,7 @@ class Group:
     def started(self, name: str, *, leases_max: int | None = None, **settings: Any) -> Running:
         """A host that begins now."""
         clock, log, number = HostClock(), list[dict[str, Any]](), next(self._incarnations)
-        pipeline = Pipeline(
-            **{"name": "bank", "feed": self.feed, "sink": self._sink(), **self._settings, **settings},
-        )
-        keeper = Keeper(
-            TimedStore(self.store, self.timing.call_timeout_s),
-            host=name,
-            incarnation=f"{name}-{number}",
-            clock=clock,
-            timing=self.timing,
-        )
+        pipeline, keeper = self._pipeline(settings), self.keeper(name, f"{name}-{number}", clock)
         me = HostRecord(
             name=name,
             incarnation=keeper.incarnation,
@@ -225,6 +246,37 @@ class Group:
         running.task.add_done_callback(lambda task: task.cancelled() or task.exception())
         self.hosts.append(running)
         return running
+
+    async def tenure(self, partition: str = "a", name: str = "host-a", **settings: Any) -> Tenure:
+        """A worker that begins now, on a lease that is made where there is none."""
+        clock, log, number = HostClock(), list[dict[str, Any]](), next(self._incarnations)
+        pipeline, keeper = self._pipeline(settings), self.keeper(name, f"{name}-{number}", clock)
+        await keeper.create(Lease(pipeline="bank", partition=partition))
+        owned = await keeper.take(await keeper.read("bank", partition), pipeline.sink.claimed)
+        assert owned is not None
+        tally = Tally(clock)
+        worker = Worker(
+            owned,
+            pipeline,
+            clock=clock,
+            timing=self.timing,
+            rng=random.Random(number),
+            log=logger(log),
+            tally=tally,
+        )
+        return Tenure(worker, asyncio.create_task(worker.run()), clock, tally, log)
+
+    def keeper(self, name: str, incarnation: str, clock: HostClock | None = None) -> Keeper:
+        return Keeper(
+            TimedStore(self.store, self.timing.call_timeout_s),
+            host=name,
+            incarnation=incarnation,
+            clock=clock or HostClock(),
+            timing=self.timing,
+        )
+
+    def _pipeline(self, settings: Mapping[str, Any]) -> Pipeline:
+        return Pipeline(**{"name": "bank", "feed": self.feed, "sink": self._sink(), **self._settings, **settings})
 
     # What there is, as an onlooker who is never refused sees it
 
@@ -261,7 +313,11 @@ class Group:
 
     def delivered(self, partition: str) -> list[int]:
         """The numbers of the events that arrived."""
-        return [int(row["body"]) for row in self.destination.rows(partition)]
+        for commit in self.destination.commits[self._looked_at :]:
+            bodies = commit.output.table["body"].to_pylist()
+            self._arrived.setdefault(commit.claim.partition, []).extend(map(int, bodies))
+        self._looked_at = len(self.destination.commits)
+        return self._arrived.get(partition, [])
 
     # What others may do
 
@@ -335,8 +391,10 @@ def _later(request: Callable[[], T]) -> Callable[[], Awaitable[T]]:
 async def _fulfilled(
     fate: Fate, call: Callable[[], Awaitable[T]], refused: type[Exception], lost: type[Exception]
 ) -> T:
-    if fate.late_s:
-        await asyncio.sleep(fate.late_s)
+    if fate.ends == "late":
+        asyncio.get_running_loop().call_later(fate.late_s, lambda: asyncio.ensure_future(_late(call)))
+        raise lost("no answer")
+    await asyncio.sleep(fate.late_s)
     if fate.ends == "refused":
         raise refused("out of reach")
     if fate.ends == "ghost":
@@ -345,3 +403,8 @@ async def _fulfilled(
     if fate.ends == "lost":
         raise lost("no answer")
     return answer
+
+
+async def _late(call: Callable[[], Awaitable[object]]) -> None:
+    with suppress(StoreError, SinkError):
+        await call()

@@ -1,0 +1,513 @@
+"""One owned lease at work: claims, what fails and is tried again, checkpoints, and what is never sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from simulation.group import Container, Fate, Group, Outlet, Request, Tenure, Weather, always, until
+from simulation.loop import run_virtual
+
+from leases.document import decode_lease
+from pipeline.batch import Batch, BatchLimits
+from pipeline.connectors.memory import MemoryDestination, MemoryFeed
+from pipeline.errors import EngineUnavailable, FeedUnavailable, SinkUnavailable
+from pipeline.event import Page
+from pipeline.sink import Claim, Output, Permit
+from pipeline.transform import Identity
+
+ONE = BatchLimits(events_max=1)
+
+
+def of(where: str, operation: str = "") -> Callable[[Request], bool]:
+    return lambda request: request.where == where and operation in ("", request.operation)
+
+
+class Once:
+    """Lets the first requests of a kind end so, one after another, and all others well."""
+
+    def __init__(self, kind: Callable[[Request], bool], *ends: str, late_s: float = 0.005) -> None:
+        self.kind, self.ends, self.late_s = kind, list(ends), late_s
+
+    def __call__(self, request: Request) -> Fate:
+        if self.ends and self.kind(request):
+            return Fate(late_s=self.late_s, ends=self.ends.pop(0))  # type: ignore[arg-type]
+        return Fate()
+
+
+def seen(group: Group, kind: Callable[[Request], bool]) -> list[float]:
+    return [at for at, request in group.weather.requests if kind(request)]
+
+
+async def stopped(tenure: Tenure) -> None:
+    tenure.worker.stop()
+    outcome = await tenure.task
+    assert (outcome.reason, outcome.error) == ("shutdown", None)
+
+
+class Leveled(Outlet):
+    """Keeps an owner level and a count in its state, as Protocol F does: a claim raises the level, a write the count."""
+
+    def claimed(self, state: str) -> str:
+        level, count = json.loads(state or "[0, 0]")
+        return json.dumps([level + 1, count])
+
+    async def open(self, claim: Claim) -> Any:
+        writer = await super().open(claim)
+        plain = writer.write
+
+        async def write(output: Output, permit: Permit) -> None:
+            await plain(output, permit)
+            level, count = json.loads(writer.state)
+            writer.state = json.dumps([level, count + 1])
+
+        writer.write = write  # type: ignore[method-assign]
+        writer.state = json.dumps([json.loads(claim.state)[0], len(self.destination.commits)])
+        return writer
+
+
+class Ledger(Container):
+    """Every lease that was ever written."""
+
+    def __init__(self, weather: Weather) -> None:
+        super().__init__(weather)
+        self.written: list[Any] = []
+
+    def _put(self, id: str, body: str) -> Any:
+        if "/leases/" in id:
+            self.written.append(decode_lease(id, body))
+        return super()._put(id, body)
+
+
+def leveled(**settings: Any) -> Group:
+    group = Group("a", **settings)
+    group._sink = lambda: Leveled(group.destination, group.weather)
+    group.store = Ledger(group.weather)
+    return group
+
+
+# Claiming
+
+
+def test_a_partition_is_worked_through_from_where_its_sink_stands() -> None:
+    async def main() -> None:
+        group = Group("a")
+        group.append("a", 10)
+        first = await group.tenure()
+        await until(group.is_delivered)
+        await stopped(first)
+        group.edit("a", lambda lease: lease.checkpointed("3", ""))  # the lease may lag; the sink knows
+        group.append("a", 10)
+        second = await group.tenure()
+        await until(group.is_delivered)
+        await stopped(second)
+
+    run_virtual(main())
+
+
+def test_the_claim_stands_in_the_lease_before_anything_is_sent() -> None:
+    async def main() -> None:
+        group = leveled(limits=ONE)
+        group.append("a", 3)
+        first = await group.tenure()
+        await until(group.is_delivered)
+        first.task.cancel()
+        await asyncio.wait({first.task})
+        group.edit("a", lambda lease: lease.checkpointed("1", json.dumps([1, 1])))
+        group.append("a", 1)
+        claims: list[tuple[str | None, str]] = []
+
+        def judge(request: Request) -> Fate:
+            if of("sink", "write")(request):
+                claims.append((group.leases["a"].continuation, group.leases["a"].sink_state))
+            return Fate(late_s=0.2)
+
+        group.weather.judge = judge
+        second = await group.tenure()
+        await until(group.is_delivered)
+        assert claims[0] == ("3", "[2, 3]")
+        await stopped(second)
+
+    run_virtual(main())
+
+
+def test_an_older_epoch_than_the_sinks_is_raised_above_it() -> None:
+    async def main() -> None:
+        group = Group("a")
+        group.append("a", 3)
+        group.destination._epochs["bank", "a"] = 7
+        tenure = await group.tenure()
+        took = await until(group.is_delivered)
+        assert (group.epochs["a"], took < 1) == (8, True)
+        assert {commit.claim.epoch for commit in group.destination.commits} == {8}
+        await stopped(tenure)
+
+    run_virtual(main())
+
+
+# Failing, and trying again
+
+
+@pytest.mark.parametrize("ends", ["lost", "ghost", "late"])
+@pytest.mark.parametrize("at", range(4))
+def test_after_an_ambiguous_write_the_epoch_is_raised_before_anything_else_is_sent(ends: str, at: int) -> None:
+    async def main() -> None:
+        group = Group("a", limits=ONE)
+        group.append("a", 4)
+        faults = Once(of("sink", "write"), *["ok"] * at, ends, late_s=0.5)
+        epochs: list[int] = []
+
+        def judge(request: Request) -> Fate:
+            if request.where == "sink" and not faults.ends:
+                epochs.append(group.epochs["a"])
+            return faults(request)
+
+        group.weather.judge = judge
+        tenure = await group.tenure()
+        await until(lambda: group.destination.commits and group.destination.commits[-1].output.to == "4")
+        await asyncio.sleep(5)
+        assert group.is_delivered()  # once each: neither lost nor sent twice
+        assert set(epochs) == {2}
+        await stopped(tenure)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("failures", [1, 2, 5])
+@pytest.mark.parametrize("operation", ["open", "write"])
+def test_a_sink_that_is_away_is_tried_again_ever_more_seldom(operation: str, failures: int) -> None:
+    async def main() -> None:
+        group = Group("a")
+        group.append("a", 3)
+        group.weather.judge = Once(of("sink", operation), *["refused"] * failures)
+        tenure = await group.tenure()
+        took = await until(group.is_delivered)
+        assert 0.05 * 2 ** (failures - 1) <= took <= 0.1 * 2**failures + 1
+        assert len(tenure.said("will try again")) == failures
+        await stopped(tenure)
+
+    run_virtual(main())
+
+
+class Away:
+    """Fails a few times. kind: what to raise."""
+
+    def __init__(self, times: int, kind: Callable[[], Exception]) -> None:
+        self.times, self.kind, self.at = times, kind, list[float]()
+
+    def pass_by(self) -> None:
+        if len(self.at) < self.times:
+            self.at.append(asyncio.get_running_loop().time())
+            raise self.kind()
+
+
+class AwayTransform(Identity):
+    def __init__(self, away: Away) -> None:
+        self.away = away
+
+    async def apply(self, batch: Batch) -> pa.Table:
+        self.away.pass_by()
+        return batch.table
+
+
+class AwayFeed(MemoryFeed):
+    def __init__(self, away: Away) -> None:
+        super().__init__("a")
+        self.away = away
+
+    async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
+        self.away.pass_by()
+        async for page in super().open(partition, continuation):
+            yield page
+
+
+@pytest.mark.parametrize("where", ["feed", "transform"])
+def test_a_feed_or_an_engine_that_is_away_is_tried_again(where: str) -> None:
+    async def main() -> None:
+        away = Away(4, lambda: FeedUnavailable("away") if where == "feed" else EngineUnavailable("died"))
+        group = Group("a")
+        if where == "feed":
+            group.feed = AwayFeed(away)  # type: ignore[assignment]
+        group.append("a", 3)
+        settings = {"transform": AwayTransform(away)} if where == "transform" else {}
+        tenure = await group.tenure(**settings)
+        await until(group.is_delivered)
+        assert len(away.at) == 4
+        await stopped(tenure)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("retry_after_s", [0.0, -1.0, 7.0])
+def test_what_a_system_says_of_when_to_come_again_is_a_least_and_never_a_reason_to_spin(retry_after_s: float) -> None:
+    async def main() -> None:
+        away = Away(5, lambda: SinkUnavailable("throttled", retry_after_s=retry_after_s))
+        group = Group("a")
+        group.append("a", 1)
+        tenure = await group.tenure(transform=AwayTransform(away))
+        await until(group.is_delivered)
+        gaps = [later - earlier for earlier, later in zip(away.at, away.at[1:], strict=False)]
+        assert all(gap >= max(retry_after_s, 0.05) for gap in gaps)
+        await stopped(tenure)
+
+    run_virtual(main())
+
+
+def test_a_delivered_batch_makes_the_next_failure_a_first_one_again() -> None:
+    async def main() -> None:
+        group = Group("a", limits=ONE)
+        group.append("a", 20)
+        group.weather.judge = Once(of("sink", "write"), *["ok", "refused"] * 10)
+        tenure = await group.tenure()
+        assert await until(group.is_delivered) < 3
+        await stopped(tenure)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_under_any_weather_everything_arrives_once_and_neither_epoch_nor_sink_state_goes_back(seed: int) -> None:
+    async def main() -> None:
+        group, rng = leveled(limits=BatchLimits(events_max=3), checkpoint_s=0.05), random.Random(seed)
+        group.append("a", 5)
+        bad = ("refused", "lost", "ghost", "late")
+
+        def judge(request: Request) -> Fate:
+            ends = rng.choice(bad) if rng.random() < 0.25 and group.leases["a"].owner else "ok"
+            return Fate(late_s=rng.random() * 3, ends=ends)  # type: ignore[arg-type]
+
+        tenure = await group.tenure()
+        group.weather.judge = judge
+        for _ in range(15):
+            await asyncio.sleep(rng.random() * 4)
+            group.append("a", rng.randrange(4))
+        await until(group.is_delivered, within_s=5000)
+        group.weather.judge = lambda request: Fate()
+        await asyncio.sleep(40)
+        assert group.is_delivered()
+        await stopped(tenure)
+        written = group.store.written  # type: ignore[attr-defined]
+        epochs, states = zip(*((lease.epoch, json.loads(lease.sink_state or "[0, 0]")) for lease in written), strict=True)
+        assert list(epochs) == sorted(epochs)
+        assert list(states) == sorted(states)
+        assert group.leases["a"].continuation == str(group.feed._logs["a"].end)
+
+    run_virtual(main())
+
+
+# Trust
+
+
+def test_while_trust_has_run_out_nothing_is_sent_and_work_goes_on_when_it_is_back() -> None:
+    async def main() -> None:
+        group = Group("a", limits=ONE)
+        tenure = await group.tenure()
+        group.append("a", 1)
+        await until(group.is_delivered)
+        group.weather.down.add(("", "store"))
+        await asyncio.sleep(group.timing.duration_s)
+        assert not tenure.worker.owned.is_trusted
+        sent = len(group.weather.requests)
+        group.append("a", 5)
+        await always(lambda: not group.is_delivered(), 300)
+        assert not any(request.where == "sink" for _, request in group.weather.requests[sent:])
+        assert tenure.tally.suspensions["bank"] == 1
+        group.weather.down.clear()
+        await until(group.is_delivered, within_s=group.timing.renew_s)
+        assert group.epochs["a"] == 1
+        await stopped(tenure)
+
+    run_virtual(main())
+
+
+def test_a_claim_too_waits_for_trust() -> None:
+    async def main() -> None:
+        group = Group("a")
+        group.append("a", 1)
+        group.weather.down |= {("", "store"), ("", "sink")}
+        group.weather.down.remove(("", "store"))
+        tenure = await group.tenure()
+        group.weather.down |= {("", "store")}
+        await asyncio.sleep(group.timing.duration_s + 40)
+        group.weather.down -= {("", "sink")}
+        asked = len(seen(group, of("sink")))
+        await asyncio.sleep(100)
+        assert len(seen(group, of("sink"))) == asked
+        group.weather.down.clear()
+        await until(group.is_delivered)
+        await stopped(tenure)
+
+    run_virtual(main())
+
+
+def test_a_stop_while_trust_has_run_out_takes_no_longer_than_the_closing_may() -> None:
+    async def main() -> None:
+        group = Group("a")
+        tenure = await group.tenure()
+        group.weather.down |= {("", "store"), ("", "sink")}
+        group.append("a", 1)
+        await asyncio.sleep(200)
+        tenure.worker.stop()
+        async with asyncio.timeout(11):
+            assert (await tenure.task).reason == "shutdown"
+        assert not group.destination.commits
+
+    run_virtual(main())
+
+
+def test_a_machine_that_slept_sends_nothing_before_it_has_renewed() -> None:
+    async def main() -> None:
+        group = Group("a", limits=ONE)
+        tenure = await group.tenure()
+        await asyncio.sleep(1)
+        tenure.clock.ahead_s += 3600
+        group.append("a", 1)
+        renewed = tenure.worker.owned.lease.tick
+        await until(group.is_delivered)
+        assert tenure.worker.owned.lease.tick > renewed
+        await stopped(tenure)
+
+    run_virtual(main())
+
+
+# Checkpoints
+
+
+def test_the_lease_follows_the_sink_within_the_checkpoint_interval() -> None:
+    async def main() -> None:
+        group = Group("a", limits=ONE, checkpoint_s=5.0)
+        tenure = await group.tenure()
+        arrived, lags = list[float](), list[float]()
+        for n in range(600):
+            if n % 3:
+                group.append("a", 1)
+            await asyncio.sleep(0.2)
+            now = asyncio.get_running_loop().time()
+            arrived += [now] * (len(group.delivered("a")) - len(arrived))
+            kept = int(group.leases["a"].continuation or 0)
+            lags.append(now - arrived[kept] if kept < len(arrived) else 0.0)
+        assert 4.0 < max(lags) < 5.3
+        assert len(seen(group, of("store", "replace"))) < 40
+        await stopped(tenure)
+
+    run_virtual(main())
+
+
+def test_a_partition_that_falls_idle_gets_its_checkpoint_soon() -> None:
+    async def main() -> None:
+        group = Group("a", checkpoint_s=500.0)
+        tenure = await group.tenure()
+        await asyncio.sleep(1)
+        group.append("a", 5)
+        assert await until(lambda: group.leases["a"].continuation == "5") < 1
+        await stopped(tenure)
+
+    run_virtual(main())
+
+
+def test_a_busy_lease_needs_no_renewals_of_its_own() -> None:
+    async def main() -> None:
+        group = Group("a", limits=ONE, checkpoint_s=5.0)
+        tenure = await group.tenure()
+        for _ in range(1200):
+            group.append("a", 1)
+            await asyncio.sleep(0.25)
+        written = len(seen(group, of("store", "replace")))
+        assert 55 <= written <= 65  # of 300 s, one every 5 s
+        await stopped(tenure)
+
+    run_virtual(main())
+
+
+def test_an_idle_lease_is_only_renewed() -> None:
+    async def main() -> None:
+        group = Group("a")
+        tenure = await group.tenure()
+        await asyncio.sleep(340)
+        assert 20 <= len(seen(group, of("store", "replace"))) <= 25  # the first of them took it
+        await stopped(tenure)
+
+    run_virtual(main())
+
+
+def test_a_checkpoint_that_fails_costs_nothing_but_time() -> None:
+    async def main() -> None:
+        group = Group("a", checkpoint_s=1.0)
+        tenure = await group.tenure()
+        await asyncio.sleep(0.5)
+        group.weather.down.add(("", "store"))
+        group.append("a", 5)
+        await asyncio.sleep(30)
+        assert group.is_delivered()
+        assert len(tenure.said("checkpoint failed")) < 40
+        group.weather.down.clear()
+        await until(lambda: group.leases["a"].continuation == "5", within_s=10)
+        await stopped(tenure)
+
+    run_virtual(main())
+
+
+class Forgetful(Outlet):
+    """A sink that does not hold its position."""
+
+    holds_position = False
+
+    def __init__(self, destination: MemoryDestination, weather: Weather) -> None:
+        super().__init__(destination, weather)
+
+    async def open(self, claim: Claim) -> Any:
+        self.destination._positions.pop((claim.pipeline, claim.partition, claim.generation), None)
+        return await super().open(claim)
+
+
+def forgetful(**settings: Any) -> Group:
+    group = Group("a", **settings)
+    group._sink = lambda: Forgetful(group.destination, group.weather)
+    return group
+
+
+@pytest.mark.parametrize("ends", ["ok", "refused", "lost", "ghost"])
+def test_for_a_sink_without_positions_every_batch_is_kept_before_the_next_is_sent(ends: str) -> None:
+    async def main() -> None:
+        group = forgetful(limits=ONE)
+        group.append("a", 6)
+        positions: list[str | None] = []
+        faults = Once(of("store", "replace"), "ok", "ok", "ok", ends)
+
+        def judge(request: Request) -> Fate:
+            if of("sink", "write")(request):
+                positions.append(group.leases["a"].continuation)
+            return faults(request)
+
+        group.weather.judge = judge
+        tenure = await group.tenure()
+        await until(lambda: len(positions) == 6)
+        assert positions == [None, "1", "2", "3", "4", "5"]
+        await until(group.is_delivered)
+        await stopped(tenure)
+
+    run_virtual(main())
+
+
+def test_without_the_container_a_sink_without_positions_gets_one_batch_and_a_stop_does_not_wait_for_ever() -> None:
+    async def main() -> None:
+        group = forgetful(limits=ONE)
+        tenure = await group.tenure()
+        group.weather.down.add(("", "store"))
+        group.append("a", 6)
+        await asyncio.sleep(30)
+        assert group.delivered("a") == [0]
+        tenure.worker.stop()
+        async with asyncio.timeout(11):
+            assert (await tenure.task).reason == "shutdown"
+        group.weather.down.clear()
+        again = await group.tenure()
+        await until(lambda: group.delivered("a") == [0, 0, 1, 2, 3, 4, 5])
+        await stopped(again)
+
+    run_virtual(main())
