@@ -14,9 +14,8 @@ from typing import Literal, Protocol
 import pyarrow as pa
 
 CloseReason = Literal["shutdown", "lost", "stolen", "gone", "failed"]
-"""Why a writer is closed. shutdown: the lease was released (stop, operator, or a handoff). lost: trust ran out or the lease
-document is gone or reset. stolen: another owner has it. gone: its partition ended. failed: an error of feed, transform or
-sink."""
+"""Why a writer is closed. shutdown: the lease was released (stop, or a handoff). lost: an operator released or reset the lease,
+or its document is gone. stolen: another owner has it. gone: its partition ended. failed: an error of feed, transform or sink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -292,7 +292,9 @@ def test_under_any_weather_everything_arrives_once_and_neither_epoch_nor_sink_st
         assert group.is_delivered()
         await stopped(tenure)
         written = group.store.written  # type: ignore[attr-defined]
-        epochs, states = zip(*((lease.epoch, json.loads(lease.sink_state or "[0, 0]")) for lease in written), strict=True)
+        epochs, states = zip(
+            *((lease.epoch, json.loads(lease.sink_state or "[0, 0]")) for lease in written), strict=True
+        )
         assert list(epochs) == sorted(epochs)
         assert list(states) == sorted(states)
         assert group.leases["a"].continuation == str(group.feed._logs["a"].end)
