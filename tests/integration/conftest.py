@@ -21,7 +21,7 @@ Prepare = Callable[..., Awaitable[SparkTransform]]
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkEngine]:
-    engine = SparkEngine(master="local[2]", driver_memory="512m")
+    engine = SparkEngine(master="local[2]", driver_memory="512m", result_bytes_max=16 * 1024 * 1024)
     engine.transform("kept for the next test")
     yield engine
     engine.stop()
