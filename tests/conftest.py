@@ -1,1 +1,1 @@
-pytest_plugins = ["tests.plugins_pg", "tests.plugins_bank"]
+pytest_plugins = ["tests.plugins_pg", "tests.plugins_bank", "tests.plugins_cli"]

@@ -1,0 +1,135 @@
+"""The command `leasehold`, run as users run it: as processes, whose output, exit codes and remains tests look at."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+import pytest
+
+from leases.document import decode_lease, lease_prefix
+from leases.lease import Lease
+from leases.stores.sqlite import SqliteStore
+
+LEASEHOLD = str(Path(sys.executable).with_name("leasehold"))
+START_S = 120
+"""How long a process may take to start its Spark on a busy machine."""
+
+
+def until(condition: Callable[[], Any], within_s: float, what: str) -> float:
+    """Wait for the condition; how long it took, in seconds."""
+    started = time.monotonic()
+    while not condition():
+        if time.monotonic() - started > within_s:
+            pytest.fail(f"{what}: not within {within_s:g} s")
+        threading.Event().wait(0.05)
+    return time.monotonic() - started
+
+
+class Command:
+    """`leasehold ARGUMENTS` as a process of its own, in a session of its own, so that what it leaves behind can be told."""
+
+    def __init__(self, *arguments: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [LEASEHOLD, *arguments],
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            start_new_session=True,
+        )
+        self._out: list[str] = []
+        self._err: list[str] = []
+        self._readers = [
+            threading.Thread(target=lines.extend, args=(stream,), daemon=True)
+            for lines, stream in ((self._out, self.process.stdout), (self._err, self.process.stderr))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @property
+    def out(self) -> str:
+        return "".join(self._out)
+
+    @property
+    def err(self) -> str:
+        return "".join(self._err)
+
+    def found(self, pattern: str) -> str | None:
+        """What the group of `pattern` matches in what it has said so far."""
+        match = re.search(pattern, self.out + self.err)
+        return match and match[1]
+
+    def interrupt(self) -> None:
+        """As Ctrl-C in a terminal: every process of the foreground group gets it."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def ended(self, within_s: float = START_S) -> int:
+        """Its exit code."""
+        try:
+            code = self.process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"has not ended within {within_s:g} s: {self.process.args}\n{self.out}{self.err}")
+        for reader in self._readers:
+            reader.join(5)
+        return code
+
+    def left_behind(self) -> list[str]:
+        """Processes of its session that are still there."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, ProcessLookupError):
+                if os.getsid(process.pid) == self.process.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(" ".join(process.cmdline())[:200])
+        return found
+
+    def end(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(10)
+
+
+class Commands(Protocol):
+    def __call__(
+        self, *arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> Command:
+        """Starts `leasehold ARGUMENTS`, in the test's directory where not told otherwise."""
+        ...
+
+
+@pytest.fixture
+def leasehold(tmp_path: Path) -> Iterator[Commands]:
+    commands: list[Command] = []
+
+    def start(*arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Command:
+        commands.append(Command(*arguments, cwd=cwd or tmp_path, env=env))
+        return commands[-1]
+
+    yield start
+    for command in commands:
+        command.end()
+
+
+def leases_in(file: Path, *pipelines: str) -> list[Lease]:
+    async def read() -> list[Lease]:
+        store = SqliteStore(file)
+        try:
+            documents = [document for name in pipelines for document in await store.list(lease_prefix(name))]
+        finally:
+            await store.close()
+        return [decode_lease(document.id, document.body) for document in documents]
+
+    return asyncio.run(read())
