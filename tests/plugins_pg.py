@@ -71,14 +71,19 @@ def postgres_server() -> Iterator[PostgresServer]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-@pytest.fixture
-def postgres(postgres_server: PostgresServer) -> Iterator[Postgres]:
+def database(postgres_server: PostgresServer) -> Iterator[Postgres]:
+    """An empty database, gone in the end."""
     name = f"test_{uuid4().hex[:12]}"
     with psycopg.connect(postgres_server.get_uri(), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
     yield Postgres(postgres_server, name)
     with psycopg.connect(postgres_server.get_uri(), autocommit=True) as connection:
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> Iterator[Postgres]:
+    yield from database(postgres_server)
 
 
 class Line:

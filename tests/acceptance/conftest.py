@@ -27,6 +27,7 @@ from leases.document import decode_lease, lease_prefix
 from leases.lease import Lease
 from leases.stores.sqlite import SqliteStore
 from leases.timing import Timing
+from tests.plugins_pg import database
 
 TIMING = Timing(duration_s=10, renew_s=3, balance_s=2)
 PIPELINES = ("generate", "transform", "balances")
@@ -184,7 +185,8 @@ class Bank:
         """In every pipeline and over all of them."""
         leases = self.leases
         parts = [[lease for lease in leases if lease.pipeline == name] for name in PIPELINES]
-        return all(self._is_even(part, names) for part in (*parts, leases)) and len(leases) == PARTITIONS * len(PIPELINES)
+        is_whole = len(leases) == PARTITIONS * len(PIPELINES)
+        return is_whole and all(self._is_even(part, names) for part in (*parts, leases))
 
     @staticmethod
     def _is_even(leases: list[Lease], names: tuple[str, ...]) -> bool:
@@ -202,14 +204,22 @@ class Bank:
                 return 0
             raise
 
-    def settle(self, within_s: float = 90) -> None:
-        """Stop writing, and see every transaction counted exactly once."""
+    def settle(self, within_s: float = 120) -> None:
+        """Stop writing, and see everything delivered."""
         self.stop_writing()
         until(lambda: self.delivered() >= self.written, within_s, f"{self.written} events delivered")
+
+    def assert_exact(self) -> None:
+        """Every transaction counted once, and no batch was repeated, dropped, or delivered under an epoch gone by."""
         balances = dict(self._postgres.fetch("SELECT account, balance FROM balances"))
         assert balances == dict(self.expected)
         assert self.delivered() == self.written
         self._assert_contiguous()
+
+    def close(self) -> None:
+        self.stop_writing()
+        for host in self.hosts:
+            host.end()
 
     def steps(self) -> list[Step]:
         """The history of the last sink, in the order of positions within each partition."""
@@ -232,6 +242,10 @@ class Bank:
 def bank(tmp_path: Path, postgres: Any) -> Iterator[Bank]:
     bank = Bank(tmp_path, postgres)
     yield bank
-    bank.stop_writing()
-    for host in bank.hosts:
-        host.end()
+    bank.close()
+
+
+@pytest.fixture(scope="module")
+def postgres_of_module(postgres_server: Any) -> Iterator[Any]:
+    """A database for all tests of a module."""
+    yield from database(postgres_server)
