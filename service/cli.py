@@ -1,4 +1,7 @@
-"""The command `leasehold`. Exit codes: 0 done, 1 failed, 2 bad usage or configuration."""
+"""The command `leasehold`. Exit codes: 0 done, 1 failed, 2 bad usage or configuration.
+
+Commands import what they alone need, since Spark, the REST API and tables take longer to import than most of them to run.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,26 @@ import os
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 from structlog.typing import FilteringBoundLogger as Log
 
 from leases.errors import LeasesError, StoreMissing
-from leases.keeper import Keeper, Seen
 from pipeline.errors import PipelineError
 from pipeline.imports import search_in
 from service import config, telemetry
-from service.demo import DemoOptions, demo
 from service.errors import ServiceError, StartFailed
 from service.host_name import host_name
-from service.lag import Backlog, Lag
-from service.look import Read, looked_in
-from service.probe import probed
 from service.redaction import redacted
-from service.run import run as run_processor
 from service.settings import Settings
-from service.status import LeaseStatus
-from service.tables import lag_table, lease_fields, leases_table, screen_of
-from service.view import View
-from service.wiring import processor_of
+
+if TYPE_CHECKING:
+    from leases.keeper import Keeper
+    from service.lag import Backlog, Lag
+    from service.look import Read
+    from service.status import LeaseStatus
+    from service.view import View
 
 T = TypeVar("T")
 USAGE = 2
@@ -54,6 +54,9 @@ def run(file: Path, until_idle: bool) -> None:
 
     Run it as often as you like: hosts on one FILE share its partitions.
     """
+    from service.run import run as run_processor
+    from service.wiring import processor_of
+
     settings = _settings(file)
     with host_name(settings.host) as name:
         log = _log(settings, name)
@@ -81,6 +84,8 @@ def check(file: Path, probe: bool) -> None:
     settings = _settings(file)
     click.echo(f"settings: fine, {len(settings.pipelines)} pipelines")
     if probe:
+        from service.probe import probed
+
         _log(settings, "check")
         if not _done(probed(settings, click.echo)):
             sys.exit(USAGE)
@@ -101,6 +106,8 @@ def list_leases(file: Path, pipeline: str | None, as_json: bool) -> None:
     Whether an owner is still alive only hosts know, by watching: ask one at /api/leases.
     """
 
+    from service.tables import lease_fields, leases_table, screen_of
+
     async def read(view: View, keeper: Keeper) -> list[LeaseStatus]:
         return [status for status in (await view.group()).leases.values() if pipeline in (None, status.lease.pipeline)]
 
@@ -117,9 +124,10 @@ def list_leases(file: Path, pipeline: str | None, as_json: bool) -> None:
 @click.argument("partition")
 def show_lease(file: Path, pipeline: str, partition: str) -> None:
     """One lease, whole, as JSON."""
-    click.echo(
-        json.dumps(lease_fields(_viewed(file, _one(pipeline, partition), pipeline)), ensure_ascii=False, indent=2)
-    )
+    from service.tables import lease_fields
+
+    found = _viewed(file, _one(pipeline, partition), pipeline)
+    click.echo(json.dumps(lease_fields(found), ensure_ascii=False, indent=2))
 
 
 @leases.command("release")
@@ -131,6 +139,8 @@ def release_lease(file: Path, pipeline: str, partition: str) -> None:
 
     The owner notices at its next write to the lease; whatever it still sends is refused by a sink that keeps its position.
     """
+
+    from leases.keeper import Seen
 
     async def released(view: View, keeper: Keeper) -> str:
         status = await _one(pipeline, partition)(view, keeper)
@@ -148,6 +158,8 @@ def release_lease(file: Path, pipeline: str, partition: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
     """How many events lie before each partition."""
+
+    from service.tables import lag_table, screen_of
 
     async def measured(view: View, keeper: Keeper) -> Lag:
         found = await view.lag()
@@ -172,6 +184,8 @@ def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, and nothing else there.")
 def run_demo(directory: Path | None, transactions: Path | None, as_json: bool) -> None:
     """A bank, end to end: files, a log, Spark and PostgreSQL, all on this machine. Its balances are checked."""
+    from service.demo import DemoOptions, demo
+
     result = _done(demo(DemoOptions(directory=directory, transactions=transactions, as_json=as_json)))
     sys.exit(0 if result.matches else FAILED)
 
@@ -193,6 +207,8 @@ def _log(settings: Settings, host: str) -> Log:
 
 def _viewed(file: Path, read: Read[T], pipeline: str | None) -> T:
     """What `read` finds in the lease container of FILE, seen from a process that runs no host."""
+    from service.look import looked_in
+
     settings = _settings(file)
     names = [each.name for each in settings.pipelines]
     if pipeline is not None and pipeline not in names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ import pytest
 from leases.document import decode_lease, lease_prefix
 from leases.lease import Lease
 from leases.stores.sqlite import SqliteStore
+from pipeline.connectors.log import LogFeed
 
 LEASEHOLD = str(Path(sys.executable).with_name("leasehold"))
 START_S = 120
@@ -133,3 +135,26 @@ def leases_in(file: Path, *pipelines: str) -> list[Lease]:
         return [decode_lease(document.id, document.body) for document in documents]
 
     return asyncio.run(read())
+
+
+def events_in(log: Path) -> dict[str, list[Any]]:
+    """partition -> the bodies of its events in an embedded log, as JSON says."""
+
+    async def read() -> dict[str, list[Any]]:
+        feed = LogFeed(log)
+        try:
+            return {found.name: await bodies(feed, found.name) for found in await feed.partitions()}
+        finally:
+            await feed.close()
+
+    async def bodies(feed: LogFeed, partition: str) -> list[Any]:
+        latest, found = await feed.latest(partition), []
+        if latest is not None:
+            async with aclosing(feed.open(partition, None)) as pages:
+                async for page in pages:
+                    found += [json.loads(body) for body in page.events["body"].to_pylist()]
+                    if page.to == latest:
+                        break
+        return found
+
+    return asyncio.run(read()) if log.exists() else {}

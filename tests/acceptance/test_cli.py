@@ -1,0 +1,300 @@
+"""What users meet at the command line where no Spark is needed: bad input, leases and lag, mending, what hangs."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import yaml
+
+from tests.plugins_cli import START_S, Command, Commands, events_in, leases_in, until
+
+pytestmark = pytest.mark.timeout(400)
+
+COPY = """
+leases: {type: sqlite, path: state/leases.db, duration_s: 10, renew_s: 3, balance_s: 1}
+api: {port: 0}
+log: {format: json}
+pipelines:
+  - name: copy
+    feed: {type: files, path: "words-*.jsonl"}
+    sink: {type: log, path: state/copied}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A pipeline that copies two files into a log."""
+    (tmp_path / "copy.yaml").write_text(COPY)
+    (tmp_path / "words-1.jsonl").write_text("".join(f'{{"word": "one {n}"}}\n' for n in range(5)))
+    (tmp_path / "words-2.jsonl").write_text("".join(f'{{"word": "two {n}"}}\n' for n in range(3)))
+    return tmp_path
+
+
+def refused(command: Command, *said: str, code: int = 2) -> None:
+    """It ended with the exit code, one message that says all of this, and no traceback."""
+    assert command.ended() == code, command.out + command.err
+    messages = [line for line in command.err.splitlines() if not line.startswith(("{", "  "))]
+    assert len(messages) == 1, command.err
+    assert messages[0].startswith("leasehold: ")
+    assert [text for text in said if text not in command.out + command.err] == [], command.out + command.err
+    assert "Traceback" not in command.out + command.err
+
+
+def with_(folder: Path, **pipeline: Any) -> str:
+    """The settings with these in their pipeline; the name of the file."""
+    settings = yaml.safe_load(COPY)
+    settings["pipelines"][0] |= pipeline
+    (folder / "changed.yaml").write_text(yaml.safe_dump(settings))
+    return "changed.yaml"
+
+
+# Bad input
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_all_that_is_wrong_with_the_settings_is_told_at_once(folder: Path, leasehold: Commands, command: str) -> None:
+    settings = COPY.replace("renew_s: 3", "renew_s: 10").replace("port: 0", "prot: 0")
+    settings += "    batch_events_max: many\n  - name: rows\n    feed: {type: files, path: '*.csv'}\n"
+    settings += "    sink: {type: postgres, dsn: '${NO_SUCH_VARIABLE}', table: rows}\n"
+    (folder / "bad.yaml").write_text(settings)
+    refused(
+        leasehold(command, "bad.yaml"),
+        "bad.yaml: 4 problems",
+        "line 2: leases: renew_s + call_timeout_s",
+        "line 3: api.prot is no setting: did you mean `port`?",
+        "line 9: pipelines[0].batch_events_max is 'many', and must be a whole number",
+        "line 12: pipelines[1].sink.dsn needs the environment variable NO_SUCH_VARIABLE, which is not set",
+    )
+    assert not (folder / "state").exists()
+
+
+def test_a_file_that_is_not_there_or_no_yaml_is_named(folder: Path, leasehold: Commands) -> None:
+    (folder / "broken.yaml").write_text("pipelines: [")
+    refused(leasehold("run", "missing.yaml"), "missing.yaml: 1 problem", "cannot be read (no such file or directory)")
+    refused(leasehold("check", "broken.yaml"), "broken.yaml: 1 problem", "line 1")
+
+
+def test_a_pipeline_or_partition_that_is_not_there_is_told(folder: Path, leasehold: Commands) -> None:
+    for arguments in (["lag"], ["leases", "list"]):
+        command = leasehold(*arguments, "copy.yaml", "--pipeline", "cpoy")
+        refused(command, "there is no pipeline 'cpoy' in copy.yaml: it has copy")
+    refused(leasehold("leases", "show", "copy.yaml", "cpoy", "words-1.jsonl"), "there is no pipeline 'cpoy'")
+    for action in ("show", "release"):
+        command = leasehold("leases", action, "copy.yaml", "copy", "words-9.jsonl")
+        refused(command, "pipeline 'copy' has no lease 'words-9.jsonl'", code=1)
+
+
+def test_a_lease_file_that_is_no_database_is_left_alone(folder: Path, leasehold: Commands) -> None:
+    file = folder / "state" / "leases.db"
+    file.parent.mkdir()
+    file.write_text("my diary, of more than a hundred bytes" * 10)
+    said = f"lease file '{file}' cannot be used (file is not a database)"
+    refused(leasehold("run", "copy.yaml"), said)
+    for arguments in (["leases", "list"], ["lag"]):
+        refused(leasehold(*arguments, "copy.yaml"), said, code=1)
+    assert file.read_text().startswith("my diary")
+
+
+def test_a_port_that_is_taken_is_told_before_anything_is_processed(folder: Path, leasehold: Commands) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (folder / "taken.yaml").write_text(COPY.replace("port: 0", f"port: {port}"))
+        refused(leasehold("run", "taken.yaml"), f"the API cannot be served on 127.0.0.1:{port}: the port is taken")
+    assert not (folder / "state").exists()
+
+
+def test_a_java_that_is_missing_is_told_with_the_command_that_installs_it(folder: Path, leasehold: Commands) -> None:
+    settings = with_(folder, schema="word STRING")
+    without = {"PATH": str(folder), "JAVA_HOME": ""}
+    refused(leasehold("run", settings, env=without), "no command `java` was found: apt-get install openjdk-")
+    probe = leasehold("check", "--probe", settings, env=without)
+    assert probe.ended() == 2
+    assert "copy: transform: FAILED: Spark needs Java" in probe.out
+    assert not (folder / "state" / "copied" / "words-1.jsonl.db").exists()
+
+
+def test_a_postgresql_that_cannot_be_reached_is_told_without_the_password(
+    folder: Path, leasehold: Commands, guarded: str
+) -> None:
+    wrong = guarded.replace("password=right", "password=swordfish")
+    for dsn, said in (
+        ("postgresql://me:swordfish@127.0.0.1:1/bank", "Connection refused"),
+        (wrong, 'password authentication failed for user "guarded"'),
+    ):
+        settings = with_(folder, sink={"type": "postgres", "dsn": dsn, "table": "rows"})
+        run, probe = leasehold("run", settings), leasehold("check", "--probe", settings)
+        refused(run, said)
+        assert probe.ended() == 2
+        assert "copy: sink: FAILED: PostgreSQL" in probe.out
+        assert "swordfish" not in run.out + run.err + probe.out + probe.err
+
+
+@pytest.fixture
+def guarded(postgres: Any) -> Iterator[str]:
+    """A way into PostgreSQL that asks for a password, which is `right`."""
+    rules = postgres.data_dir / "pg_hba.conf"
+    before = rules.read_text()
+    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        connection.execute("CREATE ROLE guarded LOGIN PASSWORD 'right'")
+        rules.write_text(f"local all guarded scram-sha-256\n{before}")
+        connection.execute("SELECT pg_reload_conf()")
+        yield postgres.dsn_of("guarded", password="right")
+        rules.write_text(before)
+        connection.execute("SELECT pg_reload_conf()")
+        connection.execute("DROP ROLE guarded")
+
+
+# Leases and lag
+
+
+def test_leases_and_lag_before_and_after_a_run(folder: Path, leasehold: Commands) -> None:
+    fine = leasehold("check", "--probe", "copy.yaml")
+    assert fine.ended() == 0, fine.err
+    assert fine.out.splitlines() == [
+        "settings: fine, 1 pipelines",
+        "leases: fine, 0 there",
+        f"copy: feed: fine, 2 partitions now (files:jsonl:{folder}/words-*.jsonl)",
+        "copy: transform: fine, none: events are delivered as they are",
+        f"copy: sink: fine (log:{folder}/state/copied)",
+    ]
+    run = leasehold("run", "--until-idle", "copy.yaml")
+    assert run.ended() == 0, run.err
+    assert run.out == ""
+    with (folder / "words-1.jsonl").open("a") as file:
+        file.write('{"word": "one more"}\n')
+
+    listed, listed_json, lag, lag_json, shown = (
+        leasehold(*arguments)
+        for arguments in (
+            ["leases", "list", "copy.yaml"],
+            ["leases", "list", "copy.yaml", "--json", "--pipeline", "copy"],
+            ["lag", "copy.yaml"],
+            ["lag", "copy.yaml", "--json"],
+            ["leases", "show", "copy.yaml", "copy", "words-2.jsonl"],
+        )
+    )
+    assert [each.ended() for each in (listed, listed_json, lag, lag_json, shown)] == [0] * 5
+    assert [line.split()[:5] for line in listed.out.splitlines()[2:]] == [
+        ["copy", "words-1.jsonl", "available", "1", "0"],
+        ["copy", "words-2.jsonl", "available", "1", "0"],
+    ]
+    leases = json.loads(listed_json.out)
+    assert [(lease["partition"], lease["owner"], lease["state"]) for lease in leases] == [
+        ("words-1.jsonl", None, "available"),
+        ("words-2.jsonl", None, "available"),
+    ]
+    assert json.loads(shown.out) == leases[1]
+    assert json.loads(shown.out)["continuation"]
+    assert [line.split() for line in lag.out.splitlines()[2:] if line.strip()] == [
+        ["copy", "words-1.jsonl", "1"],
+        ["copy", "words-2.jsonl", "0"],
+        ["all", "1"],
+    ]
+    assert json.loads(lag_json.out) == {
+        "events": 1,
+        "unknown": 0,
+        "partitions": [
+            {"pipeline": "copy", "partition": "words-1.jsonl", "events": 1, "error": None},
+            {"pipeline": "copy", "partition": "words-2.jsonl", "events": 0, "error": None},
+        ],
+    }
+
+
+def test_a_released_lease_is_taken_again_and_nothing_is_repeated(folder: Path, leasehold: Commands) -> None:
+    host = leasehold("run", "copy.yaml")
+    until(lambda: events_in(folder / "state/copied") == expected(folder), START_S, "a first delivery")
+    before = epochs(folder)
+    release = leasehold("leases", "release", "copy.yaml", "copy", "words-1.jsonl")
+    assert release.ended() == 0, release.err
+    epoch = before["words-1.jsonl"]
+    assert re.fullmatch(rf"lease 'words-1.jsonl' of pipeline 'copy' released by '.+' \(epoch {epoch}\)\n", release.out)
+    with (folder / "words-1.jsonl").open("a") as file:
+        file.write('{"word": "one more"}\n')
+    until(lambda: epochs(folder)["words-1.jsonl"] > epoch, 30, "the lease taken again")
+    until(lambda: events_in(folder / "state/copied") == expected(folder), 30, "the next delivery")
+    assert epochs(folder)["words-2.jsonl"] == before["words-2.jsonl"]
+    host.process.send_signal(signal.SIGTERM)
+    assert host.ended() == 0, host.err
+    assert events_in(folder / "state/copied") == expected(folder)
+    again = leasehold("leases", "release", "copy.yaml", "copy", "words-1.jsonl")
+    assert again.ended() == 0
+    assert again.out == "lease 'words-1.jsonl' of pipeline 'copy' has no owner: nothing to release\n"
+
+
+def epochs(folder: Path) -> dict[str, int]:
+    return {lease.partition: lease.epoch for lease in leases_in(folder / "state" / "leases.db", "copy")}
+
+
+def expected(folder: Path) -> dict[str, list[Any]]:
+    return {
+        file.name: [json.loads(line) for line in file.read_text().splitlines()] for file in folder.glob("words-*.jsonl")
+    }
+
+
+# Going on from where it stopped
+
+
+def test_a_malformed_record_stops_its_partition_alone_and_once_mended_it_goes_on(
+    folder: Path, leasehold: Commands
+) -> None:
+    file = folder / "words-2.jsonl"
+    good = file.read_text()
+    file.write_text(good + '{"word" "no colon"}\n{"word": "behind it"}\n')
+    stopped = leasehold("run", "--until-idle", "copy.yaml")
+    refused(
+        stopped,
+        "pipeline 'copy', partition 'words-2.jsonl' stopped: file 'words-2.jsonl', line 4: the record is not JSON",
+        code=1,
+    )
+    delivered = events_in(folder / "state/copied")
+    assert delivered["words-2.jsonl"] == [{"word": f"two {n}"} for n in range(3)]
+    assert len(delivered["words-1.jsonl"]) == 5
+    file.write_text(good + '{"word": "mended"}\n{"word": "behind it"}\n')
+    mended = leasehold("run", "--until-idle", "copy.yaml")
+    assert mended.ended() == 0, mended.err
+    assert events_in(folder / "state/copied") == expected(folder)
+
+
+# What hangs
+
+HANDLER = """
+import json, time
+from pathlib import Path
+
+class Handler:
+    def open(self, context): ...
+    def close(self, context, reason): ...
+    def process(self, context, table):
+        while context.partition == "words-1.jsonl" and not Path("mended").exists():
+            time.sleep(0.05)
+        with open(f"seen-{context.partition}", "a") as seen:
+            seen.writelines(f"{row}\\n" for row in table["sequence"].to_pylist())
+"""
+
+
+def test_a_handler_that_hangs_is_given_up_and_the_others_go_on(folder: Path, leasehold: Commands) -> None:
+    (folder / "my_handlers.py").write_text(HANDLER)  # beside the settings, which is not where the command runs
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    settings = folder / with_(folder, sink={"type": "python", "handler": "my_handlers:Handler"}, batch_timeout_s=3)
+    refused(
+        leasehold("run", "--until-idle", settings, cwd=elsewhere),
+        "pipeline 'copy', partition 'words-1.jsonl': deliver made no progress for 3 s; its batch was cancelled and the"
+        " lease released. Look at what it waits for, or raise batch_timeout_s",
+        code=1,
+    )
+    assert (elsewhere / "seen-words-2.jsonl").read_text().splitlines() == ["0", "1", "2"]
+    assert not (elsewhere / "seen-words-1.jsonl").exists()
+    assert {lease.owner for lease in leases_in(folder / "state/leases.db", "copy")} == {None}
+    (elsewhere / "mended").touch()
+    mended = leasehold("run", "--until-idle", settings, cwd=elsewhere)
+    assert mended.ended() == 0, mended.err
+    assert (elsewhere / "seen-words-1.jsonl").read_text().splitlines() == ["0", "1", "2", "3", "4"]
