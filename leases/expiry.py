@@ -59,6 +59,7 @@ class Watch(Generic[K]):
         return frozenset(key for key, seen in self.sightings.items() if now - seen.since >= seconds)
 
     def next_expiry(self, now: float, timing: Timing) -> float:
-        """When the next of them would expire if nothing moved any more (Clock seconds); infinity where none would."""
-        expiries = (seen.since + timing.duration_s for seen in self.sightings.values())
-        return min((at for at in expiries if at > now), default=inf)
+        """When the next of those that `expired` did not tell would expire (Clock seconds); infinity where there is none."""
+        expired = self.expired(now, timing)
+        waiting = (seen.since for key, seen in self.sightings.items() if key not in expired)
+        return min(waiting, default=inf) + timing.duration_s

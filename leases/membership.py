@@ -137,6 +137,7 @@ class Membership:
         self._clock = clock
         self._timing = timing
         self._watch: Watch[str] = Watch()
+        self._scanned_at = 0.0
         self._lock = asyncio.Lock()
 
     @property
@@ -187,6 +188,7 @@ class Membership:
                 invalid.append(error)
         marks = {name: host.mark for name, host in hosts.items()}
         self._watch = self._watch.scanned(marks, started, self._clock.monotonic(), self._timing)
+        self._scanned_at = started
         hosts[self._me.name] = self._me
         live = frozenset(hosts) - self._watch.expired(started, self._timing) | {self._me.name}
         buried = {host_id(name) for name in self._watch.still_for(DEAD_AFTER * self._timing.duration_s, started) - live}
@@ -198,9 +200,9 @@ class Membership:
             await self._store.delete(stored.id, stored.etag)
 
     @property
-    def watch(self) -> Watch[str]:
-        """What the scans have seen of the hosts' ticks."""
-        return self._watch
+    def next_expiry(self) -> float:
+        """When the next host that the last scan saw alive would be dead (Clock seconds), if it stood still from now on."""
+        return self._watch.next_expiry(self._scanned_at, self._timing)
 
     async def _written(self, wanted: HostRecord) -> str:
         body = encode_host(wanted)

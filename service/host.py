@@ -188,7 +188,7 @@ class Host:
             self._wake.set()  # they are there to be taken
         else:
             self.ready.set()
-        return self._pause(is_asking=bool(wanted.ask or self._requests.sightings))
+        return self._pause(scan, is_asking=bool(wanted.ask or self._requests.sightings))
 
     def _notice(self, scan: Scan, roll: Roll) -> None:
         for key, worker in self.workers.items():
@@ -292,12 +292,11 @@ class Host:
         except StoreError as error:
             self._log.debug("clearing away dead hosts failed", error=str(error))
 
-    def _pause(self, *, is_asking: bool) -> float:
+    def _pause(self, scan: Scan, *, is_asking: bool) -> float:
         """Until the next round: sooner where a lease may expire, is being handed over, or may be tried again."""
-        now = self._clock.monotonic()
-        due = [failure.until for failure in self.failures.values()]
-        due += [watch.next_expiry(now, self._timing) for watch in (self._watch, self._membership.watch)]
-        earliest = min([self._timing.balance_s * (1 - 0.1 * self._rng.random()), *(at - now for at in due if at > now)])
+        due = [failure.until for failure in self.failures.values() if failure.until > scan.started]
+        due += [self._watch.next_expiry(scan.started, self._timing), self._membership.next_expiry]
+        earliest = min(self._timing.balance_s * (1 - 0.1 * self._rng.random()), min(due) - self._clock.monotonic())
         if is_asking:
             earliest = min(earliest, self._timing.handoff_poll_s)
         return max(earliest, min(self._timing.handoff_poll_s, self._timing.balance_s) / 4)

@@ -9,7 +9,7 @@
 
     run_virtual(main())
 
-`group.weather` judges every request to the outside world: how long it takes, and whether it or its answer is lost.
+`group.weather` (simulation.weather) judges every request to the outside world.
 """
 
 from __future__ import annotations
@@ -17,124 +17,30 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import structlog
 from simulation.loop import VirtualClock
-from simulation.process import Process, current, sent
+from simulation.process import Process
+from simulation.weather import Container, Outlet, Request, Source, Weather
 
 from leases.bootstrap import info_id
 from leases.document import decode_lease, encode_lease, lease_id, lease_prefix
-from leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
 from leases.keeper import Keeper
 from leases.lease import Lease
 from leases.membership import HostRecord, Membership
 from leases.store import Stored, TimedStore
-from leases.stores.memory import MemoryStore
 from leases.timing import Timing
 from pipeline.batch import BatchLimits
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
-from pipeline.errors import Ambiguous, FeedUnavailable, SinkError, SinkUnavailable
-from pipeline.sink import Claim, Sink
+from pipeline.connectors.memory import MemoryDestination
+from pipeline.sink import Sink
 from service.host import Host
 from service.pipeline import Pipeline
 from service.tally import Tally
 from service.worker import Outcome, Worker
-
-T = TypeVar("T")
-Where = Literal["store", "feed", "sink"]
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """host: who asks, "" outside of any. operation, id: the store's call and its document; a sink's `open` or `write` and its
-    partition; a feed does not say."""
-
-    host: str
-    where: Where
-    operation: str = ""
-    id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Fate:
-    """late_s: on the way there.
-
-    refused: surely not carried out. lost: carried out without an answer. ghost: neither. late: without an answer at once, and
-    carried out after late_s, when nobody waits for it any more.
-    """
-
-    late_s: float = 0.005
-    ends: Literal["ok", "refused", "lost", "ghost", "late"] = "ok"
-
-
-class Weather:
-    """What becomes of requests. Assign `judge` for anything that the switches do not say."""
-
-    def __init__(self) -> None:
-        self.down: set[tuple[str, Where]] = set()
-        self.judge: Callable[[Request], Fate] = lambda request: Fate()
-        self.requests: list[tuple[float, Request]] = []
-
-    def fate(self, request: Request) -> Fate:
-        self.requests.append((asyncio.get_running_loop().time(), request))
-        if {(request.host, request.where), ("", request.where)} & self.down:
-            return Fate(ends="refused")
-        return self.judge(request)
-
-
-class Container(MemoryStore):
-    def __init__(self, weather: Weather) -> None:
-        super().__init__()
-        self._weather = weather
-
-    async def list(self, prefix: str) -> list[Stored]:
-        return await self._call("list", prefix, lambda: MemoryStore.list(self, prefix))
-
-    async def read(self, id: str) -> Stored:
-        return await self._call("read", id, lambda: MemoryStore.read(self, id))
-
-    async def create(self, id: str, body: str) -> str:
-        return await self._call("create", id, lambda: MemoryStore.create(self, id, body))
-
-    async def replace(self, id: str, body: str, etag: str) -> str:
-        return await self._call("replace", id, lambda: MemoryStore.replace(self, id, body, etag))
-
-    async def delete(self, id: str, etag: str) -> None:
-        await self._call("delete", id, lambda: MemoryStore.delete(self, id, etag))
-
-    async def _call(self, operation: str, id: str, call: Callable[[], Awaitable[T]]) -> T:
-        fate = self._weather.fate(Request(_host(), "store", operation, id))
-        is_write = operation not in ("list", "read")
-        lost: type[Exception] = StoreAmbiguous if is_write else StoreUnavailable
-        return await sent(lambda: _fulfilled(fate, call, StoreUnavailable, lost))
-
-
-class Source(MemoryFeed):
-    weather: Weather
-
-    async def _request(self, request: Callable[[], T]) -> T:
-        fate = self.weather.fate(Request(_host(), "feed"))
-        return await sent(lambda: _fulfilled(fate, _later(request), FeedUnavailable, FeedUnavailable))
-
-
-class Outlet(MemorySink):
-    def __init__(self, destination: MemoryDestination, weather: Weather) -> None:
-        super().__init__(destination)
-        self._weather = weather
-
-    async def open(self, claim: Claim) -> MemoryWriter:
-        position = await self._asked("open", claim, lambda: self.destination.claim(claim))
-        return MemoryWriter(self.destination, claim, position, partial(self._asked, "write", claim))
-
-    async def _asked(self, operation: str, claim: Claim, request: Callable[[], T]) -> T:
-        fate = self._weather.fate(Request(_host(), "sink", operation, claim.partition))
-        return await sent(lambda: _fulfilled(fate, _later(request), SinkUnavailable, Ambiguous))
 
 
 class HostClock(VirtualClock):
@@ -319,6 +225,10 @@ class Group:
         self._looked_at = len(self.destination.commits)
         return self._arrived.get(partition, [])
 
+    def asked(self, kind: Callable[[Request], bool]) -> list[float]:
+        """When such requests were made."""
+        return [at for at, request in self.weather.requests if kind(request)]
+
     # What others may do
 
     def append(self, partition: str, events: int) -> None:
@@ -374,37 +284,3 @@ def logger(into: list[dict[str, Any]]) -> Any:
     return structlog.wrap_logger(
         None, processors=[kept], wrapper_class=structlog.make_filtering_bound_logger(0), cache_logger_on_first_use=False
     ).bind()
-
-
-def _host() -> str:
-    process = current()
-    return process.name.rsplit("-", 1)[0] if process else ""
-
-
-def _later(request: Callable[[], T]) -> Callable[[], Awaitable[T]]:
-    async def carried_out() -> T:
-        return request()
-
-    return carried_out
-
-
-async def _fulfilled(
-    fate: Fate, call: Callable[[], Awaitable[T]], refused: type[Exception], lost: type[Exception]
-) -> T:
-    if fate.ends == "late":
-        asyncio.get_running_loop().call_later(fate.late_s, lambda: asyncio.ensure_future(_late(call)))
-        raise lost("no answer")
-    await asyncio.sleep(fate.late_s)
-    if fate.ends == "refused":
-        raise refused("out of reach")
-    if fate.ends == "ghost":
-        raise lost("no answer")
-    answer = await call()
-    if fate.ends == "lost":
-        raise lost("no answer")
-    return answer
-
-
-async def _late(call: Callable[[], Awaitable[object]]) -> None:
-    with suppress(StoreError, SinkError):
-        await call()

@@ -67,7 +67,15 @@ def test_an_owner_that_moves_after_the_outage_is_not_expired() -> None:
 
 def test_a_lease_that_expired_long_ago_does_not_hide_when_the_next_one_will() -> None:
     watch = watched((0, {"x": (1,)}), (13, {"x": (1,), "y": (1,)}))
+    assert watch.expired(60, TIMING) == {"x"}
     assert watch.next_expiry(60, TIMING) == 73
+
+
+@given(st.floats(0, 1e9), st.floats(0, 120))
+def test_what_has_not_expired_is_always_waited_for(first: float, later: float) -> None:
+    """Rounding included: neither expired nor due is what nobody would look at again."""
+    watch = watched((first, {"x": (1,)}))
+    assert watch.expired(first + later, TIMING) or watch.next_expiry(first + later, TIMING) == first + TIMING.duration_s
 
 
 def test_a_machine_that_slept_in_the_middle_of_a_scan_holds_nobody_for_dead() -> None:

@@ -10,38 +10,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from simulation.group import Container, Fate, Group, Outlet, Request, Tenure, Weather, always, until
+from simulation.group import Group, Tenure, always, until
 from simulation.loop import run_virtual
+from simulation.weather import Container, Fate, Once, Outlet, Request, Weather, of
 
 from leases.document import decode_lease
 from pipeline.batch import Batch, BatchLimits
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed
+from pipeline.connectors.memory import MemoryFeed
 from pipeline.errors import EngineUnavailable, FeedUnavailable, SinkUnavailable
 from pipeline.event import Page
 from pipeline.sink import Claim, Output, Permit
 from pipeline.transform import Identity
 
 ONE = BatchLimits(events_max=1)
-
-
-def of(where: str, operation: str = "") -> Callable[[Request], bool]:
-    return lambda request: request.where == where and operation in ("", request.operation)
-
-
-class Once:
-    """Lets the first requests of a kind end so, one after another, and all others well."""
-
-    def __init__(self, kind: Callable[[Request], bool], *ends: str, late_s: float = 0.005) -> None:
-        self.kind, self.ends, self.late_s = kind, list(ends), late_s
-
-    def __call__(self, request: Request) -> Fate:
-        if self.ends and self.kind(request):
-            return Fate(late_s=self.late_s, ends=self.ends.pop(0))  # type: ignore[arg-type]
-        return Fate()
-
-
-def seen(group: Group, kind: Callable[[Request], bool]) -> list[float]:
-    return [at for at, request in group.weather.requests if kind(request)]
 
 
 async def stopped(tenure: Tenure) -> None:
@@ -337,9 +318,9 @@ def test_a_claim_too_waits_for_trust() -> None:
         group.weather.down |= {("", "store")}
         await asyncio.sleep(group.timing.duration_s + 40)
         group.weather.down -= {("", "sink")}
-        asked = len(seen(group, of("sink")))
+        asked = len(group.asked(of("sink")))
         await asyncio.sleep(100)
-        assert len(seen(group, of("sink"))) == asked
+        assert len(group.asked(of("sink"))) == asked
         group.weather.down.clear()
         await until(group.is_delivered)
         await stopped(tenure)
@@ -373,143 +354,5 @@ def test_a_machine_that_slept_sends_nothing_before_it_has_renewed() -> None:
         await until(group.is_delivered)
         assert tenure.worker.owned.lease.tick > renewed
         await stopped(tenure)
-
-    run_virtual(main())
-
-
-# Checkpoints
-
-
-def test_the_lease_follows_the_sink_within_the_checkpoint_interval() -> None:
-    async def main() -> None:
-        group = Group("a", limits=ONE, checkpoint_s=5.0)
-        tenure = await group.tenure()
-        arrived, lags = list[float](), list[float]()
-        for n in range(600):
-            if n % 3:
-                group.append("a", 1)
-            await asyncio.sleep(0.2)
-            now = asyncio.get_running_loop().time()
-            arrived += [now] * (len(group.delivered("a")) - len(arrived))
-            kept = int(group.leases["a"].continuation or 0)
-            lags.append(now - arrived[kept] if kept < len(arrived) else 0.0)
-        assert 4.0 < max(lags) < 5.3
-        assert len(seen(group, of("store", "replace"))) < 40
-        await stopped(tenure)
-
-    run_virtual(main())
-
-
-def test_a_partition_that_falls_idle_gets_its_checkpoint_soon() -> None:
-    async def main() -> None:
-        group = Group("a", checkpoint_s=500.0)
-        tenure = await group.tenure()
-        await asyncio.sleep(1)
-        group.append("a", 5)
-        assert await until(lambda: group.leases["a"].continuation == "5") < 1
-        await stopped(tenure)
-
-    run_virtual(main())
-
-
-def test_a_busy_lease_needs_no_renewals_of_its_own() -> None:
-    async def main() -> None:
-        group = Group("a", limits=ONE, checkpoint_s=5.0)
-        tenure = await group.tenure()
-        for _ in range(1200):
-            group.append("a", 1)
-            await asyncio.sleep(0.25)
-        written = len(seen(group, of("store", "replace")))
-        assert 55 <= written <= 65  # of 300 s, one every 5 s
-        await stopped(tenure)
-
-    run_virtual(main())
-
-
-def test_an_idle_lease_is_only_renewed() -> None:
-    async def main() -> None:
-        group = Group("a")
-        tenure = await group.tenure()
-        await asyncio.sleep(340)
-        assert 20 <= len(seen(group, of("store", "replace"))) <= 25  # the first of them took it
-        await stopped(tenure)
-
-    run_virtual(main())
-
-
-def test_a_checkpoint_that_fails_costs_nothing_but_time() -> None:
-    async def main() -> None:
-        group = Group("a", checkpoint_s=1.0)
-        tenure = await group.tenure()
-        await asyncio.sleep(0.5)
-        group.weather.down.add(("", "store"))
-        group.append("a", 5)
-        await asyncio.sleep(30)
-        assert group.is_delivered()
-        assert len(tenure.said("checkpoint failed")) < 40
-        group.weather.down.clear()
-        await until(lambda: group.leases["a"].continuation == "5", within_s=10)
-        await stopped(tenure)
-
-    run_virtual(main())
-
-
-class Forgetful(Outlet):
-    """A sink that does not hold its position."""
-
-    holds_position = False
-
-    def __init__(self, destination: MemoryDestination, weather: Weather) -> None:
-        super().__init__(destination, weather)
-
-    async def open(self, claim: Claim) -> Any:
-        self.destination._positions.pop((claim.pipeline, claim.partition, claim.generation), None)
-        return await super().open(claim)
-
-
-def forgetful(**settings: Any) -> Group:
-    group = Group("a", **settings)
-    group._sink = lambda: Forgetful(group.destination, group.weather)
-    return group
-
-
-@pytest.mark.parametrize("ends", ["ok", "refused", "lost", "ghost"])
-def test_for_a_sink_without_positions_every_batch_is_kept_before_the_next_is_sent(ends: str) -> None:
-    async def main() -> None:
-        group = forgetful(limits=ONE)
-        group.append("a", 6)
-        positions: list[str | None] = []
-        faults = Once(of("store", "replace"), "ok", "ok", "ok", ends)
-
-        def judge(request: Request) -> Fate:
-            if of("sink", "write")(request):
-                positions.append(group.leases["a"].continuation)
-            return faults(request)
-
-        group.weather.judge = judge
-        tenure = await group.tenure()
-        await until(lambda: len(positions) == 6)
-        assert positions == [None, "1", "2", "3", "4", "5"]
-        await until(group.is_delivered)
-        await stopped(tenure)
-
-    run_virtual(main())
-
-
-def test_without_the_container_a_sink_without_positions_gets_one_batch_and_a_stop_does_not_wait_for_ever() -> None:
-    async def main() -> None:
-        group = forgetful(limits=ONE)
-        tenure = await group.tenure()
-        group.weather.down.add(("", "store"))
-        group.append("a", 6)
-        await asyncio.sleep(30)
-        assert group.delivered("a") == [0]
-        tenure.worker.stop()
-        async with asyncio.timeout(11):
-            assert (await tenure.task).reason == "shutdown"
-        group.weather.down.clear()
-        again = await group.tenure()
-        await until(lambda: group.delivered("a") == [0, 0, 1, 2, 3, 4, 5])
-        await stopped(again)
 
     run_virtual(main())

@@ -1,0 +1,164 @@
+"""The outside world of a simulation: a container, a source and a destination in memory, and a weather between them and hosts.
+
+The weather judges every request: how long it takes on its way, and whether it or its answer is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, TypeVar
+
+from simulation.process import current, sent
+
+from leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
+from leases.store import Stored
+from leases.stores.memory import MemoryStore
+from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
+from pipeline.errors import Ambiguous, FeedUnavailable, SinkError, SinkUnavailable
+from pipeline.sink import Claim
+
+T = TypeVar("T")
+Where = Literal["store", "feed", "sink"]
+Ends = Literal["ok", "refused", "lost", "ghost", "late"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """host: who asks, "" outside of any. operation, id: the store's call and its document; a sink's `open` or `write` and its
+    partition; a feed does not say."""
+
+    host: str
+    where: Where
+    operation: str = ""
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """late_s: on the way there.
+
+    refused: surely not carried out. lost: carried out without an answer. ghost: neither. late: without an answer at once, and
+    carried out after late_s, when nobody waits for it any more.
+    """
+
+    late_s: float = 0.005
+    ends: Ends = "ok"
+
+
+class Weather:
+    """What becomes of requests. Assign `judge` for anything that the switches do not say."""
+
+    def __init__(self) -> None:
+        self.down: set[tuple[str, Where]] = set()
+        self.judge: Callable[[Request], Fate] = lambda request: Fate()
+        self.requests: list[tuple[float, Request]] = []
+
+    def fate(self, request: Request) -> Fate:
+        self.requests.append((asyncio.get_running_loop().time(), request))
+        if {(request.host, request.where), ("", request.where)} & self.down:
+            return Fate(ends="refused")
+        return self.judge(request)
+
+
+class Container(MemoryStore):
+    def __init__(self, weather: Weather) -> None:
+        super().__init__()
+        self._weather = weather
+
+    async def list(self, prefix: str) -> list[Stored]:
+        return await self._call("list", prefix, lambda: MemoryStore.list(self, prefix))
+
+    async def read(self, id: str) -> Stored:
+        return await self._call("read", id, lambda: MemoryStore.read(self, id))
+
+    async def create(self, id: str, body: str) -> str:
+        return await self._call("create", id, lambda: MemoryStore.create(self, id, body))
+
+    async def replace(self, id: str, body: str, etag: str) -> str:
+        return await self._call("replace", id, lambda: MemoryStore.replace(self, id, body, etag))
+
+    async def delete(self, id: str, etag: str) -> None:
+        await self._call("delete", id, lambda: MemoryStore.delete(self, id, etag))
+
+    async def _call(self, operation: str, id: str, call: Callable[[], Awaitable[T]]) -> T:
+        fate = self._weather.fate(Request(_host(), "store", operation, id))
+        is_write = operation not in ("list", "read")
+        lost: type[Exception] = StoreAmbiguous if is_write else StoreUnavailable
+        return await sent(lambda: _fulfilled(fate, call, StoreUnavailable, lost))
+
+
+class Source(MemoryFeed):
+    weather: Weather
+
+    async def _request(self, request: Callable[[], T]) -> T:
+        fate = self.weather.fate(Request(_host(), "feed"))
+        return await sent(lambda: _fulfilled(fate, _later(request), FeedUnavailable, FeedUnavailable))
+
+
+class Outlet(MemorySink):
+    def __init__(self, destination: MemoryDestination, weather: Weather) -> None:
+        super().__init__(destination)
+        self._weather = weather
+
+    async def open(self, claim: Claim) -> MemoryWriter:
+        position = await self._asked("open", claim, lambda: self.destination.claim(claim))
+        return MemoryWriter(self.destination, claim, position, partial(self._asked, "write", claim))
+
+    async def _asked(self, operation: str, claim: Claim, request: Callable[[], T]) -> T:
+        fate = self._weather.fate(Request(_host(), "sink", operation, claim.partition))
+        return await sent(lambda: _fulfilled(fate, _later(request), SinkUnavailable, Ambiguous))
+
+
+def of(where: Where, operation: str = "") -> Callable[[Request], bool]:
+    """Requests of one kind."""
+    return lambda request: request.where == where and operation in ("", request.operation)
+
+
+class Once:
+    """A judge who lets the first requests of a kind end so, one after another, and all others well."""
+
+    def __init__(self, kind: Callable[[Request], bool], *ends: Ends, late_s: float = 0.005) -> None:
+        self.kind, self.ends, self.late_s = kind, list(ends), late_s
+
+    def __call__(self, request: Request) -> Fate:
+        if self.ends and self.kind(request):
+            return Fate(late_s=self.late_s, ends=self.ends.pop(0))
+        return Fate()
+
+
+def _host() -> str:
+    process = current()
+    return process.name.rsplit("-", 1)[0] if process else ""
+
+
+def _later(request: Callable[[], T]) -> Callable[[], Awaitable[T]]:
+    async def carried_out() -> T:
+        return request()
+
+    return carried_out
+
+
+async def _fulfilled(
+    fate: Fate, call: Callable[[], Awaitable[T]], refused: type[Exception], lost: type[Exception]
+) -> T:
+    if fate.ends == "late":
+        asyncio.get_running_loop().call_later(fate.late_s, lambda: asyncio.ensure_future(_late(call)))
+        raise lost("no answer")
+    await asyncio.sleep(fate.late_s)
+    if fate.ends == "refused":
+        raise refused("out of reach")
+    if fate.ends == "ghost":
+        raise lost("no answer")
+    answer = await call()
+    if fate.ends == "lost":
+        raise lost("no answer")
+    return answer
+
+
+async def _late(call: Callable[[], Awaitable[object]]) -> None:
+    with suppress(StoreError, SinkError):
+        await call()

@@ -1,0 +1,333 @@
+"""Hosts among partitions that fail, documents that other people touch, and partitions that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from simulation.group import Group, Running, until
+from simulation.loop import run_virtual
+from simulation.weather import Outlet
+
+from leases.bootstrap import info_id
+from leases.document import INTEGER_MAX, lease_id
+from leases.membership import HOSTS_PREFIX, host_id
+from pipeline.batch import Batch, BatchLimits
+from pipeline.errors import FeedUnavailable, SinkRejected, TransformError
+from pipeline.feed import FeedPartition
+from pipeline.transform import Identity
+
+ONE = BatchLimits(events_max=1)
+
+
+async def settled(group: Group, *names: str) -> list[Running]:
+    hosts = [await group.start(name) for name in names]
+    await until(group.is_balanced)
+    return hosts
+
+
+def owned_by(group: Group, *names: str) -> Callable[[], bool]:
+    return lambda: set(group.owners.values()) == set(names)
+
+
+# Failing partitions
+
+
+class Poisoned(Identity):
+    """Fails for one partition until it is mended. tried: when it was asked to."""
+
+    def __init__(self, partition: str) -> None:
+        self.partition = partition
+        self.tried: list[float] = []
+        self.is_mended = False
+
+    async def apply(self, batch: Batch) -> pa.Table:
+        if batch.partition == self.partition and not self.is_mended:
+            self.tried.append(asyncio.get_running_loop().time())
+            raise TransformError("poison")
+        return batch.table
+
+
+def test_a_poisoned_partition_is_held_off_with_growing_pauses_and_the_others_go_on() -> None:
+    async def main() -> None:
+        group, poison = Group("abcd"), Poisoned("b")
+        for partition in "abcd":
+            group.append(partition, 5)
+        a = await group.start("host-a", transform=poison)
+        await until(lambda: all(len(group.delivered(p)) == 5 for p in "acd"), within_s=2)
+        await asyncio.sleep(300)
+        pauses = [later - earlier for earlier, later in zip(poison.tried, poison.tried[1:], strict=False)]
+        assert pauses[:6] == pytest.approx([1, 2, 4, 8, 16, 32], abs=0.5)
+        assert all(60 <= pause <= 61 for pause in pauses[6:])
+        failure = a.host.failures["bank", "b"]
+        assert (str(failure.error), failure.count) == ("poison", len(poison.tried))
+        poison.is_mended = True
+        await until(group.is_delivered, within_s=61)
+        assert group.epochs["a"] == 1
+        await a.stop()
+        assert a.host.failures.keys() <= {("bank", "b")}
+
+    run_virtual(main())
+
+
+def test_two_hosts_with_a_poisoned_partition_work_on_all_the_others() -> None:
+    async def main() -> None:
+        group, poison = Group("abcdefgh"), Poisoned("b")
+        group.append("b", 1)
+        a, b = await group.start("host-a", transform=poison), await group.start("host-b", transform=poison)
+        await until(lambda: sum(group.shares.values()) == 7 and max(group.shares.values()) <= 4, within_s=30)
+        await b.kill()
+        took = await until(lambda: group.shares["host-a"] == 7)
+        assert took <= group.timing.duration_s + group.timing.renew_s + 2
+        await a.stop()
+
+    run_virtual(main())
+
+
+def test_a_failure_is_forgotten_once_another_host_has_the_partition() -> None:
+    async def main() -> None:
+        group, poison = Group("ab"), Poisoned("b")
+        group.append("b", 1)
+        a = await group.start("host-a", transform=poison)
+        await until(lambda: a.host.failures.get(("bank", "b")) and a.host.failures["bank", "b"].count > 4)
+        b = await group.start("host-b")
+        await until(group.is_delivered, within_s=200)
+        await until(lambda: not a.host.failures, within_s=14)
+        await a.stop()
+        await b.stop()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("error", [SinkRejected("no sink state"), ZeroDivisionError("a fault")])
+def test_a_sink_state_that_cannot_be_claimed_stops_its_lease_and_no_other(error: Exception) -> None:
+    class Picky(Outlet):
+        def claimed(self, state: str) -> str:
+            if state == "spoilt":
+                raise error
+            return state
+
+    async def main() -> None:
+        group = Group("abc")
+        group._sink = lambda: Picky(group.destination, group.weather)
+        [a] = await settled(group, "host-a")
+        await a.stop()
+        group.edit("b", lambda lease: replace(lease, sink_state="spoilt"))
+        a = await group.start("host-a")
+        await until(lambda: group.shares == {"host-a": 2}, within_s=2)
+        await asyncio.sleep(120)
+        assert str(error) in str(a.host.failures["bank", "b"].error)
+        assert 6 <= len(a.said("lease cannot be taken")) <= 9
+        group.edit("b", lambda lease: replace(lease, sink_state=""))
+        await until(group.is_balanced, within_s=61)
+        await a.stop()
+
+    run_virtual(main())
+
+
+# Other people's hands
+
+
+@pytest.mark.parametrize("body", ["", "{", "[]", '{"version": 99}', "x" * 100_000])
+def test_a_lease_document_that_is_spoilt_while_owned_stops_itself_alone(body: str) -> None:
+    async def main() -> None:
+        group = Group("abc")
+        [a] = await settled(group, "host-a")
+        good = group.documents(lease_id("bank", "b"))[0].body
+        group.put(lease_id("bank", "b"), body)
+        await until(lambda: ("bank", "b") not in a.host.workers, within_s=group.timing.renew_s + 1)
+        await asyncio.sleep(60)
+        assert sorted(a.host.workers) == [("bank", "a"), ("bank", "c")]
+        assert len(a.said("needs attention")) == 1
+        group.put(lease_id("bank", "b"), good)
+        await until(group.is_balanced, within_s=14)
+        await a.stop()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("field", ["tick", "epoch"])
+def test_a_lease_whose_numbers_are_used_up_stops_itself_alone(field: str) -> None:
+    async def main() -> None:
+        group = Group("abc")
+        [a] = await settled(group, "host-a")
+        for value in (INTEGER_MAX - 2, INTEGER_MAX):
+            group.edit("b", lambda lease, value=value: replace(lease, owner=None, incarnation=None, **{field: value}))  # type: ignore[misc]
+            await asyncio.sleep(300)
+            assert {("bank", "a"), ("bank", "c")} <= a.host.workers.keys()
+        assert a.host.failures.keys() == {("bank", "b")}
+        await a.stop()
+
+    run_virtual(main())
+
+
+def test_a_lease_document_that_is_deleted_while_owned_comes_back_and_nothing_is_sent_twice() -> None:
+    async def main() -> None:
+        group = Group("abc")
+        for partition in "abc":
+            group.append(partition, 5)
+        [a] = await settled(group, "host-a")
+        await a.stop()
+        [a] = await settled(group, "host-a")
+        await until(group.is_delivered)
+        await asyncio.sleep(5)
+        group.remove(lease_id("bank", "b"))
+        group.append("b", 5)
+        await asyncio.sleep(40)
+        await until(group.is_balanced)
+        await until(group.is_delivered)
+        assert group.leases["b"].epoch == 3  # it came back with 1; the sink knew 2, and had to be outranked
+        await a.stop()
+
+    run_virtual(main())
+
+
+def test_a_lease_that_an_operator_releases_or_resets_is_taken_again() -> None:
+    async def main() -> None:
+        group = Group("ab")
+        group.append("a", 5)
+        [a] = await settled(group, "host-a")
+        await until(group.is_delivered)
+        await asyncio.sleep(5)
+        group.edit("a", lambda lease: lease.revoked())
+        await until(lambda: group.leases["a"].epoch == 2 and group.is_balanced(), within_s=40)
+        group.edit("a", lambda lease: lease.reset("2"))
+        await until(lambda: len(group.destination.commits) == 2, within_s=20)
+        assert group.delivered("a") == [0, 1, 2, 3, 4, 2, 3, 4]
+        await a.stop()
+
+    run_virtual(main())
+
+
+def test_garbage_among_the_hosts_is_told_once_and_hurts_nobody() -> None:
+    async def main() -> None:
+        group = Group()
+        group.put(host_id("host-x"), "{")
+        a, b = await settled(group, "host-a", "host-b")
+        await asyncio.sleep(100)
+        assert [len(host.said("needs attention")) for host in (a, b)] == [1, 1]
+        await a.stop()
+        await b.stop()
+
+    run_virtual(main())
+
+
+def test_the_documents_of_the_long_dead_are_cleared_away() -> None:
+    async def main() -> None:
+        group = Group()
+        a, b = await settled(group, "host-a", "host-b")
+        await b.kill()
+        await until(lambda: [s.id for s in group.documents(HOSTS_PREFIX)] == [host_id("host-a")], within_s=700)
+        await a.stop()
+
+    run_virtual(main())
+
+
+def test_a_missing_info_document_stops_nobody() -> None:
+    async def main() -> None:
+        group = Group()
+        [a] = await settled(group, "host-a")
+        group.remove(info_id("bank"))
+        group.feed._logs["e"] = type(group.feed._logs["a"])()
+        await until(lambda: "e" in group.owners and group.is_balanced(), within_s=30)
+        await a.stop()
+
+    run_virtual(main())
+
+
+# Partitions that come and go
+
+
+def test_new_partitions_are_noticed_and_shared() -> None:
+    async def main() -> None:
+        group = Group("ab")
+        a, b = await settled(group, "host-a", "host-b")
+        for name in "cdef":
+            group.feed._logs[name] = type(group.feed._logs["a"])()
+            group.append(name, 3)
+        await until(lambda: len(group.owners) == 6 and group.is_balanced(), within_s=3 * group.timing.balance_s)
+        await until(group.is_delivered)
+        await a.stop()
+        await b.stop()
+
+    run_virtual(main())
+
+
+def test_children_take_over_from_a_split_and_a_merge_behind_their_parents() -> None:
+    async def main() -> None:
+        group = Group("abc", limits=ONE)
+        a, b = await settled(group, "host-a", "host-b")
+        group.append("a", 5)
+        group.feed.split("a", ["a1", "a2"])
+        await until(lambda: "a1" in group.owners and group.is_balanced(), within_s=60)
+        group.append("a1", 3)
+        for parent in ("a2", "b"):
+            group.append(parent, 4)
+            group.feed.split(parent, ["ab"])
+        await until(lambda: "ab" in group.owners and group.is_balanced(), within_s=60)
+        group.append("ab", 3)
+        await until(group.is_delivered)
+        assert sorted(group.owners) == ["a1", "ab", "c"]
+        assert group.leases["ab"].parents == ("a2", "b")
+        await a.stop()
+        await b.stop()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("how", ["fails", "hangs", "breaks"])
+def test_a_feed_that_cannot_list_its_partitions_stops_nothing_that_is_at_work(how: str) -> None:
+    async def main() -> None:
+        group = Group("abcd")
+        a, b = await settled(group, "host-a", "host-b")
+
+        async def partitions() -> list[FeedPartition]:
+            if how == "hangs":
+                await asyncio.Event().wait()
+            raise FeedUnavailable("away") if how == "fails" else ZeroDivisionError("a fault")
+
+        group.feed.partitions = partitions  # type: ignore[method-assign]
+        await b.kill()
+        took = await until(owned_by(group, "host-a"))
+        assert took <= group.timing.duration_s + group.timing.renew_s + 2 + group.timing.call_timeout_s
+        for partition in "abcd":
+            group.append(partition, 3)
+        await until(group.is_delivered)
+        await a.stop()
+
+    run_virtual(main())
+
+
+# What it costs
+
+
+def test_a_settled_group_reads_and_writes_no_more_than_its_intervals_ask_for() -> None:
+    async def main() -> None:
+        group = Group("abcdef")
+        await settled(group, "host-a", "host-b")
+        await asyncio.sleep(60)
+        before = len(group.weather.requests)
+        await asyncio.sleep(1300)
+        made = [request for _, request in group.weather.requests[before:] if request.where == "store"]
+        lists = sum(request.operation == "list" for request in made)
+        writes = sum(request.operation == "replace" for request in made)
+        assert lists <= 2 * 2 * 115  # hosts and leases, from each host, every 13 s less a tenth
+        assert writes <= (6 + 2) * 88  # every lease and every host, every 17 s less a tenth
+        assert {request.operation for request in made} == {"list", "replace"}
+
+    run_virtual(main())
+
+
+def test_a_host_that_is_cancelled_releases_what_it_has_and_leaves_nothing_running() -> None:
+    async def main() -> None:
+        group = Group("abcd")
+        [a] = await settled(group, "host-a")
+        a.task.cancel()
+        await asyncio.wait({a.task})
+        assert set(group.owners.values()) == {None}
+        assert a.process.tasks == set()
+
+    run_virtual(main())
