@@ -1,0 +1,228 @@
+"""The embeddable face: started when work has begun, stopped once and for all, closed whatever failed."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+import pytest
+from simulation.group import HostClock, logger, until
+from simulation.loop import run_virtual
+from simulation.weather import Container, Fate, Outlet, Request, Source, Weather
+
+from leases.errors import DuplicateHost, GroupMismatch
+from leases.timing import Timing
+from pipeline.connectors.memory import MemoryDestination
+from pipeline.errors import SinkRejected, TransformError
+from pipeline.transform import Identity
+from service.errors import StartFailed
+from service.pipeline import Pipeline
+from service.processor import Processor
+
+
+class Case:
+    """A processor over parts that count how often they are prepared and closed."""
+
+    def __init__(self) -> None:
+        self.weather = Weather()
+        self.store = Container(self.weather)
+        self.feed = Source("ab")
+        self.feed.weather = self.weather
+        self.destination = MemoryDestination()
+        self.sink = Outlet(self.destination, self.weather)
+        self.transform = Identity()
+        self.calls: list[str] = []
+        self.errors: dict[str, BaseException] = {}
+        self.log: list[dict[str, Any]] = []
+        for name in ("store", "feed", "sink", "transform"):
+            for method in ("prepare", "close"):
+                self._counted(name, method)
+
+    def _counted(self, name: str, method: str) -> None:
+        part = getattr(self, name)
+        if inspect.iscoroutinefunction(getattr(part, method, None)):
+
+            async def called() -> None:
+                self.calls.append(f"{name}.{method}")
+                await asyncio.sleep(1)
+                if (error := self.errors.get(f"{name}.{method}")) is not None:
+                    raise error
+
+            setattr(part, method, called)
+
+    def processor(self, host: str = "host-a", **settings: Any) -> Processor:
+        pipeline = Pipeline(name="bank", feed=self.feed, sink=self.sink, transform=self.transform, **settings)
+        return Processor([pipeline], self.store, host=host, clock=HostClock(), log=logger(self.log))
+
+    @property
+    def closed(self) -> list[str]:
+        return sorted(call for call in self.calls if call.endswith("close"))
+
+
+ALL_CLOSED = ["feed.close", "sink.close", "store.close", "transform.close"]
+
+
+def assert_nothing_left() -> None:
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_it_has_started_when_leases_are_worked_on_and_has_stopped_when_they_are_released() -> None:
+    async def main() -> None:
+        case = Case()
+        processor = case.processor()
+        await processor.start()
+        assert sorted(processor.host.workers) == [("bank", "a"), ("bank", "b")]
+        case.feed.append("a", [b"0"])
+        await until(lambda: len(case.destination.commits) == 1)
+        await processor.stop()
+        await processor.ended()
+        leases = (await processor.keeper.scan(["bank"])).leases
+        assert [(lease.partition, lease.owner, lease.continuation) for lease in leases] == [
+            ("a", None, "1"),
+            ("b", None, None),
+        ]
+        assert case.closed == ALL_CLOSED
+        assert_nothing_left()
+
+    run_virtual(main())
+
+
+def test_stopping_twice_or_at_once_closes_everything_once() -> None:
+    async def main() -> None:
+        case = Case()
+        processor = case.processor()
+        await processor.start()
+        await asyncio.gather(processor.stop(), processor.stop())
+        await processor.stop()
+        assert case.closed == ALL_CLOSED
+
+    run_virtual(main())
+
+
+def test_what_was_never_started_can_be_stopped() -> None:
+    async def main() -> None:
+        case = Case()
+        await case.processor().stop()
+        assert case.closed == ALL_CLOSED
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [("sink.prepare", SinkRejected("no such schema")), ("transform.prepare", TransformError("bad SQL"))],
+)
+def test_a_part_that_is_not_ready_fails_the_start_and_everything_is_closed(call: str, error: Exception) -> None:
+    async def main() -> None:
+        case = Case()
+        case.errors[call] = error
+        with pytest.raises(StartFailed, match=str(error)):
+            await case.processor().start()
+        assert case.closed == ALL_CLOSED
+        assert not case.store._documents
+        assert_nothing_left()
+
+    run_virtual(main())
+
+
+def test_everything_that_is_not_ready_is_told_at_once() -> None:
+    async def main() -> None:
+        case = Case()
+        case.errors |= {"sink.prepare": SinkRejected("no schema"), "transform.prepare": TransformError("bad SQL")}
+        with pytest.raises(StartFailed, match="bad SQL; no schema"):
+            await case.processor().start()
+
+    run_virtual(main())
+
+
+def test_another_sinks_leases_fail_the_start_and_everything_is_closed() -> None:
+    class Other(Outlet):
+        identity = "elsewhere"
+
+    async def main() -> None:
+        first = Case()
+        await (processor := first.processor()).start()
+        await processor.stop()
+        case = Case()
+        case.store._documents = first.store._documents
+        case.sink.__class__ = Other
+        with pytest.raises(GroupMismatch):
+            await case.processor().start()
+        assert case.closed == ALL_CLOSED
+        assert_nothing_left()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("after_s", [0.5, 1.005, 1.02, 1.03, 1.05, 1.07, 1.1, 1.12])
+def test_a_start_that_is_given_up_leaves_nothing_behind(after_s: float) -> None:
+    async def main() -> None:
+        case = Case()
+        case.weather.judge = lambda request: Fate(late_s=0.011)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(after_s):
+                await case.processor().start()
+        assert case.closed == ALL_CLOSED
+        await asyncio.sleep(0.1)  # requests on their way arrive
+        assert_nothing_left()
+
+    run_virtual(main())
+
+
+def test_a_start_while_the_container_goes_away_can_be_given_up() -> None:
+    async def main() -> None:
+        case = Case()
+        listed = 0
+
+        def judge(request: Request) -> Fate:
+            nonlocal listed
+            listed += request.operation == "list"
+            return Fate(ends="ok" if listed < 2 and request.operation == "list" else "refused")
+
+        case.weather.judge = judge
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(100):
+                await case.processor().start()
+        assert case.closed == ALL_CLOSED
+        assert_nothing_left()
+
+    run_virtual(main())
+
+
+def test_a_part_that_cannot_be_closed_keeps_no_other_from_it_and_is_told() -> None:
+    async def main() -> None:
+        case = Case()
+        case.errors["feed.close"] = RuntimeError("stuck file")
+        processor = case.processor()
+        await processor.start()
+        await processor.stop()
+        assert case.closed == ALL_CLOSED
+        assert [entry["error"] for entry in case.log if entry["event"] == "closing failed"] == [
+            "RuntimeError: stuck file"
+        ]
+
+    run_virtual(main())
+
+
+def test_a_namesake_ends_it_and_is_told_by_ended() -> None:
+    async def main() -> None:
+        case, other = Case(), Case()
+        other.store = case.store
+        earlier = case.processor()
+        await earlier.start()
+        later = other.processor()
+        await later.start()
+        with pytest.raises(DuplicateHost):
+            await earlier.ended()
+        await earlier.stop()
+        await later.stop()
+
+    run_virtual(main())
+
+
+def test_intervals_that_do_not_fit_and_names_used_twice_are_refused_with_their_remedies() -> None:
+    case = Case()
+    pipeline = Pipeline(name="bank", feed=case.feed, sink=case.sink)
+    with pytest.raises(ValueError, match=r"renew more often.*two pipelines are named 'bank'"):
+        Processor([pipeline, pipeline], case.store, host="a", timing=Timing(duration_s=10.0, renew_s=17.0))
