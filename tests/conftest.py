@@ -1,1 +1,1 @@
-pytest_plugins = ["tests.plugins_pg", "tests.plugins_bank", "tests.plugins_cli"]
+pytest_plugins = ["tests.plugins_pg", "tests.plugins_bank", "tests.plugins_cli", "tests.plugins_hosts"]

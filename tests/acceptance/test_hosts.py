@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from conftest import START_S, TIMING, Bank, HostProcess, Step, until
+
+from tests.plugins_cli import START_S, until
+from tests.plugins_hosts import TIMING, Bank, HostProcess, Step
 
 pytestmark = pytest.mark.timeout(900)
 

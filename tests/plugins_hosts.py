@@ -10,9 +10,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
@@ -27,23 +26,12 @@ from leases.document import decode_lease, lease_prefix
 from leases.lease import Lease
 from leases.stores.sqlite import SqliteStore
 from leases.timing import Timing
+from tests.plugins_cli import until
 from tests.plugins_pg import database
 
 TIMING = Timing(duration_s=10, renew_s=3, balance_s=2)
 PIPELINES = ("generate", "transform", "balances")
 PARTITIONS = 4
-START_S = 120
-"""How long a host may take to start its Spark on a busy machine."""
-
-
-def until(condition: Callable[[], Any], within_s: float, what: str) -> float:
-    """Wait for the condition; how long it took, in seconds."""
-    started = time.monotonic()
-    while not condition():
-        if time.monotonic() - started > within_s:
-            pytest.fail(f"{what}: not within {within_s:g} s")
-        threading.Event().wait(0.05)
-    return time.monotonic() - started
 
 
 class HostProcess:
@@ -236,13 +224,6 @@ class Bank:
             assert step.start == (last.to if last else None), (last, step)
             assert last is None or step.epoch >= last.epoch, (last, step)
             before[step.partition] = step
-
-
-@pytest.fixture
-def bank(tmp_path: Path, postgres: Any) -> Iterator[Bank]:
-    bank = Bank(tmp_path, postgres)
-    yield bank
-    bank.close()
 
 
 @pytest.fixture(scope="module")
