@@ -152,15 +152,23 @@ class Processor:
         )
 
     async def _prepare(self) -> None:
-        """Everything at once: Spark takes seconds to start, a database none."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._reached())
-                for pipeline in self.pipelines:
-                    group.create_task(pipeline.sink.prepare())
-                    group.create_task(pipeline.transform.prepare())
-        except* (PipelineError, StoreError) as errors:
-            raise StartFailed("; ".join(sorted({str(error) for error in _leaves(errors)}))) from None
+        """Everything at once, as Spark takes seconds to start and a database none; and everything that is wrong is told."""
+        problems: set[str] = set()
+
+        async def tried(step: Awaitable[None]) -> None:
+            try:
+                await step
+            except (PipelineError, StoreError) as error:
+                problems.add(str(error))
+
+        steps = [part.prepare() for pipeline in self.pipelines for part in (pipeline.sink, pipeline.transform)]
+        async with asyncio.TaskGroup() as group:
+            for step in (self._reached(), *steps):
+                group.create_task(tried(step))
+        if problems:
+            raise StartFailed(
+                "\n  ".join(([f"{len(problems)} problems"] if len(problems) > 1 else []) + sorted(problems))
+            )
 
     async def _reached(self) -> None:
         """A container that does not answer at all is told at the start; later, hosts wait for it. Raises StoreError."""
@@ -172,14 +180,6 @@ class Processor:
                 if pause_s is None:
                     raise
                 await self._clock.sleep(pause_s)
-
-
-def _leaves(group: BaseExceptionGroup[Exception]) -> list[Exception]:
-    return [
-        leaf
-        for error in group.exceptions
-        for leaf in (_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
-    ]
 
 
 def _doubles(pipelines: Sequence[Pipeline]) -> list[str]:

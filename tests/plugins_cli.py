@@ -137,8 +137,12 @@ def leases_in(file: Path, *pipelines: str) -> list[Lease]:
     return asyncio.run(read())
 
 
-def events_in(log: Path) -> dict[str, list[Any]]:
-    """partition -> the bodies of its events in an embedded log, as JSON says."""
+def _body(row: dict[str, Any]) -> Any:
+    return json.loads(row["body"])
+
+
+def events_in(log: Path, told: Callable[[dict[str, Any]], Any] = _body) -> dict[str, list[Any]]:
+    """partition -> its events in an embedded log, as `told` tells each row: by default their bodies, which are JSON."""
 
     async def read() -> dict[str, list[Any]]:
         feed = LogFeed(log)
@@ -152,7 +156,7 @@ def events_in(log: Path) -> dict[str, list[Any]]:
         if latest is not None:
             async with aclosing(feed.open(partition, None)) as pages:
                 async for page in pages:
-                    found += [json.loads(body) for body in page.events["body"].to_pylist()]
+                    found += [told(row) for row in page.events.to_pylist()]
                     if page.to == latest:
                         break
         return found

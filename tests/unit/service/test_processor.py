@@ -130,7 +130,7 @@ def test_everything_that_is_not_ready_is_told_at_once() -> None:
     async def main() -> None:
         case = Case()
         case.errors |= {"sink.prepare": SinkRejected("no schema"), "transform.prepare": TransformError("bad SQL")}
-        with pytest.raises(StartFailed, match="bad SQL; no schema"):
+        with pytest.raises(StartFailed, match="2 problems\n  bad SQL\n  no schema"):
             await case.processor().start()
 
     run_virtual(main())

@@ -1,0 +1,82 @@
+"""README's examples, run as they are written."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import click
+import pytest
+
+from service.cli import main
+from tests.plugins_cli import START_S, Commands, events_in, leases_in, until
+
+pytestmark = pytest.mark.timeout(600)
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+WORDS = {"words-1.jsonl": ["apple", "avocado", "bean"], "words-2.jsonl": ["cat", "Curry", "éclair", "dates"]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Words in JSON lines, and README's examples beside them."""
+    for name, words in WORDS.items():
+        (tmp_path / name).write_text("".join(f'{{"word": "{word}"}}\n' for word in words))
+    for name, text in re.findall(r"<!-- example: (\S+) -->\n```\w+\n(.*?)```", README, re.DOTALL):
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_the_pipeline_of_letters_is_checked_run_and_looked_at_as_written(folder: Path, leasehold: Commands) -> None:
+    lines = re.findall(r"^\$ leasehold (.*?letters\.yaml)", README, re.MULTILINE)
+    assert len(lines) == 5
+    for arguments in lines:
+        command = leasehold(*arguments.split())
+        if arguments == "run letters.yaml":
+            until(lambda: bool(leases_in(folder / "state/leases.db", "letters")), START_S, "a first lease")
+            command.interrupt()
+        assert command.ended() == 0, command.err
+        assert "FAILED" not in command.out
+        assert command.left_behind() == []
+    counted = events_in(folder / "state/letters", lambda row: Counter({row["key"]: json.loads(row["body"])["words"]}))
+    letters = {partition: sum(counts, Counter()) for partition, counts in counted.items()}
+    assert letters == {name: Counter(word[0].upper() for word in words) for name, words in WORDS.items()}
+
+
+def test_the_embedded_program_copies_all_words_and_ends(folder: Path) -> None:
+    program = subprocess.run(
+        [sys.executable, "embedded.py"], cwd=folder, capture_output=True, text=True, timeout=START_S, check=False
+    )
+    assert program.returncode == 0, program.stderr
+    copied = events_in(folder / "state/words")
+    assert copied == {name: [{"word": word} for word in words] for name, words in WORDS.items()}
+    assert {lease.owner for lease in leases_in(folder / "state/leases.db", "copy")} == {None}
+
+
+def test_every_command_that_a_page_names_is_there() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("service/*.yaml"), ROOT / "Makefile"]
+    named = {
+        (page.name, found)
+        for page in pages
+        for found in re.findall(
+            r"\bleasehold ((?:[a-z][a-z-]*|--[a-z-]+)(?: (?:[a-z][a-z-]*\b|--[a-z-]+))*)", page.read_text()
+        )
+    }
+    assert len(named) > 10
+    assert [(page, words) for page, words in sorted(named) if not _is_command(words.split())] == []
+
+
+def _is_command(words: list[str]) -> bool:
+    command: click.Command = main
+    while words and isinstance(command, click.Group):
+        name, *words = words
+        if name not in command.commands:
+            return False
+        command = command.commands[name]
+    known = {option for parameter in command.params for option in parameter.opts}
+    return all(word in known for word in words if word.startswith("--"))
