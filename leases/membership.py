@@ -165,14 +165,17 @@ class Membership:
                 self._me = wanted
 
     async def leave(self) -> None:
-        """Remove the document, so that nobody waits for this host to expire. Raises StoreError where it is not ours to remove."""
+        """Remove the document, so that nobody waits for this host to expire; a namesake's stays. Raises StoreError."""
         async with self._lock:
-            if self._etag is None:
-                return
+            if self._me.tick == 0:
+                return  # never announced
             try:
-                await self._store.delete(host_id(self._me.name), self._etag)
-            except StoreConflict:
-                await self._delete_reread()
+                stored = await self._store.read(host_id(self._me.name))
+            except StoreMissing:
+                return
+            found = _decoded(stored)
+            if found is not None and found.incarnation == self._me.incarnation:
+                await self._store.delete(stored.id, stored.etag)
 
     async def scan(self) -> Roll:
         """Raises StoreUnavailable."""
@@ -231,13 +234,6 @@ class Membership:
             wanted = replace(wanted, contested_by=found.contested_by)
         self._etag = await self._store.replace(document, encode_host(wanted), stored.etag)
         self._me = wanted
-
-    async def _delete_reread(self) -> None:
-        """An announcement whose answer was lost has moved the document on; a namesake's stays."""
-        stored = await self._store.read(host_id(self._me.name))
-        found = _decoded(stored)
-        if found is not None and found.incarnation == self._me.incarnation:
-            await self._store.delete(stored.id, stored.etag)
 
     async def _give_way(self, stored: Stored) -> None:
         """Leave a note in the namesake's document, so that it reports the clash too."""

@@ -105,7 +105,8 @@ class Host:
 
     async def run(self) -> None:
         """Raises GroupMismatch or InvalidDocument at the start, DuplicateHost at any time; other failures are contained."""
-        if await unless_stopping(self._stopping, self._start()):
+        await self._start()
+        if not self.is_draining:
             try:
                 await self._live()
             except* DuplicateHost as errors:
@@ -123,20 +124,22 @@ class Host:
             heartbeat.cancel()
 
     async def _start(self) -> None:
-        await self._persist("announcing this host", lambda: self._membership.announce({}))
+        """A host that may not work here must not be counted: it announces itself last."""
         for name, bootstrap in self._bootstraps.items():
             if await self._persist(f"opening pipeline '{name}'", bootstrap.opened):
                 self._log.info("transform changed", pipeline=name)
+        await self._persist("announcing this host", lambda: self._membership.announce({}))
         self._log.info("host started", pipelines=sorted(self.pipelines))
 
-    async def _persist(self, doing: str, step: Callable[[], object]) -> object:
-        """Do it until the container answers: at a start there is nothing else to do."""
+    async def _persist(self, doing: str, step: Callable[[], Awaitable[T]]) -> T | None:
+        """Do it until the container answers, or we are told to stop. A call under way is not cancelled: it may arrive."""
         while True:
             try:
-                return await step()  # type: ignore[misc]  # any awaitable
+                return await step()
             except StoreError as error:
                 self._log.warning(f"{doing} failed, will try again", error=str(error))
-                await self._clock.sleep(self._timing.renew_s / 16)
+            if not await unless_stopping(self._stopping, self._clock.sleep(self._timing.renew_s / 16)):
+                return None
 
     async def _heartbeat(self) -> None:
         while True:
@@ -356,9 +359,9 @@ class Host:
         await self._attempt("leaving", self._membership.leave())
         self._log.info("host stopped")
 
-    async def _attempt(self, doing: str, step: object) -> None:
+    async def _attempt(self, doing: str, step: Awaitable[None]) -> None:
         try:
-            await step  # type: ignore[misc]  # any awaitable
+            await step
         except (StoreError, DuplicateHost) as error:
             self._log.warning(f"{doing} failed", error=str(error))
 

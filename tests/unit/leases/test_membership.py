@@ -202,12 +202,15 @@ def test_draining_is_not_taken_back_by_an_announcement_that_is_under_way() -> No
     run_virtual(main())
 
 
-def test_a_host_that_leaves_takes_its_document_along_even_after_a_lost_answer() -> None:
+@pytest.mark.parametrize("fault", ["lost", "ghost"])
+@pytest.mark.parametrize("announcements", [0, 1])
+def test_a_host_that_leaves_takes_its_document_along_even_after_a_lost_answer(announcements: int, fault: str) -> None:
     async def main() -> None:
         store = Store()
         a = member(store)
-        await announced(a)
-        store.faults = ["lost"]
+        for _ in range(announcements):
+            await announced(a)
+        store.faults = [fault]
         with pytest.raises(StoreAmbiguous):
             await a.announce(NOTHING)
         await a.leave()

@@ -86,6 +86,7 @@ def test_leases_of_another_sink_keep_a_host_from_starting() -> None:
         [a] = await settled(group, "host-a")
         with pytest.raises(GroupMismatch, match="elsewhere"):
             await group.start("host-b", sink=Other(group.destination, group.weather))
+        assert [stored.id for stored in group.documents(HOSTS_PREFIX)] == [host_id("host-a")]  # it is not counted
         await a.stop()
 
     run_virtual(main())

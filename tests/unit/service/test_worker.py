@@ -39,6 +39,7 @@ class Leveled(Outlet):
         return json.dumps([level + 1, count])
 
     async def open(self, claim: Claim) -> Any:
+        self.destination.claims.append((claim.epoch, json.loads(claim.state)[0]))  # type: ignore[attr-defined]
         writer = await super().open(claim)
         plain = writer.write
 
@@ -67,6 +68,7 @@ class Ledger(Container):
 
 def leveled(**settings: Any) -> Group:
     group = Group("a", **settings)
+    group.destination.claims = []  # type: ignore[attr-defined]
     group._sink = lambda: Leveled(group.destination, group.weather)
     group.store = Ledger(group.weather)
     return group
@@ -278,6 +280,9 @@ def test_under_any_weather_everything_arrives_once_and_neither_epoch_nor_sink_st
         )
         assert list(epochs) == sorted(epochs)
         assert list(states) == sorted(states)
+        claims = group.destination.claims  # type: ignore[attr-defined]
+        assert claims == sorted(claims)
+        assert len(dict(claims)) == len({level for _, level in claims})  # no level serves two epochs
         assert group.leases["a"].continuation == str(group.feed._logs["a"].end)
 
     run_virtual(main())
@@ -323,6 +328,21 @@ def test_a_claim_too_waits_for_trust() -> None:
         assert len(group.asked(of("sink"))) == asked
         group.weather.down.clear()
         await until(group.is_delivered)
+        await stopped(tenure)
+
+    run_virtual(main())
+
+
+def test_a_machine_that_slept_between_take_and_claim_claims_only_once_it_has_renewed() -> None:
+    async def main() -> None:
+        group = Group("a")
+        tenure = await group.tenure()
+        tenure.clock.ahead_s += 3600
+        group.weather.down.add(("", "store"))
+        await asyncio.sleep(100)
+        assert group.asked(of("sink")) == []
+        group.weather.down.clear()
+        await until(lambda: group.asked(of("sink")), within_s=5)
         await stopped(tenure)
 
     run_virtual(main())
