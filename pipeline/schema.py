@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from pipeline.errors import TransformError
 from pipeline.event import EVENT_SCHEMA
 
@@ -24,16 +26,38 @@ _SQL_NAMES = {
 }
 
 
+_BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
+_ARROW = {
+    "STRING": pa.string(),
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "BOOLEAN": pa.bool_(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+    "TIMESTAMP_NTZ": pa.timestamp("us"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A scalar. `name` is its SQL type; `scale` is a DECIMAL's."""
+    """A scalar. `name` is its SQL type; `precision` and `scale` are a DECIMAL's."""
 
     name: str
+    precision: int | None = None
     scale: int | None = None
 
     @property
-    def needs_exact_digits(self) -> bool:
-        return self.scale is not None
+    def bits(self) -> int | None:
+        """Of a whole number."""
+        return _BITS.get(self.name)
+
+    @property
+    def is_number(self) -> bool:
+        return self.bits is not None or self.precision is not None or self.name in ("FLOAT", "DOUBLE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +123,7 @@ def _type(type: object, path: str) -> Type:
         case str() if type in _SQL_NAMES:
             return Leaf(_SQL_NAMES[type])
         case str() if decimal := re.fullmatch(r"decimal\((\d+),(\d+)\)", type):
-            return Leaf(f"DECIMAL({decimal[1]},{decimal[2]})", int(decimal[2]))
+            return Leaf(f"DECIMAL({decimal[1]},{decimal[2]})", int(decimal[1]), int(decimal[2]))
         case {"type": "struct", "fields": fields}:
             return _struct({"fields": fields}, f"{path}.")
         case {"type": "array", "elementType": element}:
@@ -110,3 +134,20 @@ def _type(type: object, path: str) -> Type:
     raise TransformError(
         f"schema: column '{path}': {str(name).upper()} cannot be parsed strictly: declare it STRING and convert it in the SQL"
     )
+
+
+def arrow_schema(struct: Struct) -> pa.Schema:
+    """NOT NULL is kept for the columns themselves: Spark does not take it from Arrow within a struct that may be null."""
+    return pa.schema([pa.field(field.name, arrow_type(field.type), nullable=field.nullable) for field in struct.fields])
+
+
+def arrow_type(type: Type) -> pa.DataType:
+    match type:
+        case Leaf(name, precision, scale):
+            return _ARROW[name] if precision is None else pa.decimal128(precision, scale)
+        case Array(element):
+            return pa.list_(arrow_type(element))
+        case Map(value):
+            return pa.map_(pa.string(), arrow_type(value))
+        case Struct(fields):
+            return pa.struct([(field.name, arrow_type(field.type)) for field in fields])

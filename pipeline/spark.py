@@ -29,8 +29,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.java_gateway import launch_gateway
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users know it
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
 from pipeline.batch import Batch
@@ -48,11 +48,11 @@ from pipeline.micro_batch import (
     gathered,
     split,
 )
-from pipeline.parse import MISFIT, StrictParse, strict_parse
+from pipeline.parse import Misfit, parse
 from pipeline.plan import PARTITION, Contract
 from pipeline.plan_source import contract_of
 from pipeline.reason import blame, reason_of
-from pipeline.schema import read_schema
+from pipeline.schema import Struct, read_schema
 from pipeline.spark_conf import INVARIANTS, defaults, roomy_shm
 from pipeline.transform import Checked, TransformSpec
 
@@ -246,7 +246,7 @@ class SparkTransform:
         self._spec = spec
         self._limits = limits
         self._function: Callable[[DataFrame], DataFrame] | None = None
-        self._parse: StrictParse | None = None
+        self._columns: Struct | None = None
         self._own: Own | None = None
         self._analysis = threading.Lock()
         self._batches: MicroBatches | None = None
@@ -303,18 +303,26 @@ class SparkTransform:
     def _session(self, running: Running) -> Own:
         with self._analysis:
             if self._own is None or self._own.running is not running:
-                self._own = Own(running, self._parse)
+                self._own = Own(running)
             return self._own
 
     def _outputs(self, own: Own, slices: Sequence[Slice]) -> list[pa.Table]:
         events = gathered(slices)
         try:
-            output = self._collected(own, events)
-        except PySparkException as error:
-            if MISFIT in str(error) and len(slices) == 1:
-                raise own.refused(events) from error
-            raise
-        return split(output, [each.partition for each in slices])
+            events = self._parsed(events)
+        except Misfit as misfit:
+            raise EventRefused(str(misfit), misfit.index) if len(slices) == 1 else JobFailed(str(misfit)) from misfit
+        return split(self._collected(own, events), [each.partition for each in slices])
+
+    def _parsed(self, events: pa.Table) -> pa.Table:
+        """In one chunk, with the schema's columns beside the event's own. Raises Misfit."""
+        if self._columns is None:
+            return events
+        (body,) = events.column("body").chunks or [pa.array([], pa.binary())]
+        columns = parse(self._columns, body)
+        return pa.Table.from_arrays(
+            [*events.columns, *columns.columns], schema=pa.unify_schemas([events.schema, columns.schema])
+        )
 
     def _collected(self, own: Own, events: pa.Table) -> pa.Table:
         with self._analysis:  # the view's name is the session's
@@ -332,9 +340,10 @@ class SparkTransform:
     def _check(self, own: Own) -> Checked:
         try:
             self._function = self._imported()
-            own.parse = self._parse = self._parsed()
-            contract = self._contract(own)
-            columns = self._collected(own, EVENT_SCHEMA.empty_table()).schema
+            self._columns = self._read_schema()
+            none = self._parsed(EVENT_SCHEMA.empty_table())
+            contract = self._contract(own, own.unknown(none))
+            columns = self._collected(own, none).schema
         except (TransformError, NotImportable) as error:
             raise TransformError(f"pipeline '{self._spec.name}': {error}") from error
         except (Exception, SystemExit) as error:
@@ -353,18 +362,17 @@ class SparkTransform:
             )
         return cast(Callable[[DataFrame], DataFrame], found)
 
-    def _parsed(self) -> StrictParse | None:
+    def _read_schema(self) -> Struct | None:
         if self._spec.schema is None:
             return None
         try:
             schema = StructType.fromDDL(self._spec.schema)
         except PySparkException as error:
             raise TransformError(f"schema: {reason_of(str(error))}") from error
-        return strict_parse(read_schema(json.loads(schema.json())))
+        return read_schema(json.loads(schema.json()))
 
-    def _contract(self, own: Own) -> Contract:
-        """Analyses the transform over events that Spark cannot know to be none. Raises TransformError."""
-        source = own.unknown()
+    def _contract(self, own: Own, source: DataFrame) -> Contract:
+        """Analyses the transform. Raises TransformError."""
         with self._analysis:
             output = self._transformed(source)
         if not isinstance(output, DataFrame):
@@ -393,9 +401,7 @@ class Own:
     """A pipeline's own session: its views and temporary functions are nobody else's."""
 
     running: Running
-    parse: StrictParse | None
     session: SparkSession = field(init=False)
-    _steps: tuple[list[Column], list[Column], Column, list[Column]] | None = None
 
     def __post_init__(self) -> None:
         self.session = self.running.session.newSession()
@@ -425,30 +431,13 @@ class Own:
 
     def events(self, table: pa.Table) -> DataFrame:
         """What the transform sees."""
-        frame = self.session.createDataFrame(table)
-        if table.num_rows <= SMALL_BATCH_EVENTS:
-            frame = frame.coalesce(1)
-        if self.parse is None:
-            return frame
-        if self._steps is None:  # Spark parses each of these texts once
-            parse = self.parse
-            self._steps = (_columns(parse.raw), _columns(parse.typed), F.expr(parse.accepted), _columns(parse.columns))
-        raw, typed, accepted, columns = self._steps
-        return frame.select(*raw).select(*typed).where(accepted).select(*columns)
+        schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)  # a timestamp without zone has none
+        frame = self.session.createDataFrame(table, schema)
+        return frame.coalesce(1) if table.num_rows <= SMALL_BATCH_EVENTS else frame
 
-    def refused(self, table: pa.Table) -> JobFailed:
-        """The first event that does not fit the schema, and why."""
-        assert self.parse is not None
-        frame = self.session.createDataFrame(table).selectExpr(*self.parse.raw).selectExpr(*self.parse.typed)
-        misfits = frame.selectExpr("sequence", self.parse.reason).where("reason IS NOT NULL").toArrow()
-        if misfits.num_rows == 0:
-            return JobFailed(MISFIT)
-        sequence, reason = min(zip(*misfits.to_pydict().values(), strict=True))
-        return EventRefused(reason, table.column("sequence").to_pylist().index(sequence))
-
-    def unknown(self) -> DataFrame:
-        """As `events`, of a source whose contents the optimizer does not know."""
-        schema = self.events(EVENT_SCHEMA.empty_table()).schema
+    def unknown(self, none: pa.Table) -> DataFrame:
+        """As `events`, of a source that the optimizer cannot know to be empty."""
+        schema = self.events(none).schema
         if self.running.is_remote:
             return self.session.createDataFrame([], schema)
         return self.session.createDataFrame(self.session.sparkContext.emptyRDD(), schema)
@@ -457,10 +446,6 @@ class Own:
         if self.running.is_remote:
             return Contract(None, "Spark Connect does not show plans")
         return contract_of(source._jdf, output._jdf)  # noqa: SLF001 - Spark tells its plan nowhere else
-
-
-def _columns(texts: Sequence[str]) -> list[Column]:
-    return [F.expr(text) for text in texts]
 
 
 def _translated(error: BaseException, running: Running) -> Exception:
