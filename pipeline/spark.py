@@ -1,22 +1,15 @@
 """Spark: one context a process, one session a pipeline, and the fast path of a micro-batch through it.
 
-The only module that imports pyspark. Everything that talks to Spark runs on threads of its own, never on the event loop.
+Everything that talks to Spark runs on threads of its own, never on the event loop.
 The fast path: an Arrow table in one chunk -> createDataFrame without going through a local relation -> native expressions ->
-one task where the batch is small -> toArrow. A job costs some 20 ms that way, and several times that with the defaults.
+one task where the batch is small -> toArrow. With the defaults a small job takes several times as long.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,9 +19,7 @@ from typing import TypeVar, cast
 
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructType
@@ -37,7 +28,7 @@ from pipeline.batch import Batch
 from pipeline.errors import EngineUnavailable, NotImportable, PipelineError, TransformError
 from pipeline.event import EVENT_SCHEMA
 from pipeline.imports import imported
-from pipeline.java import drained, end_process, last_words, require_java
+from pipeline.java import last_words
 from pipeline.micro_batch import (
     DEFAULT_LIMITS,
     EventRefused,
@@ -53,7 +44,8 @@ from pipeline.plan import PARTITION, Contract
 from pipeline.plan_source import contract_of
 from pipeline.reason import blame, reason_of
 from pipeline.schema import Struct, read_schema
-from pipeline.spark_conf import INVARIANTS, defaults, roomy_shm
+from pipeline.spark_conf import INVARIANTS, defaults
+from pipeline.spark_jvm import Running, connected, started
 from pipeline.transform import Checked, TransformSpec
 
 T = TypeVar("T")
@@ -114,7 +106,7 @@ class SparkEngine:
         with self._lock:
             if self._running is None or not self._running.is_alive:
                 self._stop()
-                self._running = _connected(self._remote) if self._remote else _started(self._conf)
+                self._running = connected(self._remote) if self._remote else started(self._conf)
             return self._running
 
     async def job(self, work: Callable[[], T]) -> T:
@@ -140,102 +132,6 @@ class SparkEngine:
         if self._running is not None:
             self._running.stop()
         self._running = None
-
-
-@dataclass(eq=False, slots=True)
-class Running:
-    """A root session, and the JVM that serves it where that is ours.
-
-    said: the last lines that the JVM and its Python workers wrote. is_broken: set by whoever finds that no job can run.
-    """
-
-    session: SparkSession
-    process: subprocess.Popen[bytes] | None = None
-    said: deque[str] = field(default_factory=deque)
-    scratch: str | None = None
-    is_broken: bool = False
-
-    @property
-    def is_remote(self) -> bool:
-        return self.process is None
-
-    @property
-    def is_alive(self) -> bool:
-        return not self.is_broken and (self.process is None or self.process.poll() is None)
-
-    def has_died(self) -> bool:
-        """Blocks for a moment: a JVM that no longer answers may not be gone yet."""
-        if self.process is None:
-            return False
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(2)
-        return self.process.poll() is not None
-
-    def stop(self) -> None:
-        if self.process is None:
-            with suppress(PySparkException, OSError):
-                self.session.stop()
-            return
-        if self.process.poll() is None:
-            with suppress(PySparkException, Py4JError, OSError):
-                self.session.stop()
-        end_process(self.process)
-        _forget_context()
-        if self.scratch:
-            shutil.rmtree(self.scratch, ignore_errors=True)
-
-
-def _started(conf: Mapping[str, str]) -> Running:
-    require_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers take another python3 from PATH
-    scratch = None if "spark.local.dir" in conf else tempfile.mkdtemp(prefix="leasehold-spark-", dir=roomy_shm())
-    own = {"spark.local.dir": scratch} if scratch else {}
-    settings = SparkConf(loadDefaults=False).setAll(list({**conf, **own}.items()))
-    said, output = drained()
-    try:
-        # A session of its own, so that a terminal's Ctrl-C does not take the JVM away before we have stopped.
-        gateway = launch_gateway(settings, {"stdout": output, "stderr": output, "start_new_session": True})  # type: ignore[no-untyped-call]
-    except (PySparkException, OSError) as error:
-        raise EngineUnavailable(f"Spark did not start: {last_words(said) or error}") from error
-    finally:
-        os.close(output)
-    try:
-        context = SparkContext(gateway=gateway, conf=settings)
-        _quieten(context)
-        return Running(SparkSession(context), gateway.proc, said, scratch)
-    except (PySparkException, Py4JError, OSError) as error:
-        end_process(gateway.proc)
-        _forget_context()
-        raise EngineUnavailable(f"Spark did not start: {reason_of(str(error))}") from error
-
-
-def _quieten(context: SparkContext) -> None:
-    """Everything that goes wrong is raised; pyspark and py4j print it as well, some of it past all logging."""
-    logging.getLogger("SQLQueryContextLogger").disabled = True
-    logging.getLogger().addFilter(_is_not_of_py4j)
-    context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
-
-
-def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    return not (record.module == "java_gateway" and record.name == "root")
-
-
-def _connected(remote: str) -> Running:
-    try:
-        return Running(SparkSession.builder.remote(remote).create())
-    except (PySparkException, ImportError, OSError) as error:
-        raise EngineUnavailable(
-            f"the Spark Connect server at '{remote}' cannot be used: {reason_of(str(error))}"
-        ) from error
-
-
-def _forget_context() -> None:
-    """Leave nothing of a context that is gone, or the next one could not start. pyspark has no other way."""
-    if SparkContext._gateway is not None:  # noqa: SLF001
-        with suppress(Py4JError, OSError):
-            SparkContext._gateway.shutdown()  # noqa: SLF001
-    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
-    SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
 
 
 class SparkTransform:
@@ -452,18 +348,17 @@ def _translated(error: BaseException, running: Running) -> Exception:
     """What Spark raises, as what it means for the batch."""
     if isinstance(error, PipelineError):
         return error
-    if (
-        not isinstance(error, Py4JJavaError)
-        and isinstance(error, Py4JError | OSError | EOFError)
-        and running.has_died()
-    ):
-        said = f" ({words})" if (words := last_words(running.said)) else ""
+    text = _text(error)
+    if (text is None or not isinstance(error, Py4JJavaError)) and _is_of_connection(error) and running.has_died():
+        words = last_words(running.said)
+        said = f" ({words})" if words else ""
         return EngineUnavailable(f"Spark's JVM has died{said}; the next batch starts another")
-    text = str(error)
+    if text is None:
+        return EngineUnavailable("Spark's JVM no longer answers")
     if isinstance(error, AnalysisException):
         return TransformError(reason_of(text))
     if not isinstance(error, PySparkException | Py4JError):
-        return TransformError(f"{type(error).__name__}: {error}".splitlines()[0])
+        return TransformError(f"{type(error).__name__}: {text}".splitlines()[0])
     match blame(text):
         case "engine":
             running.is_broken = "SPARK_JOB_CANCELLED" not in text
@@ -473,3 +368,15 @@ def _translated(error: BaseException, running: Running) -> Exception:
         case "output":
             return TransformError(f"the output of one batch is too large ({reason_of(text)}): make batches smaller")
     return JobFailed(reason_of(text))
+
+
+def _text(error: BaseException) -> str | None:
+    """What an error says; None where only a JVM that is gone could have told."""
+    try:
+        return str(error)
+    except (Py4JError, OSError):
+        return None
+
+
+def _is_of_connection(error: BaseException) -> bool:
+    return isinstance(error, Py4JError | OSError | EOFError)

@@ -14,8 +14,6 @@ _SHM = "/dev/shm"  # noqa: S108 - only a directory of our own is made there
 def defaults(master: str, driver_memory: str, result_bytes_max: int) -> dict[str, str]:
     local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)
     cores = (os.cpu_count() or 2) if local and local[1] == "*" else int(local[1] or 1) if local else 8
-    # Wide SQL becomes methods that the JVM would leave interpreted, at a third of the speed.
-    options = "-XX:-DontCompileHugeMethods"
     here = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -26,8 +24,7 @@ def defaults(master: str, driver_memory: str, result_bytes_max: int) -> dict[str
         "spark.app.name": "leasehold",
         "spark.driver.memory": driver_memory,
         "spark.driver.maxResultSize": str(result_bytes_max),
-        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC {options}",
-        "spark.executor.extraJavaOptions": options,
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
         "spark.log.level": "ERROR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

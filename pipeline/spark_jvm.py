@@ -1,0 +1,135 @@
+"""Spark's JVM: started, found dead, stopped, with nothing of it left behind. Beside pipeline.spark the only user of pyspark."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from pipeline.errors import EngineUnavailable
+from pipeline.java import drained, end_process, last_words, require_java
+from pipeline.reason import reason_of
+from pipeline.spark_conf import roomy_shm
+
+
+@dataclass(eq=False, slots=True)
+class Running:
+    """A root session, and the JVM that serves it where that is ours.
+
+    said: the last lines that the JVM and its Python workers wrote. is_broken: set by whoever finds that no job can run.
+    """
+
+    session: SparkSession
+    process: subprocess.Popen[bytes] | None = None
+    said: deque[str] = field(default_factory=deque)
+    scratch: str | None = None
+    is_broken: bool = False
+
+    @property
+    def is_remote(self) -> bool:
+        return self.process is None
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.is_broken and (self.process is None or self.process.poll() is None)
+
+    def has_died(self) -> bool:
+        """Blocks for a moment: a JVM that no longer answers may not be gone yet."""
+        if self.process is None:
+            return False
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(2)
+        return self.process.poll() is not None
+
+    def stop(self) -> None:
+        if self.process is None:
+            with suppress(PySparkException, OSError):
+                self.session.stop()
+            return
+        if self.process.poll() is None:
+            with suppress(PySparkException, Py4JError, OSError):
+                self.session.stop()
+        end_process(self.process)
+        _forget_context()
+        _forget_scratch(self.scratch)
+
+
+def started(conf: Mapping[str, str]) -> Running:
+    """A JVM of our own. Blocks for seconds. Raises EngineUnavailable."""
+    require_java()
+    scratch = None if "spark.local.dir" in conf else tempfile.mkdtemp(prefix="leasehold-spark-", dir=roomy_shm())
+    try:
+        return _launched({**conf, **({"spark.local.dir": scratch} if scratch else {})}, scratch)
+    except EngineUnavailable:
+        _forget_scratch(scratch)
+        raise
+
+
+def _launched(conf: Mapping[str, str], scratch: str | None) -> Running:
+    settings = SparkConf(loadDefaults=False).setAll(list(conf.items()))
+    said, output = drained()
+    try:
+        # A session of its own, so that a terminal's Ctrl-C does not take the JVM away before we have stopped.
+        gateway = launch_gateway(settings, {"stdout": output, "stderr": output, "start_new_session": True})  # type: ignore[no-untyped-call]
+    except (PySparkException, OSError) as error:
+        raise EngineUnavailable(f"Spark did not start: {last_words(said) or error}") from error
+    finally:
+        os.close(output)
+    try:
+        context = SparkContext(gateway=gateway, conf=settings)
+        if conf["spark.master"].startswith("local"):
+            context.pythonExec = sys.executable  # else workers take PYSPARK_PYTHON, or another python3 from PATH
+        _quieten(context)
+        return Running(SparkSession(context), gateway.proc, said, scratch)
+    except (PySparkException, Py4JError, OSError) as error:
+        end_process(gateway.proc)
+        _forget_context()
+        raise EngineUnavailable(f"Spark did not start: {reason_of(str(error))}") from error
+
+
+def _quieten(context: SparkContext) -> None:
+    """Everything that goes wrong is raised; pyspark and py4j print it as well, some of it past all logging."""
+    logging.getLogger("SQLQueryContextLogger").disabled = True
+    logging.getLogger().addFilter(_is_not_of_py4j)
+    context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return not (record.module == "java_gateway" and record.name == "root")
+
+
+def connected(remote: str) -> Running:
+    """A Spark Connect server. Blocks. Raises EngineUnavailable."""
+    try:
+        return Running(SparkSession.builder.remote(remote).create())
+    except (PySparkException, ImportError, OSError) as error:
+        raise EngineUnavailable(
+            f"the Spark Connect server at '{remote}' cannot be used: {reason_of(str(error))}"
+        ) from error
+
+
+def _forget_context() -> None:
+    """Leave nothing of a context that is gone, or the next one could not start. pyspark has no other way."""
+    if SparkContext._gateway is not None:  # noqa: SLF001
+        with suppress(Py4JError, OSError):
+            SparkContext._gateway.shutdown()  # noqa: SLF001
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
+
+
+def _forget_scratch(scratch: str | None) -> None:
+    if scratch:
+        shutil.rmtree(scratch, ignore_errors=True)
