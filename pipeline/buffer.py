@@ -1,7 +1,7 @@
 """Pages that were read ahead, bounded in bytes, and the batches that are cut from them.
 
-The reader puts pages in and waits while the buffer is full; the transformer takes a batch out as soon as one is due. An
-error of the reader's takes its place in the line behind the pages that came before it.
+The reader asks for room, puts a page in, and waits while the buffer is full; the transformer takes a batch out as soon as one
+is due. An error of the reader's takes its place in the line behind the pages that came before it.
 """
 
 from __future__ import annotations
@@ -11,19 +11,23 @@ from collections import deque
 from contextlib import suppress
 
 from pipeline.batch import Batch, BatchLimits, due_in_s, is_full
+from pipeline.budget import Share
 from pipeline.clock import Clock
 from pipeline.errors import PipelineError
 from pipeline.event import Page
 
 
 class PageBuffer:
-    """One partition's read-ahead. One reader, one taker."""
+    """One partition's read-ahead. One reader, one taker. Whoever takes a batch frees its bytes in `share`."""
 
-    def __init__(self, partition: str, start: str | None, *, limits: BatchLimits, bytes_max: int, clock: Clock) -> None:
+    def __init__(
+        self, partition: str, start: str | None, *, limits: BatchLimits, bytes_max: int, share: Share, clock: Clock
+    ) -> None:
         self._partition = partition
         self._position = start
         self._limits = limits
         self._bytes_max = bytes_max
+        self._share = share
         self._clock = clock
         self._pages: deque[tuple[Page, float]] = deque()
         self._events = 0
@@ -42,16 +46,23 @@ class PageBuffer:
         """How much waits here."""
         return self._bytes
 
+    async def room(self) -> None:
+        """Waits while this partition's share has no room for another page. To be asked before the page is read."""
+        while not self._share.has_room:
+            self._block()
+            await self._share.freed()
+        self._is_blocked = False
+
     async def put(self, page: Page) -> None:
         """Waits while there is no room below `bytes_max`; a page larger than that still gets in when it is alone."""
         while self._pages and self._bytes + page.bytes > self._bytes_max:
-            self._is_blocked = True
-            self._filled.set()
+            self._block()
             self._taken.clear()
             await self._taken.wait()
         self._is_blocked = False
         self._pages.append((page, self._clock.monotonic()))
         self._count(page, 1)
+        self._share.hold(page.bytes)
         self._filled.set()
 
     def end(self, error: PipelineError) -> None:
@@ -74,12 +85,18 @@ class PageBuffer:
         self._taken.set()
         return batch
 
+    def _block(self) -> None:
+        self._is_blocked = True
+        self._filled.set()
+
     def _due_in_s(self) -> float | None:
         """Seconds until a batch is due if nothing else comes; None where there is nothing to wait for yet."""
-        if self._end is not None or self._is_blocked:  # nothing can join what is here
+        if self._end is not None:
             return 0
         if not self._pages:
             return None
+        if self._is_blocked:  # nothing can join what is here
+            return 0
         return due_in_s(self._events, self._bytes, self._pages[0][1], self._limits, self._clock.monotonic())
 
     def _cut(self) -> Batch:

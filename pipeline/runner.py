@@ -2,20 +2,23 @@
 
 Three stages overlap: reading ahead, transforming batch n+1, and delivering batch n. At most one batch is unsettled at any
 time (R2 of docs/protocol.md): n+1 may be read and transformed while n is delivered, and is sent only once n is settled.
+No stage keeps a name for what it has passed on while it waits for the next: a hundred idle partitions would hold as many batches.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.batch import Batch, BatchLimits
+from pipeline.budget import Budget
 from pipeline.buffer import PageBuffer
 from pipeline.clock import Clock
 from pipeline.errors import NotTrusted, PipelineError, PoisonEvent
+from pipeline.event import Page
 from pipeline.feed import ChangeFeed, PartitionEnded
 from pipeline.sink import Output, Permit, SinkWriter
 from pipeline.transform import Transform
@@ -77,6 +80,7 @@ class Runner:
         permit: Permit,
         limits: BatchLimits,
         buffer_bytes_max: int,
+        budget: Budget,
         clock: Clock,
         progress: Progress,
         delivered: Callable[[Delivered], Awaitable[None]],
@@ -89,7 +93,10 @@ class Runner:
         self._clock = clock
         self._progress = progress
         self._delivered = delivered
-        self._buffer = PageBuffer(partition, writer.position, limits=limits, bytes_max=buffer_bytes_max, clock=clock)
+        self._share = budget.share()
+        self._buffer = PageBuffer(
+            partition, writer.position, limits=limits, bytes_max=buffer_bytes_max, share=self._share, clock=clock
+        )
         self._ready: asyncio.Queue[_Ready | PipelineError] = asyncio.Queue(maxsize=1)
 
     async def run(self, stopping: asyncio.Event) -> PartitionEnded | None:
@@ -106,12 +113,13 @@ class Runner:
             return await self._deliver(stopping)
         finally:
             await _ended(*stages)
+            self._share.close()
 
     async def _read(self) -> None:
         try:
             async with aclosing(self._feed.open(self._partition, self._writer.position)) as pages:
-                async for page in pages:
-                    await self._buffer.put(page)
+                while await self._has_read(pages):
+                    pass
             self._buffer.end(
                 PipelineError(f"the feed has no more pages for partition '{self._partition}', and does not say why")
             )
@@ -122,21 +130,32 @@ class Runner:
                 raise
             self._buffer.end(_unexpected("reading", self._partition, error))
 
+    async def _has_read(self, pages: AsyncGenerator[Page, None]) -> bool:
+        """One page, as soon as there is room for it; False where there are no more."""
+        await self._buffer.room()
+        page = await anext(pages, None)
+        if page is not None:
+            await self._buffer.put(page)
+        return page is not None
+
     async def _transform_batches(self) -> None:
         try:
             while True:
-                batch = await self._buffer.batch()
-                try:
-                    await self._ready.put(await self._transformed(batch))
-                except PoisonEvent as poison:
-                    await self._deliver_before(batch, poison)
-                    raise
+                await self._ready.put(await self._next_transformed())
         except PipelineError as error:
             await self._ready.put(error)
         except (Exception, asyncio.CancelledError) as error:
             if _is_cancelled(error):
                 raise
             await self._ready.put(_unexpected("transforming", self._partition, error))
+
+    async def _next_transformed(self) -> _Ready:
+        batch = await self._buffer.batch()
+        try:
+            return await self._transformed(batch)
+        except PoisonEvent as poison:
+            await self._deliver_before(batch, poison)
+            raise
 
     async def _deliver_before(self, batch: Batch, poison: PoisonEvent) -> None:
         """What precedes a poison event is good: deliver it, so that work goes on from the poison once that is mended."""
@@ -148,22 +167,28 @@ class Runner:
         started = self._clock.monotonic()
         with self._progress.working("transform", started):
             table = await self._transform.apply(batch)
+        self._share.hold(table.nbytes)
+        self._share.free(batch.bytes)
         output = Output(table=table, start=batch.start, to=batch.to, events=batch.events)
         return _Ready(output, started - batch.opened_at, self._clock.monotonic() - started)
 
     async def _deliver(self, stopping: asyncio.Event) -> PartitionEnded | None:
         stop = asyncio.create_task(stopping.wait(), name=f"stop {self._partition}")
         try:
-            while (item := await self._next(stop)) is not None:
-                if isinstance(item, PartitionEnded):
-                    return item
-                if isinstance(item, PipelineError):
-                    raise item
-                if not await self._written(item, stop):
-                    return None
+            while await self._has_delivered(stop):
+                pass
             return None
+        except PartitionEnded as ended:
+            return ended
         finally:
             await _ended(stop)
+
+    async def _has_delivered(self, stop: asyncio.Task[bool]) -> bool:
+        """The next batch; False once stopping. Raises what came instead of a batch."""
+        item = await self._next(stop)
+        if isinstance(item, PipelineError):
+            raise item
+        return item is not None and await self._written(item, stop)
 
     async def _next(self, stop: asyncio.Task[bool]) -> _Ready | PipelineError | None:
         """The next batch to deliver; None once stopping."""
@@ -190,6 +215,7 @@ class Runner:
                 continue  # nothing was sent; the same bytes go out when trust is back
             self._progress.events += ready.output.events
             self._progress.batches += 1
+            self._share.free(ready.output.table.nbytes)
             took_s = self._clock.monotonic() - started
             await self._delivered(Delivered(ready.output, ready.waited_s, ready.transform_s, took_s))
             return True

@@ -30,6 +30,7 @@ from leases.expiry import Watch
 from leases.keeper import Keeper, Scan
 from leases.membership import Membership, Roll, mismatched
 from leases.timing import Timing
+from pipeline.budget import Budget
 from pipeline.errors import FeedUnavailable
 from service.pipeline import Pipeline
 from service.stopping import unless_stopping
@@ -67,6 +68,7 @@ class Host:
         stop_timeout_s: float = 25.0,
         activity: Callable[[Host], Mapping[str, object]] = lambda host: {},
         tally: Tally | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self.name = keeper.host
         self.pipelines = {pipeline.name: pipeline for pipeline in pipelines}
@@ -77,6 +79,7 @@ class Host:
         self.roll: Roll | None = None
         self.expired: frozenset[Key] = frozenset()
         self.tally = tally or Tally(clock)
+        self.budget = budget or Budget()
         self.ready = asyncio.Event()
         self._keeper = keeper
         self._membership = membership
@@ -256,7 +259,14 @@ class Host:
         if owned is None:
             return
         worker = Worker(
-            owned, pipeline, clock=self._clock, timing=self._timing, rng=self._rng, log=self._log, tally=self.tally
+            owned,
+            pipeline,
+            clock=self._clock,
+            timing=self._timing,
+            rng=self._rng,
+            log=self._log,
+            tally=self.tally,
+            budget=self.budget,
         )
         self.workers[key] = worker
         self.tally.lease_acquired(key[0])

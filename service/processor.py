@@ -23,6 +23,7 @@ from leases.keeper import Keeper
 from leases.membership import HOSTS_PREFIX, HostRecord, Membership
 from leases.store import LeaseStore, TimedStore
 from leases.timing import Timing
+from pipeline.budget import BYTES_MAX, Budget
 from pipeline.errors import PipelineError
 from service.activity import activity_document, activity_of
 from service.errors import StartFailed
@@ -47,11 +48,15 @@ class Processor:
         host: str,
         timing: Timing | None = None,
         leases_max: int | None = None,
+        buffer_bytes_max: int = BYTES_MAX,
         stop_timeout_s: float = 25.0,
         clock: Clock | None = None,
         log: Log | None = None,
     ) -> None:
-        """Raises ValueError where the intervals do not fit together, or two pipelines have one name."""
+        """buffer_bytes_max: of what is read and not delivered yet, over all pipelines.
+
+        Raises ValueError where the intervals do not fit together, or two pipelines have one name.
+        """
         timing = timing or Timing()
         clock = clock or BootClock()
         if problems := timing.problems() + _doubles(pipelines):
@@ -88,6 +93,7 @@ class Processor:
                 activity_of(host, now=datetime.now(UTC), monotonic_s=clock.monotonic())
             ),
             tally=self.tally,
+            budget=Budget(buffer_bytes_max),
         )
         self.view = View(self.keeper, pipelines, clock=clock, now=lambda: datetime.now(UTC), host=self.host)
         self._clock = clock

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_val
 
 from leases.timing import Timing
 from pipeline.batch import BatchLimits
+from pipeline.budget import BYTES_MAX
 from service.setting_types import (
     Conf,
     Connections,
@@ -119,6 +120,11 @@ class HostSettings(Section):
     )
     leases_max: Count | None = Field(
         default=None, description="How many leases this host takes at most. By default no limit."
+    )
+    buffer_bytes_max: Count = Field(
+        default=BYTES_MAX,
+        description="How much of what is read and not delivered yet this host holds, over all partitions. A partition that"
+        " holds nothing may read a page (at most 4 MiB, or one event) whatever the others hold.",
     )
     stop_timeout_s: Seconds = Field(
         default=25.0,

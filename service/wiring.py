@@ -52,6 +52,7 @@ def processor_of(settings: Settings, *, host: str, log: Log) -> Processor:
         host=host,
         timing=settings.leases.timing,
         leases_max=settings.host.leases_max,
+        buffer_bytes_max=settings.host.buffer_bytes_max,
         stop_timeout_s=settings.host.stop_timeout_s,
         log=log,
     )

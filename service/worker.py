@@ -27,6 +27,7 @@ from leases.keeper import OwnedLease
 from leases.lease import Child
 from leases.renewal import keep_renewed
 from leases.timing import Timing
+from pipeline.budget import Budget
 from pipeline.errors import (
     Ambiguous,
     EngineUnavailable,
@@ -99,6 +100,7 @@ class Worker:
         rng: random.Random,
         log: Log,
         tally: Tally,
+        budget: Budget,
     ) -> None:
         self.owned = owned
         self.pipeline = pipeline
@@ -108,6 +110,7 @@ class Worker:
         self._rng = rng
         self._log = log.bind(pipeline=pipeline.name, partition=owned.lease.partition, epoch=owned.lease.epoch)
         self._tally = tally
+        self._budget = budget
         self._stopping = asyncio.Event()
         self._permit = TrustPermit(owned, clock, self._suspended)
         self._writer: SinkWriter | None = None
@@ -226,6 +229,7 @@ class Worker:
             permit=self._permit,
             limits=self.pipeline.limits,
             buffer_bytes_max=self.pipeline.buffer_bytes_max,
+            budget=self._budget,
             clock=self._clock,
             progress=self.progress,
             delivered=self._delivered,

@@ -35,6 +35,7 @@ from leases.membership import HostRecord, Membership
 from leases.store import Stored, TimedStore
 from leases.timing import Timing
 from pipeline.batch import BatchLimits
+from pipeline.budget import Budget
 from pipeline.connectors.memory import MemoryDestination
 from pipeline.sink import Sink
 from service.host import Host
@@ -169,6 +170,7 @@ class Group:
             rng=random.Random(number),
             log=logger(log),
             tally=tally,
+            budget=Budget(),
         )
         return Tenure(worker, asyncio.create_task(worker.run()), clock, tally, log)
 

@@ -65,11 +65,11 @@ class LogFeed:
         log = await self._call(lambda: self._log.partition(partition))
         while True:
             extent, pages = await self._call(partial(self._read, log, first))
-            for events in pages:
-                yield _page(events, first)
-                first += events.num_rows
             if not pages:
                 await self._watch.changed(partial(_has_changed, log, extent.version))
+            while pages:  # who waits, here or for us, keeps no page
+                first += pages[0].num_rows
+                yield _page(pages.pop(0), first)
 
     async def latest(self, partition: str) -> str | None:
         return _position((await self._extent(partition)).end - 1)
@@ -122,8 +122,10 @@ class LogFeed:
             raise FeedUnavailable(str(error)) from error
 
 
-def _page(events: pa.Table, first: int) -> Page:
-    return Page(events, str(first + events.num_rows - 1), lambda n: str(first + n - 1))
+def _page(events: pa.Table, end: int) -> Page:
+    """`end`: the sequence of the event behind them."""
+    first = end - events.num_rows
+    return Page(events, str(end - 1), lambda n: str(first + n - 1))
 
 
 def _has_changed(log: PartitionLog, seen: Version) -> bool:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from simulation.loop import VirtualClock, run_virtual
 
 from pipeline.batch import BatchLimits
+from pipeline.budget import Budget, Share
 from pipeline.buffer import PageBuffer
 from pipeline.contract import event_table
 from pipeline.errors import FeedUnavailable, PipelineError
@@ -23,8 +24,15 @@ def page(first: int, events: int = 1) -> Page:
 ONE = page(0).bytes
 
 
-def buffer(*, bytes_max: int = 1 << 30, **limits: float) -> PageBuffer:
-    return PageBuffer("a", None, limits=BatchLimits(**limits), bytes_max=bytes_max, clock=VirtualClock())  # type: ignore[arg-type]
+def buffer(*, bytes_max: int = 1 << 30, share: Share | None = None, **limits: float) -> PageBuffer:
+    return PageBuffer(
+        "a",
+        None,
+        limits=BatchLimits(**limits),  # type: ignore[arg-type]
+        bytes_max=bytes_max,
+        share=share or Budget().share(),
+        clock=VirtualClock(),
+    )
 
 
 async def settled() -> None:

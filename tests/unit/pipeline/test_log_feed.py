@@ -5,6 +5,7 @@ import os
 import shutil
 import sqlite3
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, closing
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,7 @@ from pipeline.connectors.log.files import file_name
 from pipeline.connectors.log.store import Log, Retention
 from pipeline.contract import ChangeFeedContract, FeedHarness, body
 from pipeline.errors import FeedUnavailable, PositionLost
-from pipeline.event import EVENT_SCHEMA
+from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import FeedPartition
 
 
@@ -256,6 +257,19 @@ async def test_many_readers_wait_on_one_thread(tmp_path: Path, feed: LogFeed) ->
     assert threading.active_count() <= before + 5
     await asyncio.gather(*(asyncio.to_thread(partial(append, tmp_path, f"{n}", ["y"])) for n in range(40)))
     assert [len(table) for table in await asyncio.gather(*waiting)] == [1] * 40
+
+
+async def test_who_waits_for_more_keeps_no_page(tmp_path: Path, feed: LogFeed) -> None:
+    append(tmp_path, "p", ["x"] * 50)
+    async with aclosing(feed.open("p", None)) as pages:
+        page: Page | None = await anext(pages)
+        table = weakref.ref(page.events)  # type: ignore[union-attr]
+        page = None
+        waiting = asyncio.create_task(anext(pages))  # type: ignore[arg-type]
+        await feed.latest("p")
+        assert table() is None
+        append(tmp_path, "p", ["y"])
+        assert (await waiting).to == "50"
 
 
 async def test_time_in_a_log_never_goes_back(tmp_path: Path, kept: Callable[..., Log], feed: LogFeed) -> None:

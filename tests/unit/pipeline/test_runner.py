@@ -11,6 +11,7 @@ import pytest
 from simulation.loop import VirtualClock, run_virtual
 
 from pipeline.batch import Batch, BatchLimits
+from pipeline.budget import Budget
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.errors import (
     Ambiguous,
@@ -132,6 +133,7 @@ class Case:
         self.append(events)
         self.writer, self.transform, self.trust = Writer(), Transform(), Trust()
         self.progress = Progress()
+        self.budget = Budget()
         self.clock = VirtualClock()
         self.delivered: list[Delivered] = []
         self.stopping = asyncio.Event()
@@ -150,6 +152,7 @@ class Case:
             "transform": self.transform,
             "writer": self.writer,
             "permit": self.trust,
+            "budget": self.budget,
             "clock": self.clock,
             "progress": self.progress,
             "delivered": self.kept,
