@@ -21,9 +21,9 @@ from pipeline.schema import Array, Field, Leaf, Map, Struct, Type, arrow_schema,
 BLOCK_BYTES = 1 << 20
 OPENERS_MAX = 500
 """Objects and arrays of one body: whatever nests deeper than Python's reader goes has more of them."""
-_EXPONENT = r'[:\[,]\s*(-?[0-9.]+[eE]|"[-+]?[0-9.]+[eE][-+]?[0-9]+"|"[-+0-9.eE]*\\u00[2346])'
-"""A number with an exponent, also in quotes, also with escapes: Arrow's decimals overflow on some without a word."""
-_DUBIOUS = f"NaN|Inf|{_EXPONENT}"
+_DUBIOUS = r'[:\[,]\s*(-?(NaN|Inf|[0-9.]+[eE])|"[-+]?[0-9.]+[eE][-+]?[0-9]+"|"[-+0-9.eE]*\\u00[2346])'
+"""A value that is no JSON, or a number with an exponent, also in quotes, also with escapes: Arrow's decimals overflow on some of
+those without a word."""
 _FIRST, _LAST = "0001-01-01T00:00:00", "9999-12-31T23:59:59.999999"
 _NO_ZONE = r"^\d{4}-\d{2}-\d{2}([T ][0-9:.]+)?$"
 _FRACTION = r"^[-+]?(\d+[.]?\d*|[.]\d+)([eE][-+]?\d+)?$"

@@ -240,7 +240,7 @@ PLAIN = Struct(
 )
 AS_JSON = (
     '{"account":"Ada","amount":1.25,"count":7,"rate":0.5,"valid":true,"on":"2026-01-31","at":"2026-01-31T10:00:00Z",'
-    '"local":"2026-01-31 10:00:00.5","lines":[{"q":1,"price":2.5}],"unknown":{"a":[1,2]}}'
+    '"local":"2026-01-31 10:00:00.5","lines":[{"q":1,"price":2.5}],"unknown":{"a":[1,2],"b":"Information on NaN and 12e4"}}'
 )
 AS_CSV = (
     '{"account":"Ada","amount":"1.25","count":"7","rate":"0.5","valid":"true","on":"2026-01-31","at":"2026-01-31 10:00",'
