@@ -1,10 +1,11 @@
 # Every target sets the project up first (.ci/setup): Python environment and Java, at once when nothing changed.
 export PYTHON
 PYTEST = .venv/bin/pytest
-SUITES = $(wildcard tests/unit tests/integration tests/acceptance)
+# Two processes at a time, each with files of its own: the tests of a file may share what is dear to start.
+TWO = -n 2 --dist loadfile
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test check bench unit integration acceptance lint types arrows format setup clean
+.PHONY: help demo test check bench unit thorough integration acceptance lint types arrows format setup clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -12,8 +13,7 @@ help:  ## this list
 demo: setup  ## the bank, end to end: files -> log -> Spark -> PostgreSQL, balances checked (DEMO='--json' for options)
 	@.venv/bin/leasehold demo $(DEMO)
 
-test: check  ## everything: check, then unit, integration and acceptance tests
-	$(PYTEST) $(SUITES)
+test: check unit integration acceptance  ## everything: check, then unit, integration and acceptance tests
 
 check: lint types arrows  ## lint, format, types and import arrows
 
@@ -21,13 +21,17 @@ bench: setup  ## throughput and latency beside Spark Structured Streaming, into 
 	.venv/bin/python tests/bench/microbatch.py
 
 unit: setup  ## tests without Spark, PostgreSQL or processes: seconds
-	$(PYTEST) tests/unit
+	$(PYTEST) $(TWO) tests/unit
+
+thorough: setup  ## the unit tests once more, with fifty times as many examples for every property: minutes
+	$(PYTEST) $(TWO) --hypothesis-profile=thorough tests/unit
 
 integration: setup  ## tests with a real Spark and PostgreSQL
-	$(PYTEST) tests/integration
+	$(PYTEST) $(TWO) tests/integration
 
-acceptance: setup  ## tests of whole hosts as processes: shares, kill -9, SIGSTOP
-	$(PYTEST) tests/acceptance
+acceptance: setup  ## tests of whole hosts as processes: shares, kill -9, SIGSTOP, the demo, the command line
+	$(PYTEST) -m alone tests/acceptance
+	$(PYTEST) $(TWO) -m "not alone" tests/acceptance
 
 lint: setup  ## ruff: lint and format
 	.venv/bin/ruff check .

@@ -1,1 +1,28 @@
+"""For all tests: fixtures, a Java that is quick to start, and reports that can cross from one process to another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
 pytest_plugins = ["tests.plugins_pg", "tests.plugins_bank", "tests.plugins_cli", "tests.plugins_hosts"]
+
+# No test runs long enough to earn back what Java's second compiler costs: half of a Spark's start.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+
+# Times are no matter to a property: other processes may have the machine.
+settings.register_profile("quick", max_examples=40, deadline=None)
+settings.register_profile("thorough", max_examples=2000, deadline=None)
+settings.load_profile("quick")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """What a test has logged may be no UTF-8, and could not be handed to the process that reports it."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report

@@ -17,7 +17,7 @@ import pytest
 from tests.plugins_cli import START_S, until
 from tests.plugins_hosts import TIMING, Bank, HostProcess, Step
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.alone]
 
 TAKEOVER_S = TIMING.duration_s + TIMING.renew_s + 2
 """docs/protocol.md: a dead owner's lease is taken within lease duration + renew interval + 2 s."""
