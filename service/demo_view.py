@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from leases.lease import Lease
+from service.lag import measured
 from service.processor import Processor
 
 REFRESH_S = 0.2
@@ -19,13 +22,26 @@ LINES_S = 2.0
 """Without a terminal: how often a line is printed."""
 
 
-class DemoView:
-    """Redrawn in place on a terminal; a line now and then where output goes to a file."""
+async def done_before(processor: Processor) -> dict[str, int]:
+    """How many events each pipeline has behind it, by its leases, before the processor starts. Raises StoreError."""
+    feeds = {pipeline.name: pipeline.feed for pipeline in processor.pipelines}
+    leases = (await processor.keeper.scan(feeds)).leases
+    left = await measured(leases, feeds)
+    whole = await measured([replace(lease, continuation=None) for lease in leases], feeds)
+    return {name: max(0, whole.of(name).events - left.of(name).events) for name in feeds}
 
-    def __init__(self, processor: Processor, transactions: int, screen: Console) -> None:
+
+class DemoView:
+    """Redrawn in place on a terminal; a line now and then where output goes to a file.
+
+    before: what each pipeline had done when this processor started.
+    """
+
+    def __init__(self, processor: Processor, transactions: int, before: Mapping[str, int], screen: Console) -> None:
         self._processor = processor
         self._screen = screen
         self._total = transactions
+        self._before = before
         self._bars = Progress(
             TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=screen
         )
@@ -83,7 +99,7 @@ class DemoView:
         return table
 
     def _done(self) -> dict[str, int]:
-        return {name: self._processor.tally.events[name] for name in self._tasks}
+        return {name: self._before[name] + self._processor.tally.events[name] for name in self._tasks}
 
 
 def _shown(lease: Lease) -> str:

