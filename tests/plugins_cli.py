@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -53,6 +53,7 @@ class Command:
             encoding="utf-8",
             start_new_session=True,
         )
+        self._family: set[psutil.Process] = set()
         self._out: list[str] = []
         self._err: list[str] = []
         self._readers = [
@@ -89,19 +90,36 @@ class Command:
             reader.join(5)
         return code
 
+    def has_java(self) -> bool:
+        """Whether its Spark has been started; what it has started so far is noted for `left_behind`."""
+        with suppress(psutil.NoSuchProcess):
+            self._family |= set(psutil.Process(self.process.pid).children(recursive=True))
+        return any("org.apache.spark" in told for told in _told(self._family))
+
     def left_behind(self) -> list[str]:
-        """Processes of its session that are still there."""
-        found = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error, ProcessLookupError):
-                if os.getsid(process.pid) == self.process.pid and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(" ".join(process.cmdline())[:200])
-        return found
+        """Processes of its session that are still there, and those that `has_java` noted (Java has its own session)."""
+        return _told({*self._family, *filter(self._is_of_session, psutil.process_iter())})
+
+    def _is_of_session(self, process: psutil.Process) -> bool:
+        try:
+            return os.getsid(process.pid) == self.process.pid
+        except ProcessLookupError:
+            return False
 
     def end(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(10)
+
+
+def _told(processes: Iterable[psutil.Process]) -> list[str]:
+    """The command lines of those that are there."""
+    found = []
+    for process in processes:
+        with suppress(psutil.Error):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline()))
+    return found
 
 
 class Commands(Protocol):
