@@ -5,7 +5,7 @@ PYTEST = .venv/bin/pytest
 TWO = -n 2 --dist loadfile
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test check bench unit thorough integration acceptance lint types arrows format setup clean
+.PHONY: help demo test check bench memory unit thorough integration acceptance lint types arrows format setup clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,9 @@ integration: setup  ## tests with a real Spark and PostgreSQL
 acceptance: setup  ## tests of whole hosts as processes: shares, kill -9, SIGSTOP, the demo, the command line
 	$(PYTEST) -m alone tests/acceptance
 	$(PYTEST) $(TWO) -m "not alone" tests/acceptance
+
+memory: setup  ## what a host holds while it drains 1,000,000 events, with few and many partitions
+	MEMORY_IN_FULL=1 $(PYTEST) -s -p no:xdist tests/acceptance/test_memory.py
 
 lint: setup  ## ruff: lint and format
 	.venv/bin/ruff check .

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from structlog.typing import FilteringBoundLogger as Log
 
 from service.api import create_app
+from service.arrow_memory import use_thrifty_allocator
 from service.lag import Backlog
 from service.processor import Processor
 from service.server import serve
@@ -42,6 +43,7 @@ async def processed(
     listening: Callable[[int], None] = lambda port: None,
 ) -> Backlog | None:
     """`run` for somebody who sets `stop` himself. listening: called with the port of the API once it answers."""
+    use_thrifty_allocator()
     async with serving(processor, api, log, listening), processing(processor, stop):
         if stop.is_set():
             return None

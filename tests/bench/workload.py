@@ -35,7 +35,7 @@ def body_of(number: int, account: str, cents: int) -> bytes:
     ).encode()
 
 
-def write_log(path: Path, events: int, seed: int) -> Cents:
+def write_log(path: Path, events: int, seed: int, partitions: int = PARTITIONS) -> Cents:
     """Its blocks are as a busy producer's, and go to the partitions in turn."""
     chance = random.Random(seed)
     sums: Cents = Counter()
@@ -48,6 +48,6 @@ def write_log(path: Path, events: int, seed: int) -> Cents:
 
     remaining, block = bodies(), 0
     while block_bodies := list(islice(remaining, BLOCK_EVENTS)):
-        append(path, str(block % PARTITIONS), block_bodies)
+        append(path, str(block % partitions), block_bodies)
         block += 1
     return sums
