@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from hashlib import sha256
 from math import isfinite
 from types import MappingProxyType
 from typing import NoReturn
@@ -19,6 +20,7 @@ from leases.lease import SINK_STATE_BYTES_MAX, Child, Lease
 
 VERSION = 1
 BODY_BYTES_MAX = 64 * 1024
+ID_CHARACTERS_MAX = 255
 NAME_BYTES_MAX = 512
 CONTINUATION_BYTES_MAX = 32 * 1024
 CHILDREN_MAX = 1024
@@ -40,14 +42,19 @@ def lease_prefix(pipeline: str) -> str:
 
 
 def lease_id(pipeline: str, partition: str) -> str:
+    """One that would be too long is cut, and told apart by a digest; it alone has ID_CHARACTERS_MAX."""
     name = quote(partition, safe="").replace("~", "%7E")
     if name in (".", ".."):  # where ids become URLs or paths, these would be walked
         name = name.replace(".", "%2E")
-    return lease_prefix(pipeline) + name
+    whole = lease_prefix(pipeline) + name
+    if len(whole) < ID_CHARACTERS_MAX:
+        return whole
+    digest = sha256(partition.encode()).hexdigest()[:32]
+    return f"{whole[: ID_CHARACTERS_MAX - len(digest) - 1]}.{digest}"
 
 
 def partition_of(id: str) -> str:
-    """The partition that a lease's id names, for reports about documents that cannot be read."""
+    """The partition that a lease's id names (of a long one the beginning), for reports about documents that cannot be read."""
     return unquote(id.rsplit("/", 1)[-1])
 
 

@@ -20,6 +20,9 @@ from pathlib import Path
 
 from pipeline.errors import FeedUnavailable
 
+NAME_BYTES_MAX = 512
+"""Of a partition; every single file name is shorter."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -74,9 +77,14 @@ def _matching(directory: str | Path, segments: tuple[str, ...]) -> Iterator[os.D
 def _name(entry: os.DirEntry[str], directory: Path) -> str:
     name = Path(entry.path).relative_to(directory).as_posix()
     try:
-        name.encode()
+        size = len(name.encode())
     except UnicodeEncodeError:
         raise FeedUnavailable(f"file {os.fsencode(entry.path)!r} has a name that is not UTF-8: rename it") from None
+    if size > NAME_BYTES_MAX:
+        raise FeedUnavailable(
+            f"file '{entry.path}' has a path of {size} bytes below '{directory}', and a partition's name has at most"
+            f" {NAME_BYTES_MAX}: shorten it, or begin the pattern further down"
+        )
     return name
 
 

@@ -10,6 +10,7 @@ from leases.document import (
     BODY_BYTES_MAX,
     CHILDREN_MAX,
     CONTINUATION_BYTES_MAX,
+    ID_CHARACTERS_MAX,
     INTEGER_MAX,
     NAME_BYTES_MAX,
     UNKNOWN_DEPTH_MAX,
@@ -259,12 +260,24 @@ def test_what_could_not_be_read_back_is_never_written(lease: Lease) -> None:
         encode_lease(lease)
 
 
-@given(texts)
+@given(texts.map(lambda text: text[:15]))
 def test_an_id_stays_within_the_alphabet_of_ids_and_leads_back_to_its_partition(partition: str) -> None:
     made = lease_id("balances", partition)
     assert re.fullmatch(r"balances/leases/[A-Za-z0-9._%-]*", made)
     assert made.startswith(lease_prefix("balances"))
     assert partition_of(made) == partition
+
+
+@pytest.mark.parametrize("character", ["a", "é", "漢", "😀", "%", "/"])
+def test_long_names_of_any_script_have_ids_of_their_own_within_what_stores_take(character: str) -> None:
+    names = {(character * count + end) for count in (1, 50, 60, 238, 250, 500) for end in ("", "a", "b")}
+    names |= {lease_id("balances", name).rsplit("/")[-1] for name in names}  # who names a partition like another's id
+    made = {lease_id("balances", name) for name in names}
+    assert len(made) == len(names)
+    assert max(map(len, made)) == ID_CHARACTERS_MAX
+    assert all(re.fullmatch(r"balances/leases/[A-Za-z0-9._%-]*", one) for one in made)
+    longest = Lease(pipeline="balances", partition=character * (NAME_BYTES_MAX // len(character.encode())))
+    assert decode_lease(lease_id(*longest.key), encode_lease(longest)) == longest
 
 
 @pytest.mark.parametrize("partition", [".", "..", "a/../b", "a/b", "~", "%2E", "a b", "a\r\nb", "日本"])

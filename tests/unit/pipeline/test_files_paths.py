@@ -102,6 +102,17 @@ def test_a_name_that_is_not_utf_8_is_refused_rather_than_passed_over(tree: Path)
         names(f"{tree}/*.csv")
 
 
+def test_the_longest_of_file_names_is_a_partition_and_a_path_that_is_too_long_for_one_is_refused(tree: Path) -> None:
+    longest = "é" * 125 + ".csv"
+    (tree / longest).touch()
+    assert longest in names(f"{tree}/*.csv")
+    deep = tree / ("漢" * 80) / ("漢" * 80)
+    deep.mkdir(parents=True)
+    (deep / "漢漢漢漢漢漢漢漢漢.csv").touch()
+    with pytest.raises(FeedUnavailable, match=r"has a path of 513 bytes below .* at most 512: shorten it"):
+        names(f"{tree}/**/*.csv")
+
+
 @pytest.fixture
 async def feed(tree: Path) -> AsyncIterator[FilesFeed]:
     feed = FilesFeed(f"{tree}/x/**/*.csv")
