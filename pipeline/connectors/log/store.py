@@ -49,7 +49,10 @@ Version = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """What a log forgets when it is appended to, in whole blocks; the newest is always kept. None: nothing."""
+    """What a log forgets when it is appended to, in whole blocks; the newest is always kept. None: nothing.
+
+    A partition that nobody appends to keeps what it has, however old; it does not grow either.
+    """
 
     age_s: float | None = None
     bytes_max: int | None = None
