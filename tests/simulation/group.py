@@ -130,7 +130,7 @@ class Group:
 
     def started(self, name: str, *, leases_max: int | None = None, **settings: Any) -> Running:
         """A host that begins now."""
-        clock, log, number = HostClock(), list[dict[str, Any]](), next(self._incarnations)
+        clock, log, number = self.clock(), list[dict[str, Any]](), next(self._incarnations)
         pipeline, keeper = self._pipeline(settings), self.keeper(name, f"{name}-{number}", clock)
         me = HostRecord(
             name=name,
@@ -146,7 +146,7 @@ class Group:
             clock=clock,
             timing=self.timing,
             rng=random.Random(number),
-            log=logger(log),
+            log=self.logger(log),
         )
         process = Process(keeper.incarnation)
         running = Running(host, process, clock, process.start(host.run()), log)
@@ -173,6 +173,13 @@ class Group:
             budget=Budget(),
         )
         return Tenure(worker, asyncio.create_task(worker.run()), clock, tally, log)
+
+    def clock(self) -> HostClock:
+        """That of a new host's machine."""
+        return HostClock()
+
+    def logger(self, into: list[dict[str, Any]]) -> Any:
+        return logger(into)
 
     def keeper(self, name: str, incarnation: str, clock: HostClock | None = None) -> Keeper:
         return Keeper(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -28,6 +28,12 @@ class _NullSelector(selectors.SelectSelector):
         return []
 
 
+class Threads(Protocol):
+    """What stands in for a process's threads: calls made on them take virtual time."""
+
+    def called(self, call: Callable[[], Any]) -> asyncio.Future[Any]: ...
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._null = _NullSelector()
@@ -35,6 +41,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._null.waited
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        threads: Threads = executor
+        return threads.called(lambda: func(*args))
 
 
 class VirtualClock:

@@ -8,8 +8,10 @@ world while they end is never sent. What was sent before still arrives.
 from __future__ import annotations
 
 import asyncio
+import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, ContextVar
+from itertools import count
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -86,8 +88,8 @@ def _seen(task: asyncio.Task[Any]) -> None:
 def _made(loop: asyncio.AbstractEventLoop, coro: Any, context: Context | None = None) -> asyncio.Task[Any]:
     process = _PROCESS.get() if context is None else context.get(_PROCESS)
     if process is None:
-        return asyncio.Task(coro, loop=loop, context=context)
-    task = asyncio.Task(_stepped(coro, process), loop=loop, context=context)
+        return _Task(coro, loop=loop, context=context)
+    task = _Task(_stepped(coro, process), loop=loop, context=context)
     process.tasks.add(task)
     task.add_done_callback(process.tasks.discard)
     task.add_done_callback(lambda _: coro.close())  # cancelled before its first step, it was never awaited
@@ -96,31 +98,37 @@ def _made(loop: asyncio.AbstractEventLoop, coro: Any, context: Context | None = 
     return task
 
 
+class _Task(asyncio.Task[Any]):
+    """asyncio keeps tasks in sets. Hashed by their number, not by their address, they have the same order in every run."""
+
+    def __init__(self, coro: Any, *, loop: Any, **settings: Any) -> None:
+        self._number = next(loop.__dict__.setdefault("_task_numbers", count()))
+        super().__init__(coro, loop=loop, **settings)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 async def _stepped(coro: Coroutine[Any, Any, T], process: Process) -> T:
-    return await _Steps(coro, process)
+    return await _steps(coro, process)
 
 
-class _Steps(Awaitable[T]):
+@types.coroutine
+def _steps(coro: Coroutine[Any, Any, T], process: Process) -> Generator[Any, None, T]:
     """Runs a coroutine step by step, and none while its process is stopped."""
-
-    def __init__(self, coro: Coroutine[Any, Any, T], process: Process) -> None:
-        self._coro = coro
-        self._process = process
-
-    def __await__(self) -> Generator[Any, None, T]:
-        error: BaseException | None = None
-        while True:
-            while self._process.is_stopped:
-                try:
-                    yield from self._process.resumed()
-                except asyncio.CancelledError as cancelled:
-                    error = cancelled  # it is told once it runs again
+    error: BaseException | None = None
+    while True:
+        while process.is_stopped:
             try:
-                awaited = self._coro.send(None) if error is None else self._coro.throw(error)
-            except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]
-            try:
-                error = None
-                yield awaited
-            except BaseException as raised:
-                error = raised
+                yield from process.resumed()
+            except asyncio.CancelledError as cancelled:
+                error = cancelled  # it is told once it runs again
+        try:
+            awaited = coro.send(None) if error is None else coro.throw(error)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        try:
+            error = None
+            yield awaited
+        except BaseException as raised:
+            error = raised
