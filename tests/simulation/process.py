@@ -65,6 +65,12 @@ def current() -> Process | None:
     return _PROCESS.get()
 
 
+def incarnation() -> str:
+    """Of the process that asks; "" outside of any."""
+    process = _PROCESS.get()
+    return process.name if process else ""
+
+
 async def sent(request: Callable[[], Awaitable[T]]) -> T:
     """Ask something of the outside world. Once sent it arrives, whatever becomes of the process and its patience."""
     process = current()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeVar
 
-from simulation.process import current, sent
+from simulation.process import Process, current, sent
 
 from leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
 from leases.store import Stored
@@ -130,9 +130,12 @@ class Once:
         return Fate()
 
 
-def _host() -> str:
-    process = current()
+def host_of(process: Process | None) -> str:
     return process.name.rsplit("-", 1)[0] if process else ""
+
+
+def _host() -> str:
+    return host_of(current())
 
 
 def _later(request: Callable[[], T]) -> Callable[[], Awaitable[T]]:

@@ -1,0 +1,256 @@
+"""What goes wrong in a simulation, and when. Each fault is a few lines; which ones come, and to whom, is drawn from the seed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from simulation.group import Running
+from simulation.weather import Where
+from simulation.world import World
+
+from leases.document import encode_lease, lease_id
+from leases.lease import Lease
+
+Fault = Callable[[World], Awaitable[str | None]]
+"""Says what it did; None where there was nothing to do it to."""
+
+
+async def kill(world: World) -> str | None:
+    if (host := _one(world, least=2)) is None:
+        return None
+    await host.kill()
+    _restart_perhaps(world, host.name)
+    return host.process.name
+
+
+async def stop(world: World) -> str | None:
+    """SIGSTOP, and SIGCONT after up to five lease durations."""
+    if (host := _one(world)) is None or host.process.is_stopped:
+        return None
+    host.process.stop()
+    for_s = world.rng.choice((0.2, 1.0, 1.1, 2.0, 5.0)) * world.timing.duration_s * world.rng.random()
+    asyncio.get_running_loop().call_later(for_s, host.process.resume)
+    return f"{host.process.name} for {for_s:.1f} s"
+
+
+async def leave(world: World) -> str | None:
+    """SIGTERM."""
+    if (host := _one(world, least=2)) is None:
+        return None
+    host.host.stop()
+    _restart_perhaps(world, host.name)
+    return host.process.name
+
+
+async def join(world: World) -> str | None:
+    if len(world.alive) >= world.setup.size.hosts + 2:
+        return None
+    return world.started(_new_name(world)).process.name
+
+
+async def double(world: World) -> str | None:
+    """A second live process under one name."""
+    if len(world.alive) < 2 or world.rng.random() < 0.7:
+        return None
+    host = _one(world)
+    return world.started(host.name).process.name if host else None
+
+
+async def outage(world: World) -> str | None:
+    """Store, feed or sink cannot be reached, by one host or by all; requests are refused, or vanish."""
+    rng = world.rng
+    where: Where = rng.choice(("store", "store", "feed", "sink"))
+    host = rng.choice(("", *(running.name for running in world.alive)))
+    mode = rng.choice(("refused", "silent"))
+    for_s = rng.choice((0.3, 1.2, 2.5)) * world.timing.duration_s * rng.random()
+    if (host, where) in world.outages:
+        return None
+    world.outages[host, where] = mode
+    is_dark = (host, where) == ("", "store")
+    if is_dark:
+        world.onlooker.dark(True)
+    asyncio.get_running_loop().call_later(for_s, over, world, host, where)
+    return f"{where} is {mode} for {host or 'all'}, {for_s:.1f} s"
+
+
+def over(world: World, host: str, where: Where) -> None:
+    """The end of an outage."""
+    world.outages.pop((host, where), None)
+    if (host, where) == ("", "store"):
+        world.onlooker.dark(False)
+
+
+async def hang(world: World) -> str | None:
+    """A host's transform and sink take what they are given, and never answer."""
+    if (host := _one(world)) is None:
+        return None
+    world.hanging.add(host.name)
+    for_s = 0.5 * world.timing.duration_s * world.rng.random()
+    asyncio.get_running_loop().call_later(for_s, world.hanging.discard, host.name)
+    return f"{host.name} for {for_s:.1f} s"
+
+
+async def burst(world: World) -> str | None:
+    partition = world.rng.choice(world.open_partitions() or [""])
+    if not partition or world.feed._logs[partition].children is not None:
+        return None
+    world.append(partition, 10 * world.setup.batch_events_max)
+    return partition
+
+
+async def split(world: World) -> str | None:
+    """One partition becomes two; now and then two become one."""
+    whole = [name for name in world.open_partitions() if world.feed._logs[name].children is None]
+    if not world.setup.splits or len(whole) < 2 or len(world.feed._logs) > 2 * world.setup.size.leases:
+        return None
+    if world.rng.random() < 0.3:
+        pair = world.rng.sample(whole, 2)
+        for parent in pair:
+            world.feed.split(parent, ["+".join(pair)])
+        return f"{pair} merge"
+    parent = world.rng.choice(whole)
+    world.feed.split(parent, [f"{parent}.0", f"{parent}.1"])
+    return parent
+
+
+async def release(world: World) -> str | None:
+    """An operator's release."""
+    return _edited(world, lambda lease: lease.revoked())
+
+
+async def reset(world: World) -> str | None:
+    """An operator's new position, before or behind where the lease stands."""
+    if world.setup.operator != "resets" or (lease := _any_lease(world)) is None:
+        return None
+    end = world.feed._logs[lease.partition].end
+    to = world.rng.randint(0, end)
+    new = lease.reset(str(to) if to else None)
+    _put(world, new)
+    world.onlooker.edited(None, lease.partition)
+    world.onlooker.reset(new, to)
+    return f"{lease.partition} to {to}, generation {new.generation}"
+
+
+async def rewrite(world: World) -> str | None:
+    """Somebody's text editor: an older copy of the document is put back."""
+    if world.setup.operator != "tampers" or (lease := _any_lease(world)) is None:
+        return None
+    rng = world.rng
+    old = replace(
+        lease,
+        epoch=rng.randint(0, lease.epoch),
+        tick=rng.randint(0, lease.tick),
+        owner=None,
+        incarnation=None,
+        handoff_to=rng.choice((None, "nobody", lease.handoff_to)),
+    )
+    if world.setup.sink != "python":  # which has no other position than the lease's
+        to = rng.randint(0, int(lease.continuation or 0))
+        old = replace(old, continuation=str(to) if to else None)
+    if rng.random() < 0.5:
+        old = replace(old, sink_state="")
+    _put(world, old)
+    world.onlooker.edited(old, lease.partition)
+    return f"{lease.partition}: epoch {old.epoch} at {old.continuation}"
+
+
+async def delete(world: World) -> str | None:
+    if world.setup.operator != "tampers" or world.setup.sink == "python" or (lease := _any_lease(world)) is None:
+        return None
+    world.remove(lease_id("bank", lease.partition))
+    world.onlooker.edited(None, lease.partition)
+    return lease.partition
+
+
+async def garble(world: World) -> str | None:
+    """A document that nobody can read, until somebody deletes it."""
+    if world.setup.operator != "tampers" or world.setup.sink == "python" or (lease := _any_lease(world)) is None:
+        return None
+    stored_under = lease_id("bank", lease.partition)
+    world.put(stored_under, encode_lease(lease)[: world.rng.randint(0, 80)])
+    world.onlooker.edited(None, lease.partition)
+
+    world.garbled.add(stored_under)
+    asyncio.get_running_loop().call_later(world.rng.random() * world.timing.duration_s, mended, world, stored_under)
+    return lease.partition
+
+
+def mended(world: World, stored_under: str) -> None:
+    """Somebody deletes it."""
+    if stored_under in world.garbled:
+        world.garbled.remove(stored_under)
+        world.store._documents.pop(stored_under, None)
+
+
+FAULTS: tuple[Fault, ...] = (
+    *(kill, kill, kill, stop, stop, stop, leave, join, join, double),
+    *(outage, outage, outage, hang, burst, split, split, release, reset, reset, rewrite, delete, garble),
+)
+
+
+async def run_faults(world: World, until_s: float) -> None:
+    """So many as the setup says, at moments that the seed draws."""
+    moments = sorted(world.rng.random() * until_s for _ in range(world.setup.faults))
+    for moment in moments:
+        await asyncio.sleep(max(0.0, moment - world.now))
+        fault = world.rng.choice(FAULTS)
+        did = await fault(world)
+        if did is not None:
+            world.faults[fault.__name__] = world.faults.get(fault.__name__, 0) + 1
+            world.tell("FAULT", f"{fault.__name__}: {did}")
+
+
+def calm(world: World) -> None:
+    """Faults stop: from now on every request goes well, and every process runs."""
+    for host, where in list(world.outages):
+        over(world, host, where)
+    for stored_under in sorted(world.garbled):
+        mended(world, stored_under)
+    world.hanging.clear()
+    world.is_calm = True
+    for running in world.hosts:
+        if not running.task.done():
+            running.process.resume()
+
+
+def _one(world: World, *, least: int = 1) -> Running | None:
+    """A live host, where there are so many that run."""
+    alive = [running for running in world.alive if not running.host.is_draining]
+    return world.rng.choice(alive) if len(alive) >= least else None
+
+
+def _restart_perhaps(world: World, name: str) -> None:
+    """Under the same name, soon or late; or somebody else comes, or nobody."""
+    rng = world.rng
+    after_s = rng.choice((0.01, 0.3, 1.5)) * world.timing.duration_s * rng.random()
+    name = rng.choice((name, name, _new_name(world), ""))
+
+    def restarted() -> None:
+        if name and not world.is_calm and name not in {running.name for running in world.alive}:
+            world.started(name)
+
+    asyncio.get_running_loop().call_later(after_s, restarted)
+
+
+def _new_name(world: World) -> str:
+    return f"host-{len(world.hosts)}"
+
+
+def _any_lease(world: World) -> Lease | None:
+    partitions = world.open_partitions()
+    return world.lease(world.rng.choice(partitions)) if partitions else None
+
+
+def _edited(world: World, change: Callable[[Lease], Lease]) -> str | None:
+    if (lease := _any_lease(world)) is None or lease.owner is None:
+        return None
+    new = change(lease)
+    _put(world, new)
+    world.onlooker.edited(new, lease.partition)
+    return lease.partition
+
+
+def _put(world: World, lease: Lease) -> None:
+    world.put(lease_id("bank", lease.partition), encode_lease(lease))

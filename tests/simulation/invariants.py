@@ -1,0 +1,305 @@
+"""What must hold at every step of a simulation: the invariants of docs/protocol.md, checked by an onlooker who sees everything.
+
+The onlooker is told of every write that the lease container carries out, of every send at the moment of sending, and of all that
+arrives at a destination. It keeps its own books and believes nobody's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from leases.lease import Lease
+from leases.timing import Timing
+
+Place = tuple[str, int]
+"""(partition, generation)"""
+LATE_S = 1e-6
+
+
+@dataclass(slots=True)
+class Arrived:
+    """What a destination has of one place. start: where the generation begins; to: up to where nothing is missing."""
+
+    start: int
+    to: int
+    ahead: set[int] = field(default_factory=set)
+    repeated: int = 0
+
+
+@dataclass(slots=True)
+class Onlooker:
+    """passes: whether the transform lets an event through, by its number. ends: the number of events a partition has.
+
+    exactly_once: whether the sink promises that. rates: how fast each host's clock runs, by incarnation.
+    """
+
+    timing: Timing
+    now: Callable[[], float]
+    passes: Callable[[int], bool]
+    ends: Callable[[str], int]
+    parents: Callable[[str], Iterable[str]]
+    exactly_once: bool
+    batch_events_max: int
+    found: list[str] = field(default_factory=list)
+    rates: dict[str, float] = field(default_factory=dict)
+    arrived: dict[Place, Arrived] = field(default_factory=dict)
+    leases: dict[str, Lease] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    # since when the mark of a lease stands still, in true time; what has been unreadable for all until then
+    _moved: dict[str, tuple[float, float]] = field(default_factory=dict)
+    _asked: dict[tuple[str, str], float] = field(default_factory=dict)
+    _renewed: dict[tuple[str, str], float] = field(default_factory=dict)
+    _owners: dict[tuple[str, int, int], tuple[str, str]] = field(default_factory=dict)
+    _eras: Counter[str] = field(default_factory=Counter)
+    _generations: Counter[str] = field(default_factory=Counter)
+    _fences: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    _unsettled: dict[tuple[str, str, tuple[int, ...]], object] = field(default_factory=dict)
+    _tries: Counter[str] = field(default_factory=Counter)
+    _starts: dict[Place, int] = field(default_factory=dict)
+    _dark: list[tuple[float, float]] = field(default_factory=list)
+    _dark_since: float | None = None
+
+    def violated(self, invariant: str, what: str) -> None:
+        self.found.append(f"{invariant} at {self.now():.3f}: {what}")
+
+    def check(self, holds: bool, invariant: str, what: Callable[[], str]) -> None:
+        if not holds:
+            self.violated(invariant, what())
+
+    # Leases
+
+    def dark(self, is_dark: bool) -> None:
+        """Nobody can read the container, from now on or up to now."""
+        if is_dark and self._dark_since is None:
+            self._dark_since = self.now()
+        elif not is_dark and self._dark_since is not None:
+            self._dark.append((self._dark_since, self.now()))
+            self._dark_since = None
+
+    def created(self, by: str, lease: Lease) -> None:
+        name, before = lease.partition, self.leases.get(lease.partition)
+        for parent in self.parents(name):
+            kept = self.leases.get(parent)
+            self.check(
+                kept is not None and kept.closed, "I7", lambda parent=parent: f"'{name}' began before '{parent}' closed"
+            )
+        if before is None:
+            self._starts[name, lease.generation] = number(lease.continuation)
+        self._keep(lease)
+
+    def wrote(self, by: str, old: Lease, new: Lease) -> None:
+        """A write of the incarnation `by` was carried out."""
+        name = new.partition
+        self.check(not old.closed, "I7", lambda: f"closed lease '{name}' was written by {by}")
+        self.check(new.epoch >= old.epoch, "I2", lambda: f"epoch of '{name}' went from {old.epoch} to {new.epoch}")
+        self.check(
+            new.generation == old.generation, "I2", lambda: f"{by} moved the generation of '{name}' to {new.generation}"
+        )
+        self.check(
+            number(new.continuation) >= number(old.continuation),
+            "I2",
+            lambda: f"the position of '{name}' went from {old.continuation} to {new.continuation}",
+        )
+        self.check(
+            rank(new.sink_state) >= rank(old.sink_state),
+            "I2",
+            lambda: f"the level of '{name}' went from {old.sink_state} to {new.sink_state}",
+        )
+        self._check_owner(by, old, new)
+        self._check_position(new)
+        if new.closed:
+            self.check(
+                number(new.continuation) == self.ends(name),
+                "I7",
+                lambda: f"'{name}' closed at {new.continuation} and has {self.ends(name)} events",
+            )
+        self._keep(new, was=old)
+        if new.owner is not None and by == new.incarnation:
+            self._renewed[name, by] = self.now()
+
+    def edited(self, lease: Lease | None, partition: str) -> None:
+        """An operator wrote or removed a document: what was known of its past no longer binds."""
+        self._eras[partition] += 1
+        if lease is not None:
+            self._keep(lease)
+            self._moved[partition] = self.now(), self._darkness(self.now())
+
+    def reset(self, lease: Lease, to: int) -> None:
+        """An operator's new position is to count from now on."""
+        self._generations[lease.partition] += 1
+        self._starts[lease.partition, self._generations[lease.partition]] = to
+        self._keep(lease)
+
+    def _check_owner(self, by: str, old: Lease, new: Lease) -> None:
+        name, tenure = new.partition, (new.owner or "", new.incarnation or "")
+        if new.owner is not None:
+            known = self._owners.setdefault((name, self._eras[name], new.epoch), tenure)
+            self.check(known == tenure, "I3", lambda: f"epoch {new.epoch} of '{name}' is {known}'s and {tenure}'s")
+        if new.tick != old.tick:
+            self.check(
+                by in (old.incarnation, new.incarnation) and (new.owner is None or by == new.incarnation),
+                "I3",
+                lambda: f"{by} moved the tick of '{name}', which is {tenure}'s",
+            )
+        if old.owner is not None and new.owner is not None and old.owner != new.owner:
+            self.counts["takeovers"] += 1
+            self._check_takeover(by, old, new)
+
+    def _check_takeover(self, by: str, old: Lease, new: Lease) -> None:
+        """Nobody takes what its owner has moved within a lease duration, but for a request that was left unanswered so long."""
+        name, now, rate = new.partition, self.now(), self.rates[by]
+        moved, dark_before = self._moved[name]
+        still = (now - moved) * rate
+        asked = self._asked.get((name, new.owner or ""))
+        waited = (now - asked) * rate if asked is not None and old.handoff_to == new.owner else 0.0
+        needed = self.timing.duration_s - LATE_S
+        self.check(
+            still >= needed or waited >= needed,
+            "expiry",
+            lambda: f"{by} took '{name}' from {old.incarnation} after {still:.2f} s (asked for {waited:.2f} s before)",
+        )
+        dark = self._darkness(now) - dark_before
+        self.check(
+            (still - dark >= needed - self.timing.renew_s) or waited >= needed,
+            "expiry",
+            lambda: (
+                f"{by} took '{name}' from {old.incarnation} though nobody could read for {dark:.2f} of {still:.2f} s"
+            ),
+        )
+
+    def _darkness(self, until: float) -> float:
+        """Seconds of outages for all that were long enough to be noticed by everybody."""
+        open_ = [] if self._dark_since is None else [(self._dark_since, until)]
+        least = 2 * self.timing.balance_s
+        return sum(end - start - least for start, end in [*self._dark, *open_] if end - start > least)
+
+    def _keep(self, lease: Lease, was: Lease | None = None) -> None:
+        name = lease.partition
+        if was is None or mark(was) != mark(lease):
+            self._moved[name] = self.now(), self._darkness(self.now())
+        if lease.handoff_to is not None and (was is None or was.handoff_to != lease.handoff_to):
+            self._asked[name, lease.handoff_to] = self.now()
+        if was is not None and was.epoch != lease.epoch and lease.handoff_to is not None:
+            self._asked[name, lease.handoff_to] = self.now()
+        self.leases[name] = lease
+
+    # Sends
+
+    def sends(self, by: str, partition: str, fence: tuple[int, ...], batch: object) -> None:
+        """The moment of sending. fence: the epoch or level it bears; batch: what identifies its bytes."""
+        self.counts["sends"] += 1
+        renewed = self._renewed.get((partition, by))
+        late = 0.0 if renewed is None else (self.now() - renewed) * self.rates[by] - self.timing.trust_s
+        self.check(
+            renewed is not None and late <= LATE_S,
+            "trust",
+            lambda: f"{by} sends for '{partition}', whose lease it should have trusted until {late:.2f} s ago",
+        )
+        unsettled = self._unsettled.get((partition, by, fence))
+        self.check(
+            unsettled in (None, batch),
+            "I8",
+            lambda: f"{by} sends {batch} for '{partition}' while {unsettled} is unsettled",
+        )
+        self._unsettled[partition, by, fence] = batch
+
+    def settled(self, by: str, partition: str, fence: tuple[int, ...]) -> None:
+        self._unsettled.pop((partition, by, fence), None)
+
+    def tried(self, partition: str) -> None:
+        """Something happened after which a batch may come once more."""
+        self._tries[partition] += 1
+
+    # Arrivals
+
+    def fenced(self, partition: str, fence: tuple[int, ...]) -> None:
+        """A destination let a claim in, or an effect of one."""
+        known = self._fences.get(partition, ())
+        self.check(fence >= known, "I5", lambda: f"{fence} had an effect on '{partition}' after {known}")
+        self._fences[partition] = max(known, fence)
+
+    def arrives(self, partition: str, generation: int, numbers: list[int]) -> None:
+        """Events that a destination has now taken."""
+        self.counts["batches"] += 1
+        self.counts["events"] += len(numbers)
+        place = self._place(partition, generation)
+        lease = self.leases.get(partition)
+        if self.exactly_once and lease is not None and lease.closed:
+            self.violated("I7", f"{numbers[:1]}... arrived for '{partition}' after it closed")
+        for n in numbers:
+            if n < place.to or n in place.ahead:
+                place.repeated += 1
+                self.check(not self.exactly_once, "I1", lambda n=n: f"event {n} of '{partition}' arrived twice")
+                continue
+            place.ahead.add(n)
+            self._advance(place)
+            self.check(
+                not self.exactly_once or n < place.to,
+                "I4",
+                lambda n=n: f"event {n} of '{partition}' arrived, and {place.to} did not",
+            )
+
+    def _place(self, partition: str, generation: int) -> Arrived:
+        if (partition, generation) not in self.arrived:
+            start = self._starts.get((partition, generation), 0)
+            place = self.arrived[partition, generation] = Arrived(start, start)
+            self._advance(place)
+        return self.arrived[partition, generation]
+
+    def _advance(self, place: Arrived) -> None:
+        while place.to in place.ahead or not self.passes(place.to):
+            place.ahead.discard(place.to)
+            place.to += 1
+
+    def _check_position(self, lease: Lease) -> None:
+        """I6, and I9's first half: the lease's position lies at or before what has arrived without a gap."""
+        place = self._place(lease.partition, lease.generation)
+        position = number(lease.continuation)
+        self.check(
+            position <= place.to,
+            "I6",
+            lambda: (
+                f"the lease of '{lease.partition}' says {position}, and only what lies below {place.to} has arrived"
+            ),
+        )
+
+    # The end
+
+    def is_delivered(self) -> bool:
+        return all(self._place(name, self._generations[name]).to >= self.ends(name) for name in sorted(self.leases))
+
+    def check_end(self) -> None:
+        for name in sorted(self.leases):
+            to, end = self._place(name, self._generations[name]).to, self.ends(name)
+            self.check(to >= end, "I1", lambda name=name, to=to, end=end: f"'{name}' has {end} events, {to} arrived")
+        if not self.exactly_once:
+            self._check_repeated()
+
+    def _check_repeated(self) -> None:
+        repeated = Counter[str]()
+        for (name, _), place in self.arrived.items():
+            repeated[name] += place.repeated
+        for name, count in sorted(repeated.items()):
+            most = self._tries[name] * self.batch_events_max
+            self.check(
+                count <= most, "I9", lambda name=name, count=count, most=most: f"'{name}': {count} > {most} twice"
+            )
+
+
+def mark(lease: Lease) -> tuple[object, ...]:
+    return lease.owner, lease.incarnation, lease.epoch, lease.tick
+
+
+def number(position: str | None) -> int:
+    return 0 if position is None else int(position)
+
+
+def rank(sink_state: str) -> tuple[int, int]:
+    """Series and level, where the sink keeps such."""
+    if not sink_state:
+        return (0, 0)
+    state = json.loads(sink_state)
+    return state["series"], state["level"]

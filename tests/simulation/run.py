@@ -1,0 +1,180 @@
+"""One seed: a world, its faults, their end, and the verdict.
+
+faults and a flow of events  ->  calm  ->  everything delivered, shares equal  ->  a while in which nothing may move
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hashlib
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from simulation.faults import calm, run_faults
+from simulation.loop import run_virtual
+from simulation.world import LATE_MAX, Setup, Size, World
+
+FAULTS_SHARE = 0.45
+"""Of the simulated time; the rest is for settling and for the quiet afterwards."""
+HOLD_OFFS_S = 90.0
+"""What a partition that failed, and a worker that backs off, may still have to wait when faults stop."""
+QUIET_SCANS = 10
+SUCCESSION_S = 2.0
+"""Beyond lease duration and renew interval, until somebody has taken over from the dead (docs/protocol.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """found: the violations, the first one first. counts: what happened at all."""
+
+    seed: int
+    found: tuple[str, ...]
+    hash: str
+    trace: tuple[str, ...]
+    counts: Counter[str]
+    simulated_s: float
+
+
+def simulated(seed: int, size: Size) -> Verdict:
+    gc.collect()
+    gc.disable()
+    try:
+        return run_virtual(_run(Setup.drawn(seed, size)))
+    finally:
+        gc.enable()
+
+
+async def _run(setup: Setup) -> Verdict:
+    world = World(setup)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: _unhandled(world, context))
+    world.tell("SETUP", str(setup))
+    total_s = 60.0 * setup.size.minutes
+    try:
+        await _lived(world, total_s)
+    except Ended:
+        pass
+    except Exception as error:
+        world.onlooker.violated("the simulation itself", "".join(traceback.format_exception(error)))
+    found = tuple(world.onlooker.found)
+    trace = (*world.trace, *(f"VIOLATED {violation}" for violation in found))
+    counts = world.onlooker.counts + Counter({f"fault {name}": n for name, n in world.faults.items()})
+    simulated_s = world.now
+    for running in world.hosts:
+        await running.kill()
+    return Verdict(setup.seed, found, _hash(trace), trace, counts, simulated_s)
+
+
+class Ended(Exception):
+    """A violation: there is no use in going on."""
+
+
+async def _lived(world: World, total_s: float) -> None:
+    for n in range(world.setup.size.hosts):
+        world.started(f"host-{n}")
+    flow = asyncio.create_task(_flow(world))
+    faults = asyncio.create_task(run_faults(world, FAULTS_SHARE * total_s))
+    await _until(world, lambda: faults.done(), FAULTS_SHARE * total_s + world.timing.duration_s, "faults")
+    faults.result()
+    await _pause(world, FAULTS_SHARE * total_s - world.now)
+    world.tell("CALM", "no more faults")
+    calm(world)
+    if not world.alive:
+        world.started("host-last")
+    timing = world.timing
+    await _until(world, lambda: _is_worked_on(world), 3 * timing.duration_s + timing.balance_s + HOLD_OFFS_S, "owners")
+    await _pause(world, LATE_MAX * timing.duration_s)  # until the last message has arrived that was on its way
+    flow.cancel()
+    world.tell("CALM", "no more events")
+    settling_s = 3 * timing.duration_s + timing.balance_s + HOLD_OFFS_S
+    await _until(world, lambda: _is_settled(world), settling_s, "delivery of everything in equal shares")
+    succession_s = timing.duration_s + timing.renew_s + SUCCESSION_S
+    await _quiet(world, max(QUIET_SCANS * timing.balance_s, total_s - succession_s - world.now))
+    await _succession(world, succession_s)
+    world.onlooker.check_end()
+
+
+async def _quiet(world: World, for_s: float) -> None:
+    """Nothing moves where nobody comes or goes."""
+    world.tell("CALM", f"quiet for {for_s:.1f} s")
+    epochs = world.epochs
+    await _pause(world, for_s)
+    if world.epochs != epochs:
+        moved = sorted(name for name, epoch in world.epochs.items() if epoch != epochs.get(name))
+        world.onlooker.violated("liveness", f"{moved} moved though nobody came or went")
+
+
+async def _succession(world: World, within_s: float) -> None:
+    """A host dies. Meanwhile somebody edits its leases, and that is no sign of life."""
+    alive = [running for running in world.alive if running.host.workers]
+    if len(world.alive) < 2 or not alive:
+        return
+    victim = world.rng.choice(alive)
+    left = sorted(key[1] for key in victim.host.workers)
+    died_at = world.now
+    await victim.kill()
+    world.tell("CALM", f"{victim.process.name} dies, and leaves {left}")
+    await _pause(world, world.timing.duration_s / 2)
+    for partition in left:
+        world.edit(partition, lambda lease: lease.handoff_requested("nobody"))
+    await _until(world, lambda: _is_worked_on(world), within_s - (world.now - died_at), "successors")
+
+
+def _is_settled(world: World) -> bool:
+    """All is delivered, and nothing is under way any more that began before."""
+    workers = [worker for running in world.alive for worker in running.host.workers.values()]
+    return world.onlooker.is_delivered() and world.is_balanced() and all(worker.progress.is_idle for worker in workers)
+
+
+def _is_worked_on(world: World) -> bool:
+    """Every open lease has a live owner who knows it."""
+    worked_on = {key[1]: running.name for running in world.alive for key in running.host.workers}
+    return world.owners == worked_on != {}
+
+
+async def _flow(world: World) -> None:
+    """Events, ever more, in all partitions that have not ended."""
+    rng = world._fates.__class__(f"{world.setup.seed} flow")
+    while True:
+        open_ = [name for name, log in sorted(world.feed._logs.items()) if log.children is None]
+        await asyncio.sleep(rng.expovariate(len(open_) / world.setup.size.appends_every_s))
+        name = rng.choice(open_)
+        if world.feed._logs[name].children is None:
+            world.append(name, rng.randint(1, 2 * world.setup.batch_events_max))
+
+
+async def _until(world: World, condition: Callable[[], bool], within_s: float, what: str) -> None:
+    ends = world.now + within_s
+    while not condition():
+        if world.now >= ends:
+            world.onlooker.violated("liveness", f"no {what} within {within_s:.1f} s; {_state(world)}")
+        await _pause(world, 1.0)
+
+
+async def _pause(world: World, seconds: float) -> None:
+    """Ends early by the first violation."""
+    ends = world.now + seconds
+    while True:
+        if world.onlooker.found:
+            raise Ended
+        if world.now >= ends:
+            return
+        await asyncio.sleep(min(1.0, max(ends - world.now, 0.001)))
+
+
+def _state(world: World) -> str:
+    held = {running.name: sorted(key[1] for key in running.host.workers) for running in world.alive}
+    failed = {running.name: sorted(key[1] for key in running.host.failures) for running in world.alive}
+    arrived = {f"{name}.{gen}": place.to for (name, gen), place in sorted(world.onlooker.arrived.items())}
+    return f"workers {held}, failures {failed}, arrived {arrived}"
+
+
+def _unhandled(world: World, context: dict[str, object]) -> None:
+    error = context.get("exception")
+    world.onlooker.violated("unhandled", f"{context.get('message')}: {type(error).__name__}: {error}")
+
+
+def _hash(trace: tuple[str, ...]) -> str:
+    return hashlib.sha256("\n".join(trace).encode()).hexdigest()

@@ -1,0 +1,87 @@
+"""Runs seeds, on all cores: `make sim SEEDS=500 FIRST=1 SIZE=small`, or one of them again: `make sim SEED=7`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from multiprocessing import get_context
+
+import click
+from simulation.run import Verdict, simulated
+from simulation.world import SIZES, decode_quickly
+
+TAIL_LINES = 40
+CHUNK_SEEDS = 8
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=500)
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--size", choices=sorted(SIZES), default="small")
+    asked = parser.parse_args()
+    if asked.seed is not None:
+        return replayed(asked.seed, asked.size)
+    return ran(asked.first, asked.seeds, asked.size)
+
+
+def replayed(seed: int, size: str) -> int:
+    """The whole trace of one seed."""
+    decode_quickly()
+    verdict = simulated(seed, SIZES[size])
+    click.echo("\n".join(verdict.trace))
+    click.echo(f"seed {seed}: {len(verdict.found)} violations, trace {verdict.hash}")
+    return 1 if verdict.found else 0
+
+
+def ran(first: int, seeds: int, size: str) -> int:
+    """Many seeds. A run in which nothing was delivered, or in which nothing went wrong, is a failure too."""
+    started = time.monotonic()
+    counts, simulated_s, failed = Counter[str](), 0.0, list[Verdict]()
+    for verdict in verdicts(range(first, first + seeds), size):
+        counts += verdict.counts
+        simulated_s += verdict.simulated_s
+        if verdict.found:
+            failed.append(verdict)
+            click.echo(report(verdict, size))
+    minutes = (time.monotonic() - started) / 60
+    click.echo(
+        f"{seeds} seeds, {len(failed)} violations ({size}; {first} to {first + seeds - 1});"
+        f" {simulated_s / 3600:.1f} hours simulated; {seeds / minutes:.0f} seeds a minute"
+    )
+    click.echo(", ".join(f"{what} {count}" for what, count in sorted(counts.items())))
+    idle = [what for what in ("batches", "sends") if not counts[what]]
+    if not any(what.startswith("fault ") for what in counts):
+        idle.append("faults")
+    if idle:
+        click.echo(f"this run shows nothing: it had no {', no '.join(idle)}")
+    return 1 if failed or idle else 0
+
+
+def verdicts(seeds: range, size: str) -> Iterator[Verdict]:
+    """In seed order, on all cores; traces of what went well stay where they were made."""
+    cores = min(os.cpu_count() or 1, len(seeds))
+    with ProcessPoolExecutor(cores, get_context("spawn"), initializer=decode_quickly) as pool:
+        yield from pool.map(partial(_brief, size), seeds, chunksize=max(1, min(CHUNK_SEEDS, len(seeds) // cores)))
+
+
+def report(verdict: Verdict, size: str) -> str:
+    tail = "\n".join(f"    {line}" for line in verdict.trace[-TAIL_LINES:])
+    return f"seed {verdict.seed} violates {verdict.found[0]}\n{tail}\n  replay it: make sim SEED={verdict.seed} SIZE={size}"
+
+
+def _brief(size: str, seed: int) -> Verdict:
+    verdict = simulated(seed, SIZES[size])
+    return verdict if verdict.found else replace(verdict, trace=())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
