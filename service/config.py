@@ -23,7 +23,7 @@ from service.errors import ServiceError
 from service.redaction import names_a_secret, redacted
 from service.reference import describe, names_in, types_of
 from service.settings import Settings
-from service.strict_yaml import Document, Place, Problem, read
+from service.strict_yaml import UNREADABLE, Document, Place, Problem, read
 
 FILE_BYTES_MAX = 256 * 1024
 SHOWN_CHARACTERS_MAX = 60
@@ -56,7 +56,7 @@ def parse(text: str, env: Mapping[str, str], *, folder: Path, source: str = "con
         root = expansion.expanded(document.root, ())
         problems += expansion.problems
         settings = _validated(root, folder, document, problems)
-    elif document.root is not None:
+    elif document.root is not None and document.root is not UNREADABLE:
         problems.append(Problem(1, "this is no mapping of settings: begin with `pipelines:`"))
     elif not problems:
         problems.append(Problem(0, "there are no settings in it: begin with `pipelines:`"))
@@ -145,7 +145,7 @@ def _validated(root: dict[str, Any], folder: Path, document: Document, problems:
         try:
             return Settings.model_validate({"leases": {}, "log": {}, **root}, context={"folder": str(folder)})
         except ValidationError as failed:
-            errors = [error for error in failed.errors(include_url=False) if _is_news(error)]
+            errors = [error for error in map(_about, failed.errors(include_url=False)) if _is_news(error)]
             unknown = [error for error in errors if error["type"] == "extra_forbidden"]
             for error in unknown or errors:
                 problems += _described(error, document)
@@ -156,8 +156,10 @@ def _validated(root: dict[str, Any], folder: Path, document: Document, problems:
 
 
 def _is_news(error: ErrorDetails) -> bool:
-    """Not of a missing variable, which is reported already, nor of a list that is empty for want of one good entry."""
-    return not (isinstance(error["input"], _Missing) or (error["type"] == "too_short" and error["input"]))
+    """Not of a missing variable or an unreadable value, which are reported already, nor of a list that is empty for want of one
+    good entry."""
+    value = error["input"]
+    return not (isinstance(value, _Missing) or value is UNREADABLE or (error["type"] == "too_short" and value))
 
 
 def _remove(root: Any, place: Place) -> None:
@@ -193,16 +195,16 @@ def _row_key(place: Place) -> str:
 
 
 def _described(error: ErrorDetails, document: Document) -> Iterator[Problem]:
-    if error["type"] == "unknown_type":
-        error = _about_type(error)
     where = _where(error["loc"])
     line = _line(where.place, document)
     for message in _messages(error, where):
         yield Problem(line, f"{_subject(error, where)} {message}")
 
 
-def _about_type(error: ErrorDetails) -> ErrorDetails:
-    """Of a section whose `type` leads nowhere: an error of its `type`, where it is a section at all."""
+def _about(error: ErrorDetails) -> ErrorDetails:
+    """The same, but of a section whose `type` leads nowhere: an error of its `type`, where it is a section at all."""
+    if error["type"] != "unknown_type":
+        return error
     section = error["input"]
     if not isinstance(section, Mapping):
         return {**error, "type": "model_type"}

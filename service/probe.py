@@ -9,20 +9,23 @@ from leases.document import lease_prefix
 from leases.errors import StoreError
 from leases.store import TimedStore
 from pipeline.errors import PipelineError
+from pipeline.feed import no_partitions
+from service.errors import StartFailed
 from service.pipeline import Pipeline
 from service.redaction import redacted
 from service.settings import Settings
-from service.wiring import pipelines_of, store_of
+from service.wiring import engine_of, pipeline_of, store_of
 
 Say = Callable[[str], None]
 
 
 async def probed(settings: Settings, say: Say) -> bool:
-    """Whether everything answered. Raises StartFailed where something cannot even be made."""
+    """Whether everything answered. Raises StartFailed where the lease store cannot even be made."""
     store = TimedStore(store_of(settings.leases), settings.leases.timing.call_timeout_s)
-    pipelines = pipelines_of(settings)
+    pipelines = _made(settings, say)
     try:
-        fine = await _tried(say, "leases", _listed(store, pipelines))
+        fine = len(pipelines) == len(settings.pipelines)
+        fine &= await _tried(say, "leases", _listed(store, pipelines))
         for pipeline in pipelines:
             fine &= await _tried(say, f"{pipeline.name}: feed", _counted(pipeline))
             fine &= await _tried(say, f"{pipeline.name}: transform", _prepared(pipeline))
@@ -32,6 +35,17 @@ async def probed(settings: Settings, say: Say) -> bool:
         closing = [part.close() for each in pipelines for part in (each.feed, each.transform, each.sink)]
         await asyncio.gather(*closing, return_exceptions=True)
         await store.close()
+
+
+def _made(settings: Settings, say: Say) -> list[Pipeline]:
+    """Those that can be made; of the others is said why not."""
+    engine, found = engine_of(settings.spark), []
+    for each in settings.pipelines:
+        try:
+            found.append(pipeline_of(each, engine, settings.leases.timing))
+        except StartFailed as error:
+            say(f"{each.name}: FAILED: {redacted(str(error))}")
+    return found
 
 
 async def _tried(say: Say, what: str, step: Awaitable[str]) -> bool:
@@ -50,6 +64,8 @@ async def _listed(store: TimedStore, pipelines: list[Pipeline]) -> str:
 
 async def _counted(pipeline: Pipeline) -> str:
     count = len(await pipeline.feed.partitions())
+    if not count:
+        return f"warning: {no_partitions(pipeline.feed)}"
     return f"fine, {count} partitions now ({pipeline.feed.identity})"
 
 

@@ -80,13 +80,21 @@ def _conf(value: object) -> object:
     }
 
 
+def _dsn(value: SecretStr) -> SecretStr:
+    from pipeline.connectors.postgres import read_dsn  # here, so that only who uses PostgreSQL waits for its driver
+
+    read_dsn(value.get_secret_value())
+    return value
+
+
 Text = Annotated[str, StringConstraints(min_length=1)]
-Secret = Annotated[SecretStr, Field(min_length=1)]
+Dsn = Annotated[SecretStr, Field(min_length=1), AfterValidator(_dsn)]
 Count = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=2**53)]
 Port = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=65_535)]
 RecordBytes = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=64 * 1024 * 1024)]
 Connections = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=1000)]
 Seconds = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=10 * 365 * 86_400)]
+LeaseSeconds = Annotated[float, BeforeValidator(_not_bool), Field(ge=0.1, le=10 * 365 * 86_400)]
 SecondsOrNone = Annotated[float, BeforeValidator(_not_bool), Field(ge=0, le=86_400)]
 Memory = Annotated[str, _matching(_MEMORY, "must be a number with k, m, g or t, like 512m")]
 FilePath = Annotated[Path, AfterValidator(_resolved)]

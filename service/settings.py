@@ -15,10 +15,12 @@ from service.setting_types import (
     Conf,
     Connections,
     Count,
+    Dsn,
     FilePath,
     Glob,
     HostName,
     Importable,
+    LeaseSeconds,
     Loopback,
     Memory,
     PipelineName,
@@ -26,7 +28,6 @@ from service.setting_types import (
     RecordBytes,
     Seconds,
     SecondsOrNone,
-    Secret,
     StartAt,
     Text,
 )
@@ -58,11 +59,11 @@ class _Custom(Section):
 
 
 class LeaseSettings(Section):
-    duration_s: Seconds = Field(
+    duration_s: LeaseSeconds = Field(
         default=Timing().duration_s, description="How long a lease lasts that its owner does not renew."
     )
-    renew_s: Seconds = Field(default=Timing().renew_s, description="The longest time between two renewals.")
-    balance_s: Seconds = Field(
+    renew_s: LeaseSeconds = Field(default=Timing().renew_s, description="The longest time between two renewals.")
+    balance_s: LeaseSeconds = Field(
         default=Timing().balance_s, description="The longest time between two looks at all leases; at most `renew_s`."
     )
     call_timeout_s: Seconds | None = Field(
@@ -218,7 +219,7 @@ class LogSinkSettings(Section):
 
 class PostgresSinkSettings(Section):
     type: Literal["postgres"] = Field(description="PostgreSQL, exactly once: output and position in one transaction.")
-    dsn: Secret = Field(description="How to connect: a postgresql:// address or key=value pairs.")
+    dsn: Dsn = Field(description="How to connect: a postgresql:// address or key=value pairs.")
     setup: Text | None = Field(
         default=None, description="SQL to run when the host starts. It has to be repeatable (IF NOT EXISTS)."
     )

@@ -7,10 +7,13 @@ old meanings of `yes`, `on`, `1:30`, `010` and `2026-01-31`, which here are the 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import yaml
+
+UNREADABLE = object()
+"""Stands for a value that a problem tells of already."""
 
 DEPTH_MAX = 20
 DIGITS_MAX = 18
@@ -29,7 +32,8 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """root: None where the text is empty or cannot be read. problems: all that were found; root is what is left of it."""
+    """root: None where the text is empty or cannot be read. problems: all that were found; root is what is left of it,
+    with UNREADABLE where a value is missing for one of them."""
 
     root: object
     lines: Mapping[Place, int] = field(default_factory=dict)
@@ -133,17 +137,18 @@ class _Reading:
         return values
 
     def _key(self, node: yaml.Node) -> str | None:
-        key: Hashable = self._scalar(node) if isinstance(node, yaml.ScalarNode) else None
+        key = self._scalar(node) if isinstance(node, yaml.ScalarNode) else None
         if isinstance(key, str):
             return key
-        self._refuse(node, "this key is no text: put it in quotes")
+        if key is not UNREADABLE:
+            self._refuse(node, "this key is no text: put it in quotes")
         return None
 
-    def _scalar(self, node: yaml.ScalarNode) -> str | int | float | bool | None:
+    def _scalar(self, node: yaml.ScalarNode) -> object:
+        """A text, a number, true, false, None, or UNREADABLE."""
         text: str = node.value
         if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-            self._refuse(node, "a text holds a NUL or half of a surrogate pair: remove it")
-            return None
+            return self._refuse(node, "a text holds a NUL or half of a surrogate pair: remove it")
         if node.tag == _TEXT:
             return text
         if node.tag == _NULL:
@@ -152,17 +157,16 @@ class _Reading:
             return text.lower() == "true"
         if node.tag in (_INT, _FLOAT):
             return self._number(node)
-        self._refuse(node, f"the tag {node.tag} is not read here: write the plain value")
-        return None
+        return self._refuse(node, f"the tag {node.tag} is not read here: write the plain value")
 
-    def _number(self, node: yaml.ScalarNode) -> int | float | None:
+    def _number(self, node: yaml.ScalarNode) -> object:
         try:
             if len(node.value) <= DIGITS_MAX + 2:
                 return int(node.value) if node.tag == _INT else float(node.value)
-            self._refuse(node, f"a number of more than {DIGITS_MAX} digits: shorten it, or put it in quotes")
+            return self._refuse(node, f"a number of more than {DIGITS_MAX} digits: shorten it, or put it in quotes")
         except ValueError:  # an explicit tag on something else
-            self._refuse(node, "this is no number")
-        return None
+            return self._refuse(node, "this is no number")
 
-    def _refuse(self, node: yaml.Node, text: str) -> None:
+    def _refuse(self, node: yaml.Node, text: str) -> object:
         self.problems.append(Problem(node.start_mark.line + 1, text))
+        return UNREADABLE

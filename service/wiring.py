@@ -79,6 +79,14 @@ def engine_of(settings: SparkSettings) -> SparkEngine:
 
 
 def pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing) -> Pipeline:
+    """Raises StartFailed."""
+    try:
+        return _pipeline_of(settings, engine, timing)
+    except ValueError as error:
+        raise StartFailed(f"pipeline '{settings.name}' cannot be made: {error}") from error
+
+
+def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing) -> Pipeline:
     return Pipeline(
         name=settings.name,
         feed=feed_of(settings.feed),

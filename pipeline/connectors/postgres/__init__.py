@@ -5,7 +5,8 @@ table. A host that dies or stops never keeps another partition waiting, but a tr
 server until it commits or meets a timeout; the epoch in the position's row decides whether it still counts.
 """
 
+from pipeline.connectors.postgres.dsn import read_dsn
 from pipeline.connectors.postgres.session import Timeouts
 from pipeline.connectors.postgres.sink import PostgresSink
 
-__all__ = ["PostgresSink", "Timeouts"]
+__all__ = ["PostgresSink", "Timeouts", "read_dsn"]

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from psycopg import AsyncConnection, AsyncCursor, Error, pq
-from psycopg.conninfo import conninfo_to_dict
 from psycopg.sql import SQL, Literal
 
 from pipeline.connectors.postgres import refusal
 from pipeline.connectors.postgres.copy import Load
+from pipeline.connectors.postgres.dsn import read_dsn
 from pipeline.connectors.postgres.sql import BEGIN, Column, Statement, loaded, staged
 from pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
 
@@ -174,11 +174,9 @@ def _may_repeat(session: Session, error: Error) -> bool:
 def _parameters(dsn: str, timeouts: Timeouts, application_name: str) -> dict[str, Any]:
     """What the connection is made with: ours, unless the DSN says otherwise."""
     try:
-        given = conninfo_to_dict(dsn)
-    except Error:  # its text quotes the DSN, password and all
-        raise ValueError(
-            "`dsn` is not a PostgreSQL connection string: write postgresql://user@host:5432/database"
-        ) from None
+        given = read_dsn(dsn)
+    except ValueError as error:
+        raise ValueError(f"`dsn` {error}") from None
     idle_s = max(1, round(timeouts.idle_s))
     return {
         "application_name": application_name,

@@ -222,6 +222,51 @@ def test_a_secret_that_is_no_text_is_not_shown_either() -> None:
     assert found == "line 1: pipelines[0].sink.dsn (a secret, not shown) must be a text (put it in quotes)"
 
 
+NOT_DSNS = [
+    "foo bar='",
+    f"postgresql://u:ge%zz{SECRET}@127.0.0.1:1/x",
+    f"host=h password={SECRET} pt=1",
+    f"host=h password=two {SECRET}=1",
+    f"postgresql://u:{SECRET}@h:1/x?foo=1",
+    f"postgresql://u:a/{SECRET}@h/x",
+]
+
+
+@pytest.mark.parametrize("dsn", NOT_DSNS)
+def test_a_dsn_that_the_driver_would_not_take_is_told_in_one_line_without_it(dsn: str) -> None:
+    found = problem(with_sink('dsn: "${S}", merge: x'), S=dsn)
+    assert found.startswith("line 1: pipelines[0].sink.dsn (from ${S}) ")
+    assert "%2F" in found
+    assert SECRET not in found
+    assert "u:a" not in found
+    assert "\n" not in found
+
+
+def test_a_wrong_dsn_is_told_with_everything_else_and_does_not_show_itself_either() -> None:
+    found = problems(with_sink(f'dsn: "host=h {SECRET}", merge: x, bogus: 1') + "\napi: {port: x}")
+    assert [re.sub("[:,] .*", "", each.partition(": ")[2]) for each in found] == [
+        "pipelines[0].sink.bogus is no setting",
+        "pipelines[0].sink.dsn (a secret",
+        "api.port is 'x'",
+    ]
+    assert SECRET not in str(found)
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://u:a%25%40%2Fb@h:5432/d?sslmode=require",
+        "postgres://[::1]/d",
+        "host=a,b port=1,65535 user=u password='a b'",
+        "host=a,b port=5432,",
+        "service=bank",
+        "postgresql://",
+    ],
+)
+def test_what_the_driver_takes_is_a_dsn(dsn: str) -> None:
+    assert settings(with_sink('dsn: "${S}", merge: x'), S=dsn)
+
+
 # What is wrong with single settings
 
 
@@ -253,7 +298,9 @@ def test_a_secret_that_is_no_text_is_not_shown_either() -> None:
         ("spark: {conf: [a]}", "line 1: spark.conf must be a mapping"),
         ("leases: {type: redis}", "line 1: leases.type is 'redis', and must be sqlite, memory, or a class to import"),
         ("leases: {type: memory, path: x}", "line 1: leases.path is no setting"),
-        ("leases: {duration_s: 0}", "line 1: leases.duration_s is 0, and must be greater than 0"),
+        ("leases: {renew_s: 1e-300}", "line 1: leases.renew_s is 1e-300, and must be greater than or equal to 0.1"),
+        ("leases: {balance_s: 0.09}", "line 1: leases.balance_s is 0.09, and must be greater than or equal to 0.1"),
+        ("leases: {duration_s: 0}", "line 1: leases.duration_s is 0, and must be greater than or equal to 0.1"),
     ],
 )
 def test_a_wrong_value_is_shown_with_its_place_and_what_it_must_be(text: str, expected: str) -> None:
@@ -313,12 +360,12 @@ def test_intervals_that_would_lose_leases_are_refused(leases: str, expected: str
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ("dsn: a", "needs either `merge` or `table`"),
-        ("dsn: a, merge: b, table: c", "needs either `merge` or `table`"),
-        ("dsn: a, table: b, mode: upsert", "`mode: upsert` and `key` go together"),
-        ("dsn: a, table: b, key: [c]", "`mode: upsert` and `key` go together"),
-        ("dsn: a, merge: b, key: [c]", "`mode` and `key` go with `table`"),
-        ("dsn: a, table: b, mode: upsert, key: c", "must be a list"),
+        ("dsn: host=a", "needs either `merge` or `table`"),
+        ("dsn: host=a, merge: b, table: c", "needs either `merge` or `table`"),
+        ("dsn: host=a, table: b, mode: upsert", "`mode: upsert` and `key` go together"),
+        ("dsn: host=a, table: b, key: [c]", "`mode: upsert` and `key` go together"),
+        ("dsn: host=a, merge: b, key: [c]", "`mode` and `key` go with `table`"),
+        ("dsn: host=a, table: b, mode: upsert, key: c", "must be a list"),
     ],
 )
 def test_a_postgres_sink_has_one_target(fields: str, expected: str) -> None:
@@ -428,6 +475,21 @@ def test_problems_come_in_the_order_of_the_file() -> None:
 )
 def test_a_text_that_is_not_plain_settings_is_refused_with_its_place(text: str, expected: str) -> None:
     assert any(expected in each for each in problems(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("leases: {renew_s: 99999999999999999999999999}", "line 1: a number of more than 18 digits"),
+        ('host: {name: "a\\0"}', "line 1: a text holds a NUL"),
+        ("leases: !!int many", "line 1: this is no number"),
+        ("leases: {type: !!int many}", "line 1: this is no number"),
+        ('leases: {type: "${NO_SUCH}"}', "line 1: leases.type needs the environment variable NO_SUCH"),
+        ('"a\\0": 1', "line 1: a text holds a NUL"),
+    ],
+)
+def test_one_mistake_is_one_problem(text: str, expected: str) -> None:
+    assert problem(text + PIPELINES).startswith(expected)
 
 
 def test_a_yaml_bomb_does_not_go_off() -> None:
