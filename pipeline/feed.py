@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from pipeline.errors import FeedError
 from pipeline.event import Page
@@ -66,7 +66,10 @@ class ChangeFeed(Protocol):
         ...
 
     async def lag(self, partition: str, continuation: str | None) -> int:
-        """How many events lie behind `continuation`; exact where the feed can tell, else its best estimate, 0 only for none."""
+        """How many events lie behind `continuation`; exact where the feed can tell, else its best estimate, 0 only for none.
+
+        What the feed holds back (see `TellingFeed`) counts as one.
+        """
         ...
 
     def compare(self, a: str | None, b: str | None) -> int:
@@ -74,3 +77,28 @@ class ChangeFeed(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class TellingFeed(Protocol):
+    """What a feed may offer besides, so that people are told what it waits for. Ask by the functions below: most feeds do not."""
+
+    @property
+    def no_partitions(self) -> str:
+        """Why there are no partitions, where there are none."""
+        ...
+
+    async def held_back(self, partition: str, continuation: str | None) -> str | None:
+        """Why the end of the partition is not yielded yet, where it is there and unfinished: place, reason and remedy.
+
+        None where there is no such thing, or so much lies before it that it is not looked for. Raises as `lag` does.
+        """
+        ...
+
+
+def no_partitions(feed: ChangeFeed) -> str:
+    return feed.no_partitions if isinstance(feed, TellingFeed) else f"the feed {feed.identity} has no partitions yet"
+
+
+async def held_back(feed: ChangeFeed, partition: str, continuation: str | None) -> str | None:
+    return await feed.held_back(partition, continuation) if isinstance(feed, TellingFeed) else None

@@ -48,7 +48,11 @@ def main() -> None:
 
 @main.command()
 @FILE
-@click.option("--until-idle", is_flag=True, help="Stop, with exit code 0, once the whole group has nothing left to do.")
+@click.option(
+    "--until-idle",
+    is_flag=True,
+    help="Stop once the whole group has nothing left to do: with exit code 0, or 1 where a partition cannot go on.",
+)
 def run(file: Path, until_idle: bool) -> None:
     """Process the pipelines of FILE until told to stop (Ctrl-C, SIGTERM).
 
@@ -66,8 +70,14 @@ def run(file: Path, until_idle: bool) -> None:
             return await run_processor(processor, settings.api, until_idle=until_idle, log=log)
 
         last = _done(work())
-    if last is not None and last.failed:
-        _fail(*(f"pipeline '{p}', partition '{part}' stopped: {why}" for (p, part), why in sorted(last.failed.items())))
+    if last is not None and (last.failed or last.held):
+        _fail(
+            *(f"pipeline '{p}', partition '{part}' stopped: {why}" for (p, part), why in sorted(last.failed.items())),
+            *(
+                f"pipeline '{p}', partition '{part}' is unfinished: {why}"
+                for (p, part), why in sorted(last.held.items())
+            ),
+        )
 
 
 @main.command()
@@ -213,7 +223,7 @@ def _viewed(file: Path, read: Read[T], pipeline: str | None) -> T:
     names = [each.name for each in settings.pipelines]
     if pipeline is not None and pipeline not in names:
         _fail(f"there is no pipeline '{pipeline}' in {file}: it has {', '.join(names)}", code=USAGE)
-    return _done(looked_in(settings, read))
+    return _done(looked_in(settings, read, pipeline))
 
 
 def _one(pipeline: str, partition: str) -> Read[LeaseStatus]:

@@ -5,7 +5,7 @@ cannot answer for one partition is reported with its error; the others still ans
 
     lag = await measured(leases, feeds)                          events behind, by partition and in total
     look = await looked(leases, feeds, failures)                 one look at the backlog of the whole group
-    last = await until_idle(view.backlog, clock=clock, told=tell) for `run --until-idle`: last.failed -> exit 1, else 0
+    last = await until_idle(view.backlog, clock=clock, told=tell) for `run --until-idle`: last.failed, .held -> exit 1
 
 Waiting until idle takes two looks in a row that find nothing to do and nothing moved. So the order in which pipelines feed each
 other does not matter: what an upstream had delivered by the first look, its downstream had to finish by the second.
@@ -16,14 +16,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 from leases.balance import Key
 from leases.clock import Clock
 from leases.lease import Lease
 from pipeline.errors import FeedError
-from pipeline.feed import ChangeFeed
+from pipeline.feed import ChangeFeed, held_back
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -103,7 +103,8 @@ class Backlog:
 
     ends: of every open lease whose feed answered. behind: leases that have not reached the end. missing: partitions of a feed
     without a lease yet. failed: why a partition does not go on, where nobody works on it now; those are neither behind nor
-    unknown. unknown: what could not be found out.
+    unknown. unknown: what could not be found out. held: what a feed says of the unfinished event that is all that a partition has
+    left; nobody can do that, so it is not behind either.
     """
 
     ends: Mapping[Key, Ends]
@@ -111,6 +112,7 @@ class Backlog:
     missing: frozenset[Key]
     failed: Mapping[Key, str]
     unknown: tuple[str, ...]
+    held: Mapping[Key, str] = field(default_factory=dict)
 
     @property
     def is_done(self) -> bool:
@@ -122,9 +124,9 @@ def verdict(before: Backlog | None, now: Backlog) -> Verdict:
     """What two looks in a row say. failed: as idle as it gets, with partitions that only a person can mend."""
     if before is None or not (before.is_done and now.is_done):
         return "busy"
-    if (before.ends, before.failed.keys()) != (now.ends, now.failed.keys()):
+    if (before.ends, before.failed.keys(), before.held) != (now.ends, now.failed.keys(), now.held):
         return "busy"
-    return "failed" if now.failed else "idle"
+    return "failed" if now.failed or now.held else "idle"
 
 
 async def looked(
@@ -143,8 +145,9 @@ async def looked(
     )
     known = {lease.key for lease in leases}
     return Backlog(
-        ends={key: (where, latest) for key, (where, latest, _) in ends.found.items()},
-        behind=frozenset(key for key, (_, _, is_behind) in ends.found.items() if is_behind) - failed.keys(),
+        ends={key: end.ends for key, end in ends.found.items()},
+        behind=frozenset(key for key, end in ends.found.items() if end.is_behind) - failed.keys(),
+        held={key: end.held for key, end in ends.found.items() if end.held is not None and key not in failed},
         missing=frozenset((name, p.name) for name, found in listed.found.items() for p in found) - known,
         failed=failed,
         unknown=(
@@ -161,7 +164,7 @@ async def until_idle(
     told: Callable[[Backlog], None] = lambda look: None,
     pause_s: float = 0.5,
 ) -> Backlog:
-    """The look that found nothing more to do; its `failed` are the partitions that stopped with an error.
+    """The look that found nothing more to do; its `failed` and `held` are the partitions that only a person can bring on.
 
     told: what is still waited for, every TOLD_S seconds.
     """
@@ -179,12 +182,20 @@ def _lag_of(feed: ChangeFeed, lease: Lease) -> Callable[[], Awaitable[int]]:
     return lambda: feed.lag(lease.partition, lease.continuation)
 
 
-def _ends_of(feed: ChangeFeed, lease: Lease) -> Callable[[], Awaitable[tuple[str | None, str | None, bool]]]:
-    async def ask() -> tuple[str | None, str | None, bool]:
+@dataclass(frozen=True, slots=True)
+class _End:
+    ends: Ends
+    is_behind: bool
+    held: str | None
+
+
+def _ends_of(feed: ChangeFeed, lease: Lease) -> Callable[[], Awaitable[_End]]:
+    async def ask() -> _End:
         latest = await feed.latest(lease.partition)
         # Not `compare`: retention may have emptied what lies between, and a malformed record lies behind the latest position.
-        is_behind = await feed.lag(lease.partition, lease.continuation) > 0
-        return lease.continuation, latest, is_behind
+        lag = await feed.lag(lease.partition, lease.continuation)
+        held = await held_back(feed, lease.partition, lease.continuation) if lag == 1 else None
+        return _End((lease.continuation, latest), is_behind=lag > (held is not None), held=held)
 
     return ask
 

@@ -127,7 +127,7 @@ class Processor:
         await asyncio.shield(self._running)
 
     async def idle(self) -> Backlog:
-        """Waits until the whole group has nothing left to do; `failed` names the partitions that cannot go on."""
+        """Waits until the whole group has nothing left to do; `failed` and `held` name the partitions that cannot go on."""
         return await until_idle(self.view.backlog, clock=self._clock, told=self._waiting)
 
     async def stop(self) -> None:

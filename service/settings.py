@@ -180,7 +180,7 @@ class FilesFeedSettings(_Feed):
     )
     final_record: Literal["wait", "accept"] = Field(
         default="wait",
-        description="What becomes of a last record without a line end: it waits for it, or counts as it is.",
+        description="What becomes of a last record without a line end: it is held back until it has one, or counts as it is.",
     )
     key: Text | None = Field(
         default=None, description="The column or field that is an event's key. By default events have none."

@@ -76,6 +76,9 @@ class CsvRecords:
         last = np.searchsorted(marks, cut.ends - 1)
         return replace(cut, fields=marks[last[:, np.newaxis] + np.arange(1 - width, 1)])
 
+    def is_within_quotes(self, data: bytes) -> bool:
+        return data.count(b'"') % 2 == 1
+
     def content(self, cut: Cut, opening: Opening, count: int) -> Content:
         assert cut.fields is not None, "cut without a header"
         columns = _columns(cut.data, cut.starts[:count], cut.fields[:count])

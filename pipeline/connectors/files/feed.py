@@ -15,6 +15,7 @@ modification when it is read: the source took it at that time at the latest, whi
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,7 +28,7 @@ from pipeline.connectors.files.csv_records import CsvRecords
 from pipeline.connectors.files.json_records import JsonRecords
 from pipeline.connectors.files.paths import Pattern
 from pipeline.connectors.files.position import Position, compare, decode
-from pipeline.connectors.files.reader import Cursor, FileReader, Reading
+from pipeline.connectors.files.reader import Ahead, Cursor, FileReader, Reading, Step
 from pipeline.errors import FeedUnavailable, MalformedRecord
 from pipeline.event import Page
 from pipeline.feed import FeedPartition, Start
@@ -41,6 +42,7 @@ THREADS_MAX = 4
 LIMIT_MAX = 64 * 1024 * 1024
 """Offsets within a page are 32 bits wide, and escapes make a text six times as long."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_log = logging.getLogger(__name__)
 _FORMATS: dict[str, FormatName] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
@@ -49,8 +51,8 @@ class FilesFeed:
 
     path: a glob; `**` stands for any directories. format: as the path's suffix says (.csv, .jsonl, .ndjson) where not given.
     final_record: whether a last record without a line end waits for it, or is accepted when the file ends (continued later, it
-    costs the position). key: the column or field that holds an event's key. record_bytes_max: a larger record (with its line
-    end) is malformed.
+    costs the position). What waits is held back, and told. key: the column or field that holds an event's key.
+    record_bytes_max: a larger record (with its line end) is malformed.
     Raises ValueError for settings that cannot work.
     """
 
@@ -96,10 +98,15 @@ class FilesFeed:
         self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="files")
         self._paths: dict[str, Path] = {}
         self._ends: dict[str, Cursor] = {}
+        self._told: dict[str, int] = {}
 
     @property
     def identity(self) -> str:
         return f"files:{self._format}:{self._pattern}"
+
+    @property
+    def no_partitions(self) -> str:
+        return f"no file matches '{Path(*self._pattern.segments)}' in {self._pattern.directory} yet"
 
     async def partitions(self) -> list[FeedPartition]:
         self._paths = await self._run(self._pattern.files)
@@ -125,8 +132,23 @@ class FilesFeed:
                 yield step.page
             if step.then == "verify":
                 cursor = await self._cursor(reader, cursor.position)
-            while step.then == "wait" and await self._run(reader.look) == cursor.seen:
-                await self._sleep(self._poll_interval_s)
+            if step.then == "wait":
+                await self._changed(reader, step)
+
+    async def _changed(self, reader: FileReader, step: Step) -> None:
+        """Waits until the file changes; what it holds back is told, unless that is finished at the next look."""
+        is_first = True
+        while await self._run(reader.look) == step.cursor.seen:
+            if step.held and not is_first:
+                self._tell(reader.partition, step.cursor.offset, step.held)
+            is_first = False
+            await self._sleep(self._poll_interval_s)
+
+    def _tell(self, partition: str, offset: int, held: str) -> None:
+        """Once for each record, however often it is looked at."""
+        if self._told.get(partition) != offset:
+            self._told[partition] = offset
+            _log.warning("%s", held)
 
     async def latest(self, partition: str) -> str | None:
         """Reads what has come since it was last asked; a malformed record ends what can be read."""
@@ -143,8 +165,11 @@ class FilesFeed:
 
     async def lag(self, partition: str, continuation: str | None) -> int:
         """Exact up to some 16 MiB behind; estimated for more. Raises PositionLost where the file is shorter than that."""
-        reader = await self._reader_of(partition)
-        return await self._run(reader.lag, _decoded(continuation))
+        ahead = await self._ahead(partition, continuation)
+        return ahead.records + (ahead.held is not None)
+
+    async def held_back(self, partition: str, continuation: str | None) -> str | None:
+        return (await self._ahead(partition, continuation)).held
 
     def compare(self, a: str | None, b: str | None) -> int:
         """Raises PositionLost for what is no position of a file."""
@@ -152,6 +177,10 @@ class FilesFeed:
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False)  # a step in hand is short, and holds nothing
+
+    async def _ahead(self, partition: str, continuation: str | None) -> Ahead:
+        reader = await self._reader_of(partition)
+        return await self._run(reader.ahead, _decoded(continuation))
 
     async def _cursor(self, reader: FileReader, position: Position | None) -> Cursor:
         """Where reading goes on from `position`, with everything before it verified."""

@@ -44,6 +44,9 @@ class JsonRecords:
         ends = np.flatnonzero(octets(data) == LF) + 1
         return cut_records(data, ends, [*oversized(data, ends, self.record_bytes_max)])
 
+    def is_within_quotes(self, data: bytes) -> bool:
+        return False
+
     def content(self, cut: Cut, opening: Opening, count: int) -> Content:
         bodies: list[bytes] = []
         keys: list[str | None] = []

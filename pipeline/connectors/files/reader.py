@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from pipeline.connectors.files.position import Fingerprint, Position
-from pipeline.connectors.files.records import Cut, Offsets, Opening, RecordFormat, Unreadable
+from pipeline.connectors.files.records import BOM, Cut, Offsets, Opening, RecordFormat, Unreadable
 from pipeline.connectors.files.table import ROW_BYTES, event_table
 from pipeline.errors import FeedUnavailable, MalformedRecord, PositionLost
 from pipeline.event import Page
@@ -30,6 +30,7 @@ COUNT_BYTES = 16 * 1024 * 1024
 OVERLAP_BYTES = 1024
 OPENING_BYTES = 8
 """Beside the header itself: a byte order mark, and what tells that the header is too large."""
+WITHIN_QUOTES = "the file ends within quotes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +94,23 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """then: read on; wait until the file changes; or verify that it is still the file that `cursor.position` is from."""
+    """then: read on; wait until the file changes; or verify that it is still the file that `cursor.position` is from.
+
+    held: what the file ends with that is no whole record yet, as people are told of it.
+    """
 
     cursor: Cursor
     then: Literal["read", "wait", "verify"]
     page: Page | None = None
+    held: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What lies behind a position: whole records, malformed ones too, and what the file ends with that is none yet."""
+
+    records: int
+    held: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +203,7 @@ class FileReader:
             cursor = replace(cursor, seen=seen)
             if cursor.opening is None:
                 opened = self._opened(cursor, file)
-                return Step(opened, "read") if opened else Step(cursor, "wait")
+                return Step(opened, "read") if opened else Step(cursor, "wait", held=self._held_opening(file))
             read = os.pread(file, len(cursor.overlap) + cursor.window, cursor.offset - len(cursor.overlap))
         if not read.startswith(cursor.overlap):
             return Step(cursor, "verify")
@@ -199,19 +212,21 @@ class FileReader:
             return self._terminated(cursor, data)
         return self._read(cursor, cursor.opening, data)
 
-    def lag(self, position: Position | None) -> int:
-        """Records behind `position`: counted for COUNT_BYTES, and taken to be as dense behind that. Malformed ones count."""
+    def ahead(self, position: Position | None) -> Ahead:
+        """Behind `position`: counted for COUNT_BYTES, and taken to be as dense behind that."""
         with self._file() as (file, seen):
             if position is not None:
                 self._check_size(seen, position)
-                return self._counted(file, position.offset, seen.size)
+                return self._counted(file, position.offset, position.line, seen.size)
             try:
                 opened = self._opened(Cursor(seen=seen), file)
             except MalformedRecord:
-                return 1
-            return self._counted(file, opened.offset, seen.size) if opened else 0
+                return Ahead(1)
+            if opened is None:
+                return Ahead(0, self._held_opening(file))
+            return self._counted(file, opened.offset, opened.line, seen.size)
 
-    def _counted(self, file: int, start: int, size: int) -> int:
+    def _counted(self, file: int, start: int, line: int, size: int) -> Ahead:
         count, offset, window = 0, start, WINDOW_BYTES
         while offset - start < COUNT_BYTES:
             data = os.pread(file, window, offset)
@@ -219,22 +234,45 @@ class FileReader:
             cut = self._cut(data, None, is_end=is_end)
             count += len(cut) + (cut.trouble is not None)
             offset += cut.passed
-            if cut.trouble or is_end:
-                return count
+            line += data.count(b"\n", 0, cut.passed)
+            if cut.trouble:
+                return Ahead(count)
+            if is_end:
+                return Ahead(count, self._held(data[cut.passed :], line))
             window = WINDOW_BYTES if cut.passed else 2 * window
-        return max(1, count * (size - start) // (offset - start))
+        return Ahead(max(1, count * (size - start) // (offset - start)))
 
     def _opened(self, cursor: Cursor, file: int) -> Cursor | None:
         """Behind what precedes the first record, where all of that is there."""
-        data = os.pread(file, self.reading.record_bytes_max + OPENING_BYTES, 0)
+        data = self._beginning(file)
         try:
             opening = self.reading.format.opening(data)
         except Unreadable as trouble:
             raise self._malformed(cursor, trouble) from trouble
         if opening is None:
+            if self.reading.accepts_unterminated and self.reading.format.is_within_quotes(data):
+                raise self._malformed(cursor, Unreadable(WITHIN_QUOTES, 0))
             return None
         cursor = cursor.moved(data[: opening.bytes], opening.lines)
         return replace(cursor, opening=opening, header=cursor.prefix.text)
+
+    def _beginning(self, file: int) -> bytes:
+        return os.pread(file, self.reading.record_bytes_max + OPENING_BYTES, 0)
+
+    def _held_opening(self, file: int) -> str | None:
+        """Of a file that ends before its first record begins."""
+        data = self._beginning(file)
+        rest = data.removeprefix(BOM).lstrip(b"\r\n")
+        return None if self.reading.accepts_unterminated else self._held(rest, 1 + data[: -len(rest)].count(b"\n"))
+
+    def _held(self, rest: bytes, line: int) -> str | None:
+        """What to tell of the end of a file, behind its last whole record; `line` is where it begins."""
+        if rest in (b"", b"\r"):
+            return None
+        what = "the last line has no line end yet: end it, or have it taken as it is with `final_record: accept`"
+        if self.reading.format.is_within_quotes(rest):
+            what = "a quoted field is not closed: close it in the file, and reading goes on from this record"
+        return f"file '{self.partition}', line {line}: {what}"
 
     def _terminated(self, cursor: Cursor, data: bytes) -> Step:
         """Past the line end of a record that was taken before it had one."""
@@ -255,7 +293,9 @@ class FileReader:
             raise self._malformed(cursor, cut.trouble)
         if cut.passed:
             return Step(cursor.moved(data[: cut.passed], data.count(b"\n", 0, cut.passed)), "read")
-        return Step(cursor, "wait") if is_end else Step(replace(cursor, window=2 * cursor.window), "read")
+        if is_end:
+            return Step(cursor, "wait", held=self._held(data, cursor.line))
+        return Step(replace(cursor, window=2 * cursor.window), "read")
 
     def _cut(self, data: bytes, opening: Opening | None, *, is_end: bool) -> Cut:
         """At the end of the file, what lacks its line end gets one where it is accepted so."""
@@ -265,7 +305,7 @@ class FileReader:
             return cut
         cut = self.reading.format.cut(data + b"\n", opening)
         if cut.passed < len(data) and cut.trouble is None:
-            return replace(cut, trouble=Unreadable("the file ends within quotes", data.count(b"\n", 0, cut.passed)))
+            return replace(cut, trouble=Unreadable(WITHIN_QUOTES, data.count(b"\n", 0, cut.passed)))
         return cut
 
     def _fitting(self, cut: Cut, opening: Opening) -> int:

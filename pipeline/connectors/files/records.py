@@ -76,6 +76,10 @@ class RecordFormat(Protocol):
         """Data that begins with a record. Without an opening, only what can be told without one is checked."""
         ...
 
+    def is_within_quotes(self, data: bytes) -> bool:
+        """Whether data that begins with a record ends in a quoted field, which may go on over line ends."""
+        ...
+
     def content(self, cut: Cut, opening: Opening, count: int) -> Content:
         """Of the cut's first `count` records (at least one)."""
         ...

@@ -328,6 +328,115 @@ async def test_a_last_record_without_line_end_waits_for_it(feed: Feed, path: Pat
         assert await reading.waits() == [0, 1]
 
 
+NO_LINE_END = "the last line has no line end yet: end it, or have it taken as it is with `final_record: accept`"
+OPEN_QUOTE = "a quoted field is not closed: close it in the file, and reading goes on from this record"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        (HEADER + '0,a\n1,"b\n2,c\n', 3, OPEN_QUOTE),
+        (HEADER + '0,a\n1,"b""', 3, OPEN_QUOTE),
+        (HEADER + "0,a\n\n\n1,b", 5, NO_LINE_END),
+        (HEADER + '0,a\n1,"b"\r', 3, NO_LINE_END),
+        ("\ufeff\nid,text", 2, NO_LINE_END),
+        ('id,"te\nxt\n0,a\n', 1, OPEN_QUOTE),
+    ],
+)
+async def test_what_a_file_holds_back_is_told_once_with_its_place_and_remedy_and_counts_as_lag(
+    feed: Feed, path: Path, caplog: pytest.LogCaptureFixture, text: str, line: int, reason: str
+) -> None:
+    write(path, text)
+    async with tail(feed) as reading:
+        for _ in range(3):
+            await reading.waits()
+        async with tail(feed) as another:
+            await another.waits()
+    told = f"file 'a.csv', line {line}: {reason}"
+    assert caplog.messages == [told]
+    for position in {None, reading.position}:
+        assert await feed.held_back("a.csv", position) == told
+    assert await feed.lag("a.csv", reading.position) == 1
+
+
+@pytest.mark.parametrize("text", ["", "\ufeff", HEADER, HEADER + "0,a\n", HEADER + "0,a\r\n\r\n\r"])
+async def test_a_file_that_is_whole_holds_nothing_back(
+    feed: Feed, path: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    write(path, text)
+    async with tail(feed) as reading:
+        for _ in range(3):
+            await reading.waits()
+    assert caplog.messages == []
+    assert await feed.held_back("a.csv", reading.position) is None
+    assert await feed.lag("a.csv", reading.position) == 0
+
+
+async def test_an_open_quote_that_is_closed_in_the_file_costs_nothing_and_the_next_one_is_told_anew(
+    feed: Feed, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(path, '10,"b\n11,c\n')
+    async with tail(feed) as reading:
+        assert await reading.waits() == list(range(10))
+        position = reading.position
+        change(path, '10,"b', "10,b")
+        assert await reading.waits() == list(range(12))
+        put(path, '12,"d\n')
+        await reading.waits()
+    assert await resumed(feed, position) == [10, 11]
+    assert [message.split(":")[0] for message in caplog.messages] == [
+        "file 'a.csv', line 12",
+        "file 'a.csv', line 14",
+    ]
+
+
+async def test_a_record_that_is_whole_at_the_next_look_is_not_told(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    line_ends, looked_again = ["\n"], asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        if line_ends:
+            put(path, line_ends.pop())
+        else:
+            looked_again.set()
+        await asyncio.sleep(0.001)
+
+    put(path, "10,x")
+    feed = FilesFeed(str(path), sleep=sleep)
+    async with tail(feed) as reading:  # type: ignore[arg-type]
+        await asyncio.wait_for(looked_again.wait(), PATIENCE_S)
+    await feed.close()
+    assert reading.ids == list(range(11))
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(("text", "line"), [(HEADER + '0,a\n1,"b\n2,c\n', 3), ('id,"text\n0,a\n', 1)])
+async def test_where_last_records_are_accepted_an_open_quote_is_an_error(
+    accepting: Feed, path: Path, text: str, line: int
+) -> None:
+    write(path, text)
+    async with tail(accepting) as reading:
+        error = await reading.fails()
+    assert error.startswith(
+        f"MalformedRecord: file 'a.csv', line {line}: the file ends within quotes: mend it in the file"
+    )
+    assert await accepting.lag("a.csv", reading.position) == 1
+
+
+async def test_a_json_line_without_its_end_is_held_back_whatever_quotes_it_has(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", '{"id": 1}\n{"id": "')
+    feed = Feed(f"{tmp_path}/*.jsonl")
+    assert await feed.held_back("a.jsonl", None) == f"file 'a.jsonl', line 2: {NO_LINE_END}"
+    await feed.close()
+
+
+async def test_a_feed_without_files_says_what_it_looks_for_and_where(tmp_path: Path) -> None:
+    feed = Feed(f"{tmp_path}/in/**/words-*.jsonl")
+    assert feed.no_partitions == f"no file matches '**/words-*.jsonl' in {tmp_path}/in yet"
+    await feed.close()
+
+
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
 async def test_an_accepted_last_record_comes_once_with_its_line_end_or_without(
     accepting: Feed, path: Path, line_end: str
@@ -405,7 +514,14 @@ async def test_latest_lies_before_a_malformed_record_which_counts_as_lag(feed: F
 
 @pytest.mark.parametrize(
     ("text", "waiting", "accepted"),
-    [("\n\n", 0, 0), ("10,x", 0, 1), ("10,x\n", 1, 1), ('10,"\n', 0, 1), ('\n10,"\n"\r\n\n11,y\n', 2, 2)],
+    [
+        ("\n\n", 0, 0),
+        ("10,x", 1, 1),
+        ("10,x\n", 1, 1),
+        ('10,"\n', 1, 1),
+        ("10,x\n11", 2, 2),
+        ('\n10,"\n"\r\n\n11,y\n', 2, 2),
+    ],
 )
 async def test_lag_counts_records_not_lines(
     feed: Feed, accepting: Feed, path: Path, text: str, waiting: int, accepted: int

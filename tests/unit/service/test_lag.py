@@ -35,6 +35,22 @@ class Broken(MemoryFeed):
             raise self.error
 
 
+class Holding(MemoryFeed):
+    """Ends with an event that is not finished, in the partitions in `held`."""
+
+    def __init__(self, **held: str) -> None:
+        super().__init__(["a", "b"])
+        self.held = held
+
+    no_partitions = "none yet"
+
+    async def lag(self, partition: str, continuation: str | None) -> int:
+        return await super().lag(partition, continuation) + (partition in self.held)
+
+    async def held_back(self, partition: str, continuation: str | None) -> str | None:
+        return self.held.get(partition)
+
+
 class Crowded(MemoryFeed):
     """Counts how many requests are on their way at once."""
 
@@ -210,6 +226,36 @@ async def test_a_failed_partition_whose_feed_fails_as_well_does_not_hold_up_the_
     broken = Broken(["a"], {"a"}, FeedUnavailable("the file is gone"))
     look = await looked([lease("a")], {"bank": broken}, {("bank", "a"): "the file is gone"})
     assert verdict(look, look) == "failed"
+
+
+async def test_an_unfinished_event_that_is_all_a_partition_has_left_ends_the_wait_as_a_failure() -> None:
+    source = Holding(a="line 3: a quote is open")
+    source.append("b", [b"{}"])
+    busy = await looked([lease("a"), lease("b")], {"bank": source}, {})
+    assert (busy.behind, busy.held) == ({("bank", "b")}, {("bank", "a"): "line 3: a quote is open"})
+    assert verdict(busy, busy) == "busy"
+    rest = await looked([lease("a"), lease("b", "1")], {"bank": source}, {})
+    assert verdict(rest, rest) == "failed"
+
+
+async def test_whole_events_before_an_unfinished_one_keep_the_group_busy() -> None:
+    source = Holding(a="line 3: a quote is open")
+    source.append("a", [b"{}"])
+    look = await looked([lease("a")], {"bank": source}, {})
+    assert (look.behind, look.held) == ({("bank", "a")}, {})
+
+
+async def test_an_event_that_was_finished_between_two_looks_is_looked_at_again() -> None:
+    source = Holding(a="line 3: a quote is open")
+    first = await looked([lease("a")], {"bank": source}, {})
+    source.held.clear()
+    assert verdict(first, await looked([lease("a")], {"bank": source}, {})) == "busy"
+
+
+async def test_a_partition_that_failed_is_told_once_though_its_end_is_unfinished_too() -> None:
+    source = Holding(a="line 3: a quote is open")
+    look = await looked([lease("a")], {"bank": source}, {("bank", "a"): "the sink refuses"})
+    assert (look.failed, look.held) == ({("bank", "a"): "the sink refuses"}, {})
 
 
 def test_a_failure_that_was_mended_between_two_looks_is_looked_at_again() -> None:
