@@ -32,6 +32,7 @@ from leases.membership import Membership, Roll, mismatched
 from leases.timing import Timing
 from pipeline.budget import Budget
 from pipeline.errors import FeedUnavailable
+from pipeline.feed import no_partitions
 from service.pipeline import Pipeline
 from service.stopping import unless_stopping
 from service.tally import Tally
@@ -227,6 +228,8 @@ class Host:
         except Exception as error:
             self._log.warning("listing partitions failed, will try again", pipeline=name, error=_told(error))
             return False
+        if not found:
+            self._report(f"pipeline '{name}': {no_partitions(pipeline.feed)}")
         if audit.created:
             self._log.info("leases created", pipeline=name, partitions=list(audit.created))
         for partition in audit.orphaned:

@@ -263,6 +263,38 @@ def test_a_malformed_record_stops_its_partition_alone_and_once_mended_it_goes_on
     assert events_in(folder / "state/copied") == expected(folder)
 
 
+def test_a_record_that_is_not_finished_is_told_and_counted_and_once_mended_delivered_once(
+    folder: Path, leasehold: Commands
+) -> None:
+    table = folder / "u-1.csv"
+    table.write_text('id,account\n1,a\n2,"b\n3,c\n4,d\n')
+    settings = with_(folder, feed={"type": "files", "path": "u-*.csv"})
+    told = "file 'u-1.csv', line 3: a quoted field is not closed: close it in the file"
+    unfinished = leasehold("run", "--until-idle", settings)
+    refused(unfinished, f"leasehold: pipeline 'copy', partition 'u-1.csv' is unfinished: {told}", code=1)
+    assert [row["id"] for row in events_in(folder / "state/copied")["u-1.csv"]] == ["1"]
+    lag = leasehold("lag", settings, "--json")
+    assert (lag.ended(), json.loads(lag.out)["events"]) == (0, 1)
+    staying = leasehold("run", settings)
+    until(lambda: told in staying.err, START_S, "a warning")
+    table.write_text("id,account\n1,a\n2,b\n3,c\n4,d\n")
+    finished = leasehold("run", "--until-idle", settings)
+    assert finished.ended() == 0, finished.err
+    assert [row["id"] for row in events_in(folder / "state/copied")["u-1.csv"]] == ["1", "2", "3", "4"]
+    staying.process.send_signal(signal.SIGTERM)
+    assert staying.ended() == 0, staying.err
+    assert staying.err.count(told) == 1
+
+
+def test_a_pattern_that_matches_no_file_is_told(folder: Path, leasehold: Commands) -> None:
+    settings = with_(folder, feed={"type": "files", "path": "none-*.csv"})
+    told = f"no file matches 'none-*.csv' in {folder} yet"
+    run, probe = leasehold("run", "--until-idle", settings), leasehold("check", "--probe", settings)
+    assert (run.ended(), probe.ended()) == (0, 0)
+    assert run.err.count(f"pipeline 'copy': {told}") == 1
+    assert f"copy: feed: warning: {told}" in probe.out.splitlines()
+
+
 # What hangs
 
 HANDLER = """

@@ -241,6 +241,18 @@ def test_a_missing_info_document_stops_nobody() -> None:
 # Partitions that come and go
 
 
+def test_a_feed_without_partitions_is_told_once() -> None:
+    async def main() -> None:
+        group = Group("")
+        host = await group.start("host-a")
+        await asyncio.sleep(10 * group.timing.balance_s)
+        assert [entry["what"] for entry in host.said("needs attention")] == [
+            f"pipeline 'bank': the feed {group.feed.identity} has no partitions yet"
+        ]
+
+    run_virtual(main())
+
+
 def test_new_partitions_are_noticed_and_shared() -> None:
     async def main() -> None:
         group = Group("ab")
