@@ -9,9 +9,11 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from leases.clock import BootClock
+from leases.errors import InvalidDocument, StoreMissing
 from leases.keeper import Keeper
 from leases.store import TimedStore
-from service.settings import Settings
+from service.settings import AnyLeases, Settings, SqliteLeases
+from service.status import Group
 from service.view import View
 from service.wiring import pipelines_of, store_of
 
@@ -19,15 +21,36 @@ T = TypeVar("T")
 Read = Callable[[View, Keeper], Awaitable[T]]
 
 
-async def looked_in(settings: Settings, read: Read[T]) -> T:
-    """What `read` finds; nothing is started, and everything is closed again. Raises LeasesError, PipelineError, StartFailed."""
+async def looked_in(settings: Settings, read: Read[T], pipeline: str | None = None) -> T:
+    """What `read` finds; nothing is started or created, and everything is closed again.
+
+    Raises LeasesError, PipelineError, StartFailed; StoreMissing where there are no leases yet, of `pipeline` where it is given:
+    nobody could tell them from leases that are done with.
+    """
     clock, timing = BootClock(), settings.leases.timing
-    store = TimedStore(store_of(settings.leases), timing.call_timeout_s)
+    store = TimedStore(store_of(settings.leases, creates=False), timing.call_timeout_s)
     pipelines = pipelines_of(settings)
     keeper = Keeper(store, host="leasehold", incarnation=uuid.uuid4().hex, clock=clock, timing=timing)
     try:
-        return await read(View(keeper, pipelines, clock=clock, now=lambda: datetime.now(UTC)), keeper)
+        view = View(keeper, pipelines, clock=clock, now=lambda: datetime.now(UTC))
+        _heed(await view.group(), settings.leases, pipeline)
+        return await read(view, keeper)
     finally:
         closing = [part.close() for pipeline in pipelines for part in (pipeline.feed, pipeline.sink)]
         await asyncio.gather(*closing, return_exceptions=True)
         await store.close()
+
+
+def _heed(group: Group, leases: AnyLeases, pipeline: str | None) -> None:
+    if any(pipeline in (None, name) for name, _ in group.leases):
+        return
+    if group.problems:
+        raise InvalidDocument("\n".join(group.problems))
+    place = leases.path if isinstance(leases, SqliteLeases) else f"the lease store '{leases.type}'"
+    if pipeline is None:
+        raise StoreMissing(
+            f"no leases yet in {place}: no host has run this configuration, or its feeds have no partitions yet"
+        )
+    raise StoreMissing(
+        f"no leases of pipeline '{pipeline}' yet in {place}: no host has run it, or its feed has no partitions yet"
+    )

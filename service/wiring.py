@@ -64,9 +64,10 @@ def pipelines_of(settings: Settings) -> list[Pipeline]:
     return [pipeline_of(each, engine, settings.leases.timing) for each in settings.pipelines]
 
 
-def store_of(settings: AnyLeases) -> LeaseStore:
+def store_of(settings: AnyLeases, *, creates: bool = True) -> LeaseStore:
+    """creates: whether a container that is missing may be made; otherwise looking into it raises StoreMissing."""
     if isinstance(settings, SqliteLeases):
-        return SqliteStore(settings.path, busy_timeout_s=settings.timing.call_timeout_s / 2)
+        return SqliteStore(settings.path, busy_timeout_s=settings.timing.call_timeout_s / 2, creates=creates)
     if isinstance(settings, CustomLeases):
         return cast(LeaseStore, _made(settings.type, settings.options))
     return MemoryStore()

@@ -42,8 +42,10 @@ class SqliteStore:
     next call.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, busy_timeout_s: float = 2.0) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, busy_timeout_s: float = 2.0, creates: bool = True) -> None:
+        """creates: whether a file that is missing is made. Otherwise calls raise StoreMissing until another process made it."""
         self._path = Path(path).absolute()
+        self._creates = creates
         self._busy_timeout_s = busy_timeout_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lease-store")
         self._connection: sqlite3.Connection | None = None  # of the store thread alone, as is the next one
@@ -90,15 +92,23 @@ class SqliteStore:
             if self._opened is not None and self._opened == _file_at(self._path):
                 return self._connection
             self._disconnect()
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if self._creates:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        elif _file_at(self._path) is None:
+            raise self._nothing_there()
         connection = sqlite3.connect(self._path, timeout=self._busy_timeout_s, isolation_level=None)
         try:
+            if not (self._creates or _has_table(connection)):
+                raise self._nothing_there()
             _prepare(connection)
         except BaseException:
             connection.close()
             raise
         self._connection, self._opened = connection, _file_at(self._path)
         return connection
+
+    def _nothing_there(self) -> StoreMissing:
+        return StoreMissing(f"no leases yet in {self._path}: no host has run this configuration")
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -179,8 +189,12 @@ def _prepare(connection: sqlite3.Connection) -> None:
     connection.text_factory = lambda raw: raw.decode("utf-8", "backslashreplace")
     _switch_to_wal(connection)
     connection.execute("PRAGMA synchronous = FULL")  # or a power loss would move epochs back
-    if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'lease_documents'").fetchone() is None:
+    if not _has_table(connection):
         _create_table(connection)
+
+
+def _has_table(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'lease_documents'").fetchone() is not None
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:

@@ -181,6 +181,20 @@ async def test_closing_a_store_that_was_never_used_creates_nothing(path: Path) -
     assert not path.exists()
 
 
+async def test_a_store_that_only_looks_makes_no_file_and_uses_one_that_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "leases.db"
+    looking, making = SqliteStore(path, creates=False), SqliteStore(path)
+    for call in (looking.list(""), looking.read(COUNTER), looking.create(COUNTER, "0")):
+        with pytest.raises(StoreMissing, match=r"no leases yet in .*\.db: no host has run"):
+            await call
+    assert not path.parent.exists()
+    etag = await making.create(COUNTER, "0")
+    await looking.replace(COUNTER, "1", etag)
+    assert (await making.read(COUNTER)).body == "1"
+    await looking.close()
+    await making.close()
+
+
 async def test_a_file_that_is_no_lease_file_is_refused_and_left_alone(store: SqliteStore, path: Path) -> None:
     path.write_bytes(b"account,amount\n" * 1000)
     for call in (store.list(""), store.create(COUNTER, "{}")):

@@ -1,0 +1,122 @@
+"""What `leasehold leases` and `leasehold lag` say where nobody has run yet: that, and nothing is made for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from leases.document import encode_lease, lease_id
+from leases.lease import Lease
+from leases.stores.sqlite import SqliteStore
+from service.cli import main
+
+SETTINGS = """
+leases: {path: state/leases.db}
+pipelines:
+  - name: copy
+    feed: {type: files, path: "words-*.jsonl"}
+    sink: {type: log, path: state/copied}
+  - name: more
+    feed: {type: files, path: "more-*.jsonl"}
+    sink: {type: log, path: state/more}
+"""
+LOOKS = (
+    ("leases", "list", "FILE"),
+    ("leases", "list", "FILE", "--json"),
+    ("leases", "list", "FILE", "--pipeline", "copy"),
+    ("leases", "show", "FILE", "copy", "words-1.jsonl"),
+    ("leases", "release", "FILE", "copy", "words-1.jsonl"),
+    ("lag", "FILE"),
+    ("lag", "FILE", "--json"),
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Settings and two events."""
+    (tmp_path / "copy.yaml").write_text(SETTINGS)
+    (tmp_path / "words-1.jsonl").write_text('{"word": "one"}\n{"word": "two"}\n')
+    return tmp_path
+
+
+def leasehold(folder: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(main, [str(folder / "copy.yaml") if each == "FILE" else each for each in arguments])
+
+
+def files(folder: Path) -> dict[str, bytes | None]:
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def keep(path: Path, *leases: Lease) -> None:
+    async def create() -> None:
+        store = SqliteStore(path)
+        await store.list("")
+        for lease in leases:
+            await store.create(lease_id(lease.pipeline, lease.partition), encode_lease(lease))
+        await store.close()
+
+    asyncio.run(create())
+
+
+@pytest.mark.parametrize("arguments", LOOKS)
+@pytest.mark.parametrize("is_empty_file", [False, True])
+def test_a_lease_store_that_is_missing_is_told_and_not_made(
+    folder: Path, arguments: Sequence[str], is_empty_file: bool
+) -> None:
+    if is_empty_file:
+        (folder / "state").mkdir()
+        (folder / "state/leases.db").touch()
+    before = files(folder)
+    look = leasehold(folder, *arguments)
+    assert look.exit_code == 1
+    assert look.stdout == ""
+    said = f"leasehold: no leases yet in {folder}/state/leases.db: no host has run this configuration\n"
+    assert look.stderr == said
+    assert files(folder) == before
+
+
+@pytest.mark.parametrize("arguments", LOOKS)
+def test_a_lease_store_without_these_leases_is_told_as_that(folder: Path, arguments: Sequence[str]) -> None:
+    keep(folder / "state/leases.db", Lease(pipeline="somebody-elses", partition="words-1.jsonl"))
+    look = leasehold(folder, *arguments)
+    assert look.exit_code == 1
+    assert look.stdout == ""
+    of = " of pipeline 'copy'" if "copy" in arguments else ""
+    assert look.stderr.startswith(f"leasehold: no leases{of} yet in {folder}/state/leases.db: no host has run ")
+    assert look.stderr.count("\n") == 1
+    assert not (folder / "state/copied").exists()
+
+
+def test_a_pipeline_without_leases_is_told_beside_one_that_has_some(folder: Path) -> None:
+    keep(folder / "state/leases.db", Lease(pipeline="copy", partition="words-1.jsonl"))
+    assert json.loads(leasehold(folder, "lag", "FILE", "--json").stdout)["events"] == 2
+    assert leasehold(folder, "leases", "list", "FILE", "--pipeline", "copy").exit_code == 0
+    look = leasehold(folder, "lag", "FILE", "--pipeline", "more")
+    assert look.exit_code == 1
+    assert look.stderr.startswith("leasehold: no leases of pipeline 'more' yet in ")
+
+
+def test_leases_that_cannot_be_read_are_not_told_as_none(folder: Path) -> None:
+    async def damage() -> None:
+        store = SqliteStore(folder / "state/leases.db")
+        await store.create(lease_id("copy", "words-1.jsonl"), "no lease")
+        await store.close()
+
+    asyncio.run(damage())
+    look = leasehold(folder, "leases", "list", "FILE")
+    assert look.exit_code == 1
+    assert "words-1.jsonl" in look.stderr
+    assert "no leases" not in look.stderr
+
+
+def test_a_store_in_memory_holds_nothing_for_others(folder: Path) -> None:
+    file = folder / "copy.yaml"
+    file.write_text(file.read_text().replace("path: state/leases.db", "type: memory"))
+    look = leasehold(folder, "lag", "FILE")
+    assert look.exit_code == 1
+    assert look.stderr.startswith("leasehold: no leases yet in the lease store 'memory': ")
