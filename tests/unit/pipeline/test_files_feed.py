@@ -424,6 +424,14 @@ async def test_where_last_records_are_accepted_an_open_quote_is_an_error(
     assert await accepting.lag("a.csv", reading.position) == 1
 
 
+async def test_where_last_records_are_accepted_a_header_without_line_end_is_a_file_without_records(
+    accepting: Feed, path: Path
+) -> None:
+    write(path, "id,text")
+    assert await accepting.held_back("a.csv", None) is None
+    assert await accepting.lag("a.csv", None) == 0
+
+
 async def test_a_json_line_without_its_end_is_held_back_whatever_quotes_it_has(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", '{"id": 1}\n{"id": "')
     feed = Feed(f"{tmp_path}/*.jsonl")
