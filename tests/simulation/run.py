@@ -17,6 +17,7 @@ from simulation.faults import calm, run_faults
 from simulation.loop import run_virtual
 from simulation.world import LATE_MAX, Setup, Size, World
 
+COLLECT_EVERY = 20
 FAULTS_SHARE = 0.45
 """Of the simulated time; the rest is for settling and for the quiet afterwards."""
 HOLD_OFFS_S = 90.0
@@ -39,12 +40,14 @@ class Verdict:
 
 
 def simulated(seed: int, size: Size) -> Verdict:
-    gc.collect()
+    """The collector waits for the end of the seed, lest its moments play a part."""
     gc.disable()
     try:
         return run_virtual(_run(Setup.drawn(seed, size)))
     finally:
         gc.enable()
+        if seed % COLLECT_EVERY == 0:
+            gc.collect()
 
 
 async def _run(setup: Setup) -> Verdict:

@@ -162,6 +162,48 @@ async def _fulfilled(
     return answer
 
 
+def answered(fate: Fate, call: Callable[[], T], refused: type[Exception], lost: type[Exception]) -> asyncio.Future[T]:
+    """As `sent` and `_fulfilled` together, for what is carried out in one step, and without a task."""
+    process, loop = current(), asyncio.get_running_loop()
+    if process is not None and process.is_dead:
+        raise asyncio.CancelledError("a dead process sends nothing")
+    answer: asyncio.Future[T] = loop.create_future()
+    if fate.ends == "late":
+        loop.call_later(fate.late_s, _ignored, call)
+        loop.call_soon(_fail, answer, lost("no answer"))
+    else:
+        loop.call_later(fate.late_s, _answer, answer, fate, call, refused, lost)
+    return answer
+
+
+def _answer(
+    answer: asyncio.Future[T], fate: Fate, call: Callable[[], T], refused: type[Exception], lost: type[Exception]
+) -> None:
+    if fate.ends == "refused":
+        return _fail(answer, refused("out of reach"))
+    if fate.ends == "ghost":
+        return _fail(answer, lost("no answer"))
+    try:
+        result = call()
+    except Exception as error:
+        return _fail(answer, error)
+    if fate.ends == "lost":
+        return _fail(answer, lost("no answer"))
+    if not answer.done():
+        answer.set_result(result)
+    return None
+
+
+def _fail(answer: asyncio.Future[T], error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+
+
+def _ignored(call: Callable[[], object]) -> None:
+    with suppress(StoreError, SinkError):
+        call()
+
+
 async def _late(call: Callable[[], Awaitable[object]]) -> None:
     with suppress(StoreError, SinkError):
         await call()

@@ -12,29 +12,30 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 from simulation.broker import Broker, numbers_in
 from simulation.group import Group, HostClock, Running
 from simulation.invariants import Onlooker
-from simulation.process import current, incarnation, sent
-from simulation.weather import Container, Fate, Outlet, Request, Source, Where, _fulfilled, _later, host_of
+from simulation.process import current, incarnation
+from simulation.weather import Container, Fate, Outlet, Request, Source, Where, answered, host_of
 
 from leases import document, keeper, membership
 from leases.document import decode_lease, lease_id, lease_prefix
-from leases.errors import LeasesError
+from leases.errors import LeasesError, StoreAmbiguous, StoreConflict, StoreUnavailable
 from leases.lease import Lease
-from leases.stores.memory import MemoryStore
+from leases.store import Stored
 from leases.timing import Timing
 from pipeline.batch import Batch, BatchLimits
 from pipeline.connectors import memory
 from pipeline.connectors.memory import MemoryDestination
 from pipeline.connectors.python import HandlerContext, PythonSink
-from pipeline.errors import Ambiguous, EngineUnavailable, SinkError, SinkUnavailable
+from pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, SinkError, SinkUnavailable
 from pipeline.event import EVENT_SCHEMA
 from pipeline.sink import Claim, CloseReason, Output, Sink
 
+T = TypeVar("T")
 SinkKind = Literal["memory", "log", "python"]
 Operator = Literal["away", "resets", "tampers"]
 LATE_MAX = 1.5
@@ -281,34 +282,49 @@ class _Watched(Container):
         super().__init__(world.weather)
         self._world = world
 
+    async def list(self, prefix: str) -> list[Stored]:
+        return await self._soon("list", prefix, partial(self._listed, prefix))
+
+    async def read(self, id: str) -> Stored:
+        return await self._soon("read", id, partial(self._found, id))
+
     async def create(self, id: str, body: str) -> str:
-        by = incarnation()
-
-        async def carried_out() -> str:
-            etag = await MemoryStore.create(self, id, body)
-            if id.startswith(LEASES):
-                lease = decode_lease(id, body)
-                self._world.tell(by, f"created {_told(lease)}")
-                self._world.onlooker.created(by, lease)
-            return etag
-
-        return await self._call("create", id, carried_out)
+        return await self._soon("create", id, partial(self._created, incarnation(), id, body))
 
     async def replace(self, id: str, body: str, etag: str) -> str:
-        by = incarnation()
+        return await self._soon("replace", id, partial(self._replaced, incarnation(), id, body, etag))
 
-        async def carried_out() -> str:
-            await asyncio.sleep(0)
-            before = self._documents.get(id)
-            self._match(id, etag)
-            new = self._put(id, body)
-            if id.startswith(LEASES) and before is not None:
-                lease = decode_lease(id, body)
-                self._world.tell(by, f"wrote {_told(lease)}")
-                self._world.onlooker.wrote(by, decode_lease(id, before.body), lease)
-            return new
+    async def delete(self, id: str, etag: str) -> None:
+        await self._soon("delete", id, partial(self._deleted, id, etag))
 
-        return await self._call("replace", id, carried_out)
+    def _soon(self, operation: str, id: str, call: Callable[[], T]) -> asyncio.Future[T]:
+        fate = self._weather.fate(Request(host_of(current()), "store", operation, id))
+        lost = StoreUnavailable if operation in ("list", "read") else StoreAmbiguous
+        return answered(fate, call, StoreUnavailable, lost)
+
+    def _listed(self, prefix: str) -> list[Stored]:
+        return [stored for name, stored in sorted(self._documents.items()) if name.startswith(prefix)]
+
+    def _created(self, by: str, id: str, body: str) -> str:
+        if id in self._documents:
+            raise StoreConflict(f"document '{id}' exists already")
+        if id.startswith(LEASES):
+            lease = decode_lease(id, body)
+            self._world.tell(by, f"created {_told(lease)}")
+            self._world.onlooker.created(by, lease)
+        return self._put(id, body)
+
+    def _replaced(self, by: str, id: str, body: str, etag: str) -> str:
+        self._match(id, etag)
+        if id.startswith(LEASES):
+            lease = decode_lease(id, body)
+            self._world.tell(by, f"wrote {_told(lease)}")
+            self._world.onlooker.wrote(by, decode_lease(id, self._documents[id].body), lease)
+        return self._put(id, body)
+
+    def _deleted(self, id: str, etag: str) -> None:
+        self._match(id, etag)
+        del self._documents[id]
 
 
 LEASES = lease_prefix("bank")
@@ -323,6 +339,10 @@ def _told(lease: Lease) -> str:
 
 
 class _Feed(Source):
+    async def _request(self, request: Callable[[], T]) -> T:
+        fate = self.weather.fate(Request(host_of(current()), "feed"))
+        return await answered(fate, request, FeedUnavailable, FeedUnavailable)
+
     def _page(self, partition: str, index: int) -> memory.Page | None:
         log = self._log(partition)
         end = min(log.end, index + self._page_events_max)
@@ -373,7 +393,7 @@ class _Transform:
             if rng.random() < world.setup.ill / 2:
                 world.tell(incarnation(), f"the engine fails on {batch.partition}")
                 raise EngineUnavailable("the engine died")
-        table = batch.table
+        table = batch.pages[0].events if len(batch.pages) == 1 else batch.table
         if not world.setup.filters:
             return table
         return table.filter([world.passes(number) for number in table["sequence"].to_pylist()])
@@ -407,11 +427,11 @@ class _Outlet(Outlet):
 
     async def _asked(self, operation: str, claim: Claim, request: Callable[[], Any]) -> Any:
         if operation == "open":
-            return await super()._asked(operation, claim, request)
+            return await self._soon(operation, claim, request)
         by, fence = incarnation(), (claim.epoch,)
         self._onlooker.sends(by, claim.partition, fence, request)
         try:
-            answer = await super()._asked(operation, claim, request)
+            answer = await self._soon(operation, claim, request)
         except Ambiguous:
             raise
         except SinkError:
@@ -419,6 +439,10 @@ class _Outlet(Outlet):
             raise
         self._onlooker.settled(by, claim.partition, fence)
         return answer
+
+    def _soon(self, operation: str, claim: Claim, request: Callable[[], T]) -> asyncio.Future[T]:
+        fate = self._weather.fate(Request(host_of(current()), "sink", operation, claim.partition))
+        return answered(fate, request, SinkUnavailable, Ambiguous)
 
 
 class _Handler:
@@ -436,11 +460,7 @@ class _Handler:
         world.onlooker.sends(by, context.partition, fence, context.to)
         fate = world.weather.fate(Request(host_of(current()), "sink", "process", context.partition))
         try:
-            await sent(
-                lambda: _fulfilled(
-                    fate, _later(lambda: self._arrived(context, numbers)), SinkUnavailable, SinkUnavailable
-                )
-            )
+            await answered(fate, partial(self._arrived, context, numbers), SinkUnavailable, SinkUnavailable)
         except SinkUnavailable:
             world.onlooker.tried(context.partition)
             world.onlooker.settled(by, context.partition, fence)
