@@ -37,7 +37,19 @@ T = TypeVar("T")
 USAGE = 2
 FAILED = 1
 
-FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+
+class PathName(click.Path):
+    """A path that is no empty text, which click would take for the current directory."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        if not os.fspath(value):
+            self.fail(f"the name is empty: name a {self.name}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE = click.argument("file", type=PathName(path_type=Path, dir_okay=False))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -59,6 +71,7 @@ def run(file: Path, until_idle: bool) -> None:
     Run it as often as you like: hosts on one FILE share its partitions.
     """
     from service.run import run as run_processor
+    from service.tables import stopped
     from service.wiring import processor_of
 
     settings = _settings(file)
@@ -72,7 +85,7 @@ def run(file: Path, until_idle: bool) -> None:
         last = _done(work())
     if last is not None and (last.failed or last.held):
         _fail(
-            *(f"pipeline '{p}', partition '{part}' stopped: {why}" for (p, part), why in sorted(last.failed.items())),
+            *(stopped(pipeline, partition, why) for (pipeline, partition), why in sorted(last.failed.items())),
             *(
                 f"pipeline '{p}', partition '{part}' is unfinished: {why}"
                 for (p, part), why in sorted(last.held.items())
@@ -185,10 +198,10 @@ def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
 
 
 @main.command("demo")
-@click.option("--dir", "directory", type=click.Path(path_type=Path, file_okay=False), help="Keep the state here.")
+@click.option("--dir", "directory", type=PathName(path_type=Path, file_okay=False), help="Keep the state here.")
 @click.option(
     "--transactions",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=PathName(path_type=Path, dir_okay=False),
     help="A CSV file of your own: transaction_id,account,kind,amount,occurred_at.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, and nothing else there.")

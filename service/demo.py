@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import sys
 import tempfile
@@ -24,13 +25,14 @@ import psycopg
 from rich.console import Console
 
 from service import config, demo_data, telemetry
+from service.demo_data import Transaction
 from service.demo_view import DemoView, done_before
 from service.errors import ServiceError, StartFailed
 from service.host_name import host_name
 from service.lag import Backlog
 from service.run import processed, stopping
 from service.settings import HostSettings, LogSettings
-from service.tables import balances_table, screen_of
+from service.tables import balances_table, screen_of, stopped
 from service.wiring import processor_of
 
 PARTITIONS = 4
@@ -114,8 +116,9 @@ async def demo(options: DemoOptions) -> DemoResult:
     screen = screen_of(sys.stderr if options.as_json else sys.stdout)
     stop = asyncio.Event()
     with stopping(stop.set), ExitStack() as stack:
+        rows = await asyncio.to_thread(_transactions, options.transactions)
         directory = stack.enter_context(_directory(options.directory))
-        expected = await asyncio.to_thread(_written, directory, options.transactions)
+        expected = await asyncio.to_thread(_written, directory, rows)
         _say(screen, f"bank in {directory}: {_counted(expected)}")
         started = time.monotonic()
         name = stack.enter_context(host_name(HostSettings()))
@@ -147,34 +150,53 @@ async def _processed(
         )
     _heed(last, screen)
     if not any(processor.tally.events.values()):
-        _say(screen, "everything had been processed before")
+        _say(screen, _nothing_done(expected))
+
+
+def _nothing_done(expected: Ledger) -> str:
+    return "everything had been processed before" if expected.events else "there are no transactions to process"
 
 
 def _heed(last: Backlog | None, screen: Console) -> None:
     if last is None:
         raise DemoFailed("stopped before the bank was through; run with --dir, it goes on where it was")
     for (pipeline, partition), error in sorted(last.failed.items()):
-        _say(screen, f"pipeline '{pipeline}', partition '{partition}' stopped: {error}")
+        _say(screen, stopped(pipeline, partition, error))
 
 
 @contextmanager
 def _directory(wanted: Path | None) -> Iterator[Path]:
+    """Nothing is made where PostgreSQL could not live."""
     if wanted is None:
+        _check_place(Path(tempfile.gettempdir()))
         with tempfile.TemporaryDirectory(prefix="leasehold-bank-") as made:
             yield Path(made)
         return
+    place = Path(os.path.realpath(wanted))
+    _check_place(place)
     try:
-        wanted.mkdir(parents=True, exist_ok=True)
+        place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StartFailed(
             f"directory '{wanted}' cannot be made ({error.strerror}): name one that this user may write"
         ) from None
-    yield wanted.resolve()
+    yield place
 
 
-def _written(directory: Path, transactions: Path | None) -> Ledger:
+def _check_place(directory: Path) -> None:
+    """Raises StartFailed."""
+    if not SHELL_SAFE.fullmatch(str(directory)):  # pg_ctl passes it through a shell
+        raise StartFailed(
+            f"the embedded PostgreSQL cannot live in '{directory}': name a directory without spaces, quotes and the like (--dir)"
+        )
+
+
+def _transactions(wanted: Path | None) -> list[Transaction]:
+    return demo_data.generated() if wanted is None else demo_data.read(wanted)
+
+
+def _written(directory: Path, rows: list[Transaction]) -> Ledger:
     """The bank's files, and what its balances have to be."""
-    rows = demo_data.generated() if transactions is None else demo_data.read(transactions)
     demo_data.write(rows, directory, files=PARTITIONS)
     settings = resources.files("service").joinpath("bank.yaml").read_text()
     (directory / "bank.yaml").write_text(settings)
@@ -184,10 +206,6 @@ def _written(directory: Path, transactions: Path | None) -> Ledger:
 @asynccontextmanager
 async def postgres(directory: Path) -> AsyncIterator[str]:
     """An embedded PostgreSQL in `directory`, started, and stopped in the end; its DSN. Raises StartFailed."""
-    if not SHELL_SAFE.fullmatch(str(directory)):  # pg_ctl passes it through a shell
-        raise StartFailed(
-            f"the embedded PostgreSQL cannot live in '{directory}': name a directory without spaces, quotes and the like"
-        )
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR")  # which it can do without

@@ -18,7 +18,7 @@ from decimal import Decimal, Inexact, localcontext
 from pathlib import Path
 from typing import Literal, NoReturn, cast
 
-from service.errors import ServiceError
+from service.errors import StartFailed
 
 Kind = Literal["deposit", "withdrawal"]
 COLUMNS = ("transaction_id", "account", "kind", "amount", "occurred_at")
@@ -29,7 +29,7 @@ _OPENING = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 _AMOUNT = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,2})?", re.ASCII)
 
 
-class InvalidTransactions(ServiceError):
+class InvalidTransactions(StartFailed):
     """Transactions that cannot be used, or a directory that holds others."""
 
 
@@ -113,6 +113,8 @@ class _Reader:
             header = next(records, [])
             if missing := [name for name in COLUMNS if name not in header]:
                 self._refuse(f"the header lacks {', '.join(missing)}: it has to name {','.join(COLUMNS)}")
+            if twice := [name for name in COLUMNS if header.count(name) > 1]:
+                self._refuse(f"the header names column {twice[0]} {header.count(twice[0])} times: keep one of them")
             while True:
                 self._line = records.line_num + 1
                 if (record := next(records, None)) is None:

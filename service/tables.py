@@ -1,4 +1,4 @@
-"""What commands print for people: leases, lag, balances."""
+"""What commands print for people: leases, lag, balances, what stopped."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ WIDTH_ELSEWHERE = 4096
 
 def screen_of(stream: TextIO) -> Console:
     return Console(file=stream, width=None if stream.isatty() else WIDTH_ELSEWHERE)
+
+
+def stopped(pipeline: str, partition: str, error: str) -> str:
+    """What is said of a partition that does not go on. Its error often begins with the partition, which is said once."""
+    named = f"partition '{partition}'"
+    return f"pipeline '{pipeline}', {named} stopped: {error.removeprefix(f'{named}, ')}"
 
 
 def leases_table(leases: Iterable[LeaseStatus]) -> Table:

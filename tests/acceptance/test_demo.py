@@ -140,7 +140,7 @@ def test_a_broken_file_of_transactions_is_told_by_line_and_column(
     file = tmp_path / "broken.csv"
     file.write_text(text)
     demo = leasehold("demo", "--transactions", file, "--json")
-    assert demo.ended() == 1
+    assert demo.ended() == 2
     assert demo.out == ""
     assert demo.err.startswith(f"leasehold: '{file}', {said}")
     assert demo.err.count("\n") == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from decimal import Decimal
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -13,6 +14,7 @@ from rich.console import Console
 from service import demo
 from service.cli import main
 from service.demo import DemoOptions, DemoResult, Ledger
+from service.tables import stopped
 
 EXPECTED = Ledger(
     {"Ada": Decimal("1.00"), "Björn": Decimal("2.50"), "Chioma": Decimal("-3.00"), "Dmitri": Decimal(0)},
@@ -62,3 +64,72 @@ def test_the_exit_code_tells_whether_they_match(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(demo, "demo", done)
     assert CliRunner().invoke(main, ["demo"]).exit_code == code
+
+
+# What it refuses before it writes anything
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory, where the demo is called."""
+    place = tmp_path / "here"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    return place
+
+
+def refused(place: Path, *arguments: str) -> str:
+    before = sorted(place.rglob("*"))
+    result = CliRunner().invoke(main, ["demo", *arguments])
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert sorted(place.rglob("*")) == before
+    return result.stderr
+
+
+@pytest.mark.parametrize("name", ["with space", "it's", "a;b", "new/$HOME"])
+def test_a_directory_that_postgresql_cannot_live_in_is_refused_and_not_made(place: Path, name: str) -> None:
+    said = f"leasehold: the embedded PostgreSQL cannot live in '{place}/{name}': name a directory without spaces"
+    assert refused(place, "--dir", name).startswith(said)
+
+
+def test_so_is_a_directory_for_temporary_files(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = place / "with space"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    assert f"cannot live in '{temporary}': name a directory" in refused(place)
+
+
+@pytest.mark.parametrize("option", ["--dir", "--transactions"])
+def test_an_empty_name_is_not_taken_for_this_directory(place: Path, option: str) -> None:
+    assert f"Invalid value for '{option}': the name is empty: name a" in refused(place, option, "")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "cannot be read (no such file or directory)"), ("account\n", "line 1: the header lacks transaction_id")],
+)
+def test_transactions_that_cannot_be_used_are_bad_usage(place: Path, content: str | None, said: str) -> None:
+    if content is not None:
+        (place / "mine.csv").write_text(content)
+    assert said in refused(place, "--transactions", "mine.csv", "--dir", "bank")
+
+
+def test_a_directory_is_no_file_of_transactions(place: Path) -> None:
+    assert "is a directory" in refused(place, "--transactions", ".", "--dir", "bank")
+
+
+# What it says in the end
+
+
+def test_no_transactions_are_not_told_as_processed_before() -> None:
+    assert demo._nothing_done(Ledger({}, {})) == "there are no transactions to process"
+    assert demo._nothing_done(EXPECTED) == "everything had been processed before"
+
+
+def test_a_partition_that_stopped_is_named_once() -> None:
+    assert stopped("bank", "a.jsonl", "partition 'a.jsonl', sequence 2 (file a.jsonl, line 3): no number") == (
+        "pipeline 'bank', partition 'a.jsonl' stopped: sequence 2 (file a.jsonl, line 3): no number"
+    )
+    other = "partition 'b.jsonl', sequence 2: no number"
+    assert stopped("bank", "a.jsonl", other) == f"pipeline 'bank', partition 'a.jsonl' stopped: {other}"

@@ -91,7 +91,9 @@ def test_an_account_that_comes_to_nothing_is_an_account() -> None:
 
 
 def test_columns_may_come_in_any_order_and_others_are_left_out(tmp_path: Path) -> None:
-    text = "note,amount,kind,account,occurred_at,transaction_id\nx,7,withdrawal,Ada,2026-01-01T00:00:00+01:00,t1\n"
+    text = (
+        "note,amount,kind,account,occurred_at,transaction_id,note\nx,7,withdrawal,Ada,2026-01-01T00:00:00+01:00,t1,y\n"
+    )
     assert read(file(tmp_path, text)) == [
         Transaction(
             transaction_id="t1",
@@ -160,6 +162,10 @@ def test_lines_are_those_of_the_file_even_behind_a_name_with_line_breaks(tmp_pat
     [
         (b"", "line 1: the header lacks transaction_id, account, kind, amount, occurred_at"),
         (b"transaction_id,account,kind,amount\n", "line 1: the header lacks occurred_at"),
+        (
+            HEADER.encode() + b",note,note,amount\n",
+            r"mine\.csv', line 1: the header names column amount 2 times: keep one",
+        ),
         (HEADER.encode() + b"\n\nt1,\xff", "line 3: this is not UTF-8"),
     ],
 )
