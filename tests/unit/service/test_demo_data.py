@@ -207,7 +207,7 @@ def test_rows_are_dealt_out_evenly(tmp_path: Path) -> None:
     assert read(paths[1]) == generated(count=10)[1::4]
 
 
-def written(path: Path) -> tuple[int, int]:
+def as_written(path: Path) -> tuple[int, int]:
     """Which file it is, and when it was written; reading it changes neither."""
     found = path.stat()
     return found.st_ino, found.st_mtime_ns
@@ -215,18 +215,18 @@ def written(path: Path) -> tuple[int, int]:
 
 def test_writing_again_touches_nothing(tmp_path: Path) -> None:
     paths = write(generated(), tmp_path)
-    before = [written(path) for path in paths]
+    before = [as_written(path) for path in paths]
     write(generated(), tmp_path)
-    assert [written(path) for path in paths] == before
+    assert [as_written(path) for path in paths] == before
 
 
 def test_what_a_crash_left_out_is_written_and_the_rest_untouched(tmp_path: Path) -> None:
     paths = write(generated(), tmp_path)
-    kept = written(paths[0])
+    kept = as_written(paths[0])
     paths[2].unlink()
     (tmp_path / "transactions-4.unfinished").write_text("half")
     write(generated(), tmp_path)
-    assert written(paths[0]) == kept
+    assert as_written(paths[0]) == kept
     assert len(written(tmp_path)) == 1000
 
 
