@@ -5,7 +5,7 @@ PYTEST = .venv/bin/pytest
 TWO = -n 2 --dist loadfile
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test check sim bench memory unit thorough integration acceptance lint types arrows format setup clean
+.PHONY: help demo test check sim mutants bench memory unit thorough integration acceptance lint types arrows format setup clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,9 @@ memory: setup  ## what a host holds while it drains 1,000,000 events, with few a
 sim: setup  ## whole groups on virtual time (SEEDS=500 FIRST=1 SIZE=small|large), or one seed again (SEED=7)
 	@PYTHONPATH=tests .venv/bin/python -m simulation.seeds --size $(or $(SIZE),small) \
 		$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),500) --first $(or $(FIRST),1))
+
+mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word for some)
+	@PYTHONPATH=tests .venv/bin/python -m simulation.mutants $(if $(MUTANT),--only "$(MUTANT)")
 
 lint: setup  ## ruff: lint and format
 	.venv/bin/ruff check .

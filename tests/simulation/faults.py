@@ -31,8 +31,7 @@ async def stop(world: World) -> str | None:
         return None
     host.process.stop()
     for_s = world.rng.choice((0.2, 1.0, 1.1, 2.0, 5.0)) * world.timing.duration_s * world.rng.random()
-    asyncio.get_running_loop().call_later(for_s, host.process.resume)
-    return f"{host.process.name} for {for_s:.1f} s"
+    return f"{_stopped(world, host, for_s)} for {for_s:.1f} s"
 
 
 async def leave(world: World) -> str | None:
@@ -213,6 +212,21 @@ def calm(world: World) -> None:
     for running in world.hosts:
         if not running.task.done():
             running.process.resume()
+
+
+def _stopped(world: World, host: Running, for_s: float) -> str:
+    """Now, or in the middle of its next write."""
+
+    def stops() -> None:
+        if not world.is_calm:
+            host.process.stop()
+            asyncio.get_running_loop().call_later(for_s, host.process.resume)
+
+    if world.rng.random() < 0.5:
+        stops()
+        return host.process.name
+    world.snares[host.name] = stops
+    return f"{host.process.name}, in the middle of a write,"
 
 
 def _one(world: World, *, least: int = 1) -> Running | None:

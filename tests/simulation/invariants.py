@@ -90,8 +90,8 @@ class Onlooker:
             self._starts[name, lease.generation] = number(lease.continuation)
         self._keep(lease)
 
-    def wrote(self, by: str, old: Lease, new: Lease) -> None:
-        """A write of the incarnation `by` was carried out."""
+    def wrote(self, by: str, old: Lease, new: Lease, started: float) -> None:
+        """A write of the incarnation `by`, sent at `started`, was carried out."""
         name = new.partition
         self.check(not old.closed, "I7", lambda: f"closed lease '{name}' was written by {by}")
         self.check(new.epoch >= old.epoch, "I2", lambda: f"epoch of '{name}' went from {old.epoch} to {new.epoch}")
@@ -118,7 +118,7 @@ class Onlooker:
             )
         self._keep(new, was=old)
         if new.owner is not None and by == new.incarnation:
-            self._renewed[name, by] = self.now()
+            self._renewed[name, by] = started
 
     def edited(self, lease: Lease | None, partition: str) -> None:
         """An operator wrote or removed a document: what was known of its past no longer binds."""
@@ -205,6 +205,17 @@ class Onlooker:
             lambda: f"{by} sends {batch} for '{partition}' while {unsettled} is unsettled",
         )
         self._unsettled[partition, by, fence] = batch
+
+    def goes_on(self, partition: str, generation: int, position: str | None) -> None:
+        """For a sink that holds no position: what it has acknowledged stands in the lease before anything else is sent."""
+        lease = self.leases.get(partition)
+        self.check(
+            lease is None or lease.generation != generation or number(lease.continuation) >= number(position),
+            "I9",
+            lambda: (
+                f"'{partition}' goes on behind {position}, and its lease says {lease.continuation if lease else None}"
+            ),
+        )
 
     def settled(self, by: str, partition: str, fence: tuple[int, ...]) -> None:
         self._unsettled.pop((partition, by, fence), None)

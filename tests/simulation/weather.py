@@ -18,7 +18,7 @@ from leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
 from leases.store import Stored
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
-from pipeline.errors import Ambiguous, FeedUnavailable, SinkError, SinkUnavailable
+from pipeline.errors import Ambiguous, FeedUnavailable, PipelineError, SinkError, SinkUnavailable
 from pipeline.sink import Claim
 
 T = TypeVar("T")
@@ -200,7 +200,7 @@ def _fail(answer: asyncio.Future[T], error: Exception) -> None:
 
 
 def _ignored(call: Callable[[], object]) -> None:
-    with suppress(StoreError, SinkError):
+    with suppress(StoreError, PipelineError):
         call()
 
 

@@ -60,7 +60,11 @@ SIZES = {size.name: size for size in (SMALL, LARGE)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a seed draws before it begins. ill: the share of requests that do not go well; skew: how clock rates differ."""
+    """What a seed draws before it begins.
+
+    ill: the share of requests that do not go well; skew: how clock rates differ. transform_s, store_s, sink_s: how long
+    each takes.
+    """
 
     seed: int
     size: Size
@@ -71,6 +75,8 @@ class Setup:
     ill: float
     skew: float
     transform_s: float
+    store_s: float
+    sink_s: float
     batch_events_max: int
     filters: bool
     faults: int
@@ -97,6 +103,8 @@ class Setup:
             ill=rng.choice((0.0, 0.005, 0.02, 0.05)),
             skew=rng.choice((0.0, 0.01, 0.03)),
             transform_s=rng.choice((0.0, 0.02, 0.5, 3.0)),
+            store_s=rng.choice((0.0, 0.0, 0.8)) * timing.call_timeout_s,
+            sink_s=rng.choice((0.0, 0.0, 1.5)),
             batch_events_max=rng.choice((3, 10, 50)),
             filters=rng.random() < 0.3,
             faults=rng.choice((3, 8, 15)) * (1 if size.hosts < 10 else 4),
@@ -122,6 +130,7 @@ class World(Group):
         self.outages: dict[tuple[str, Where], Literal["refused", "silent"]] = {}
         self.hanging: set[str] = set()
         self.garbled: set[str] = set()
+        self.snares: dict[str, Callable[[], None]] = {}
         self._uncertain: dict[str, float] = {}
         self._next_rate = 1.0
         self.weather.judge = self._judged
@@ -187,7 +196,9 @@ class World(Group):
 
     def _judged(self, request: Request) -> Fate:
         fate = self._drawn_fate(request)
-        if fate.ends != "ok" or fate.late_s > 1:
+        if request.where == "sink" and request.operation != "open" and request.host in self.snares:
+            asyncio.get_running_loop().call_soon(self.snares.pop(request.host))
+        if fate.ends != "ok" or fate.late_s > 2:
             self.onlooker.counts[fate.ends if fate.ends != "ok" else "slow"] += 1
             self.tell(
                 request.host, f"{request.where} {request.operation} {request.id}: {fate.ends}, {fate.late_s:.2f} s"
@@ -205,11 +216,12 @@ class World(Group):
         if mode == "silent":
             return Fate(self.timing.call_timeout_s * (1 + rng.random()), "ghost")
         if request.where == "sink" and request.host in self.hanging:
-            return Fate(10 * self.timing.duration_s)
+            return Fate((2 + rng.random()) * self.timing.duration_s)
         if request.operation == "publish" and self._uncertain.get(request.id) == self.now and rng.random() < 0.7:
             return self._bad(rng, quick)
         if rng.random() >= self.setup.ill:
-            return Fate(quick)
+            slow_s = {"store": self.setup.store_s, "sink": self.setup.sink_s}.get(request.where, 0.0)
+            return Fate(max(quick, slow_s * rng.random()))
         if request.operation == "publish":
             self._uncertain[request.id] = self.now
         return self._bad(rng, quick)
@@ -292,7 +304,7 @@ class _Watched(Container):
         return await self._soon("create", id, partial(self._created, incarnation(), id, body))
 
     async def replace(self, id: str, body: str, etag: str) -> str:
-        return await self._soon("replace", id, partial(self._replaced, incarnation(), id, body, etag))
+        return await self._soon("replace", id, partial(self._replaced, incarnation(), self._world.now, id, body, etag))
 
     async def delete(self, id: str, etag: str) -> None:
         await self._soon("delete", id, partial(self._deleted, id, etag))
@@ -314,12 +326,12 @@ class _Watched(Container):
             self._world.onlooker.created(by, lease)
         return self._put(id, body)
 
-    def _replaced(self, by: str, id: str, body: str, etag: str) -> str:
+    def _replaced(self, by: str, started: float, id: str, body: str, etag: str) -> str:
         self._match(id, etag)
         if id.startswith(LEASES):
             lease = decode_lease(id, body)
             self._world.tell(by, f"wrote {_told(lease)}")
-            self._world.onlooker.wrote(by, decode_lease(id, self._documents[id].body), lease)
+            self._world.onlooker.wrote(by, decode_lease(id, self._documents[id].body), lease, started)
         return self._put(id, body)
 
     def _deleted(self, id: str, etag: str) -> None:
@@ -457,6 +469,7 @@ class _Handler:
     async def process(self, context: HandlerContext, table: pa.Table) -> None:
         world, by, fence = self._world, incarnation(), (context.epoch,)
         numbers = numbers_in(table)
+        world.onlooker.goes_on(context.partition, context.generation, context.position)
         world.onlooker.sends(by, context.partition, fence, context.to)
         fate = world.weather.fate(Request(host_of(current()), "sink", "process", context.partition))
         try:

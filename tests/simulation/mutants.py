@@ -1,0 +1,403 @@
+"""Planted faults, the test of the tester. Each breaks one rule of docs/protocol.md in the production code's text.
+
+A mutant is planted before anything is imported, in a process of its own, and seeds run until one catches it. One whose text is
+not found exactly once, or that no seed catches, fails the run: the mutant tests nothing any more, or the simulation is too weak.
+
+    make mutants                  all of them
+    make mutants MUTANT=epoch     those whose name holds the word; the trace that caught them is shown
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.machinery
+import importlib.util
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from types import CodeType
+from typing import Any
+
+import click
+
+SEEDS_MAX = 200
+TIMEOUT_S = 900
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """In a module, `old` (there exactly once) becomes `new`."""
+
+    module: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    name: str
+    edits: tuple[Edit, ...]
+
+
+def mutant(name: str, module: str, old: str, new: str, *more: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, (Edit(module, old, new), *(Edit(*edit) for edit in more)))
+
+
+MUTANTS = (
+    mutant(
+        "the epoch is not raised when a lease is taken",
+        "leases.lease",
+        "            epoch=self.epoch + 1,\n",
+        "",
+    ),
+    mutant(
+        "a reset does not raise the generation",
+        "leases.lease",
+        "            generation=self.generation + 1,\n",
+        "",
+    ),
+    mutant(
+        "asking for a lease moves its tick",
+        "leases.lease",
+        "return replace(self, handoff_to=to)",
+        "return replace(self, handoff_to=to, tick=self.tick + 1)",
+    ),
+    mutant(
+        "a conflict is answered by a retry with the fresh ETag",
+        "leases.keeper",
+        "            self._lose(_lost(before, now.lease))\n            raise self._lost",
+        "            self._etag = now.etag\n            return False",
+    ),
+    mutant(
+        "a checkpoint is unconditional",
+        "leases.keeper",
+        "        except (StoreConflict, StoreMissing, StoreAmbiguous) as error:\n            if isinstance",
+        "        except StoreConflict:\n"
+        "            fresh = await self._store.read(_id(wanted))\n"
+        "            self._adopt(wanted, await self._store.replace(_id(wanted), encode_lease(wanted), fresh.etag), started)\n"
+        "            return True\n"
+        "        except (StoreMissing, StoreAmbiguous) as error:\n            if isinstance",
+    ),
+    mutant(
+        "a lease is taken whatever its ETag",
+        "leases.keeper",
+        "            etag = await self.store.replace(_id(wanted), encode_lease(wanted), seen.etag)\n",
+        "            fresh = await self.store.read(_id(wanted))\n"
+        "            etag = await self.store.replace(_id(wanted), encode_lease(wanted), fresh.etag)\n",
+    ),
+    mutant(
+        "a lost answer to a take counts as a yes",
+        "leases.keeper",
+        "            if not now.lease.is_same_tenure(wanted):\n                return None\n",
+        "",
+    ),
+    mutant(
+        "expiry is judged by any change of the ETag",
+        "leases.keeper",
+        "            lease.key: (lease.owner, lease.incarnation, lease.epoch, lease.tick)\n"
+        "            for lease in self.leases\n"
+        "            if lease.owner is not None\n",
+        "            seen.lease.key: (seen.etag,)\n"
+        "            for seen in self.seen.values()\n"
+        "            if seen.lease.owner is not None\n",
+    ),
+    mutant(
+        "expiry is judged by wall clocks",
+        "leases.keeper",
+        "        await self._change(Lease.renewed)\n",
+        "        at = int(self._clock.monotonic() * 1000)\n"
+        "        await self._change(lambda lease: replace(lease, tick=max(at, lease.tick + 1)))\n",
+        (
+            "service.host",
+            "self.expired = self._watch.expired(scan.started, self._timing)",
+            "self.expired = frozenset(x.key for x in scan.leases if x.owner and x.tick < 1000 * (scan.started - 20))",
+        ),
+    ),
+    mutant(
+        "time in which nobody could read counts towards expiry",
+        "leases.expiry",
+        "unread = sum(gap for gap in gaps if gap > timing.read_gap_max_s)",
+        "unread = 0.0",
+    ),
+    mutant(
+        "leases expire after half their duration",
+        "leases.expiry",
+        "return self.still_for(timing.duration_s, now)",
+        "return self.still_for(timing.duration_s / 2, now)",
+    ),
+    mutant(
+        "what was asked for is taken without waiting",
+        "service.host",
+        "        return self._requests.expired(scan.started, self._timing)",
+        "        return frozenset(asked)",
+    ),
+    mutant(
+        "there is no trust window",
+        "leases.keeper",
+        "return self._lost is None and self._clock.monotonic() < self.trusted_until",
+        "return self._lost is None",
+    ),
+    mutant(
+        "trust is judged by a timer alone",
+        "service.worker",
+        "        if not self._owned.is_trusted:\n            raise NotTrusted(",
+        "        if not getattr(self, 'is_open', True):\n            raise NotTrusted(",
+        (
+            "service.worker",
+            "        if self._owned.is_trusted:\n            return\n        self._suspended()\n",
+            "        if self._owned.is_trusted:\n            self.is_open = True; return\n        self._suspended()\n",
+        ),
+        (
+            "service.worker",
+            "            now = self._clock.monotonic()\n            stage",
+            "            now, self._permit.is_open = self._clock.monotonic(), self.owned.is_trusted\n            stage",
+        ),
+    ),
+    mutant(
+        "trust is checked before a write, not when it is sent",
+        "pipeline.connectors.log.sink",
+        '                raise NotTrusted("the write was cancelled before it was sent")\n            permit.check()\n',
+        '                raise NotTrusted("the write was cancelled before it was sent")\n',
+    ),
+    mutant(
+        "a cancelled write is sent nevertheless",
+        "pipeline.connectors.log.sink",
+        "            dropped.set()\n            raise\n",
+        "            raise\n",
+        (
+            "pipeline.connectors.log.sink",
+            '                raise NotTrusted("the write was cancelled before it was sent")\n            permit.check()\n',
+            '                raise NotTrusted("the write was cancelled before it was sent")\n',
+        ),
+    ),
+    mutant(
+        "trust runs from the answer to a renewal, not from its start",
+        "leases.keeper",
+        "        self.renewed_at = max(self.renewed_at, renewed_at)\n",
+        "        self.renewed_at = self._clock.monotonic()\n",
+    ),
+    mutant(
+        "a failed renewal extends trust",
+        "leases.renewal",
+        "            attempt += 1\n            failed(error, attempt)\n",
+        "            owned.renewed_at = clock.monotonic()\n            failed(error, attempt)\n",
+    ),
+    mutant(
+        "a hung worker goes on renewing",
+        "service.worker",
+        "            if left <= 0:\n                raise BatchHung(",
+        "            if left < -1e9:\n                raise BatchHung(",
+        ("service.worker", "min(left, max(timeout / 10, 0.05))", "max(timeout / 10, 0.05)"),
+    ),
+    mutant(
+        "children begin before their parent is closed",
+        "leases.bootstrap",
+        "        and not any(_is_at_work(parent, listed, leases) for parent in partition.parents)\n",
+        "",
+    ),
+    mutant(
+        "a partition ends before its last events are delivered",
+        "pipeline.buffer",
+        "        if not self._pages and self._end is not None:\n",
+        "        if self._end is not None:\n",
+    ),
+    mutant(
+        "the owner level is not raised after an ambiguous send",
+        "service.worker",
+        "await self.owned.raise_epoch(above, self.pipeline.sink.claimed(state))",
+        "await self.owned.raise_epoch(above, state)",
+    ),
+    mutant(
+        "after an ambiguous send another batch takes its numbers",
+        "service.worker",
+        "                fence = fence if isinstance(error, StoreError) else error\n",
+        "                fence = fence if isinstance(error, (StoreError, Ambiguous)) else error\n",
+    ),
+    mutant(
+        "a batch is sent before its level stands in the lease",
+        "leases.keeper",
+        "wanted = seen.lease.acquired(self.host, self.incarnation, claimed(seen.lease.sink_state))",
+        "wanted = seen.lease.acquired(self.host, self.incarnation, seen.lease.sink_state)",
+        (
+            "service.worker",
+            "            state=lease.sink_state,\n",
+            "            state=self.pipeline.sink.claimed(lease.sink_state),\n",
+        ),
+        (
+            "service.worker",
+            "            await self.owned.checkpoint(writer.position, writer.state)\n        return writer",
+            "            pass\n        return writer",
+        ),
+    ),
+    mutant(
+        "the position is read before the fence",
+        "pipeline.connectors.log.sink",
+        "        log, line, end = await _on_thread(self._threads, lambda: self._attached(claim.partition, producer, state))\n",
+        "        early = await _on_thread(self._threads, lambda: self._log.lines.get(producer.lease))\n"
+        "        log, line, end = await _on_thread(self._threads, lambda: self._attached(claim.partition, producer, state))\n"
+        "        line = replace(line, marker=early.marker if early and early.generation == line.generation else None)\n",
+    ),
+    mutant(
+        "the position is kept in the lease alone",
+        "pipeline.connectors.log.sink",
+        "return max(line.position, claim.continuation, key=cmp_to_key(claim.compare))",
+        "return claim.continuation",
+    ),
+    mutant(
+        "an uncertain batch is sent again at the new level",
+        "pipeline.connectors.log.line",
+        "    return replace(new, marker=held.marker, ended=held.ended)",
+        "    return replace(new, ended=held.ended)",
+    ),
+    mutant(
+        "an uncertain send is repeated under new numbers",
+        "pipeline.connectors.log.sink",
+        "                uncertain = error\n            except (LogUnavailable",
+        "                uncertain, number = error, number_after(number, batch.events)\n            except (LogUnavailable",
+    ),
+    mutant(
+        "a broker takes what was outranked",
+        "pipeline.connectors.log.line",
+        "    if held.rank > producer.rank:\n        raise _outranked(held, producer)\n    return held",
+        "    return held",
+    ),
+    mutant(
+        "a marker outlives its generation",
+        "pipeline.connectors.log.line",
+        "    if held is None or held.generation != producer.generation:",
+        "    if held is None:",
+    ),
+    mutant(
+        "two batches are unsettled at once",
+        "pipeline.runner",
+        "        return item is not None and await self._written(item, stop)",
+        "        if item is not None:\n"
+        "            self._loose = asyncio.create_task(self._written(item, stop))\n"
+        "            self._loose.add_done_callback(lambda task: task.cancelled() or task.exception())\n"
+        "        return item is not None",
+    ),
+    mutant(
+        "a batch is safe before it is delivered",
+        "service.worker",
+        "        self._safe = (self._writer.position, self._writer.state)\n",
+        "        self._safe = (str(int(delivered.output.to) + delivered.output.events), self._writer.state)\n",
+    ),
+    mutant(
+        "an at-least-once sink is checkpointed now and then",
+        "service.worker",
+        "        while not self.pipeline.sink.holds_position and self._safe is not None:",
+        "        while False:",
+    ),
+)
+
+
+class _Planted(MetaPathFinder):
+    """Imports a mutant's modules from their changed text."""
+
+    def __init__(self, planted: Mutant) -> None:
+        self._edits: dict[str, list[Edit]] = {}
+        for edit in planted.edits:
+            self._edits.setdefault(edit.module, []).append(edit)
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        if fullname not in self._edits:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+        assert spec is not None
+        assert spec.origin is not None
+        spec.loader = _Loader(fullname, spec.origin, self._edits[fullname])
+        return spec
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    def __init__(self, name: str, path: str, edits: list[Edit]) -> None:
+        super().__init__(name, path)
+        self._edits = edits
+
+    def get_code(self, fullname: str) -> CodeType:
+        text = self.get_source(fullname)
+        assert text is not None
+        return compile(changed(text, self._edits), self.path, "exec")
+
+
+def changed(text: str, edits: list[Edit]) -> str:
+    """Raises ValueError where an edit would change nothing, or more than one place."""
+    for edit in edits:
+        if text.count(edit.old) != 1 or edit.old == edit.new:
+            raise ValueError(f"{edit.module} holds {text.count(edit.old)} times: {edit.old!r}")
+        text = text.replace(edit.old, edit.new)
+    return text
+
+
+def is_sound(mutant: Mutant) -> bool:
+    """Whether each of its edits still changes something, once."""
+    for module in {edit.module for edit in mutant.edits}:
+        spec = importlib.util.find_spec(module)
+        assert spec is not None
+        assert spec.origin is not None
+        with open(spec.origin) as source:
+            changed(source.read(), [edit for edit in mutant.edits if edit.module == module])
+    return True
+
+
+def hunted(name: str, seeds_max: int, shows: bool) -> int:
+    """In this process: plant it, and run seeds until one is caught. Prints the number of seeds; 0 where none was."""
+    sys.meta_path.insert(0, _Planted(next(mutant for mutant in MUTANTS if mutant.name == name)))
+    from simulation.run import simulated
+    from simulation.seeds import report
+    from simulation.world import SMALL, decode_quickly
+
+    decode_quickly()
+    for seed in range(1, seeds_max + 1):
+        verdict = simulated(seed, SMALL)
+        if verdict.found:
+            click.echo(f"{seed} {verdict.found[0].splitlines()[-1]}")
+            if shows:
+                click.echo(report(verdict, "small"))
+            return 0
+    click.echo("0 not caught")
+    return 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX)
+    parser.add_argument("--hunt")
+    asked = parser.parse_args()
+    if asked.hunt is not None:
+        return hunted(asked.hunt, asked.seeds, bool(asked.only))
+    wanted = [mutant for mutant in MUTANTS if asked.only in mutant.name]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = pool.map(lambda mutant: _hunt(mutant, asked.seeds, asked.only), wanted)
+        caught = 0
+        for planted, (seeds, how) in zip(wanted, results, strict=True):
+            caught += seeds > 0
+            click.echo(f"{seeds or 'not':>4}  {planted.name:62} {how}")
+    click.echo(f"{caught} of {len(wanted)} mutants caught")
+    return 0 if caught == len(wanted) > 0 else 1
+
+
+def _hunt(planted: Mutant, seeds_max: int, only: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "simulation.mutants", "--hunt", planted.name, "--seeds", str(seeds_max)]
+    try:
+        run = subprocess.run(
+            [*command, *(["--only", only] if only else [])],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return 0, f"not caught within {TIMEOUT_S} s"
+    seeds, _, how = run.stdout.partition(" ")
+    if not seeds.isdigit():
+        return 0, f"could not be run: {run.stderr.strip().splitlines()[-1:]}"
+    return int(seeds), how.rstrip() if only else how.splitlines()[0][:100]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

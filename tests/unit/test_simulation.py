@@ -1,0 +1,94 @@
+"""A short slice of the simulation and of its mutants. `make sim` and `make mutants` run them whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from simulation import seeds
+from simulation.mutants import MUTANTS, Edit, changed, is_sound
+from simulation.run import Verdict, simulated
+from simulation.world import SMALL, Setup
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": "tests", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5, 6])
+def test_a_seed_violates_nothing(seed: int) -> None:
+    verdict = simulated(seed, SMALL)
+    assert verdict.found == (), seeds.report(verdict, "small")
+    assert verdict.counts["batches"] > 0
+
+
+def test_few_seeds_have_every_sink_and_every_kind_of_operator() -> None:
+    setups = [Setup.drawn(seed, SMALL) for seed in range(1, 30)]
+    assert {setup.sink for setup in setups} == {"memory", "log", "python"}
+    assert {setup.operator for setup in setups} == {"away", "resets", "tampers"}
+    assert {setup.splits for setup in setups} == {True, False}
+
+
+def test_a_seed_is_the_same_to_the_last_step_under_any_hash_seed() -> None:
+    here, there = (run("simulation.seeds", "--seed", "5", PYTHONHASHSEED=hashes) for hashes in ("1", "2"))
+    assert here.returncode == 0
+    assert len(here.stdout.splitlines()) > 100
+    assert here.stdout == there.stdout
+
+
+def test_a_violation_is_told_with_the_command_that_replays_it_and_the_end_of_its_trace() -> None:
+    trace = tuple(f"line {n}" for n in range(100))
+    told = seeds.report(Verdict(7, ("I3 at 1.000: two owners",), "", trace, Counter(), 1.0), "large")
+    assert "I3 at 1.000: two owners" in told
+    assert "line 99" in told
+    assert "line 1\n" not in told
+    assert "make sim SEED=7 SIZE=large" in told
+
+
+def test_seeds_in_which_nothing_happens_are_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing = Verdict(1, (), "", (), Counter(), 420.0)
+    monkeypatch.setattr(seeds, "verdicts", lambda wanted, size: iter([nothing]))
+    assert seeds.ran(1, 1, "small") == 1
+    assert "no batches, no sends, no faults" in capsys.readouterr().out
+
+
+def test_there_are_at_least_eighteen_mutants_and_each_still_changes_the_code() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 18
+    assert all(is_sound(mutant) for mutant in MUTANTS)
+
+
+def test_a_mutant_that_changes_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="0 times"):
+        changed("a = 1", [Edit("module", "a = 2", "a = 3")])
+    with pytest.raises(ValueError, match="holds 2 times"):
+        changed("a = 1; a = 1", [Edit("module", "a = 1", "a = 3")])
+    with pytest.raises(ValueError, match="holds 1 times"):
+        changed("a = 1", [Edit("module", "a = 1", "a = 1")])
+
+
+@pytest.mark.parametrize("name", ["a lease is taken whatever its ETag", "expiry is judged by wall clocks"])
+def test_a_mutant_is_caught(name: str) -> None:
+    hunt = run("simulation.mutants", "--hunt", name, "--seeds", "3")
+    assert hunt.returncode == 0, hunt.stderr
+    assert hunt.stdout.split()[0] in ("1", "2", "3")
+
+
+def test_a_mutant_that_is_not_caught_fails_the_hunt() -> None:
+    hunt = run("simulation.mutants", "--hunt", "a broker takes what was outranked", "--seeds", "0")
+    assert hunt.returncode == 1
+    assert "not caught" in hunt.stdout
