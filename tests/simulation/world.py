@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import count
 from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
+from simulation import group
 from simulation.broker import Broker, numbers_in
 from simulation.group import Group, HostClock, Running
 from simulation.invariants import Onlooker
@@ -436,12 +439,13 @@ class _Outlet(Outlet):
     def __init__(self, world: World) -> None:
         super().__init__(world.destination, world.weather)
         self._onlooker = world.onlooker
+        self._numbers = count(1)
 
     async def _asked(self, operation: str, claim: Claim, request: Callable[[], Any]) -> Any:
         if operation == "open":
             return await self._soon(operation, claim, request)
         by, fence = incarnation(), (claim.epoch,)
-        self._onlooker.sends(by, claim.partition, fence, request)
+        self._onlooker.sends(by, claim.partition, fence, next(self._numbers))
         try:
             answer = await self._soon(operation, claim, request)
         except Ambiguous:
@@ -491,5 +495,6 @@ class _Handler:
 def decode_quickly() -> None:
     """Documents are decoded once for all hosts of a process: what is decoded is a value."""
     lease, host = lru_cache(100_000)(document.decode_lease), lru_cache(10_000)(membership.decode_host)
-    document.decode_lease = keeper.decode_lease = lease
+    for module in (document, keeper, group, sys.modules[__name__]):
+        module.decode_lease = lease  # type: ignore[attr-defined]
     membership.decode_host = host
