@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -121,7 +122,12 @@ def _reading(field: Field, example: Any) -> _Reading:
         return _Reading(pa.decimal128(38, 0), _as_it_is) if is_text else _Reading(arrow_type(field.type), _as_it_is)
     match field.type.name:
         case "FLOAT" | "DOUBLE":
-            return _Reading(pa.string(), _fractions) if is_text else _Reading(arrow_type(field.type), _finite)
+            narrow = partial(_finite, type=arrow_type(field.type))
+            return (
+                _Reading(pa.string(), lambda column: narrow(_fractions(column)))
+                if is_text
+                else _Reading(pa.float64(), narrow)
+            )
         case "BOOLEAN":
             return _Reading(pa.string(), _booleans) if is_text else _Reading(pa.bool_(), _as_it_is)
         case "DATE":
@@ -170,14 +176,16 @@ def _as_it_is(column: pa.Array) -> pa.Array:
     return column
 
 
-def _finite(column: pa.Array) -> pa.Array:
-    _require(_all(pc.is_finite(column)))
-    return column
+def _finite(column: pa.Array, type: pa.DataType) -> pa.Array:
+    """As the column's own type: what is finite in 64 bits may not be in 32."""
+    narrowed = column.cast(type)
+    _require(_all(pc.is_finite(narrowed)))
+    return narrowed
 
 
 def _fractions(column: pa.Array) -> pa.Array:
     _require(_all(pc.match_substring_regex(column, _FRACTION)))
-    return _finite(column.cast(pa.float64()))
+    return column.cast(pa.float64())
 
 
 def _booleans(column: pa.Array) -> pa.Array:

@@ -129,6 +129,8 @@ BAD: dict[str | bytes, str] = {
     '{"n": "2026-01-31T10:00:00Z"}': "column 'n' does not fit TIMESTAMP_NTZ: '2026-01-31T10:00:00Z'",
     '{"f": 1e400}': "column 'f' does not fit DOUBLE: '1e400'",
     '{"f": "NaN"}': "column 'f' does not fit DOUBLE: 'NaN'",
+    f'{{"g": {"9" * 40}}}': f"column 'g' does not fit FLOAT: '{'9' * 40}'",
+    f'{{"g": "{"9" * 40}"}}': f"column 'g' does not fit FLOAT: '{'9' * 40}'",
     '{"g": 1e39}': "column 'g' does not fit FLOAT: '1e39'",
     '{"s": {"a": 1}}': "column 's' does not fit STRING: '{\"a\":1}'",
     '{"s": "\\ud800"}': "column 's' has half a character",
@@ -348,7 +350,9 @@ def test_what_the_fast_reader_takes_the_exact_one_takes_to_the_same_values(bodie
         assert fast.equals(read_exactly(PLAIN, written))
 
 
-@pytest.mark.parametrize("type", [field.type for field in PLAIN.fields[1:8]], ids=lambda leaf: leaf.name)
+@pytest.mark.parametrize(
+    "type", [Leaf("FLOAT"), *(field.type for field in PLAIN.fields[1:8])], ids=lambda leaf: leaf.name
+)
 @settings(deadline=None)
 @given(value=SCALAR_VALUES)
 def test_both_readers_agree_on_single_values(type: Leaf, value: object) -> None:
