@@ -17,8 +17,8 @@ class BatchLimits:
     is slow and grow by themselves while it is fast.
     """
 
-    events_max: int = 50_000
-    bytes_max: int = 16 * 1024 * 1024
+    events_max: int = 100_000
+    bytes_max: int = 32 * 1024 * 1024
     age_max_s: float = 0.0
 
 

@@ -1,11 +1,29 @@
-"""The optimized plan of a DataFrame, as pipeline.plan reads it. Handles objects of Spark's JVM, which have no types here."""
+"""The plans of a DataFrame, and what is read off them. Handles objects of Spark's JVM, which have no types here."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from pipeline.plan import PARTITION, Contract, read_contract
+
+_BY_REFERENCE = frozenset(
+    (
+        "Aggregate",
+        "Filter",
+        "Generate",
+        "GlobalLimit",
+        "Join",
+        "LocalLimit",
+        "Project",
+        "Sort",
+        "SubqueryAlias",
+        "View",
+        "Window",
+    )
+)
+"""Nodes that take of what is below them what their expressions name, and hand the rest on under the same ids."""
 
 
 def contract_of(source: Any, output: Any) -> Contract:
@@ -13,10 +31,45 @@ def contract_of(source: Any, output: Any) -> Contract:
     plan = _optimized(output)
     return read_contract(
         json.loads(plan.toJSON()),
-        sources=_partitions_of(plan, _optimized(source).rdd().id()),
+        sources=_partitions_of(plan, _rdd_of(_optimized(source))),
         output=next(column for name, column in _attributes(plan) if name == PARTITION),
         is_deterministic=plan.deterministic(),
     )
+
+
+def columns_read(source: Any, output: Any) -> frozenset[str]:
+    """The columns of the events that the output is made of, or more. source, output: as in `contract_of`.
+
+    Read off the analyzed plan, where nothing is folded away yet that might count another day (`current_date()`).
+    """
+    plan = output.queryExecution().analyzed()
+    read = {column for _, column in _attributes(plan)}
+    for node in _nodes(plan):
+        read.update(_ids(node.references()))
+        if node.getClass().getSimpleName() not in _BY_REFERENCE:
+            read.update(column for child in _each(node.children()) for _, column in _attributes(child))
+    rdd = _rdd_of(source.queryExecution().analyzed())
+    leaves = [node for node in _nodes(plan) if _rdd_of(node) == rdd]
+    return frozenset(name for leaf in leaves for name, column in _attributes(leaf) if column in read)
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    """Also those of subqueries."""
+    yield plan
+    for below in (*_each(plan.children()), *_each(plan.subqueries())):
+        yield from _nodes(below)
+
+
+def _each(sequence: Any) -> list[Any]:
+    return [sequence.apply(i) for i in range(sequence.size())]
+
+
+def _ids(attributes: Any) -> list[int]:
+    return [each.exprId().id() for each in _each(attributes.toSeq())]
+
+
+def _rdd_of(node: Any) -> int | None:
+    return int(node.rdd().id()) if node.getClass().getSimpleName() == "LogicalRDD" else None
 
 
 def _optimized(frame: Any) -> Any:
@@ -24,13 +77,10 @@ def _optimized(frame: Any) -> Any:
 
 
 def _attributes(node: Any) -> list[tuple[str, int]]:
-    output = node.output()
-    return [(output.apply(i).name(), output.apply(i).exprId().id()) for i in range(output.size())]
+    return [(each.name(), each.exprId().id()) for each in _each(node.output())]
 
 
-def _partitions_of(plan: Any, rdd: int) -> frozenset[int]:
+def _partitions_of(plan: Any, rdd: int | None) -> frozenset[int]:
     """The ids of `partition` in every leaf that reads the events: one that reads them twice has two."""
-    leaves = plan.collectLeaves()
-    every = [leaves.apply(i) for i in range(leaves.size())]
-    ours = [leaf for leaf in every if leaf.getClass().getSimpleName() == "LogicalRDD" and leaf.rdd().id() == rdd]
-    return frozenset(column for leaf in ours for name, column in _attributes(leaf) if name == PARTITION)
+    leaves = [leaf for leaf in _each(plan.collectLeaves()) if _rdd_of(leaf) == rdd]
+    return frozenset(column for leaf in leaves for name, column in _attributes(leaf) if name == PARTITION)

@@ -41,7 +41,7 @@ from pipeline.micro_batch import (
 )
 from pipeline.parse import Misfit, parse
 from pipeline.plan import PARTITION, Contract
-from pipeline.plan_source import contract_of
+from pipeline.plan_source import columns_read, contract_of
 from pipeline.reason import blame, reason_of
 from pipeline.schema import Struct, read_schema
 from pipeline.spark_conf import INVARIANTS, defaults
@@ -143,6 +143,8 @@ class SparkTransform:
         self._limits = limits
         self._function: Callable[[DataFrame], DataFrame] | None = None
         self._columns: Struct | None = None
+        self._reads: Sequence[str] | None = None
+        """The columns that Spark gets to see; all of them where it is not known which ones the transform reads."""
         self._own: Own | None = None
         self._analysis = threading.Lock()
         self._batches: MicroBatches | None = None
@@ -203,15 +205,19 @@ class SparkTransform:
             return self._own
 
     def _outputs(self, own: Own, slices: Sequence[Slice]) -> list[pa.Table]:
-        events = gathered(slices)
         try:
-            events = self._parsed(events)
+            events = self._seen(gathered(slices))
         except Misfit as misfit:
             raise EventRefused(str(misfit), misfit.index) if len(slices) == 1 else JobFailed(str(misfit)) from misfit
         return split(self._collected(own, events), [each.partition for each in slices])
 
+    def _seen(self, events: pa.Table) -> pa.Table:
+        """In one chunk, as the transform sees them. Raises Misfit."""
+        parsed = self._parsed(events)
+        return parsed if self._reads is None else parsed.select(self._reads)
+
     def _parsed(self, events: pa.Table) -> pa.Table:
-        """In one chunk, with the schema's columns beside the event's own. Raises Misfit."""
+        """With the schema's columns beside the event's own. Raises Misfit."""
         if self._columns is None:
             return events
         (body,) = events.column("body").chunks or [pa.array([], pa.binary())]
@@ -238,8 +244,10 @@ class SparkTransform:
             self._function = self._imported()
             self._columns = self._read_schema()
             none = self._parsed(EVENT_SCHEMA.empty_table())
-            contract = self._contract(own, own.unknown(none))
-            columns = self._collected(own, none).schema
+            source = own.unknown(none)
+            output = self._analyzed(source)
+            contract = self._contract(own, source, output)
+            columns = self._outlined(own, none, self._reads_of(own, source, output))
         except (TransformError, NotImportable) as error:
             raise TransformError(f"pipeline '{self._spec.name}': {error}") from error
         except (Exception, SystemExit) as error:
@@ -247,6 +255,16 @@ class SparkTransform:
             kind = EngineUnavailable if isinstance(found, EngineUnavailable) else TransformError
             raise kind(f"pipeline '{self._spec.name}': {found}") from error
         return Checked(columns=columns, why_not_shared=contract.why_not)
+
+    def _outlined(self, own: Own, none: pa.Table, reads: Sequence[str] | None) -> pa.Schema:
+        """The output's columns, with no more of the events' than are read."""
+        self._reads = reads
+        try:
+            return self._collected(own, none if reads is None else none.select(reads)).schema
+        except AnalysisException:
+            if reads is None:
+                raise
+        return self._outlined(own, none, None)  # `* EXCEPT (body)` does not read the column, and names it
 
     def _imported(self) -> Callable[[DataFrame], DataFrame] | None:
         if self._spec.function is None:
@@ -267,8 +285,8 @@ class SparkTransform:
             raise TransformError(f"schema: {reason_of(str(error))}") from error
         return read_schema(json.loads(schema.json()))
 
-    def _contract(self, own: Own, source: DataFrame) -> Contract:
-        """Analyses the transform. Raises TransformError."""
+    def _analyzed(self, source: DataFrame) -> DataFrame:
+        """Raises TransformError."""
         with self._analysis:
             output = self._transformed(source)
         if not isinstance(output, DataFrame):
@@ -280,6 +298,17 @@ class SparkTransform:
             raise TransformError(f"the output has no column `{PARTITION}`: select it, and group by it")
         if output.schema[PARTITION].dataType != StringType():
             raise TransformError(f"the output's `{PARTITION}` is no STRING: keep it as it is")
+        return output
+
+    def _reads_of(self, own: Own, source: DataFrame, output: DataFrame) -> Sequence[str] | None:
+        """What the SQL reads of the events. A function may look at any column, and at another one tomorrow."""
+        if self._spec.sql is None or own.running.is_remote:
+            return None
+        read = columns_read(source._jdf, output._jdf)  # noqa: SLF001 - as for the contract
+        return [name for name in source.columns if name in read]
+
+    def _contract(self, own: Own, source: DataFrame, output: DataFrame) -> Contract:
+        """Raises TransformError."""
         contract = own.contract(source, output)
         if self._function is not None and not own.running.is_remote and own.has_run_jobs():
             contract = replace(
@@ -328,7 +357,10 @@ class Own:
     def events(self, table: pa.Table) -> DataFrame:
         """What the transform sees."""
         schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)  # a timestamp without zone has none
-        frame = self.session.createDataFrame(table, schema)
+        if self.running.is_remote:
+            frame = self.session.createDataFrame(table, schema)
+        else:  # what createDataFrame does, less the two dozen calls to the JVM that ask for these settings
+            frame = self.session._create_from_arrow_table(table, schema, "UTC", True, False, SMALL_BATCH_EVENTS)  # noqa: SLF001
         return frame.coalesce(1) if table.num_rows <= SMALL_BATCH_EVENTS else frame
 
     def unknown(self, none: pa.Table) -> DataFrame:

@@ -26,6 +26,7 @@ CONF = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
     "spark.log.level": "ERROR",
+    "spark.buffer.pageSize": "1m",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.local.dir": "/dev/shm",

@@ -13,7 +13,7 @@ from pipeline.connectors.log import append
 PARTITIONS = 4
 ACCOUNTS = 10_000
 BLOCK_EVENTS = 1_000
-BATCH_EVENTS = 50_000
+BATCH_EVENTS = 100_000
 """Per partition and batch, the default of our side; the other may take as many of each partition."""
 SETUP = (
     "CREATE TABLE IF NOT EXISTS balances (account text PRIMARY KEY, balance numeric NOT NULL, events bigint NOT NULL)"
