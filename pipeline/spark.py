@@ -143,8 +143,6 @@ class SparkTransform:
         self._limits = limits
         self._function: Callable[[DataFrame], DataFrame] | None = None
         self._columns: Struct | None = None
-        self._reads: Sequence[str] | None = None
-        """The columns that Spark gets to see; all of them where it is not known which ones the transform reads."""
         self._own: Own | None = None
         self._analysis = threading.Lock()
         self._batches: MicroBatches | None = None
@@ -213,8 +211,8 @@ class SparkTransform:
 
     def _seen(self, events: pa.Table) -> pa.Table:
         """In one chunk, as the transform sees them. Raises Misfit."""
-        parsed = self._parsed(events)
-        return parsed if self._reads is None else parsed.select(self._reads)
+        assert self.checked is not None, "a transform is prepared before it is used"
+        return self._parsed(events).select(self.checked.reads)
 
     def _parsed(self, events: pa.Table) -> pa.Table:
         """With the schema's columns beside the event's own. Raises Misfit."""
@@ -247,24 +245,15 @@ class SparkTransform:
             source = own.unknown(none)
             output = self._analyzed(source)
             contract = self._contract(own, source, output)
-            columns = self._outlined(own, none, self._reads_of(own, source, output))
+            reads = self._reads(own, none, source, output)
+            columns = self._collected(own, none.select(reads)).schema
         except (TransformError, NotImportable) as error:
             raise TransformError(f"pipeline '{self._spec.name}': {error}") from error
         except (Exception, SystemExit) as error:
             found = _translated(error, own.running)
             kind = EngineUnavailable if isinstance(found, EngineUnavailable) else TransformError
             raise kind(f"pipeline '{self._spec.name}': {found}") from error
-        return Checked(columns=columns, why_not_shared=contract.why_not)
-
-    def _outlined(self, own: Own, none: pa.Table, reads: Sequence[str] | None) -> pa.Schema:
-        """The output's columns, with no more of the events' than are read."""
-        self._reads = reads
-        try:
-            return self._collected(own, none if reads is None else none.select(reads)).schema
-        except AnalysisException:
-            if reads is None:
-                raise
-        return self._outlined(own, none, None)  # `* EXCEPT (body)` does not read the column, and names it
+        return Checked(reads=reads, columns=columns, why_not_shared=contract.why_not)
 
     def _imported(self) -> Callable[[DataFrame], DataFrame] | None:
         if self._spec.function is None:
@@ -300,12 +289,18 @@ class SparkTransform:
             raise TransformError(f"the output's `{PARTITION}` is no STRING: keep it as it is")
         return output
 
-    def _reads_of(self, own: Own, source: DataFrame, output: DataFrame) -> Sequence[str] | None:
-        """What the SQL reads of the events. A function may look at any column, and at another one tomorrow."""
+    def _reads(self, own: Own, none: pa.Table, source: DataFrame, output: DataFrame) -> Sequence[str]:
+        """The columns that Spark needs to see: those an SQL reads. A function may look at any, and at another one tomorrow."""
+        every: list[str] = none.column_names
         if self._spec.sql is None or own.running.is_remote:
-            return None
+            return every
         read = columns_read(source._jdf, output._jdf)  # noqa: SLF001 - as for the contract
-        return [name for name in source.columns if name in read]
+        reads = [name for name in every if name in read]
+        try:
+            of_these = self._analyzed(own.unknown(none.select(reads)))
+        except AnalysisException:  # `* EXCEPT (body)` reads no body, and names it
+            return every
+        return reads if of_these.schema == output.schema else every
 
     def _contract(self, own: Own, source: DataFrame, output: DataFrame) -> Contract:
         """Raises TransformError."""

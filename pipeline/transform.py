@@ -6,6 +6,7 @@ never depends on which partitions happen to share a host. Where order matters it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,8 +31,13 @@ class TransformSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What a transform was found to be. why_not_shared: why each batch has a job to itself; None where batches share jobs."""
+    """What a transform was found to be.
 
+    reads: the columns of events and bodies that it is given. columns: those that it yields. why_not_shared: why each batch has a
+    job to itself; None where batches share jobs.
+    """
+
+    reads: Sequence[str]
     columns: pa.Schema
     why_not_shared: str | None
 

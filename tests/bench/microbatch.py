@@ -163,7 +163,7 @@ class Bench:
             query = f"SELECT events FROM balances WHERE account = '{PROBE}'"
             database.wait(side, query, PARTITIONS)
             sums[PROBE] = PARTITIONS
-            warm = 2 * PARTITIONS
+            warm = 10 * PARTITIONS
             for number in range(PARTITIONS, PARTITIONS + warm + self._probes):
                 time.sleep(IDLE_S * (0.5 + self._random.random()))
                 sums[PROBE] += number
@@ -252,7 +252,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Micro-batches beside Spark Structured Streaming.")
     parser.add_argument("--events", type=int, default=800_000, help="of the backlog (%(default)s)")
     parser.add_argument("--warm-events", type=int, default=400_000, help="drained before (%(default)s)")
-    parser.add_argument("--probes", type=int, default=60, help="single events a repetition (%(default)s)")
+    parser.add_argument("--probes", type=int, default=120, help="single events a repetition (%(default)s)")
     parser.add_argument("--repetitions", type=int, default=3, help="of each side (%(default)s)")
     settings = vars(parser.parse_args())
     results: dict[str, list[Measured]] = {name: [] for name in SIDES}

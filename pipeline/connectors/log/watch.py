@@ -50,7 +50,7 @@ class Watch:
 
     def _run(self) -> None:
         waiting: list[tuple[asyncio.Future[None], Callable[[], bool]]] = []
-        while not self._closed.wait(max(self._interval_s, len(waiting) / LOOKS_PER_S_MAX)):
+        while not self._closed.wait(pause_s(self._interval_s, len(waiting))):
             with self._news:
                 self._news.wait_for(lambda: self._waiting or self._closed.is_set())
                 waiting = list(self._waiting.items())
@@ -58,6 +58,11 @@ class Watch:
                 if has_changed():
                     with suppress(RuntimeError):  # its loop was closed, and nobody waits any more
                         future.get_loop().call_soon_threadsafe(_wake, future)
+
+
+def pause_s(interval_s: float, waiting: int) -> float:
+    """Between one round of looks at everything that waits and the next."""
+    return max(interval_s, waiting / LOOKS_PER_S_MAX)
 
 
 def _wake(future: asyncio.Future[None]) -> None:

@@ -19,6 +19,7 @@ from pipeline.connectors.log import LogFeed, append
 from pipeline.connectors.log.block import BLOCK_SCHEMA
 from pipeline.connectors.log.files import file_name
 from pipeline.connectors.log.store import Log, Retention
+from pipeline.connectors.log.watch import LOOKS_PER_S_MAX, pause_s
 from pipeline.contract import ChangeFeedContract, FeedHarness, body
 from pipeline.errors import FeedUnavailable, PositionLost
 from pipeline.event import EVENT_SCHEMA, Page
@@ -114,6 +115,11 @@ async def test_a_log_whose_writer_has_not_begun_has_no_partitions_and_gets_them_
     assert await feed.partitions() == [FeedPartition("p")]
     assert (await read(feed, "p", None, 1))["body"].to_pylist() == [b"x"]
     await feed.close()
+
+
+def test_many_idle_partitions_are_looked_at_less_often_and_cost_no_more_together() -> None:
+    assert pause_s(0.005, waiting=4) == 0.005
+    assert 1_000 / pause_s(0.005, waiting=1_000) == LOOKS_PER_S_MAX
 
 
 async def test_any_text_may_name_a_partition(tmp_path: Path, feed: LogFeed) -> None:
