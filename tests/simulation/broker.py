@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -85,13 +84,15 @@ class BrokerPartition:
         self._asked("end", lambda: self._ended(producer), LogUnavailable)
 
     def _asked(self, operation: str, call: Callable[[], Any], lost: type[LogError]) -> Any:
-        fate = self._weather.fate(Request(host_of(current()), "sink", operation, self.name))
+        request = Request(host_of(current()), "sink", operation, self.name)
+        fate = self._weather.fate(request)
         if fate.ends == "refused":
             raise LogUnavailable("out of reach")
         if fate.ends in ("late", "ghost"):
             if fate.ends == "late":
-                asyncio.get_running_loop().call_later(fate.late_s, _late, call)
+                self._weather.delay(request, fate, call)
             raise lost("no answer")
+        self._weather.reaches(request)
         answer = call()
         if fate.ends == "lost":
             raise lost("no answer")
@@ -145,8 +146,3 @@ class _Threads:
 def numbers_in(table: pa.Table) -> list[int]:
     """The numbers that events bear as their bodies."""
     return [int(body) for body in table["body"].to_pylist()]
-
-
-def _late(call: Callable[[], Any]) -> None:
-    with suppress(LogError):
-        call()

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from dataclasses import replace
 
 from simulation.group import Running
 from simulation.weather import Where
-from simulation.world import World
+from simulation.world import Snare, World
 
 from leases.document import encode_lease, lease_id
 from leases.lease import Lease
 
 Fault = Callable[[World], Awaitable[str | None]]
 """Says what it did; None where there was nothing to do it to."""
+
+
+CLAIM = frozenset(("attach", "open"))
+SEND = frozenset(("thread", "publish", "write", "process"))
+ARRIVAL = SEND - {"thread"}
+RECORD = frozenset(("replace",))
 
 
 async def kill(world: World) -> str | None:
@@ -29,9 +36,39 @@ async def stop(world: World) -> str | None:
     """SIGSTOP, and SIGCONT after up to five lease durations."""
     if (host := _one(world)) is None or host.process.is_stopped:
         return None
-    host.process.stop()
     for_s = world.rng.choice((0.2, 1.0, 1.1, 2.0, 5.0)) * world.timing.duration_s * world.rng.random()
-    return f"{_stopped(world, host, for_s)} for {for_s:.1f} s"
+    _stopped(host, for_s)
+    return f"{host.process.name} for {for_s:.1f} s"
+
+
+async def snare(world: World) -> str | None:
+    """A host is killed, is stopped or goes on, right after it claims, sends or records; what it asked may arrive late."""
+    if (host := _one(world, least=2)) is None or host.process.is_stopped:
+        return None
+    return f"{host.process.name} {_snared(world, host.name, world.rng.choice(([CLAIM], [SEND], [ARRIVAL], [RECORD])))}"
+
+
+async def succession(world: World) -> str | None:
+    """A host is killed, and whoever claims a partition next is snared at that, or at what it sends there first."""
+    if (host := _one(world, least=2)) is None:
+        return None
+    await host.kill()
+    _restart_perhaps(world, host.name)
+    return f"{host.process.name} dies, its heir {_snared(world, '', world.rng.choice(([CLAIM], [CLAIM, ARRIVAL])))}"
+
+
+def _snared(world: World, host: str, steps: list[frozenset[str]]) -> str:
+    name, springs = world.rng.choice((("killed", _killed), ("stopped", _stopped_long), ("left alone", _left_alone)))
+    fate = world.rng.choice((None, world.overtaken(world.rng)))
+
+    def springs_if_it_lives(host: Running) -> None:
+        if not world.is_calm and not host.task.done():
+            world.tell("FAULT", f"{host.process.name} is {name}")
+            springs(world, host)
+
+    at = ", then ".join("/".join(sorted(step)) for step in steps)
+    world.snares.append(Snare(host, steps, springs_if_it_lives, fate))
+    return f"is to be {name} at {at}{', which arrives late' if fate else ''}"
 
 
 async def leave(world: World) -> str | None:
@@ -184,7 +221,7 @@ def mended(world: World, stored_under: str) -> None:
 
 
 FAULTS: tuple[Fault, ...] = (
-    *(kill, kill, kill, stop, stop, stop, leave, join, join, double),
+    *(kill, kill, stop, stop, stop, snare, snare, succession, succession, leave, join, join, double),
     *(outage, outage, outage, hang, burst, split, split, release, reset, reset, rewrite, delete, garble),
 )
 
@@ -208,25 +245,30 @@ def calm(world: World) -> None:
     for stored_under in sorted(world.garbled):
         mended(world, stored_under)
     world.hanging.clear()
+    world.snares.clear()
     world.is_calm = True
     for running in world.hosts:
         if not running.task.done():
             running.process.resume()
 
 
-def _stopped(world: World, host: Running, for_s: float) -> str:
-    """Now, or in the middle of its next write."""
+def _stopped(host: Running, for_s: float) -> None:
+    host.process.stop()
+    asyncio.get_running_loop().call_later(for_s, host.process.resume)
 
-    def stops() -> None:
-        if not world.is_calm:
-            host.process.stop()
-            asyncio.get_running_loop().call_later(for_s, host.process.resume)
 
-    if world.rng.random() < 0.5:
-        stops()
-        return host.process.name
-    world.snares[host.name] = stops
-    return f"{host.process.name}, in the middle of a write,"
+def _stopped_long(world: World, host: Running) -> None:
+    _stopped(host, world.rng.choice((1.1, 2.0)) * world.timing.duration_s)
+
+
+def _killed(world: World, host: Running) -> None:
+    """Outside of the process that dies: the snare springs inside."""
+    asyncio.get_running_loop().create_task(host.kill(), context=Context())
+    _restart_perhaps(world, host.name)
+
+
+def _left_alone(world: World, host: Running) -> None:
+    """Its request was enough."""
 
 
 def _one(world: World, *, least: int = 1) -> Running | None:

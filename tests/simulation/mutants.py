@@ -217,6 +217,30 @@ MUTANTS = (
         "                fence = fence if isinstance(error, (StoreError, Ambiguous)) else error\n",
     ),
     mutant(
+        "a batch is sent before its level stands in the lease",
+        "leases.keeper",
+        "wanted = seen.lease.acquired(self.host, self.incarnation, claimed(seen.lease.sink_state))",
+        "wanted = seen.lease.acquired(self.host, self.incarnation, seen.lease.sink_state)",
+        (
+            "service.worker",
+            "            state=lease.sink_state,\n",
+            "            state=self.pipeline.sink.claimed(lease.sink_state),\n",
+        ),
+        (
+            "service.worker",
+            "            await self.owned.checkpoint(writer.position, writer.state)\n        return writer",
+            "            pass\n        return writer",
+        ),
+    ),
+    mutant(
+        "the tail is read before the fence is taken",
+        "pipeline.connectors.log.sink",
+        "        log, line, end = await _on_thread(self._threads, lambda: self._attached(claim.partition, producer, state))\n",
+        "        early = await _on_thread(self._threads, lambda: self._log.lines.get(producer.lease))\n"
+        "        log, line, end = await _on_thread(self._threads, lambda: self._attached(claim.partition, producer, state))\n"
+        "        line = replace(line, marker=early.marker if early and early.generation == line.generation else None)\n",
+    ),
+    mutant(
         "the position is kept in the lease alone",
         "pipeline.connectors.log.sink",
         "return max(line.position, claim.continuation, key=cmp_to_key(claim.compare))",

@@ -17,6 +17,7 @@ from simulation.process import Process, current, sent
 from leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
 from leases.store import Stored
 from leases.stores.memory import MemoryStore
+from pipeline.connectors.log.errors import LogError
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
 from pipeline.errors import Ambiguous, FeedUnavailable, PipelineError, SinkError, SinkUnavailable
 from pipeline.sink import Claim
@@ -42,11 +43,21 @@ class Fate:
     """late_s: on the way there.
 
     refused: surely not carried out. lost: carried out without an answer. ghost: neither. late: without an answer at once, and
-    carried out after late_s, when nobody waits for it any more.
+    carried out after late_s, when nobody waits for it any more; or before that, just ahead of the overtaken_by-th request that
+    comes to the same document or partition.
     """
 
     late_s: float = 0.005
     ends: Ends = "ok"
+    overtaken_by: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Delayed:
+    """A late request on its way. overtaken_by: how many more; 0 where only time counts."""
+
+    call: Callable[[], object]
+    overtaken_by: int
 
 
 class Weather:
@@ -56,12 +67,35 @@ class Weather:
         self.down: set[tuple[str, Where]] = set()
         self.judge: Callable[[Request], Fate] = lambda request: Fate()
         self.requests: list[tuple[float, Request]] = []
+        self._delayed: dict[tuple[Where, str], list[_Delayed]] = {}
 
     def fate(self, request: Request) -> Fate:
         self.requests.append((asyncio.get_running_loop().time(), request))
         if {(request.host, request.where), ("", request.where)} & self.down:
             return Fate(ends="refused")
         return self.judge(request)
+
+    def delay(self, request: Request, fate: Fate, call: Callable[[], object]) -> None:
+        """`call` is carried out late."""
+        delayed = _Delayed(call, fate.overtaken_by)
+        under_way = self._delayed.setdefault((request.where, request.id), [])
+        under_way.append(delayed)
+        asyncio.get_running_loop().call_later(fate.late_s, _landed, under_way, delayed)
+
+    def reaches(self, request: Request) -> None:
+        """A request is about to be carried out: what it overtook so often comes just before it."""
+        under_way = self._delayed.get((request.where, request.id), [])
+        for delayed in tuple(under_way):
+            delayed.overtaken_by -= 1
+            if delayed.overtaken_by == 0:
+                _landed(under_way, delayed)
+
+
+def _landed(under_way: list[_Delayed], delayed: _Delayed) -> None:
+    if delayed in under_way:
+        under_way.remove(delayed)
+        with suppress(StoreError, PipelineError, LogError):
+            delayed.call()
 
 
 class Container(MemoryStore):
@@ -162,27 +196,37 @@ async def _fulfilled(
     return answer
 
 
-def answered(fate: Fate, call: Callable[[], T], refused: type[Exception], lost: type[Exception]) -> asyncio.Future[T]:
+def answered(
+    weather: Weather, request: Request, call: Callable[[], T], refused: type[Exception], lost: type[Exception]
+) -> asyncio.Future[T]:
     """As `sent` and `_fulfilled` together, for what is carried out in one step, and without a task."""
+    fate = weather.fate(request)
     process, loop = current(), asyncio.get_running_loop()
     if process is not None and process.is_dead:
         raise asyncio.CancelledError("a dead process sends nothing")
     answer: asyncio.Future[T] = loop.create_future()
     if fate.ends == "late":
-        loop.call_later(fate.late_s, _ignored, call)
+        weather.delay(request, fate, call)
         loop.call_soon(_fail, answer, lost("no answer"))
     else:
-        loop.call_later(fate.late_s, _answer, answer, fate, call, refused, lost)
+        reaches = partial(weather.reaches, request)
+        loop.call_later(fate.late_s, _answer, answer, fate, reaches, call, refused, lost)
     return answer
 
 
 def _answer(
-    answer: asyncio.Future[T], fate: Fate, call: Callable[[], T], refused: type[Exception], lost: type[Exception]
+    answer: asyncio.Future[T],
+    fate: Fate,
+    reaches: Callable[[], None],
+    call: Callable[[], T],
+    refused: type[Exception],
+    lost: type[Exception],
 ) -> None:
     if fate.ends == "refused":
         return _fail(answer, refused("out of reach"))
     if fate.ends == "ghost":
         return _fail(answer, lost("no answer"))
+    reaches()
     try:
         result = call()
     except Exception as error:
@@ -197,11 +241,6 @@ def _answer(
 def _fail(answer: asyncio.Future[T], error: Exception) -> None:
     if not answer.done():
         answer.set_exception(error)
-
-
-def _ignored(call: Callable[[], object]) -> None:
-    with suppress(StoreError, PipelineError):
-        call()
 
 
 async def _late(call: Callable[[], Awaitable[object]]) -> None:

@@ -21,7 +21,7 @@ from simulation import group
 from simulation.broker import Broker, numbers_in
 from simulation.group import Group, HostClock, Running
 from simulation.invariants import Onlooker
-from simulation.process import current, incarnation
+from simulation.process import Process, current, incarnation
 from simulation.weather import Container, Fate, Outlet, Request, Source, Where, answered, host_of
 
 from leases import document, keeper, membership
@@ -114,6 +114,32 @@ class Setup:
         )
 
 
+@dataclass(slots=True, eq=False)
+class Snare:
+    """Laid for a host, or for whoever comes first. steps: kinds of requests, one after another to the same place.
+
+    springs: called right after the last one, with who made it; fate: what becomes of that one, None for what the weather says.
+    """
+
+    host: str
+    steps: list[frozenset[str]]
+    springs: Callable[[Running], None]
+    fate: Fate | None
+    id: str = ""
+
+    def is_stepped_into(self, request: Request) -> bool:
+        """Whether this is the last step."""
+        if not request.host or request.operation not in self.steps[0]:
+            return False
+        if self.host not in ("", request.host) or self.id not in ("", request.id):
+            return False
+        if len(self.steps) == 1:
+            return True
+        self.host, self.id = request.host, request.id
+        self.steps.pop(0)
+        return False
+
+
 class World(Group):
     def __init__(self, setup: Setup) -> None:
         names = [f"p{n:02}" for n in range(setup.size.leases)]
@@ -133,8 +159,9 @@ class World(Group):
         self.outages: dict[tuple[str, Where], Literal["refused", "silent"]] = {}
         self.hanging: set[str] = set()
         self.garbled: set[str] = set()
-        self.snares: dict[str, Callable[[], None]] = {}
+        self.snares: list[Snare] = []
         self._uncertain: dict[str, float] = {}
+        self._cut_off: dict[str, float] = {}
         self._next_rate = 1.0
         self.weather.judge = self._judged
         self.onlooker = Onlooker(
@@ -195,12 +222,19 @@ class World(Group):
             return self.broker.sink()
         return PythonSink(lambda: _Handler(self))
 
+    def running(self, process: Process | None) -> Running:
+        return next(running for running in self.hosts if running.process is process)
+
     # Weather
 
     def _judged(self, request: Request) -> Fate:
         fate = self._drawn_fate(request)
-        if request.where == "sink" and request.operation != "open" and request.host in self.snares:
-            asyncio.get_running_loop().call_soon(self.snares.pop(request.host))
+        for snare in [snare for snare in self.snares if snare.is_stepped_into(request)]:
+            self.snares.remove(snare)
+            asyncio.get_running_loop().call_soon(snare.springs, self.running(current()))
+            if snare.fate is not None:
+                fate = snare.fate
+                self._cut_off[request.id] = self.now
         if fate.ends != "ok" or fate.late_s > 2:
             self.onlooker.counts[fate.ends if fate.ends != "ok" else "slow"] += 1
             self.tell(
@@ -220,6 +254,8 @@ class World(Group):
             return Fate(self.timing.call_timeout_s * (1 + rng.random()), "ghost")
         if request.where == "sink" and request.host in self.hanging:
             return Fate((2 + rng.random()) * self.timing.duration_s)
+        if request.operation == "publish" and self._cut_off.get(request.id) == self.now:
+            return Fate(quick, "ghost")
         if request.operation == "publish" and self._uncertain.get(request.id) == self.now and rng.random() < 0.7:
             return self._bad(rng, quick)
         if rng.random() >= self.setup.ill:
@@ -238,10 +274,15 @@ class World(Group):
                 Fate(quick, "ghost"),
                 Fate(rng.random() * duration / 10, "late"),
                 Fate(rng.random() * LATE_MAX * duration, "late"),
+                self.overtaken(rng),
                 Fate(rng.random() * duration / 10),
                 Fate(rng.random() * LATE_MAX * duration),
             )
         )
+
+    def overtaken(self, rng: random.Random) -> Fate:
+        """Its answer is lost, and it arrives among later requests to the same place."""
+        return Fate(LATE_MAX * self.timing.duration_s, "late", overtaken_by=rng.randint(1, 3))
 
     # What operators do
 
@@ -313,9 +354,9 @@ class _Watched(Container):
         await self._soon("delete", id, partial(self._deleted, id, etag))
 
     def _soon(self, operation: str, id: str, call: Callable[[], T]) -> asyncio.Future[T]:
-        fate = self._weather.fate(Request(host_of(current()), "store", operation, id))
+        request = Request(host_of(current()), "store", operation, id)
         lost = StoreUnavailable if operation in ("list", "read") else StoreAmbiguous
-        return answered(fate, call, StoreUnavailable, lost)
+        return answered(self._weather, request, call, StoreUnavailable, lost)
 
     def _listed(self, prefix: str) -> list[Stored]:
         return [stored for name, stored in sorted(self._documents.items()) if name.startswith(prefix)]
@@ -355,8 +396,8 @@ def _told(lease: Lease) -> str:
 
 class _Feed(Source):
     async def _request(self, request: Callable[[], T]) -> T:
-        fate = self.weather.fate(Request(host_of(current()), "feed"))
-        return await answered(fate, request, FeedUnavailable, FeedUnavailable)
+        asks = Request(host_of(current()), "feed")
+        return await answered(self.weather, asks, request, FeedUnavailable, FeedUnavailable)
 
     def _page(self, partition: str, index: int) -> memory.Page | None:
         log = self._log(partition)
@@ -457,8 +498,8 @@ class _Outlet(Outlet):
         return answer
 
     def _soon(self, operation: str, claim: Claim, request: Callable[[], T]) -> asyncio.Future[T]:
-        fate = self._weather.fate(Request(host_of(current()), "sink", operation, claim.partition))
-        return answered(fate, request, SinkUnavailable, Ambiguous)
+        asks = Request(host_of(current()), "sink", operation, claim.partition)
+        return answered(self._weather, asks, request, SinkUnavailable, Ambiguous)
 
 
 class _Handler:
@@ -475,9 +516,12 @@ class _Handler:
         numbers = numbers_in(table)
         world.onlooker.goes_on(context.partition, context.generation, context.position)
         world.onlooker.sends(by, context.partition, fence, context.to)
-        fate = world.weather.fate(Request(host_of(current()), "sink", "process", context.partition))
+        request, arrived = (
+            Request(host_of(current()), "sink", "process", context.partition),
+            partial(self._arrived, context),
+        )
         try:
-            await answered(fate, partial(self._arrived, context, numbers), SinkUnavailable, SinkUnavailable)
+            await answered(world.weather, request, partial(arrived, numbers), SinkUnavailable, SinkUnavailable)
         except SinkUnavailable:
             world.onlooker.tried(context.partition)
             world.onlooker.settled(by, context.partition, fence)
