@@ -201,7 +201,11 @@ class Host:
         for key, worker in self.workers.items():
             if key in scan.seen:
                 worker.owned.notice(scan.seen[key])
-        self.failures = {key: failure for key, failure in self.failures.items() if self._is_ours_to_try(key, scan)}
+        self.failures = {
+            key: failure
+            for key, failure in self.failures.items()
+            if self._is_ours_to_try(key, scan) and not self._has_recovered(key)
+        }
         for error in (*scan.invalid, *roll.invalid):
             self._report(str(error))
         for host in mismatched([roll.hosts[name] for name in roll.live], self._timing.duration_s):
@@ -348,6 +352,15 @@ class Host:
     def _is_ours_to_try(self, key: Key, scan: Scan) -> bool:
         """Whether a partition that failed here is still nobody else's."""
         return key in scan.seen and scan.seen[key].lease.owner in (None, self.name) and not scan.seen[key].lease.closed
+
+    def _has_recovered(self, key: Key) -> bool:
+        """Whether its worker has delivered something, or for a while had nothing to deliver: to be idle for a moment is
+        what a worker looks like too that has not yet read what it will fail at."""
+        if (worker := self.workers.get(key)) is None:
+            return False
+        idle_since = worker.progress.idle_since
+        is_idle = idle_since is not None and self._clock.monotonic() - idle_since >= self._timing.balance_s
+        return worker.progress.batches > 0 or is_idle
 
     # Leaving
 

@@ -16,8 +16,10 @@ from leases.bootstrap import info_id
 from leases.document import INTEGER_MAX, lease_id
 from leases.membership import HOSTS_PREFIX, host_id
 from pipeline.batch import Batch, BatchLimits
+from pipeline.connectors.memory import MemoryWriter
 from pipeline.errors import FeedUnavailable, SinkRejected, TransformError
 from pipeline.feed import FeedPartition
+from pipeline.sink import Claim
 from pipeline.transform import Identity
 
 ONE = BatchLimits(events_max=1)
@@ -82,6 +84,43 @@ def test_two_hosts_with_a_poisoned_partition_work_on_all_the_others() -> None:
         await b.kill()
         took = await until(lambda: group.shares["host-a"] == 7)
         assert took <= group.timing.duration_s + group.timing.renew_s + 2
+        await a.stop()
+
+    run_virtual(main())
+
+
+def test_a_failure_is_forgotten_once_its_partition_delivers_again() -> None:
+    async def main() -> None:
+        group, poison = Group("ab"), Poisoned("b")
+        group.append("b", 1)
+        a = await group.start("host-a", transform=poison)
+        await until(lambda: a.host.failures.get(("bank", "b")) and a.host.failures["bank", "b"].count > 2)
+        poison.is_mended = True
+        await until(group.is_delivered, within_s=10)
+        await until(lambda: not a.host.failures, within_s=group.timing.balance_s + 1)
+        assert ("bank", "b") in a.host.workers
+        await a.stop()
+
+    run_virtual(main())
+
+
+def test_a_failure_is_forgotten_once_its_partition_has_had_nothing_to_do_for_a_while() -> None:
+    async def main() -> None:
+        group = Group("a")
+        refuses = True
+
+        class Refusing(Outlet):
+            async def open(self, claim: Claim) -> MemoryWriter:
+                if refuses:
+                    raise SinkRejected("no such table")
+                return await super().open(claim)
+
+        a = await group.start("host-a", sink=Refusing(group.destination, group.weather))
+        await until(lambda: a.host.failures)
+        refuses = False
+        await until(lambda: a.host.workers, within_s=10)
+        await until(lambda: not a.host.failures, within_s=3 * group.timing.balance_s)
+        assert group.epochs["a"] > 1
         await a.stop()
 
     run_virtual(main())
