@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -83,6 +84,8 @@ class SparkEngine:
         self._control = ThreadPoolExecutor(2, thread_name_prefix="spark-control")  # so that jobs can be cancelled
         self._lock = threading.Lock()
         self._running: Running | None = None
+        self._starting: subprocess.Popen[bytes] | None = None
+        self._is_stopped = False
         self._users = 0
         self.numbers = count()
         """One for each group of jobs: cancelling a group must never end another."""
@@ -104,10 +107,18 @@ class SparkEngine:
     def running(self) -> Running:
         """Spark, started or started again where needed. Blocks. Raises EngineUnavailable."""
         with self._lock:
+            if self._is_stopped:
+                raise EngineUnavailable("Spark is stopped")
             if self._running is None or not self._running.is_alive:
                 self._stop()
-                self._running = connected(self._remote) if self._remote else started(self._conf)
+                self._running = connected(self._remote) if self._remote else started(self._conf, self._launched)
+                self._starting = None
             return self._running
+
+    def _launched(self, process: subprocess.Popen[bytes]) -> None:
+        self._starting = process
+        if self._is_stopped:
+            process.kill()
 
     async def job(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._jobs, work)
@@ -124,7 +135,10 @@ class SparkEngine:
             self._control.shutdown(wait=False)
 
     def stop(self) -> None:
-        """Blocks. Jobs that are under way end with EngineUnavailable."""
+        """For good. Blocks. Jobs that are under way end with EngineUnavailable, and so does a start."""
+        self._is_stopped = True
+        if (starting := self._starting) is not None:
+            starting.kill()
         with self._lock:
             self._stop()
 
@@ -182,7 +196,7 @@ class SparkTransform:
             running.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody asks any more
             if (own := self._own) is not None:
                 await asyncio.shield(self._engine.control(lambda: own.cancel(group)))
-            await asyncio.wait({running}, timeout=CANCEL_TIMEOUT_S)
+                await asyncio.wait({running}, timeout=CANCEL_TIMEOUT_S)
             raise
 
     # On a thread

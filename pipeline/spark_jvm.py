@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -67,18 +67,23 @@ class Running:
         _forget_scratch(self.scratch)
 
 
-def started(conf: Mapping[str, str]) -> Running:
-    """A JVM of our own. Blocks for seconds. Raises EngineUnavailable."""
+def started(conf: Mapping[str, str], launched: Callable[[subprocess.Popen[bytes]], None]) -> Running:
+    """A JVM of our own. Blocks for seconds. launched: told of its process early, so that it can be killed while it starts.
+
+    Raises EngineUnavailable.
+    """
     require_java()
     scratch = None if "spark.local.dir" in conf else tempfile.mkdtemp(prefix="leasehold-spark-", dir=roomy_shm())
     try:
-        return _launched({**conf, **({"spark.local.dir": scratch} if scratch else {})}, scratch)
+        return _session_of({**conf, **({"spark.local.dir": scratch} if scratch else {})}, scratch, launched)
     except EngineUnavailable:
         _forget_scratch(scratch)
         raise
 
 
-def _launched(conf: Mapping[str, str], scratch: str | None) -> Running:
+def _session_of(
+    conf: Mapping[str, str], scratch: str | None, launched: Callable[[subprocess.Popen[bytes]], None]
+) -> Running:
     settings = SparkConf(loadDefaults=False).setAll(list(conf.items()))
     said, output = drained()
     try:
@@ -88,6 +93,8 @@ def _launched(conf: Mapping[str, str], scratch: str | None) -> Running:
         raise EngineUnavailable(f"Spark did not start: {last_words(said) or error}") from error
     finally:
         os.close(output)
+    launched(gateway.proc)
+    logging.getLogger().addFilter(_is_not_of_py4j)
     try:
         context = SparkContext(gateway=gateway, conf=settings)
         if conf["spark.master"].startswith("local"):
@@ -103,12 +110,11 @@ def _launched(conf: Mapping[str, str], scratch: str | None) -> Running:
 def _quieten(context: SparkContext) -> None:
     """Everything that goes wrong is raised; pyspark and py4j print it as well, some of it past all logging."""
     logging.getLogger("SQLQueryContextLogger").disabled = True
-    logging.getLogger().addFilter(_is_not_of_py4j)
     context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    return not (record.module == "java_gateway" and record.name == "root")
+    return not (record.module in ("java_gateway", "clientserver") and record.name == "root")
 
 
 def connected(remote: str) -> Running:

@@ -230,6 +230,45 @@ PROGRAM = """
 """
 
 
+START = """
+    import asyncio
+
+    from pipeline import spark, spark_jvm
+
+    async def main():
+        spark_jvm._quieten = lambda context: print("a session was made")
+        engine = spark.SparkEngine(master="local[1]", driver_memory="512m")
+        launched, told = asyncio.Event(), engine._launched
+        processes, loop = [], asyncio.get_running_loop()
+
+        def on_launch(process):
+            processes.append(process)
+            told(process)
+            loop.call_soon_threadsafe(launched.set)
+
+        engine._launched = on_launch
+        transform = engine.transform("cancelled", sql="SELECT * FROM events")
+        preparing = asyncio.create_task(transform.prepare())
+        await launched.wait()
+        preparing.cancel()
+        await transform.close()
+        print("its JVM is", "there" if processes[0].poll() is None else "gone")
+        print("nobody waits" if preparing.cancelled() else "somebody waits")
+
+    asyncio.run(main())
+"""
+
+
+def test_a_start_that_nobody_waits_for_any_more_is_not_finished(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(START))
+    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "TMPDIR": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, str(program)], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (ended.stdout, ended.stderr) == ("its JVM is gone\nnobody waits\n", "")
+
+
 def test_spark_says_nothing_and_outlives_a_terminals_interrupt_until_it_is_stopped(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))
