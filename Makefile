@@ -3,6 +3,8 @@ export PYTHON
 PYTEST = .venv/bin/pytest
 # Two processes at a time, each with files of its own: the tests of a file may share what is dear to start.
 TWO = -n 2 --dist loadfile
+# Spark's classes as Java likes them: a third off every start of a test's Spark. Tests do without it as well.
+ARCHIVE = build/spark.jsa
 
 .DEFAULT_GOAL = help
 .PHONY: help demo test check sim mutants bench memory unit thorough integration acceptance lint types arrows format setup clean
@@ -26,10 +28,10 @@ unit: setup  ## tests without Spark, PostgreSQL or processes: seconds
 thorough: setup  ## the unit tests once more, with fifty times as many examples for every property: minutes
 	$(PYTEST) $(TWO) --hypothesis-profile=thorough tests/unit
 
-integration: setup  ## tests with a real Spark and PostgreSQL
+integration: setup $(ARCHIVE)  ## tests with a real Spark and PostgreSQL
 	$(PYTEST) $(TWO) tests/integration
 
-acceptance: setup  ## tests of whole hosts as processes: shares, kill -9, SIGSTOP, the demo, the command line
+acceptance: setup $(ARCHIVE)  ## tests of whole hosts as processes: shares, kill -9, SIGSTOP, the demo, the command line
 	$(PYTEST) -m alone tests/acceptance
 	$(PYTEST) $(TWO) -m "not alone" tests/acceptance
 
@@ -59,6 +61,9 @@ format: setup  ## write the format that `make lint` asks for
 
 setup:  ## .venv from uv.lock, and Java
 	@.ci/setup
+
+$(ARCHIVE): uv.lock tests/java_archive.py | setup
+	-@.venv/bin/python tests/java_archive.py $@
 
 clean:  ## remove what was built, caches and .venv
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse

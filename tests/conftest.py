@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,13 @@ from hypothesis import settings
 
 pytest_plugins = ["tests.plugins_pg", "tests.plugins_bank", "tests.plugins_cli", "tests.plugins_hosts"]
 
-# No test runs long enough to earn back what Java's second compiler costs: half of a Spark's start.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+# No test runs long enough to earn back what Java's second compiler costs: half of a Spark's start. The archive saves
+# another third; `make` builds it (tests/java_archive.py), and Java does without one that does not fit, and says nothing.
+JAVA = "-XX:TieredStopAtLevel=1"
+ARCHIVE = Path(__file__).parents[1] / "build" / "spark.jsa"
+if ARCHIVE.exists():
+    JAVA += f" -Xshare:auto -Xlog:disable -XX:SharedArchiveFile={shlex.quote(str(ARCHIVE))}"
+os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA)
 
 # Times are no matter to a property: other processes may have the machine.
 settings.register_profile("quick", max_examples=40, deadline=None)
