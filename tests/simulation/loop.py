@@ -1,31 +1,18 @@
 """An event loop on virtual time: instead of waiting, it jumps to the next timer.
 
 Nothing in it may wait for the outside world: no threads, sockets or processes. A run is as fast as its code, and two runs
-with the same seed are the same to the last step.
+with the same seed are the same to the last step: timers of one moment go off in the order in which they were set.
 """
 
 from __future__ import annotations
 
 import asyncio
-import selectors
 from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
+from heapq import heappop, heappush
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
-
-
-class _NullSelector(selectors.SelectSelector):
-    """Waits for nothing, and tells the loop how long it would have waited."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waited = 0.0
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        if timeout is None:
-            raise RuntimeError("everything waits for something that will never happen")
-        self.waited += max(timeout, 0.0)
-        return []
 
 
 class Threads(Protocol):
@@ -34,17 +21,85 @@ class Threads(Protocol):
     def called(self, call: Callable[[], Any]) -> asyncio.Future[Any]: ...
 
 
+class _Handle:
+    """What asyncio uses of its Handle and TimerHandle."""
+
+    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_when")
+
+    def __init__(
+        self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context | None, when: float
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._context = context or copy_context()
+        self._cancelled = False
+        self._when = when
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def when(self) -> float:
+        return self._when
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
+    """asyncio's own scheduling without select, debugging and objects that compare themselves: most of a run is spent here."""
+
+    _ready: Any
+
     def __init__(self) -> None:
-        self._null = _NullSelector()
-        super().__init__(self._null)
+        super().__init__()
+        self._now = 0.0
+        self._timers: list[tuple[float, int, _Handle]] = []
+        self._set = 0
 
     def time(self) -> float:
-        return self._null.waited
+        return self._now
+
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        handle = _Handle(callback, args, context, self._now)
+        self._ready.append(handle)
+        return handle
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        handle = _Handle(callback, args, context, when)
+        self._set += 1
+        heappush(self._timers, (when, self._set, handle))
+        return handle
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        return self.call_at(self._now + delay, callback, *args, context=context)
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         threads: Threads = executor
         return threads.called(lambda: func(*args))
+
+    def _run_once(self) -> None:
+        ready, timers = self._ready, self._timers
+        while timers and timers[0][2]._cancelled:
+            heappop(timers)
+        if not ready:
+            if not timers:
+                raise RuntimeError("everything waits for something that will never happen")
+            self._now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= self._now:
+            ready.append(heappop(timers)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                self._called(handle)
+
+    def _called(self, handle: Any) -> None:
+        try:
+            handle._context.run(handle._callback, *handle._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            message = f"exception in {handle._callback!r}"
+            self.call_exception_handler({"message": message, "exception": error})
 
 
 class VirtualClock:

@@ -163,17 +163,6 @@ MUTANTS = (
         '                raise NotTrusted("the write was cancelled before it was sent")\n',
     ),
     mutant(
-        "a cancelled write is sent nevertheless",
-        "pipeline.connectors.log.sink",
-        "            dropped.set()\n            raise\n",
-        "            raise\n",
-        (
-            "pipeline.connectors.log.sink",
-            '                raise NotTrusted("the write was cancelled before it was sent")\n            permit.check()\n',
-            '                raise NotTrusted("the write was cancelled before it was sent")\n',
-        ),
-    ),
-    mutant(
         "trust runs from the answer to a renewal, not from its start",
         "leases.keeper",
         "        self.renewed_at = max(self.renewed_at, renewed_at)\n",

@@ -71,7 +71,7 @@ class Weather:
 
     def fate(self, request: Request) -> Fate:
         self.requests.append((asyncio.get_running_loop().time(), request))
-        if {(request.host, request.where), ("", request.where)} & self.down:
+        if self.down and {(request.host, request.where), ("", request.where)} & self.down:
             return Fate(ends="refused")
         return self.judge(request)
 

@@ -537,8 +537,9 @@ class _Handler:
 
 
 def decode_quickly() -> None:
-    """Documents are decoded once for all hosts of a process: what is decoded is a value."""
+    """Documents are decoded, and leases' ids made, once for all hosts of a process: they are values."""
     lease, host = lru_cache(100_000)(document.decode_lease), lru_cache(10_000)(membership.decode_host)
     for module in (document, keeper, group, sys.modules[__name__]):
         module.decode_lease = lease  # type: ignore[attr-defined]
     membership.decode_host = host
+    document.lease_id = lru_cache(10_000)(document.lease_id)
