@@ -8,8 +8,9 @@ from contextvars import Context
 from dataclasses import replace
 
 from simulation.group import Running
+from simulation.skies import Snare
 from simulation.weather import Where
-from simulation.world import Snare, World
+from simulation.world import World
 
 from leases.document import encode_lease, lease_id
 from leases.lease import Lease
@@ -59,15 +60,15 @@ async def succession(world: World) -> str | None:
 
 def _snared(world: World, host: str, steps: list[frozenset[str]]) -> str:
     name, springs = world.rng.choice((("killed", _killed), ("stopped", _stopped_long), ("left alone", _left_alone)))
-    fate = world.rng.choice((None, world.overtaken(world.rng)))
+    fate = world.rng.choice((None, world.skies.overtaken(world.rng)))
 
     def springs_if_it_lives(host: Running) -> None:
-        if not world.is_calm and not host.task.done():
+        if not world.skies.is_calm and not host.task.done():
             world.tell("FAULT", f"{host.process.name} is {name}")
             springs(world, host)
 
     at = ", then ".join("/".join(sorted(step)) for step in steps)
-    world.snares.append(Snare(host, steps, springs_if_it_lives, fate))
+    world.skies.snares.append(Snare(host, steps, springs_if_it_lives, fate))
     return f"is to be {name} at {at}{', which arrives late' if fate else ''}"
 
 
@@ -101,9 +102,9 @@ async def outage(world: World) -> str | None:
     host = rng.choice(("", *(running.name for running in world.alive)))
     mode = rng.choice(("refused", "silent"))
     for_s = rng.choice((0.3, 1.2, 2.5)) * world.timing.duration_s * rng.random()
-    if (host, where) in world.outages:
+    if (host, where) in world.skies.outages:
         return None
-    world.outages[host, where] = mode
+    world.skies.outages[host, where] = mode
     is_dark = (host, where) == ("", "store")
     if is_dark:
         world.onlooker.dark(True)
@@ -113,7 +114,7 @@ async def outage(world: World) -> str | None:
 
 def over(world: World, host: str, where: Where) -> None:
     """The end of an outage."""
-    world.outages.pop((host, where), None)
+    world.skies.outages.pop((host, where), None)
     if (host, where) == ("", "store"):
         world.onlooker.dark(False)
 
@@ -122,9 +123,9 @@ async def hang(world: World) -> str | None:
     """A host's transform and sink take what they are given, and never answer."""
     if (host := _one(world)) is None:
         return None
-    world.hanging.add(host.name)
+    world.skies.hanging.add(host.name)
     for_s = 0.5 * world.timing.duration_s * world.rng.random()
-    asyncio.get_running_loop().call_later(for_s, world.hanging.discard, host.name)
+    asyncio.get_running_loop().call_later(for_s, world.skies.hanging.discard, host.name)
     return f"{host.name} for {for_s:.1f} s"
 
 
@@ -240,13 +241,13 @@ async def run_faults(world: World, until_s: float) -> None:
 
 def calm(world: World) -> None:
     """Faults stop: from now on every request goes well, and every process runs."""
-    for host, where in list(world.outages):
+    for host, where in list(world.skies.outages):
         over(world, host, where)
     for stored_under in sorted(world.garbled):
         mended(world, stored_under)
-    world.hanging.clear()
-    world.snares.clear()
-    world.is_calm = True
+    world.skies.hanging.clear()
+    world.skies.snares.clear()
+    world.skies.is_calm = True
     for running in world.hosts:
         if not running.task.done():
             running.process.resume()
@@ -284,7 +285,7 @@ def _restart_perhaps(world: World, name: str) -> None:
     name = rng.choice((name, name, _new_name(world), ""))
 
     def restarted() -> None:
-        if name and not world.is_calm and name not in {running.name for running in world.alive}:
+        if name and not world.skies.is_calm and name not in {running.name for running in world.alive}:
             world.started(name)
 
     asyncio.get_running_loop().call_later(after_s, restarted)

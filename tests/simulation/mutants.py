@@ -337,7 +337,8 @@ def hunted(name: str, seeds_max: int, shows: bool) -> int:
     sys.meta_path.insert(0, _Planted(next(mutant for mutant in MUTANTS if mutant.name == name)))
     from simulation.run import simulated
     from simulation.seeds import report
-    from simulation.world import SMALL, decode_quickly
+    from simulation.setup import SMALL
+    from simulation.world import decode_quickly
 
     decode_quickly()
     for seed in range(1, seeds_max + 1):

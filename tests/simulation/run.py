@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import hashlib
+import random
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +16,9 @@ from dataclasses import dataclass
 
 from simulation.faults import calm, run_faults
 from simulation.loop import run_virtual
-from simulation.world import LATE_MAX, Setup, Size, World
+from simulation.setup import Setup, Size
+from simulation.skies import LATE_MAX
+from simulation.world import World
 
 COLLECT_EVERY = 20
 FAULTS_SHARE = 0.45
@@ -139,7 +142,7 @@ def _is_worked_on(world: World) -> bool:
 
 async def _flow(world: World) -> None:
     """Events, ever more, in all partitions that have not ended."""
-    rng = world._fates.__class__(f"{world.setup.seed} flow")
+    rng = random.Random(f"{world.setup.seed} flow")
     while True:
         open_ = [name for name, log in sorted(world.feed._logs.items()) if log.children is None]
         await asyncio.sleep(rng.expovariate(len(open_) / world.setup.size.appends_every_s))

@@ -15,7 +15,8 @@ from multiprocessing import get_context
 
 import click
 from simulation.run import Verdict, simulated
-from simulation.world import SIZES, decode_quickly
+from simulation.setup import SIZES
+from simulation.world import decode_quickly
 
 TAIL_LINES = 40
 CHUNK_SEEDS = 8

@@ -1,0 +1,83 @@
+"""The lease container of a simulated world, whose every change the onlooker sees."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from simulation.process import current, incarnation
+from simulation.weather import Container, Request, answered, host_of
+
+from leases import document
+from leases.document import lease_prefix
+from leases.errors import StoreAmbiguous, StoreConflict, StoreUnavailable
+from leases.lease import Lease
+from leases.store import Stored
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+T = TypeVar("T")
+LEASES = lease_prefix("bank")
+
+
+class WatchedContainer(Container):
+    """A container whose every change the onlooker sees."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.weather)
+        self._world = world
+
+    async def list(self, prefix: str) -> list[Stored]:
+        return await self._soon("list", prefix, partial(self._listed, prefix))
+
+    async def read(self, id: str) -> Stored:
+        return await self._soon("read", id, partial(self._found, id))
+
+    async def create(self, id: str, body: str) -> str:
+        return await self._soon("create", id, partial(self._created, incarnation(), id, body))
+
+    async def replace(self, id: str, body: str, etag: str) -> str:
+        return await self._soon("replace", id, partial(self._replaced, incarnation(), self._world.now, id, body, etag))
+
+    async def delete(self, id: str, etag: str) -> None:
+        await self._soon("delete", id, partial(self._deleted, id, etag))
+
+    def _soon(self, operation: str, id: str, call: Callable[[], T]) -> asyncio.Future[T]:
+        request = Request(host_of(current()), "store", operation, id)
+        lost = StoreUnavailable if operation in ("list", "read") else StoreAmbiguous
+        return answered(self._weather, request, call, StoreUnavailable, lost)
+
+    def _listed(self, prefix: str) -> list[Stored]:
+        return [stored for name, stored in sorted(self._documents.items()) if name.startswith(prefix)]
+
+    def _created(self, by: str, id: str, body: str) -> str:
+        if id in self._documents:
+            raise StoreConflict(f"document '{id}' exists already")
+        if id.startswith(LEASES):
+            lease = document.decode_lease(id, body)
+            self._world.tell(by, f"created {_told(lease)}")
+            self._world.onlooker.created(by, lease)
+        return self._put(id, body)
+
+    def _replaced(self, by: str, started: float, id: str, body: str, etag: str) -> str:
+        self._match(id, etag)
+        if id.startswith(LEASES):
+            lease = document.decode_lease(id, body)
+            self._world.tell(by, f"wrote {_told(lease)}")
+            self._world.onlooker.wrote(by, document.decode_lease(id, self._documents[id].body), lease, started)
+        return self._put(id, body)
+
+    def _deleted(self, id: str, etag: str) -> None:
+        self._match(id, etag)
+        del self._documents[id]
+
+
+def _told(lease: Lease) -> str:
+    flags = " closed" * lease.closed + (f" for {lease.handoff_to}" if lease.handoff_to else "")
+    return (
+        f"{lease.partition}: {lease.incarnation or '-'} epoch {lease.epoch}.{lease.generation} tick {lease.tick}"
+        f" at {lease.continuation}{flags} {lease.sink_state}"
+    )

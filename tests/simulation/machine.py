@@ -1,0 +1,43 @@
+"""A simulated host's machine: a clock that runs at a rate of its own, and a log that goes into the trace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from simulation.group import HostClock
+from simulation.process import current, incarnation
+
+
+class MachineClock(HostClock):
+    def __init__(self, rate: float, ahead_s: float) -> None:
+        super().__init__()
+        self._rate = rate
+        self.ahead_s = ahead_s
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time() * self._rate + self.ahead_s
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / self._rate)
+
+
+class TraceLog:
+    """What a host says goes into the trace."""
+
+    def __init__(self, tell: Callable[[str, str], None], partition: str = "", epoch: object = "") -> None:
+        self._tell = tell
+        self._partition = partition
+        self._epoch = epoch
+
+    def bind(self, **values: Any) -> TraceLog:
+        return TraceLog(self._tell, values.get("partition", self._partition), values.get("epoch", self._epoch))
+
+    def _said(self, event: str, **values: Any) -> None:
+        process = current()
+        if process is None or not process.is_dead:
+            told = " ".join(f"{name}={value}" for name, value in values.items())
+            self._tell(incarnation(), f"{self._partition}/{self._epoch} {event} {told}")
+
+    debug = info = warning = error = _said

@@ -1,0 +1,81 @@
+"""What a seed draws before it begins: how many hosts and leases, which sink, how ill the weather, how many faults."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+from leases.timing import Timing
+
+SinkKind = Literal["memory", "log", "python"]
+Operator = Literal["away", "resets", "tampers"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    name: str
+    hosts: int
+    leases: int
+    minutes: int
+    shrinks: tuple[float, ...]
+    appends_every_s: float
+    """On average, in each partition."""
+
+
+SMALL = Size(name="small", hosts=3, leases=4, minutes=7, shrinks=(1 / 3, 1 / 2), appends_every_s=10.0)
+LARGE = Size(name="large", hosts=20, leases=100, minutes=19, shrinks=(1.0,), appends_every_s=60.0)
+SIZES = {size.name: size for size in (SMALL, LARGE)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a seed draws before it begins.
+
+    ill: the share of requests that do not go well; skew: how clock rates differ. transform_s, store_s, sink_s: how long
+    each takes.
+    """
+
+    seed: int
+    size: Size
+    sink: SinkKind
+    operator: Operator
+    splits: bool
+    timing: Timing
+    ill: float
+    skew: float
+    transform_s: float
+    store_s: float
+    sink_s: float
+    batch_events_max: int
+    filters: bool
+    faults: int
+
+    @classmethod
+    def drawn(cls, seed: int, size: Size) -> Setup:
+        rng = random.Random(f"{seed} setup {size.name}")
+        shrink = rng.choice(size.shrinks)
+        whole = Timing()
+        timing = Timing(
+            duration_s=whole.duration_s * shrink,
+            renew_s=whole.renew_s * shrink,
+            balance_s=whole.balance_s * shrink,
+            margin_s=whole.margin_s * shrink,
+            call_timeout_s=whole.call_timeout_s * shrink,
+        )
+        return cls(
+            seed=seed,
+            size=size,
+            sink=rng.choice(("memory", "log", "python")),
+            operator=rng.choice(("away", "resets", "tampers")),
+            splits=rng.random() < 0.4,
+            timing=timing,
+            ill=rng.choice((0.0, 0.005, 0.02, 0.05)),
+            skew=rng.choice((0.0, 0.01, 0.03)),
+            transform_s=rng.choice((0.0, 0.02, 0.5, 3.0)),
+            store_s=rng.choice((0.0, 0.0, 0.8)) * timing.call_timeout_s,
+            sink_s=rng.choice((0.0, 0.0, 1.5)),
+            batch_events_max=rng.choice((3, 10, 50)),
+            filters=rng.random() < 0.3,
+            faults=rng.choice((3, 8, 15)) * (1 if size.hosts < 10 else 4),
+        )

@@ -1,0 +1,126 @@
+"""What becomes of requests in a simulated world: a share of them goes ill, and faults lay outages and snares."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from simulation.group import Running
+from simulation.invariants import Onlooker
+from simulation.process import Process, current
+from simulation.setup import Setup
+from simulation.weather import Fate, Request, Where
+
+LATE_MAX = 1.5
+"""Lease durations that a message may be on its way."""
+
+
+@dataclass(slots=True, eq=False)
+class Snare:
+    """Laid for a host, or for whoever comes first. steps: kinds of requests, one after another to the same place.
+
+    springs: called right after the last one, with who made it; fate: what becomes of that one, None for what the weather says.
+    """
+
+    host: str
+    steps: list[frozenset[str]]
+    springs: Callable[[Running], None]
+    fate: Fate | None
+    id: str = ""
+
+    def is_stepped_into(self, request: Request) -> bool:
+        """Whether this is the last step."""
+        if not request.host or request.operation not in self.steps[0]:
+            return False
+        if self.host not in ("", request.host) or self.id not in ("", request.id):
+            return False
+        if len(self.steps) == 1:
+            return True
+        self.host, self.id = request.host, request.id
+        self.steps.pop(0)
+        return False
+
+
+class Skies:
+    """rng: whom fates are drawn from. running: the host that a process is. outages, hanging, snares: laid by faults."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        onlooker: Onlooker,
+        tell: Callable[[str, str], None],
+        running: Callable[[Process | None], Running],
+    ) -> None:
+        self.rng = random.Random(f"{setup.seed} weather")
+        self.is_calm = False
+        self.outages: dict[tuple[str, Where], Literal["refused", "silent"]] = {}
+        self.hanging: set[str] = set()
+        self.snares: list[Snare] = []
+        self._setup = setup
+        self._onlooker = onlooker
+        self._now = asyncio.get_running_loop().time
+        self._tell = tell
+        self._running = running
+        self._uncertain: dict[str, float] = {}
+        self._cut_off: dict[str, float] = {}
+
+    def judged(self, request: Request) -> Fate:
+        fate = self._drawn_fate(request)
+        for snare in [snare for snare in self.snares if snare.is_stepped_into(request)]:
+            self.snares.remove(snare)
+            asyncio.get_running_loop().call_soon(snare.springs, self._running(current()))
+            if snare.fate is not None:
+                fate = snare.fate
+                self._cut_off[request.id] = self._now()
+        if fate.ends != "ok" or fate.late_s > 2:
+            self._onlooker.counts[fate.ends if fate.ends != "ok" else "slow"] += 1
+            self._tell(
+                request.host, f"{request.where} {request.operation} {request.id}: {fate.ends}, {fate.late_s:.2f} s"
+            )
+        return fate
+
+    def _drawn_fate(self, request: Request) -> Fate:
+        rng = self.rng
+        quick = 0.002 + 0.02 * rng.random()
+        if self.is_calm:
+            return Fate(quick)
+        mode = self.outages.get((request.host, request.where)) or self.outages.get(("", request.where))
+        if mode == "refused":
+            return Fate(quick, "refused")
+        if mode == "silent":
+            return Fate(self._setup.timing.call_timeout_s * (1 + rng.random()), "ghost")
+        if request.where == "sink" and request.host in self.hanging:
+            return Fate((2 + rng.random()) * self._setup.timing.duration_s)
+        if request.operation == "publish" and self._cut_off.get(request.id) == self._now():
+            return Fate(quick, "ghost")
+        if request.operation == "publish" and self._uncertain.get(request.id) == self._now() and rng.random() < 0.7:
+            return self._bad(rng, quick)
+        if rng.random() >= self._setup.ill:
+            slow_s = {"store": self._setup.store_s, "sink": self._setup.sink_s}.get(request.where, 0.0)
+            return Fate(max(quick, slow_s * rng.random()))
+        if request.operation == "publish":
+            self._uncertain[request.id] = self._now()
+        return self._bad(rng, quick)
+
+    def _bad(self, rng: random.Random, quick: float) -> Fate:
+        duration = self._setup.timing.duration_s
+        return rng.choice(
+            (
+                Fate(quick, "refused"),
+                Fate(quick, "lost"),
+                Fate(quick, "ghost"),
+                Fate(rng.random() * duration / 10, "late"),
+                Fate(rng.random() * LATE_MAX * duration, "late"),
+                self.overtaken(rng),
+                Fate(rng.random() * duration / 10),
+                Fate(rng.random() * LATE_MAX * duration),
+            )
+        )
+
+    def overtaken(self, rng: random.Random) -> Fate:
+        """Its answer is lost, and it arrives among later requests to the same place."""
+        return Fate(LATE_MAX * self._setup.timing.duration_s, "late", overtaken_by=rng.randint(1, 3))
