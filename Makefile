@@ -3,6 +3,8 @@ export PYTHON
 PYTEST = .venv/bin/pytest
 # Two processes at a time, each with files of its own: the tests of a file may share what is dear to start.
 TWO = -n 2 --dist loadfile
+# Whole hosts wait for each other half of the time. What shares something is marked as a group.
+THREE = -n 3 --dist loadgroup
 # Spark's classes as Java likes them: a third off every start of a test's Spark. Tests do without it as well.
 ARCHIVE = build/spark.jsa
 
@@ -33,7 +35,7 @@ integration: setup $(ARCHIVE)  ## tests with a real Spark and PostgreSQL
 
 acceptance: setup $(ARCHIVE)  ## tests of whole hosts as processes: shares, kill -9, SIGSTOP, the demo, the command line
 	$(PYTEST) -m alone tests/acceptance
-	$(PYTEST) $(TWO) -m "not alone" tests/acceptance
+	$(PYTEST) $(THREE) -m "not alone" tests/acceptance
 
 memory: setup  ## what a host holds while it drains 1,000,000 events, with few and many partitions
 	MEMORY_IN_FULL=1 $(PYTEST) -s -p no:xdist tests/acceptance/test_memory.py
