@@ -89,17 +89,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             ready.append(heappop(timers)[2])
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if not handle._cancelled:
-                self._called(handle)
-
-    def _called(self, handle: Any) -> None:
-        try:
-            handle._context.run(handle._callback, *handle._args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            message = f"exception in {handle._callback!r}"
-            self.call_exception_handler({"message": message, "exception": error})
+            if handle._cancelled:
+                continue
+            try:
+                handle._context.run(handle._callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                message = f"exception in {handle._callback!r}"
+                self.call_exception_handler({"message": message, "exception": error})
 
 
 class VirtualClock:

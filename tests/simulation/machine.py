@@ -14,10 +14,11 @@ class MachineClock(HostClock):
     def __init__(self, rate: float, ahead_s: float) -> None:
         super().__init__()
         self._rate = rate
+        self._time = asyncio.get_running_loop().time
         self.ahead_s = ahead_s
 
     def monotonic(self) -> float:
-        return asyncio.get_running_loop().time() * self._rate + self.ahead_s
+        return self._time() * self._rate + self.ahead_s
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self._rate)
