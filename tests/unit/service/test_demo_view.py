@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from leases.stores.sqlite import SqliteStore
+from leases.timing import Timing
 from pipeline.connectors.files import FilesFeed
 from pipeline.connectors.log import LogFeed, LogSink
 from service.demo_view import DemoView, done_before
@@ -22,7 +23,7 @@ def processor_in(folder: Path) -> Processor:
         Pipeline(name="copy", feed=FilesFeed(str(folder / "words-*.jsonl")), sink=LogSink(folder / "words")),
         Pipeline(name="again", feed=LogFeed(folder / "words"), sink=LogSink(folder / "words-again")),
     ]
-    return Processor(pipelines, SqliteStore(folder / "leases.db"), host="demo")
+    return Processor(pipelines, SqliteStore(folder / "leases.db"), host="demo", timing=Timing(balance_s=0.5))
 
 
 def write(folder: Path, *counts: int) -> None:
