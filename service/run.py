@@ -29,7 +29,12 @@ async def run(processor: Processor, api: ApiSettings, *, until_idle: bool, log: 
     Raises StartFailed, GroupMismatch, DuplicateHost.
     """
     stop = asyncio.Event()
-    with stopping(stop.set):
+
+    def told() -> None:
+        log.info("told to stop: a second signal ends the process at once")
+        stop.set()
+
+    with stopping(told):
         return await processed(processor, api, stop, until_idle=until_idle, log=log)
 
 
