@@ -17,7 +17,9 @@ help:  ## this list
 demo: setup  ## the bank, end to end: files -> log -> Spark -> PostgreSQL, balances checked (DEMO='--json' for options)
 	@.venv/bin/leasehold demo $(DEMO)
 
-test: check unit integration acceptance  ## everything: check, then unit, integration and acceptance tests
+test: setup  ## everything: check, then unit, integration and acceptance tests
+	@$(MAKE) --no-print-directory -j 2 $(ARCHIVE) check
+	@$(MAKE) --no-print-directory unit integration acceptance
 
 check: lint types arrows  ## lint, format, types and import arrows
 
