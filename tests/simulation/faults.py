@@ -65,6 +65,7 @@ def _snared(world: World, host: str, steps: list[frozenset[str]]) -> str:
     def springs_if_it_lives(host: Running) -> None:
         if not world.skies.is_calm and not host.task.done():
             world.tell("FAULT", f"{host.process.name} is {name}")
+            world.onlooker.counts[f"snared and {name}"] += 1
             springs(world, host)
 
     at = ", then ".join("/".join(sorted(step)) for step in steps)

@@ -67,6 +67,7 @@ async def _run(setup: Setup) -> Verdict:
     found = tuple(world.onlooker.found)
     trace = (*world.trace, *(f"VIOLATED {violation}" for violation in found))
     counts = world.onlooker.counts + Counter({f"fault {name}": n for name, n in world.faults.items()})
+    counts += Counter(overtaken=world.weather.overtaken)
     simulated_s = world.now
     for running in world.hosts:
         await running.kill()

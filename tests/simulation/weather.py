@@ -67,6 +67,7 @@ class Weather:
         self.down: set[tuple[str, Where]] = set()
         self.judge: Callable[[Request], Fate] = lambda request: Fate()
         self.requests: list[tuple[float, Request]] = []
+        self.overtaken = 0
         self._delayed: dict[tuple[Where, str], list[_Delayed]] = {}
 
     def fate(self, request: Request) -> Fate:
@@ -88,6 +89,7 @@ class Weather:
         for delayed in tuple(under_way):
             delayed.overtaken_by -= 1
             if delayed.overtaken_by == 0:
+                self.overtaken += 1
                 _landed(under_way, delayed)
 
 
