@@ -312,7 +312,7 @@ class SparkTransform:
         reads = [name for name in every if name in read]
         try:
             of_these = self._analyzed(own.unknown(none.select(reads)))
-        except AnalysisException:  # `* EXCEPT (body)` reads no body, and names it
+        except (AnalysisException, TransformError):  # `* EXCEPT (body)` reads no body, and names it
             return every
         return reads if of_these.schema == output.schema else every
 

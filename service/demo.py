@@ -139,6 +139,7 @@ async def _processed(
     settings = config.load(directory / "bank.yaml", {DSN: dsn})
     processor = processor_of(settings, host=host, log=telemetry.logger())
     before = await done_before(processor)
+    _say(screen, "starting Spark, which takes some seconds")
     async with DemoView(processor, sum(expected.events.values()), before, screen) as view:
         last = await processed(
             processor,

@@ -159,6 +159,7 @@ class Processor:
 
     async def _prepare(self) -> None:
         """Everything at once, as Spark takes seconds to start and a database none; and everything that is wrong is told."""
+        self._log.info("getting ready: Spark, where a transform needs it, takes some seconds to start")
         problems: set[str] = set()
 
         async def tried(step: Awaitable[None]) -> None:
