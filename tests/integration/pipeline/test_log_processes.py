@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -11,14 +12,20 @@ from pipeline.connectors.log import LogFeed
 from pipeline.connectors.log.store import Log
 
 PRELUDE = """
-import asyncio, json, sys
+import asyncio, json, os, signal, sys
 import pyarrow as pa
 from pipeline.connectors.log import LogSink, append
 from pipeline.errors import Fenced
 from pipeline.sink import Claim, Output
 
 class Permit:
-    def check(self): pass
+    def __init__(self): self.checks_left = 0
+    def check(self):
+        self.checks_left -= 1
+        if self.checks_left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+permit = Permit()
 
 def claim(state):
     return Claim(pipeline="bank", partition="p", owner="host", epoch=1, generation=0, continuation=None, state=state,
@@ -27,12 +34,13 @@ def claim(state):
 async def deliver(writer, events):
     start = int(writer.position or 0)
     table = pa.table({"body": [str(n) for n in range(start + 1, start + events + 1)]})
-    await writer.write(Output(table=table, start=writer.position, to=str(start + events), events=events), Permit())
+    await writer.write(Output(table=table, start=writer.position, to=str(start + events), events=events), permit)
 """
 
 CONTENDER = """
-async def main(path, to):
+async def main(path, to, dies_at):
     sink, state, position = LogSink(path), "", 0
+    permit.checks_left = dies_at
     print("ready", flush=True)
     sys.stdin.readline()
     while position < to:
@@ -47,7 +55,7 @@ async def main(path, to):
         except Fenced as fenced:
             state = fenced.state or state
     await sink.close()
-asyncio.run(main(sys.argv[1], 300))
+asyncio.run(main(sys.argv[1], 300, int(sys.argv[2])))
 """
 
 ZOMBIE = """
@@ -99,21 +107,19 @@ def delivered(path: Path) -> list[int]:
 
 
 async def test_processes_that_steal_from_each_other_and_die_deliver_each_event_once(path: Path) -> None:
-    victim, *survivors = contenders = [await started(CONTENDER, path) for _ in range(3)]
+    victim, *survivors = contenders = [await started(CONTENDER, path, dies_at) for dies_at in (3, 0, 0)]
     for contender in contenders:
         assert contender.stdout is not None
         await contender.stdout.readline()  # a process takes a while to start; none may be done before the others begin
     for contender in contenders:
         assert contender.stdin is not None
         contender.stdin.write(b"go\n")
-    assert victim.stdout is not None
-    await victim.stdout.readline()
-    victim.kill()
     outs = [(await survivor.communicate())[0] for survivor in survivors]
     assert [survivor.returncode for survivor in survivors] == [0, 0]
     assert any(outs), "somebody delivered something"
     assert delivered(path) == list(range(1, 301))
-    await victim.wait()
+    await victim.communicate()
+    assert victim.returncode == -signal.SIGKILL, "just before its third write"
 
 
 async def test_a_zombie_s_late_append_is_refused(path: Path) -> None:
