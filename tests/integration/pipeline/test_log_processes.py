@@ -55,7 +55,7 @@ async def main(path, to, dies_at):
         except Fenced as fenced:
             state = fenced.state or state
     await sink.close()
-asyncio.run(main(sys.argv[1], 300, int(sys.argv[2])))
+asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
 """
 
 ZOMBIE = """
@@ -107,7 +107,9 @@ def delivered(path: Path) -> list[int]:
 
 
 async def test_processes_that_steal_from_each_other_and_die_deliver_each_event_once(path: Path) -> None:
-    victim, *survivors = contenders = [await started(CONTENDER, path, dies_at) for dies_at in (3, 0, 0)]
+    victim, *survivors = contenders = [
+        await started(CONTENDER, path, to, dies_at) for to, dies_at in ((1_000_000, 3), (300, 0), (300, 0))
+    ]
     for contender in contenders:
         assert contender.stdout is not None
         await contender.stdout.readline()  # a process takes a while to start; none may be done before the others begin
@@ -117,9 +119,11 @@ async def test_processes_that_steal_from_each_other_and_die_deliver_each_event_o
     outs = [(await survivor.communicate())[0] for survivor in survivors]
     assert [survivor.returncode for survivor in survivors] == [0, 0]
     assert any(outs), "somebody delivered something"
-    assert delivered(path) == list(range(1, 301))
     await victim.communicate()
-    assert victim.returncode == -signal.SIGKILL, "just before its third write"
+    assert victim.returncode == -signal.SIGKILL, "just before its third write, perhaps after the survivors' last"
+    events = delivered(path)
+    assert len(events) >= 300
+    assert events == list(range(1, len(events) + 1))
 
 
 async def test_a_zombie_s_late_append_is_refused(path: Path) -> None:
