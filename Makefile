@@ -1,10 +1,10 @@
 # Every target sets the project up first (.ci/setup): Python environment and Java, at once when nothing changed.
 export PYTHON
 PYTEST = .venv/bin/pytest
-# Two processes at a time, each with files of its own: the tests of a file may share what is dear to start.
-TWO = -n 2 --dist loadfile
+# Three processes at a time (tests wait more than they compute), each with files of its own: the tests of a file may share what is dear to start.
+BY_FILE = -n 3 --dist loadfile
 # Whole hosts wait for each other half of the time. What shares something is marked as a group.
-THREE = -n 3 --dist loadgroup
+SPREAD = -n 3 --dist loadgroup
 # Spark's classes as Java likes them: a third off every start of a test's Spark. Tests do without it as well.
 ARCHIVE = build/spark.jsa
 
@@ -27,17 +27,17 @@ bench: setup  ## throughput and latency beside Spark Structured Streaming, into 
 	.venv/bin/python tests/bench/microbatch.py
 
 unit: setup  ## tests without Spark, PostgreSQL or processes: seconds
-	$(PYTEST) $(TWO) tests/unit
+	$(PYTEST) $(BY_FILE) tests/unit
 
 thorough: setup  ## the unit tests once more, with fifty times as many examples for every property: minutes
-	$(PYTEST) $(TWO) --hypothesis-profile=thorough tests/unit
+	$(PYTEST) $(BY_FILE) --hypothesis-profile=thorough tests/unit
 
 integration: setup $(ARCHIVE)  ## tests with a real Spark and PostgreSQL
-	$(PYTEST) $(TWO) tests/integration
+	$(PYTEST) $(BY_FILE) tests/integration
 
 acceptance: setup $(ARCHIVE)  ## tests of whole hosts as processes: shares, kill -9, SIGSTOP, the demo, the command line
 	$(PYTEST) -m alone tests/acceptance
-	$(PYTEST) $(THREE) -m "not alone" tests/acceptance
+	$(PYTEST) $(SPREAD) -m "not alone" tests/acceptance
 
 memory: setup  ## what a host holds while it drains 1,000,000 events, with few and many partitions
 	MEMORY_IN_FULL=1 $(PYTEST) -s -p no:xdist tests/acceptance/test_memory.py
