@@ -1,7 +1,8 @@
 # Every target sets the project up first (.ci/setup): Python environment and Java, at once when nothing changed.
 export PYTHON
 PYTEST = .venv/bin/pytest
-# Three processes at a time (tests wait more than they compute), each with files of its own: the tests of a file may share what is dear to start.
+# Three processes at a time, as tests wait nearly as long as they compute, each with files of its own: the tests of a file may
+# share what is dear to start.
 BY_FILE = -n 3 --dist loadfile
 # Whole hosts wait for each other half of the time. What shares something is marked as a group.
 SPREAD = -n 3 --dist loadgroup
@@ -26,7 +27,7 @@ check: lint types arrows  ## lint, format, types and import arrows
 bench: setup  ## throughput and latency beside Spark Structured Streaming, into build/bench.json
 	.venv/bin/python tests/bench/microbatch.py
 
-unit: setup  ## tests without Spark, PostgreSQL or processes: seconds
+unit: setup  ## tests without Spark, PostgreSQL or processes: a minute or two
 	$(PYTEST) $(BY_FILE) tests/unit
 
 thorough: setup  ## the unit tests once more, with fifty times as many examples for every property: minutes
