@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,23 @@ _BY_REFERENCE = frozenset(
     )
 )
 """Nodes that take of what is below them what their expressions name, and hand the rest on under the same ids."""
+_STATELESS = frozenset(
+    (
+        "CoalesceExec",
+        "FilterExec",
+        "GenerateExec",
+        "HashAggregateExec",
+        "InputAdapter",
+        "ObjectHashAggregateExec",
+        "ProjectExec",
+        "SortAggregateExec",
+        "SortExec",
+        "UnionExec",
+        "WholeStageCodegenExec",
+        "WindowExec",
+    )
+)
+"""Physical nodes that compute their output from their input whenever they are run."""
 
 
 def contract_of(source: Any, output: Any) -> Contract:
@@ -51,6 +69,31 @@ def columns_read(source: Any, output: Any) -> frozenset[str]:
     rdd = _rdd_of(source.queryExecution().analyzed())
     leaves = [node for node in _nodes(plan) if _rdd_of(node) == rdd]
     return frozenset(name for leaf in leaves for name, column in _attributes(leaf) if column in read)
+
+
+def runs_again(source: Any, output: Any, jvm: Any) -> bool:
+    """Whether output, run again over other rows of source, is what a plan made anew would yield. source, output: as above.
+
+    A plan is made for one moment: the time, and the seeds of random numbers, are constants in it. And it may hold on to what it
+    has computed: shuffles, broadcasts, subqueries. So only nodes are let through that are known not to.
+    """
+    query = output.queryExecution()
+    analyzed = query.analyzed()
+    of_the_moment = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    if not analyzed.deterministic() or analyzed.containsPattern(of_the_moment):
+        return False
+    rdd = _rdd_of(source.queryExecution().analyzed().collectLeaves().apply(0))
+    return rdd is not None and all(_is_stateless(node, rdd) for node in _nodes(query.executedPlan()))
+
+
+def names_a_day(sql: str) -> bool:
+    """Whether it may have one of the words that Spark makes a date or a time of, before there is any plan (`DATE 'today'`)."""
+    return re.search(r"\b(now|today|tomorrow|yesterday)\b", sql, re.IGNORECASE) is not None
+
+
+def _is_stateless(node: Any, rdd: int) -> bool:
+    name = node.getClass().getSimpleName()
+    return int(node.rdd().id()) == rdd if name == "RDDScanExec" else name in _STATELESS
 
 
 def _nodes(plan: Any) -> Iterator[Any]:

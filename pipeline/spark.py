@@ -13,16 +13,14 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 from typing import TypeVar, cast
 
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructType
 
 from pipeline.batch import Batch
@@ -42,17 +40,16 @@ from pipeline.micro_batch import (
 )
 from pipeline.parse import Misfit, parse
 from pipeline.plan import PARTITION, Contract
-from pipeline.plan_source import columns_read, contract_of
+from pipeline.plan_source import columns_read, names_a_day
 from pipeline.reason import blame, reason_of
 from pipeline.schema import Struct, read_schema
 from pipeline.spark_conf import INVARIANTS, defaults
 from pipeline.spark_jvm import Running, connected, started
+from pipeline.spark_session import Own
 from pipeline.transform import Checked, TransformSpec
 
 T = TypeVar("T")
 VIEW = "events"
-SMALL_BATCH_EVENTS = 10_000
-"""Up to here Arrow's rows come as one Spark partition anyway; saying so saves every shuffle behind it."""
 JOB_THREADS_MAX = 32
 CANCEL_TIMEOUT_S = 30.0
 """How long a cancelled job may take to end. Python workers in an endless loop are killed within a few seconds; only a
@@ -239,9 +236,15 @@ class SparkTransform:
         )
 
     def _collected(self, own: Own, events: pa.Table) -> pa.Table:
+        if (again := own.run_again(events)) is not None:
+            return again
         with self._analysis:  # the view's name is the session's
-            output = self._transformed(own.events(events))
-        return output.toArrow()
+            source = own.events(events)
+            output = self._transformed(source)
+        collected = output.toArrow()
+        if self._function is None and not names_a_day(self._spec.sql or ""):
+            own.keep(events, source, output)
+        return collected
 
     def _transformed(self, events: DataFrame) -> DataFrame:
         if self._function is not None:
@@ -328,61 +331,6 @@ class SparkTransform:
                 f"the output's `{PARTITION}` is not the events' own: select it as it is, and group and join by it"
             )
         return contract
-
-
-@dataclass(eq=False, slots=True)
-class Own:
-    """A pipeline's own session: its views and temporary functions are nobody else's."""
-
-    running: Running
-    session: SparkSession = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.session = self.running.session.newSession()
-        for name, value in INVARIANTS.items():
-            self.session.conf.set(name, value)
-
-    def begin(self, group: str, name: str) -> None:
-        """What this thread does from now on belongs to the group."""
-        if self.running.is_remote:
-            self.session.clearTags()
-            self.session.addTag(group)
-        else:
-            self.session.sparkContext.setJobGroup(group, f"micro-batch of {name}", interruptOnCancel=True)
-
-    def has_run_jobs(self) -> bool:
-        """Whether this thread's group has run any jobs so far. Over Connect nobody can tell."""
-        context = self.session.sparkContext
-        context._jsc.sc().listenerBus().waitUntilEmpty()  # noqa: SLF001 - the tracker hears of jobs over it
-        return bool(context.statusTracker().getJobIdsForGroup(context.getLocalProperty("spark.jobGroup.id")))
-
-    def cancel(self, group: str) -> None:
-        with suppress(PySparkException, Py4JError, OSError):  # it has ended, or all of Spark has
-            if self.running.is_remote:
-                self.session.interruptTag(group)
-            else:
-                self.session.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group)  # noqa: SLF001 - in Scala alone
-
-    def events(self, table: pa.Table) -> DataFrame:
-        """What the transform sees."""
-        schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)  # a timestamp without zone has none
-        if self.running.is_remote:
-            frame = self.session.createDataFrame(table, schema)
-        else:  # what createDataFrame does, less the two dozen calls to the JVM that ask for these settings
-            frame = self.session._create_from_arrow_table(table, schema, "UTC", True, False, SMALL_BATCH_EVENTS)  # noqa: SLF001
-        return frame.coalesce(1) if table.num_rows <= SMALL_BATCH_EVENTS else frame
-
-    def unknown(self, none: pa.Table) -> DataFrame:
-        """As `events`, of a source that the optimizer cannot know to be empty."""
-        schema = self.events(none).schema
-        if self.running.is_remote:
-            return self.session.createDataFrame([], schema)
-        return self.session.createDataFrame(self.session.sparkContext.emptyRDD(), schema)
-
-    def contract(self, source: DataFrame, output: DataFrame) -> Contract:
-        if self.running.is_remote:
-            return Contract(None, "Spark Connect does not show plans")
-        return contract_of(source._jdf, output._jdf)  # noqa: SLF001 - Spark tells its plan nowhere else
 
 
 def _translated(error: BaseException, running: Running) -> Exception:

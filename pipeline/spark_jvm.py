@@ -1,4 +1,4 @@
-"""Spark's JVM: started, found dead, stopped, with nothing of it left behind. Beside pipeline.spark the only user of pyspark."""
+"""Spark's JVM: started, found dead, stopped, with nothing of it left behind."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -100,6 +101,7 @@ def _session_of(
         if conf["spark.master"].startswith("local"):
             context.pythonExec = sys.executable  # else workers take PYSPARK_PYTHON, or another python3 from PATH
         _quieten(context)
+        _find_at_once(context)
         return Running(SparkSession(context), gateway.proc, said, scratch)
     except (PySparkException, Py4JError, OSError) as error:
         end_process(gateway.proc)
@@ -111,6 +113,13 @@ def _quieten(context: SparkContext) -> None:
     """Everything that goes wrong is raised; pyspark and py4j print it as well, some of it past all logging."""
     logging.getLogger("SQLQueryContextLogger").disabled = True
     context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
+
+
+def _find_at_once(context: SparkContext) -> None:
+    """Classes that every batch asks for by names without a package: or else the JVM looks through all jars for them each time."""
+    jvm = cast(Any, context)._jvm  # noqa: SLF001
+    for name in ("PythonSQLUtils", "PythonUtils"):
+        setattr(jvm, name, getattr(jvm, name))
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

@@ -3,6 +3,7 @@
 Prints, and writes into build/bench.json, from one run:
 - throughput: a backlog is drained. From the order to start, with JVM and session there and warm, to the commit of the last event.
 - latency: one event at a time into an idle, warm pipeline. From just before it is appended until it is seen in PostgreSQL.
+  Warm: some hundred events before it went through one by one, since Java compiles what runs often while it runs.
 The sides take turns, each time in a fresh process, and every drain ends with a look at all balances. Figures are medians of the
 repetitions. Exit code 1 where a target is missed or a balance is wrong.
 """
@@ -125,12 +126,22 @@ class Database:
 class Bench:
     """Everything that both sides share, in a directory of its own."""
 
-    def __init__(self, directory: Path, server: PostgresServer, *, events: int, warm_events: int, probes: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        server: PostgresServer,
+        *,
+        events: int,
+        warm_events: int,
+        probes: int,
+        warm_probes: int,
+    ) -> None:
         self._directory = directory
         self._server = server
         self._events = events
         self._warm_events = warm_events
         self._probes = probes
+        self._warm_probes = warm_probes
         self._numbers = count()
         self._random = random.Random(1)
         self._backlog = write_log(directory / "backlog", events, seed=1)
@@ -163,14 +174,15 @@ class Bench:
             query = f"SELECT events FROM balances WHERE account = '{PROBE}'"
             database.wait(side, query, PARTITIONS)
             sums[PROBE] = PARTITIONS
-            warm = 10 * PARTITIONS
-            for number in range(PARTITIONS, PARTITIONS + warm + self._probes):
-                time.sleep(IDLE_S * (0.5 + self._random.random()))
+            measured_from = PARTITIONS + self._warm_probes
+            for number in range(PARTITIONS, measured_from + self._probes):
+                if number >= measured_from:
+                    time.sleep(IDLE_S * (0.5 + self._random.random()))
                 sums[PROBE] += number
                 sent = time.monotonic()
                 append(log, str(number % PARTITIONS), [body_of(number, PROBE, number)])
                 seen = database.wait(side, query, number + 1)
-                if number >= PARTITIONS + warm:
+                if number >= measured_from:
                     yield seen - sent
             side.stop()
             database.check(sums)
@@ -253,6 +265,7 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=800_000, help="of the backlog (%(default)s)")
     parser.add_argument("--warm-events", type=int, default=400_000, help="drained before (%(default)s)")
     parser.add_argument("--probes", type=int, default=120, help="single events a repetition (%(default)s)")
+    parser.add_argument("--warm-probes", type=int, default=300, help="sent before, without a pause (%(default)s)")
     parser.add_argument("--repetitions", type=int, default=3, help="of each side (%(default)s)")
     settings = vars(parser.parse_args())
     results: dict[str, list[Measured]] = {name: [] for name in SIDES}
@@ -264,6 +277,7 @@ def main() -> int:
             events=settings["events"],
             warm_events=settings["warm_events"],
             probes=settings["probes"],
+            warm_probes=settings["warm_probes"],
         )
         for repetition in range(settings["repetitions"]):
             for name, measured in results.items():

@@ -29,6 +29,7 @@ CONF = {
     "spark.buffer.pageSize": "1m",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.sql.ui.explainMode": "simple",
     "spark.local.dir": "/dev/shm",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",

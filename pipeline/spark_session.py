@@ -1,0 +1,136 @@
+"""A pipeline's own Spark session, and what is kept in it: the plan of a small batch, to be run again over the next ones.
+
+Analysing, optimizing and planning a query takes Spark longer than running it over a few events. A DataFrame may be run as often
+as one likes, and a plan without a state of its own (pipeline.plan_source) reads its source anew each time; so the source's rows
+are exchanged in between. Spark has no public name for those. Where its insides are not as they are known here, nothing is kept,
+and each batch has a plan to itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from pipeline.plan import Contract
+from pipeline.plan_source import contract_of, runs_again
+from pipeline.spark_conf import INVARIANTS
+from pipeline.spark_jvm import Running
+
+SMALL_BATCH_EVENTS = 10_000
+"""Up to here Arrow's rows come as one Spark partition anyway; saying so saves every shuffle behind it."""
+KEPT_BYTES_MAX = 1024 * 1024
+"""A plan that is kept holds on to the events of its last run."""
+
+
+@dataclass(eq=False, slots=True)
+class Kept:
+    """A query's output over one small batch, as a DataFrame that runs over others. One run at a time.
+
+    rows: the JVM's partition of the events' RDD, which holds them. schema: of the events.
+    """
+
+    output: DataFrame
+    rows: Any
+    schema: pa.Schema
+    is_free: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass(eq=False, slots=True)
+class Own:
+    """A pipeline's own session: its views and temporary functions are nobody else's."""
+
+    running: Running
+    session: SparkSession = field(init=False)
+    kept: Kept | None = None
+    is_looked_at: bool = False
+    """Whether it is known by now if a plan can be kept."""
+
+    def __post_init__(self) -> None:
+        self.session = self.running.session.newSession()
+        for name, value in INVARIANTS.items():
+            self.session.conf.set(name, value)
+
+    def begin(self, group: str, name: str) -> None:
+        """What this thread does from now on belongs to the group."""
+        if self.running.is_remote:
+            self.session.clearTags()
+            self.session.addTag(group)
+        else:
+            self.session.sparkContext.setJobGroup(group, f"micro-batch of {name}", interruptOnCancel=True)
+
+    def has_run_jobs(self) -> bool:
+        """Whether this thread's group has run any jobs so far. Over Connect nobody can tell."""
+        context = self.session.sparkContext
+        context._jsc.sc().listenerBus().waitUntilEmpty()  # noqa: SLF001 - the tracker hears of jobs over it
+        return bool(context.statusTracker().getJobIdsForGroup(context.getLocalProperty("spark.jobGroup.id")))
+
+    def cancel(self, group: str) -> None:
+        with suppress(PySparkException, Py4JError, OSError):  # it has ended, or all of Spark has
+            if self.running.is_remote:
+                self.session.interruptTag(group)
+            else:
+                self.session.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group)  # noqa: SLF001 - in Scala alone
+
+    def events(self, table: pa.Table) -> DataFrame:
+        """What the transform sees."""
+        frame = self._sent(table)
+        return frame.coalesce(1) if table.num_rows <= SMALL_BATCH_EVENTS else frame
+
+    def keep(self, events: pa.Table, source: DataFrame, output: DataFrame) -> None:
+        """Output of a query over source, which holds the events: to be run again, where that is possible."""
+        if self.is_looked_at or not _is_small(events) or self.running.is_remote:
+            return
+        self.is_looked_at = True
+        with suppress(Py4JError, AttributeError, TypeError):  # another Spark, with other insides
+            if runs_again(source._jdf, output._jdf, self.session._jvm):  # noqa: SLF001 - Spark tells its plan nowhere else
+                self.kept = Kept(output, _rows_of(source), events.schema)
+
+    def run_again(self, events: pa.Table) -> pa.Table | None:
+        """The output of the query that was kept; None where there is none, or not for these events, or it is busy."""
+        kept = self.kept
+        if kept is None or events.schema != kept.schema or not _is_small(events):
+            return None
+        if not kept.is_free.acquire(blocking=False):
+            return None
+        try:
+            getattr(kept.rows, "values_$eq")(_rows_of(self._sent(events)).values())
+            return kept.output.toArrow()
+        finally:
+            kept.is_free.release()
+
+    def _sent(self, table: pa.Table) -> DataFrame:
+        schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)  # a timestamp without zone has none
+        if self.running.is_remote:
+            return self.session.createDataFrame(table, schema)
+        # what createDataFrame does, less the two dozen calls to the JVM that ask for these settings
+        return self.session._create_from_arrow_table(table, schema, "UTC", True, False, SMALL_BATCH_EVENTS)  # noqa: SLF001
+
+    def unknown(self, none: pa.Table) -> DataFrame:
+        """As `events`, of a source that the optimizer cannot know to be empty."""
+        schema = self.events(none).schema
+        if self.running.is_remote:
+            return self.session.createDataFrame([], schema)
+        return self.session.createDataFrame(self.session.sparkContext.emptyRDD(), schema)
+
+    def contract(self, source: DataFrame, output: DataFrame) -> Contract:
+        if self.running.is_remote:
+            return Contract(None, "Spark Connect does not show plans")
+        return contract_of(source._jdf, output._jdf)  # noqa: SLF001 - Spark tells its plan nowhere else
+
+
+def _is_small(events: pa.Table) -> bool:
+    return 0 < events.num_rows <= SMALL_BATCH_EVENTS and bool(events.nbytes <= KEPT_BYTES_MAX)
+
+
+def _rows_of(source: DataFrame) -> Any:
+    """The one partition of a small batch's RDD. Where it is not as known: AttributeError, TypeError, Py4JError."""
+    leaf = source._jdf.queryExecution().analyzed().collectLeaves().apply(0)  # noqa: SLF001
+    return leaf.rdd().dependencies().apply(0).rdd().partitions()[0]

@@ -1,0 +1,134 @@
+"""A small batch's plan is run again over later batches, and answers as a plan made anew would."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipeline.batch import Batch
+from pipeline.spark import SparkTransform
+
+Prepare = Callable[..., Awaitable[SparkTransform]]
+MakeBatch = Callable[..., Batch]
+
+SCHEMA = "account STRING, value DECIMAL(20,2)"
+SUMS = "SELECT partition, account, sum(value) AS value, count(*) AS n FROM events GROUP BY partition, account"
+KEPT = {
+    "nothing": None,
+    "a projection": "SELECT *, upper(key) AS loud FROM events WHERE value > 3",
+    "an aggregate": SUMS,
+    "lists": "SELECT partition, sort_array(collect_list(value)) AS v, min_by(key, sequence) AS k FROM events GROUP BY partition",
+    "a window": "SELECT partition, sum(value) OVER (PARTITION BY partition, account ORDER BY sequence) AS s FROM events",
+    "explode": "SELECT partition, letter FROM events LATERAL VIEW explode(split(concat(account, key), '')) AS letter",
+    "a union": "SELECT partition, account FROM events UNION ALL SELECT partition, key FROM events",
+    "an order": "SELECT partition, value FROM events ORDER BY value DESC",
+}
+NOT_KEPT = {
+    "the time": "SELECT partition, current_timestamp() AS at FROM events",
+    "the time in a condition": "SELECT partition FROM events WHERE enqueued_time <= now()",
+    "the date": "SELECT partition, current_date() AS at FROM events",
+    "a date by name": "SELECT partition, DATE 'Today' AS at FROM events",
+    "a random number": "SELECT partition, rand() AS r FROM events",
+    "a random id": "SELECT partition, uuid() AS id FROM events",
+    "a subquery": "SELECT partition, sequence FROM events WHERE value > (SELECT avg(value) FROM events)",
+    "a broadcast": "SELECT /*+ BROADCAST(b) */ a.partition, b.value FROM events a JOIN events b USING (partition, account)",
+    "a shuffle": "SELECT /*+ REPARTITION(2, account) */ partition, account FROM events",
+    "several distincts": "SELECT partition, count(DISTINCT account) a, count(DISTINCT key) k FROM events GROUP BY partition",
+    "a join with itself": "SELECT a.partition, a.sequence, b.value FROM events a JOIN events b USING (partition, account)",
+    "a range of its own": "SELECT partition, id FROM events CROSS JOIN range(2)",
+}
+"""What a plan that is run again would answer with yesterday's constants, or with what it computed for another batch."""
+
+
+def events(first: int, count: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "key": "abc"[number % 3],
+            "body": f'{{"account":"{"defgh"[number * number % 5]}","value":{number}.50}}'.encode(),
+        }
+        for number in range(first, first + count)
+    ]
+
+
+def rows(output: pa.Table) -> list[str]:
+    return sorted(map(repr, output.to_pylist()))
+
+
+def is_kept(transform: SparkTransform) -> bool:
+    own = transform._own
+    assert own is not None
+    return own.kept is not None
+
+
+@pytest.mark.parametrize("name", KEPT)
+async def test_a_plan_run_again_answers_as_one_made_anew(name: str, prepared: Prepare, batch: MakeBatch) -> None:
+    transform = await prepared(sql=KEPT[name], schema=SCHEMA)
+    await transform.apply(batch("p0", events(0, 40)))
+    assert is_kept(transform)
+    for partition, first, count in (("p0", 40, 7), ("p1", 3, 1), ("p0", 10, 200)):
+        later = batch(partition, events(first, count))
+        again = await transform.apply(later)
+        anew = await prepared(sql=KEPT[name], schema=SCHEMA)
+        assert rows(again) == rows(await anew.apply(later))
+        assert again.schema == (await anew.apply(later)).schema
+        assert again.num_rows > 0
+
+
+@pytest.mark.parametrize("name", NOT_KEPT)
+async def test_what_a_plan_would_remember_is_planned_anew(name: str, prepared: Prepare, batch: MakeBatch) -> None:
+    transform = await prepared(sql=NOT_KEPT[name], schema=SCHEMA)
+    await transform.apply(batch("p0", events(0, 40)))
+    assert not is_kept(transform)
+
+
+async def test_the_time_goes_on(prepared: Prepare, batch: MakeBatch) -> None:
+    transform = await prepared(sql="SELECT partition, current_timestamp() AS at FROM events")
+    one, other = [await transform.apply(batch("p0", events(n, 1))) for n in range(2)]
+    assert one.column("at")[0].as_py() < other.column("at")[0].as_py()
+
+
+async def test_a_function_is_called_for_every_batch(
+    prepared: Prepare, batch: MakeBatch, function: Callable[[str], str]
+) -> None:
+    transform = await prepared(function=function('def transform(events): return events.select("partition")'))
+    await transform.apply(batch("p0", events(0, 40)))
+    assert transform._own is not None
+    assert transform._own.kept is None
+
+
+async def test_large_batches_have_plans_of_their_own(prepared: Prepare, batch: MakeBatch) -> None:
+    transform = await prepared(sql=SUMS, schema=SCHEMA)
+    await transform.apply(batch("p0", events(0, 12_000)))
+    assert transform._own is not None
+    assert not transform._own.is_looked_at
+    await transform.apply(batch("p0", events(0, 40)))
+    assert is_kept(transform)
+    large = await transform.apply(batch("p0", events(0, 12_000)))
+    assert sum(large.column("n").to_pylist()) == 12_000
+
+
+async def test_batches_side_by_side_get_their_own_rows(prepared: Prepare, batch: MakeBatch) -> None:
+    transform = await prepared(sql="SELECT partition, key, value FROM events", schema=SCHEMA)
+    await transform.apply(batch("p0", events(0, 1)))
+    assert is_kept(transform)
+    for first in range(0, 200, 20):
+        parts = [(first + 5 * n, n + 1) for n in range(4)]  # of one partition, so that none shares a job
+        outputs = await asyncio.gather(*(transform.apply(batch("p0", events(*part))) for part in parts))
+        for (number, count), output in zip(parts, outputs, strict=True):
+            assert [int(value) for value in output.column("value").to_pylist()] == list(range(number, number + count))
+
+
+async def test_a_run_that_fails_leaves_nothing_behind(prepared: Prepare, batch: MakeBatch) -> None:
+    sql = "SELECT partition, sum(1 / (value - 3.5)) AS v FROM events GROUP BY partition"
+    transform = await prepared(sql=sql, schema=SCHEMA)
+    await transform.apply(batch("p0", events(10, 2)))
+    assert is_kept(transform)
+    with pytest.raises(Exception, match="by zero"):
+        await transform.apply(batch("p0", events(0, 10)))
+    anew = await prepared(sql=sql, schema=SCHEMA)
+    later = batch("p0", events(20, 5))
+    assert rows(await transform.apply(later)) == rows(await anew.apply(later))
