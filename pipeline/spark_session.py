@@ -110,8 +110,11 @@ class Own:
         schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)  # a timestamp without zone has none
         if self.running.is_remote:
             return self.session.createDataFrame(table, schema)
-        # what createDataFrame does, less the two dozen calls to the JVM that ask for these settings
-        return self.session._create_from_arrow_table(table, schema, "UTC", True, False, SMALL_BATCH_EVENTS)  # noqa: SLF001
+        rows = SMALL_BATCH_EVENTS
+        if table.num_rows > rows:  # a task for each core, since tasks of Spark's usual size cost half as much again
+            rows = max(rows, -(-table.num_rows // self.session.sparkContext.defaultParallelism))
+        # What createDataFrame does, less the two dozen calls to the JVM that ask for these settings.
+        return self.session._create_from_arrow_table(table, schema, "UTC", True, False, rows)  # noqa: SLF001
 
     def unknown(self, none: pa.Table) -> DataFrame:
         """As `events`, of a source that the optimizer cannot know to be empty."""
