@@ -17,6 +17,7 @@ PACKAGES = ("leases", "pipeline", "service")
 EDGES = (
     *("leases.clock", "leases.contract", "leases.stores"),
     *("pipeline.connectors", "pipeline.contract", "pipeline.java", "pipeline.spark", "pipeline.spark_jvm"),
+    "pipeline.spark_session",
     *("service.api", "service.cli", "service.demo", "service.demo_data", "service.demo_view", "service.host_name"),
     *("service.look", "service.probe", "service.processor", "service.run", "service.server", "service.wiring"),
 )
