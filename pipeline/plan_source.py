@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,24 +70,20 @@ def columns_read(source: Any, output: Any) -> frozenset[str]:
     return frozenset(name for leaf in leaves for name, column in _attributes(leaf) if column in read)
 
 
-def runs_again(source: Any, output: Any, jvm: Any) -> bool:
+def is_same(output: Any, other: Any) -> bool:
+    """Whether two outputs of one query, over one source, are the same to Spark once all is folded that the moment decides."""
+    is_alike = _optimized(output).sameResult(_optimized(other))
+    return bool(is_alike) and bool(output.schema().equals(other.schema()))
+
+
+def runs_again(source: Any, output: Any) -> bool:
     """Whether output, run again over other rows of source, is what a plan made anew would yield. source, output: as above.
 
-    A plan is made for one moment: the time, and the seeds of random numbers, are constants in it. And it may hold on to what it
-    has computed: shuffles, broadcasts, subqueries. So only nodes are let through that are known not to.
+    A plan may hold on to what it has computed: shuffles, broadcasts, subqueries. So only nodes are let through that are known
+    not to.
     """
-    query = output.queryExecution()
-    analyzed = query.analyzed()
-    of_the_moment = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
-    if not analyzed.deterministic() or analyzed.containsPattern(of_the_moment):
-        return False
     rdd = _rdd_of(source.queryExecution().analyzed().collectLeaves().apply(0))
-    return rdd is not None and all(_is_stateless(node, rdd) for node in _nodes(query.executedPlan()))
-
-
-def names_a_day(sql: str) -> bool:
-    """Whether it may have one of the words that Spark makes a date or a time of, before there is any plan (`DATE 'today'`)."""
-    return re.search(r"\b(now|today|tomorrow|yesterday)\b", sql, re.IGNORECASE) is not None
+    return rdd is not None and all(_is_stateless(node, rdd) for node in _nodes(output.queryExecution().executedPlan()))
 
 
 def _is_stateless(node: Any, rdd: int) -> bool:

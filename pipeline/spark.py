@@ -40,16 +40,15 @@ from pipeline.micro_batch import (
 )
 from pipeline.parse import Misfit, parse
 from pipeline.plan import PARTITION, Contract
-from pipeline.plan_source import columns_read, names_a_day
+from pipeline.plan_source import columns_read
 from pipeline.reason import blame, reason_of
 from pipeline.schema import Struct, read_schema
 from pipeline.spark_conf import INVARIANTS, defaults
 from pipeline.spark_jvm import Running, connected, started
-from pipeline.spark_session import Own
+from pipeline.spark_session import VIEW, Own
 from pipeline.transform import Checked, TransformSpec
 
 T = TypeVar("T")
-VIEW = "events"
 JOB_THREADS_MAX = 32
 CANCEL_TIMEOUT_S = 30.0
 """How long a cancelled job may take to end. Python workers in an endless loop are killed within a few seconds; only a
@@ -239,20 +238,22 @@ class SparkTransform:
         if (again := own.run_again(events)) is not None:
             return again
         with self._analysis:  # the view's name is the session's
-            source = own.events(events)
-            output = self._transformed(source)
+            output = self._transformed(own.events(events))
         collected = output.toArrow()
-        if self._function is None and not names_a_day(self._spec.sql or ""):
-            own.keep(events, source, output)
+        if self._function is None:
+            own.keep(events, self._queried)
         return collected
 
     def _transformed(self, events: DataFrame) -> DataFrame:
         if self._function is not None:
             return self._function(events)
-        if self._spec.sql is None:
-            return events
-        events.createOrReplaceTempView(VIEW)
-        return events.sparkSession.sql(self._spec.sql)
+        if self._spec.sql is not None:
+            events.createOrReplaceTempView(VIEW)
+        return self._queried(events)
+
+    def _queried(self, events: DataFrame) -> DataFrame:
+        """Where the events are their session's view already."""
+        return events if self._spec.sql is None else events.sparkSession.sql(self._spec.sql)
 
     def _check(self, own: Own) -> Checked:
         try:

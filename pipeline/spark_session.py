@@ -1,14 +1,16 @@
 """A pipeline's own Spark session, and what is kept in it: the plan of a small batch, to be run again over the next ones.
 
-Analysing, optimizing and planning a query takes Spark longer than running it over a few events. A DataFrame may be run as often
-as one likes, and a plan without a state of its own (pipeline.plan_source) reads its source anew each time; so the source's rows
-are exchanged in between. Spark has no public name for those. Where its insides are not as they are known here, nothing is kept,
-and each batch has a plan to itself.
+Planning a query and generating its code takes Spark longer than running it over a few events. A DataFrame may be run as often as
+one likes, and a plan without a state of its own (pipeline.plan_source) reads its source anew each time; so the source's rows are
+exchanged in between. The query is optimized anew for every batch, and the kept plan is run only where nothing has changed:
+nobody has to know what in a query depends on the moment. Spark has no public name for the rows. Where its insides are not as they
+are known here, nothing is kept, and each batch has a plan to itself.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,10 +22,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.plan import Contract
-from pipeline.plan_source import contract_of, runs_again
+from pipeline.plan_source import contract_of, is_same, runs_again
 from pipeline.spark_conf import INVARIANTS
 from pipeline.spark_jvm import Running
 
+VIEW = "events"
 SMALL_BATCH_EVENTS = 10_000
 """Up to here Arrow's rows come as one Spark partition anyway; saying so saves every shuffle behind it."""
 KEPT_BYTES_MAX = 1024 * 1024
@@ -32,15 +35,30 @@ KEPT_BYTES_MAX = 1024 * 1024
 
 @dataclass(eq=False, slots=True)
 class Kept:
-    """A query's output over one small batch, as a DataFrame that runs over others. One run at a time.
+    """A query over one source, whose rows are exchanged between runs. One run at a time.
 
-    rows: the JVM's partition of the events' RDD, which holds them. schema: of the events.
+    source: in a session where the view is this source for good. rows: the JVM's partition of the source's RDD, which holds them.
+    output: of the query, when it was last planned. schema: of the events.
     """
 
-    output: DataFrame
+    query: Callable[[DataFrame], DataFrame]
+    source: DataFrame
     rows: Any
+    output: DataFrame
     schema: pa.Schema
     is_free: threading.Lock = field(default_factory=threading.Lock)
+
+    def is_current(self) -> bool:
+        """The output is what the query means now, and can be run again. False where it never can."""
+        now = self.query(self.source)
+        if is_same(self.output._jdf, now._jdf):  # noqa: SLF001 - Spark tells its plans nowhere else
+            return True
+        self.output = now
+        return runs_again(self.source._jdf, now._jdf)  # noqa: SLF001
+
+    def run(self, rows: Any) -> pa.Table:
+        getattr(self.rows, "values_$eq")(rows.values())
+        return self.output.toArrow()
 
 
 @dataclass(eq=False, slots=True)
@@ -84,14 +102,17 @@ class Own:
         frame = self._sent(table)
         return frame.coalesce(1) if table.num_rows <= SMALL_BATCH_EVENTS else frame
 
-    def keep(self, events: pa.Table, source: DataFrame, output: DataFrame) -> None:
-        """Output of a query over source, which holds the events: to be run again, where that is possible."""
+    def keep(self, events: pa.Table, query: Callable[[DataFrame], DataFrame]) -> None:
+        """The plan of a query over the view, where it can be run again and means the same a moment later."""
         if self.is_looked_at or not _is_small(events) or self.running.is_remote:
             return
         self.is_looked_at = True
         with suppress(Py4JError, AttributeError, TypeError):  # another Spark, with other insides
-            if runs_again(source._jdf, output._jdf, self.session._jvm):  # noqa: SLF001 - Spark tells its plan nowhere else
-                self.kept = Kept(output, _rows_of(source), events.schema)
+            source = Own(self.running).events(events)
+            source.createOrReplaceTempView(VIEW)
+            first, second = query(source), query(source)
+            if is_same(first._jdf, second._jdf) and runs_again(source._jdf, second._jdf):  # noqa: SLF001
+                self.kept = Kept(query, source, _rows_of(source), second, events.schema)
 
     def run_again(self, events: pa.Table) -> pa.Table | None:
         """The output of the query that was kept; None where there is none, or not for these events, or it is busy."""
@@ -101,8 +122,10 @@ class Own:
         if not kept.is_free.acquire(blocking=False):
             return None
         try:
-            getattr(kept.rows, "values_$eq")(_rows_of(self._sent(events)).values())
-            return kept.output.toArrow()
+            if kept.is_current():
+                return kept.run(_rows_of(self._sent(events)))
+            self.kept = None
+            return None
         finally:
             kept.is_free.release()
 

@@ -30,8 +30,10 @@ KEPT = {
 NOT_KEPT = {
     "the time": "SELECT partition, current_timestamp() AS at FROM events",
     "the time in a condition": "SELECT partition FROM events WHERE enqueued_time <= now()",
-    "the date": "SELECT partition, current_date() AS at FROM events",
-    "a date by name": "SELECT partition, DATE 'Today' AS at FROM events",
+    "the time by name": "SELECT partition, CAST(concat('n', 'ow') AS TIMESTAMP) AS at FROM events",
+    "the time, made text before there is a plan": "SELECT * FROM (SELECT partition, key FROM events)"
+    " PIVOT (count(*) FOR key IN (current_timestamp()::string AS a, 'b' AS b))",
+    "a constant that is random": "SELECT partition, hex(aes_encrypt('Spark', '0000111122223333')) AS r FROM events",
     "a random number": "SELECT partition, rand() AS r FROM events",
     "a random id": "SELECT partition, uuid() AS id FROM events",
     "a subquery": "SELECT partition, sequence FROM events WHERE value > (SELECT avg(value) FROM events)",
@@ -89,6 +91,27 @@ async def test_the_time_goes_on(prepared: Prepare, batch: MakeBatch) -> None:
     transform = await prepared(sql="SELECT partition, current_timestamp() AS at FROM events")
     one, other = [await transform.apply(batch("p0", events(n, 1))) for n in range(2)]
     assert one.column("at")[0].as_py() < other.column("at")[0].as_py()
+
+
+@pytest.mark.parametrize(
+    ("now", "mark", "stays"),
+    [
+        ("SELECT partition, 'new' AS mark FROM events", "new", True),
+        ("SELECT partition, 'new' AS mark FROM events WHERE 0 < (SELECT count(*) FROM events)", "old", False),
+    ],
+)
+async def test_a_query_that_means_something_else_by_now_is_planned_anew(
+    now: str, mark: str, stays: bool, prepared: Prepare, batch: MakeBatch
+) -> None:
+    transform = await prepared(sql="SELECT partition, 'old' AS mark FROM events")
+    await transform.apply(batch("p0", events(0, 40)))
+    assert transform._own is not None
+    assert transform._own.kept is not None
+    transform._own.kept.query = lambda source: source.sparkSession.sql(now)  # as current_date() does at midnight
+    for _ in range(2):
+        output = await transform.apply(batch("p0", events(40, 3)))
+        assert output.column("mark").to_pylist() == 3 * [mark]
+        assert is_kept(transform) is stays
 
 
 async def test_a_function_is_called_for_every_batch(
