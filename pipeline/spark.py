@@ -239,6 +239,8 @@ class SparkTransform:
             return again
         with self._analysis:  # the view's name is the session's
             output = self._transformed(own.events(events))
+            if self._spec.sql is not None:
+                own.forget_view()
         collected = output.toArrow()
         if self._function is None:
             own.keep(events, self._queried)

@@ -102,6 +102,11 @@ class Own:
         frame = self._sent(table)
         return frame.coalesce(1) if table.num_rows <= SMALL_BATCH_EVENTS else frame
 
+    def forget_view(self) -> None:
+        """Or the events of this batch stay in the JVM until the next one comes. Over Connect a view is looked up late."""
+        if not self.running.is_remote:
+            self.session.catalog.dropTempView(VIEW)
+
     def keep(self, events: pa.Table, query: Callable[[DataFrame], DataFrame]) -> None:
         """The plan of a query over the view, where it can be run again and means the same a moment later."""
         if self.is_looked_at or not _is_small(events) or self.running.is_remote:
