@@ -10,7 +10,7 @@ SPREAD = -n 3 --dist loadgroup
 ARCHIVE = build/spark.jsa
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test check sim mutants bench memory unit thorough integration acceptance lint types arrows format setup clean
+.PHONY: help demo test check sim mutants scenarios bench memory unit thorough integration acceptance lint types arrows format setup clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -49,6 +49,9 @@ sim: setup  ## whole groups on virtual time (SEEDS=500 FIRST=1 SIZE=small|large)
 
 mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word for some)
 	@PYTHONPATH=tests .venv/bin/python -m simulation.mutants $(if $(MUTANT),--only "$(MUTANT)")
+
+scenarios: setup  ## the bank, killed and frozen at every crash point of every role (ONLY=word for some)
+	@PYTHONPATH=tests .venv/bin/python -m scenarios.faults --only="$(ONLY)"
 
 lint: setup  ## ruff: lint and format
 	.venv/bin/ruff check .

@@ -17,6 +17,7 @@ from pipeline.batch import Batch, BatchLimits
 from pipeline.budget import Budget
 from pipeline.buffer import PageBuffer
 from pipeline.clock import Clock
+from pipeline.crash_point import crash_point
 from pipeline.errors import NotTrusted, PipelineError, PoisonEvent
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, PartitionEnded
@@ -136,6 +137,7 @@ class Runner:
         page = await anext(pages, None)
         if page is not None:
             await self._buffer.put(page)
+            crash_point("page read")
         return page is not None
 
     async def _transform_batches(self) -> None:
@@ -167,6 +169,7 @@ class Runner:
         started = self._clock.monotonic()
         with self._progress.working("transform", started):
             table = await self._transform.apply(batch)
+        crash_point("batch transformed")
         self._share.hold(table.nbytes)
         self._share.free(batch.bytes)
         output = Output(table=table, start=batch.start, to=batch.to, events=batch.events)
@@ -210,7 +213,9 @@ class Runner:
             started = self._clock.monotonic()
             try:
                 with self._progress.working("deliver", started):
+                    crash_point("before write")
                     await self._writer.write(ready.output, self._permit)
+                    crash_point("after write")
             except NotTrusted:
                 continue  # nothing was sent; the same bytes go out when trust is back
             self._progress.events += ready.output.events

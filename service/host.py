@@ -31,6 +31,7 @@ from leases.keeper import Keeper, Scan
 from leases.membership import Membership, Roll, mismatched
 from leases.timing import Timing
 from pipeline.budget import Budget
+from pipeline.crash_point import crash_point
 from pipeline.errors import FeedUnavailable
 from pipeline.feed import no_partitions
 from service.pipeline import Pipeline
@@ -277,6 +278,7 @@ class Host:
         )
         self.workers[key] = worker
         self.tally.lease_acquired(key[0])
+        crash_point("lease acquired")
         task = group.create_task(self._work(key, worker), name=f"worker {key[0]}/{key[1]}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -28,6 +28,7 @@ from leases.lease import Child
 from leases.renewal import keep_renewed
 from leases.timing import Timing
 from pipeline.budget import Budget
+from pipeline.crash_point import crash_point
 from pipeline.errors import (
     Ambiguous,
     EngineUnavailable,
@@ -197,8 +198,10 @@ class Worker:
         )
         with self.progress.working("opening the sink", self._clock.monotonic()):
             writer = await self.pipeline.sink.open(claim)
+        crash_point("sink claimed")
         if (writer.position, writer.state) != (lease.continuation, lease.sink_state):
             await self.owned.checkpoint(writer.position, writer.state)
+        crash_point("position written")
         return writer
 
     async def _abandoned(self) -> None:
@@ -313,7 +316,9 @@ class Worker:
         safe = self._safe
         if safe is None:
             return
+        crash_point("before checkpoint")
         await self.owned.checkpoint(*safe)
+        crash_point("checkpointed")
         self._checkpointed_at = self._clock.monotonic()
         if self._safe == safe:
             self._safe = None
@@ -348,7 +353,9 @@ class Worker:
         await self._close_writer(outcome.reason)
         if outcome.reason in ("shutdown", "failed") and not self.owned.is_lost:
             await self._within("checkpoint", self._checkpoint())
+            crash_point("before release")
             await self._within("release", self.owned.release())
+            crash_point("released")
         level = self._log.error if outcome.reason == "failed" else self._log.info
         level("lease let go", reason=outcome.reason, **({"error": str(outcome.error)} if outcome.error else {}))
 

@@ -30,6 +30,7 @@ from pipeline.connectors.log.errors import (
 from pipeline.connectors.log.line import Line, Producer
 from pipeline.connectors.log.output import events_of
 from pipeline.connectors.log.store import Log, PartitionLog, Retention
+from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, PipelineError, SinkRejected, SinkUnavailable
 from pipeline.markers import Marker, lease_of
 from pipeline.producer import ProducerState, claimed, decoded, group_of, number_after
@@ -203,7 +204,10 @@ class LogWriter:
         uncertain: LogUncertain | None = None
         for _ in range(SENDS_MAX):
             try:
-                return self._log.publish(self._producer, number, batch, marker, check)
+                crash_point("before append")
+                first = self._log.publish(self._producer, number, batch, marker, check)
+                crash_point("appended")
+                return first
             except LogUncertain as error:
                 uncertain = error
             except (LogUnavailable, NotTrusted) as error:

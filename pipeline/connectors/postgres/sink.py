@@ -18,6 +18,7 @@ from pipeline.connectors.postgres import refusal, sql
 from pipeline.connectors.postgres.copy import Load
 from pipeline.connectors.postgres.session import Server, Session, Timeouts
 from pipeline.connectors.postgres.target import Target
+from pipeline.crash_point import crash_point
 from pipeline.errors import Fenced
 from pipeline.sink import Claim, CloseReason, Output, Permit
 
@@ -144,6 +145,7 @@ class PostgresWriter:
         async def converse(session: Session) -> None:
             if batch:
                 await session.load(batch)
+            crash_point("batch staged")
             await self._decide(session, message, permit)
 
         where = f"partition '{claim.partition}' from {output.start!r} to {output.to!r}"
@@ -171,6 +173,7 @@ class PostgresWriter:
         session.is_sent = True
         try:
             await session.execute(message)
+            crash_point("committed")
         except psycopg.Error as error:
             if not refusal.is_guard(error):
                 raise
