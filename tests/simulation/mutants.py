@@ -217,8 +217,8 @@ MUTANTS = (
         ),
         (
             "service.worker",
-            "            await self.owned.checkpoint(writer.position, writer.state)\n        return writer",
-            "            pass\n        return writer",
+            "            await self.owned.checkpoint(writer.position, writer.state)\n",
+            "            pass\n",
         ),
     ),
     mutant(
