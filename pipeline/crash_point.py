@@ -2,15 +2,21 @@
 
 `LEASEHOLD_CRASH_POINT=NAME`, `NAME:3` (the third time it is reached) or `NAME:3:SIGSTOP` (else SIGKILL) arms one point of a
 process when it starts. Where nothing is armed a point is one comparison. Points stand between steps, and never inside a
-transaction of SQLite: a frozen process would hold its lock for ever, which no real pause between two steps can do.
+transaction of SQLite: a frozen process would hold its lock until it goes on. Other threads may be inside one when a point is
+reached, so SIGSTOP waits for a moment in which no thread runs code that uses SQLite. SIGKILL does not: SQLite undoes what a
+dead process has begun.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from itertools import count
+from types import FrameType
 
 VARIABLE = "LEASEHOLD_CRASH_POINT"
 POINTS = {
@@ -31,16 +37,24 @@ POINTS = {
     "released": "the lease has no owner; the host still lives",
 }
 """Name -> what holds when it is reached."""
+PAUSE_S = 0.001
+KEPT_S = 60.0
+"""How long a thread that wants the interpreter waits until it asks for it."""
 
 
 class _Armed:
     """Counts how often one point was reached, and sends this process a signal at the wanted one."""
 
     def __init__(self, spec: str) -> None:
+        """Raises ValueError."""
         name, _, rest = spec.partition(":")
         times, _, number = rest.partition(":")
         if name not in POINTS:
-            raise SystemExit(f"{VARIABLE}: there is no crash point '{name}'; there are {', '.join(map(repr, POINTS))}")
+            raise ValueError(f"there is no crash point '{name}'; there are {', '.join(map(repr, POINTS))}")
+        if not (times or "1").isdecimal() or int(times or 1) < 1:
+            raise ValueError(f"'{times}' of '{spec}' has to be a number from 1: at which time the point is reached")
+        if (number or "SIGKILL") not in signal.Signals.__members__:
+            raise ValueError(f"there is no signal '{number}' as in '{spec}'; SIGKILL and SIGSTOP are of use")
         self._name = name
         self._times = int(times or 1)
         self._signal = signal.Signals[number or "SIGKILL"]
@@ -48,12 +62,37 @@ class _Armed:
 
     def reach(self, name: str) -> None:
         if name == self._name and next(self._reached) == self._times:
-            os.kill(os.getpid(), self._signal)
+            with _no_thread_in_sqlite() if self._signal == signal.SIGSTOP else nullcontext():
+                os.kill(os.getpid(), self._signal)
+
+
+@contextmanager
+def _no_thread_in_sqlite() -> Iterator[None]:
+    """Between look and signal no other thread starts anything, since this one keeps the interpreter to itself."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(KEPT_S)
+    try:
+        while any(map(_is_in_sqlite, sys._current_frames().values())):  # noqa: SLF001  # nothing public tells
+            select.select((), (), (), PAUSE_S)
+        yield
+    finally:
+        sys.setswitchinterval(interval_s)
+
+
+def _is_in_sqlite(frame: FrameType | None) -> bool:
+    """Whether one of its callers, or itself, is code of a module that imports sqlite3."""
+    while frame is not None and "sqlite3" not in frame.f_globals:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _armed(environment: Mapping[str, str]) -> _Armed | None:
+    """Exits where the variable cannot be meant: a test that arms nothing would prove nothing."""
     spec = environment.get(VARIABLE)
-    return _Armed(spec) if spec else None
+    try:
+        return _Armed(spec) if spec else None
+    except ValueError as error:
+        raise SystemExit(f"{VARIABLE}: {error}") from None
 
 
 _ARMED = _armed(os.environ)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,33 @@ for name in 2 * ("page read", "appended"):
     print(name, flush=True)
     crash_point(name)
 """
+
+WRITING = """
+import sys, threading
+from pipeline import crash_point
+from pipeline.connectors.log.block import BLOCK_SCHEMA
+from pipeline.connectors.log.store import Log
+
+log = Log(sys.argv[1])
+log.prepare()
+partition = log.partition("busy", new=True)
+event = BLOCK_SCHEMA.empty_table().from_pylist([{name: None for name in BLOCK_SCHEMA.names}], BLOCK_SCHEMA)
+
+def write():
+    while True:
+        partition.append(event)
+        pause.wait(0.0001)  # as a thread of an executor, which waits for its next call
+
+pause = threading.Event()
+threading.Thread(target=write, daemon=True).start()
+while not partition.extent().end:
+    pass
+for number in range(1000):
+    pause.wait(number % 10 * 0.0003)
+    crash_point._ARMED = crash_point._Armed("page read:1:SIGSTOP")
+    crash_point.crash_point("page read")
+"""
+FREEZES = 50
 
 
 def run(armed: str | None) -> subprocess.CompletedProcess[str]:
@@ -44,10 +73,38 @@ def test_a_process_dies_at_the_armed_point_and_nowhere_else(armed: str | None, c
     assert (result.returncode, len(result.stdout.splitlines())) == (code, reached), result.stderr
 
 
-def test_a_point_that_is_not_there_is_refused() -> None:
-    result = run("page red")
-    assert result.returncode == 1
-    assert "there is no crash point 'page red'" in result.stderr
+@pytest.mark.parametrize(
+    ("armed", "told"),
+    [
+        ("page red", "there is no crash point 'page red'; there are 'lease acquired', "),
+        (":2", "there is no crash point ''"),
+        ("page read:0", "'0' of 'page read:0' has to be a number from 1"),
+        ("page read:twice", "'twice' of 'page read:twice' has to be a number from 1"),
+        ("page read:-1:SIGSTOP", "'-1' of 'page read:-1:SIGSTOP' has to be a number from 1"),
+        ("page read:²", "'²' of 'page read:²' has to be a number from 1"),
+        ("page read:1:SIGSTOPP", "there is no signal 'SIGSTOPP' as in 'page read:1:SIGSTOPP'"),
+        ("page read:1:19", "there is no signal '19' as in 'page read:1:19'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_line(armed: str, told: str) -> None:
+    result = run(armed)
+    assert (result.returncode, result.stdout) == (1, "")
+    [line] = result.stderr.splitlines()
+    assert line.startswith(f"LEASEHOLD_CRASH_POINT: {told}")
+
+
+def test_a_process_does_not_freeze_while_one_of_its_threads_is_inside_a_transaction(tmp_path: Path) -> None:
+    """A thread writes one transaction after another; wherever the process freezes, others can write."""
+    with subprocess.Popen([sys.executable, "-c", WRITING, tmp_path]) as process:
+        try:
+            for _ in range(FREEZES):
+                _, status = os.waitpid(process.pid, os.WUNTRACED)
+                assert os.WIFSTOPPED(status)
+                with closing(sqlite3.connect(tmp_path / "busy.db", timeout=0, isolation_level=None)) as other:
+                    other.execute("BEGIN IMMEDIATE")
+                process.send_signal(signal.SIGCONT)
+        finally:
+            process.kill()
 
 
 def test_every_point_stands_somewhere_and_every_place_has_a_point() -> None:
