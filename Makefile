@@ -8,6 +8,7 @@ BY_FILE = -n 3 --dist loadfile
 SPREAD = -n 3 --dist loadgroup
 # Spark's classes as Java likes them: a third off every start of a test's Spark. Tests do without it as well.
 ARCHIVE = build/spark.jsa
+JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=$(abspath $(ARCHIVE))
 
 .DEFAULT_GOAL = help
 .PHONY: help demo test check sim mutants scenarios chaos bench memory unit thorough integration acceptance lint types arrows format setup clean
@@ -53,8 +54,9 @@ mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word fo
 scenarios: setup  ## the bank, killed and frozen at every crash point of every role (ONLY=word for some)
 	@PYTHONPATH=tests .venv/bin/python -m scenarios.faults --only="$(ONLY)"
 
-chaos: setup  ## the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7 for the same faults)
-	@PYTHONPATH=tests .venv/bin/python -m scenarios.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
+chaos: setup $(ARCHIVE)  ## the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7 for the same faults)
+	@SPARK_SUBMIT_OPTS="$(JAVA)" PYTHONPATH=tests \
+		.venv/bin/python -m scenarios.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 lint: setup  ## ruff: lint and format
 	.venv/bin/ruff check .

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import random
 import shutil
 import signal
@@ -70,7 +69,17 @@ class Outcome:
         wrong = [self.difference.told] if self.difference else []
         return [*nothing, *still, *wrong, *self.problems]
 
-    def table(self) -> Iterator[str]:
+    def told(self) -> Iterator[str]:
+        yield from self._table()
+        for name in ("lost", "duplicated", "wrong"):
+            lines = getattr(self.difference, name)
+            yield from (f"{name}: {line}" for line in lines[:SHOWN])
+            if len(lines) > SHOWN:
+                yield f"{name}: and {len(lines) - SHOWN} more"
+        yield from (f"FAILED: {failure}" for failure in self.failures)
+        yield f"{self.written:,} transactions through {len(self.happened)} faults: {self.difference.told}"
+
+    def _table(self) -> Iterator[str]:
         yield f"{'fault':24}{'times':>8}{'lasted':>10}{'events delivered meanwhile':>30}"
         times = Counter(each.kind for each in self.happened)
         for kind in KINDS:
@@ -200,21 +209,6 @@ def lived(
     return asyncio.run(run())
 
 
-def report(outcome: Outcome, say: Callable[[str], None]) -> None:
-    say("")
-    for line in outcome.table():
-        say(line)
-    for name in ("lost", "duplicated", "wrong"):
-        lines = getattr(outcome.difference, name)
-        for line in lines[:SHOWN]:
-            say(f"{name}: {line}")
-        if len(lines) > SHOWN:
-            say(f"{name}: and {len(lines) - SHOWN} more")
-    for failure in outcome.failures:
-        say(f"FAILED: {failure}")
-    say(f"{outcome.written:,} transactions through {len(outcome.happened)} faults: {outcome.difference.told}")
-
-
 def say(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
@@ -225,16 +219,17 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10, help="of faults")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="what the faults are drawn from")
     arguments = parser.parse_args()
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")  # half of a Spark's start
     say(f"SEED={arguments.seed} MINUTES={arguments.minutes:g}")
     plan = planned(arguments.seed, PAUSE_S)
     with place() as (directory, server):
         try:
             outcome = lived(directory, server, arguments.seed, plan, arguments.minutes * 60, say)
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            say(f"interrupted; what there is so far: {directory}")
-            return 130
-    report(outcome, say)
+        except BaseException as error:
+            say(f"kept: {directory}")
+            if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
+                return 130
+            raise
+    say("\n" + "\n".join(outcome.told()))
     if outcome.failures:
         say(f"kept: {directory}")
         return 1
