@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextvars import Context
 from dataclasses import replace
 
 from simulation.group import Running
@@ -264,8 +263,7 @@ def _stopped_long(world: World, host: Running) -> None:
 
 
 def _killed(world: World, host: Running) -> None:
-    """Outside of the process that dies: the snare springs inside."""
-    asyncio.get_running_loop().create_task(host.kill(), context=Context())
+    asyncio.get_running_loop().create_task(host.kill())
     _restart_perhaps(world, host.name)
 
 

@@ -7,7 +7,7 @@ with the same seed are the same to the last step: timers of one moment go off in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context, copy_context
 from heapq import heappop, heappush
 from typing import Any, Protocol, TypeVar
@@ -21,7 +21,7 @@ class Threads(Protocol):
     def called(self, call: Callable[[], Any]) -> asyncio.Future[Any]: ...
 
 
-class _Handle:
+class Handle:
     """What asyncio uses of its Handle and TimerHandle."""
 
     __slots__ = ("_args", "_callback", "_cancelled", "_context", "_when")
@@ -31,7 +31,7 @@ class _Handle:
     ) -> None:
         self._callback = callback
         self._args = args
-        self._context = context or copy_context()
+        self._context = copy_context() if context is None else context
         self._cancelled = False
         self._when = when
 
@@ -40,6 +40,10 @@ class _Handle:
 
     def cancelled(self) -> bool:
         return self._cancelled
+
+    @property
+    def context(self) -> Context:
+        return self._context
 
     def when(self) -> float:
         return self._when
@@ -53,19 +57,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._now = 0.0
-        self._timers: list[tuple[float, int, _Handle]] = []
+        self._timers: list[tuple[float, int, Handle]] = []
         self._set = 0
+        self.holds: Callable[[Handle, bool], bool] | None = None
+        """Where something is stopped: whether a step, which is a timer's or not, has to wait for it, and is kept by it."""
 
     def time(self) -> float:
         return self._now
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        handle = _Handle(callback, args, context, self._now)
+        handle = Handle(callback, args, context, self._now)
         self._ready.append(handle)
         return handle
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        handle = _Handle(callback, args, context, when)
+        handle = Handle(callback, args, context, when)
         self._set += 1
         heappush(self._timers, (when, self._set, handle))
         return handle
@@ -77,6 +83,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         threads: Threads = executor
         return threads.called(lambda: func(*args))
 
+    def resumed(self, handles: Iterable[Handle]) -> None:
+        """What was kept takes place now."""
+        self._ready.extend(handles)
+
     def _run_once(self) -> None:
         ready, timers = self._ready, self._timers
         while timers and timers[0][2]._cancelled:
@@ -86,10 +96,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 raise RuntimeError("everything waits for something that will never happen")
             self._now = max(self._now, timers[0][0])
         while timers and timers[0][0] <= self._now:
-            ready.append(heappop(timers)[2])
+            handle = heappop(timers)[2]
+            if self.holds is None or not self.holds(handle, True):
+                ready.append(handle)
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if handle._cancelled:
+            if handle._cancelled or (self.holds is not None and self.holds(handle, False)):
                 continue
             try:
                 handle._context.run(handle._callback, *handle._args)

@@ -1,6 +1,6 @@
 """Simulated processes: they can be stopped, continued and killed, as SIGSTOP, SIGCONT and SIGKILL do.
 
-Every task belongs to the process in whose context it was made. A stopped process takes no step, whatever becomes due in the
+Every step belongs to the process in whose context it was asked for. A stopped process takes none, whatever becomes due in the
 meantime. A killed one takes none that anybody outside could notice: its tasks are cancelled, and what they ask of the outside
 world while they end is never sent. What was sent before still arrives.
 """
@@ -8,11 +8,12 @@ world while they end is never sent. What was sent before still arrives.
 from __future__ import annotations
 
 import asyncio
-import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context, ContextVar
 from itertools import count
 from typing import Any, TypeVar
+
+from simulation.loop import Handle, VirtualLoop
 
 T = TypeVar("T")
 
@@ -25,10 +26,13 @@ class Process:
         self.is_stopped = False
         self.is_dead = False
         self.tasks: set[asyncio.Task[Any]] = set()
-        self._resumes: list[asyncio.Future[None]] = []
+        self._due: list[Handle] = []
+        self._steps: list[Handle] = []
 
     def start(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop), "processes are simulated on virtual time"
+        self._loop = loop
         loop.set_task_factory(_made)
         context = Context()
         context.run(_PROCESS.set, self)
@@ -36,13 +40,16 @@ class Process:
 
     def stop(self) -> None:
         self.is_stopped = True
+        self._loop.holds = _is_held
 
     def resume(self) -> None:
+        """Timers that went off meanwhile come before anything that arrived, as asyncio has it after a long wait."""
         self.is_stopped = False
-        waiting, self._resumes = self._resumes, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        self._loop.resumed((*self._due, *self._steps))
+        self._due, self._steps = [], []
+
+    def hold(self, handle: Handle, is_timer: bool) -> None:
+        (self._due if is_timer else self._steps).append(handle)
 
     async def kill(self) -> None:
         self.is_dead = True
@@ -55,10 +62,9 @@ class Process:
             await asyncio.sleep(0)
         raise AssertionError(f"tasks of '{self.name}' that will not end: {self.tasks}")
 
-    def resumed(self) -> asyncio.Future[None]:
-        future = asyncio.get_running_loop().create_future()
-        self._resumes.append(future)
-        return future
+
+OUTSIDE = Context()
+"""Where what belongs to no process takes place: messages on their way, timers of the world."""
 
 
 def current() -> Process | None:
@@ -91,16 +97,22 @@ def _seen(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
+def _is_held(handle: Handle, is_timer: bool) -> bool:
+    process = handle.context.get(_PROCESS)
+    if process is None or not process.is_stopped:
+        return False
+    process.hold(handle, is_timer)
+    return True
+
+
 def _made(loop: asyncio.AbstractEventLoop, coro: Any, context: Context | None = None) -> asyncio.Task[Any]:
     process = _PROCESS.get() if context is None else context.get(_PROCESS)
-    if process is None:
-        return _Task(coro, loop=loop, context=context)
-    task = _Task(_stepped(coro, process), loop=loop, context=context)
-    process.tasks.add(task)
-    task.add_done_callback(process.tasks.discard)
-    task.add_done_callback(lambda _: coro.close())  # cancelled before its first step, it was never awaited
-    if process.is_dead:
-        task.cancel()
+    task = _Task(coro, loop=loop, context=context)
+    if process is not None:
+        process.tasks.add(task)
+        task.add_done_callback(process.tasks.discard)
+        if process.is_dead:
+            task.cancel()
     return task
 
 
@@ -113,28 +125,3 @@ class _Task(asyncio.Task[Any]):
 
     def __hash__(self) -> int:
         return self._number
-
-
-async def _stepped(coro: Coroutine[Any, Any, T], process: Process) -> T:
-    return await _steps(coro, process)
-
-
-@types.coroutine
-def _steps(coro: Coroutine[Any, Any, T], process: Process) -> Generator[Any, None, T]:
-    """Runs a coroutine step by step, and none while its process is stopped."""
-    error: BaseException | None = None
-    while True:
-        while process.is_stopped:
-            try:
-                yield from process.resumed()
-            except asyncio.CancelledError as cancelled:
-                error = cancelled  # it is told once it runs again
-        try:
-            awaited = coro.send(None) if error is None else coro.throw(error)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        try:
-            error = None
-            yield awaited
-        except BaseException as raised:
-            error = raised

@@ -10,7 +10,7 @@ from typing import Literal
 
 from simulation.group import Running
 from simulation.invariants import Onlooker
-from simulation.process import Process, current
+from simulation.process import OUTSIDE, Process, current
 from simulation.setup import Setup
 from simulation.weather import Fate, Request, Where
 
@@ -72,7 +72,7 @@ class Skies:
         fate = self._drawn_fate(request)
         for snare in [snare for snare in self.snares if snare.is_stepped_into(request)]:
             self.snares.remove(snare)
-            asyncio.get_running_loop().call_soon(snare.springs, self._running(current()))
+            asyncio.get_running_loop().call_soon(snare.springs, self._running(current()), context=OUTSIDE)
             if snare.fate is not None:
                 fate = snare.fate
                 self._cut_off[request.id] = self._now()

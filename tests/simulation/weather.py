@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeVar
 
-from simulation.process import Process, current, sent
+from simulation.process import OUTSIDE, Process, current, sent
 
 from leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
 from leases.store import Stored
@@ -81,7 +81,7 @@ class Weather:
         delayed = _Delayed(call, fate.overtaken_by)
         under_way = self._delayed.setdefault((request.where, request.id), [])
         under_way.append(delayed)
-        asyncio.get_running_loop().call_later(fate.late_s, _landed, under_way, delayed)
+        asyncio.get_running_loop().call_later(fate.late_s, _landed, under_way, delayed, context=OUTSIDE)
 
     def reaches(self, request: Request) -> None:
         """A request is about to be carried out: what it overtook so often comes just before it."""
@@ -212,7 +212,7 @@ def answered(
         loop.call_soon(_fail, answer, lost("no answer"))
     else:
         reaches = partial(weather.reaches, request)
-        loop.call_later(fate.late_s, _answer, answer, fate, reaches, call, refused, lost)
+        loop.call_later(fate.late_s, _answer, answer, fate, reaches, call, refused, lost, context=OUTSIDE)
     return answer
 
 
