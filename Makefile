@@ -51,7 +51,7 @@ sim: setup  ## whole groups on virtual time (SEEDS=500 FIRST=1 SIZE=small|large)
 mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word for some)
 	@PYTHONPATH=tests .venv/bin/python -m simulation.mutants $(if $(MUTANT),--only "$(MUTANT)")
 
-scenarios: setup  ## the bank, killed and frozen at every crash point of every role (ONLY=word for some)
+scenarios: setup $(ARCHIVE)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word for some)
 	@PYTHONPATH=tests .venv/bin/python -m scenarios.faults --only="$(ONLY)"
 
 chaos: setup $(ARCHIVE)  ## the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7 for the same faults)

@@ -1,18 +1,24 @@
 """The demo's bank, a role at a time: event generator, stream processor and view generator are processes of their own.
 
-What a role starts from is made once and put back for every case, so that only the role that fails is run twice.
+What a role starts from is made once and put back for every case: the roles before it are not run again, those behind it are.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from importlib import resources
@@ -21,19 +27,45 @@ from typing import Any
 
 import psycopg
 import yaml
-from plugins_cli import events_in
+from plugins_cli import events_in, leases_in
 
+from leases.lease import Lease
 from pipeline.crash_point import VARIABLE
+from scenarios.slow import SINKS
 from service import demo_data
 
 ROLES = ("generate", "transform", "balances")
+LOGS = ("raw-event", "transformed-event")
+FEEDS = {"files": "pipeline.connectors.files:FilesFeed", "log": "pipeline.connectors.log:LogFeed"}
 PARTITIONS = 4
-BATCH_EVENTS = 40
-END_S = 180
+TRANSACTIONS = 1000
+PAGE_EVENTS = 50
+"""So that a partition is five batches."""
+BUFFER_BYTES = 64 * 1024
+"""Of a slow host, over all partitions: less than half of what there is to read."""
+END_S = 240
+"""On a machine that is busy with other things, too."""
+LOOK_S = 0.05
+
+ARCHIVE = Path(__file__).parents[2] / "build" / "spark.jsa"
+JAVA = "-XX:TieredStopAtLevel=1" + (
+    f" -Xshare:auto -Xlog:disable -XX:SharedArchiveFile={shlex.quote(str(ARCHIVE))}" if ARCHIVE.exists() else ""
+)
+"""As tests/conftest.py has it: half a minute of Spark is not worth a better compiler."""
 
 
 class Failed(Exception):
-    """A process did not end as it had to."""
+    """A process did not do what it had to."""
+
+
+def until(condition: Callable[[], Any], what: str, within_s: float = END_S) -> Any:
+    """What the condition came to in the end. Raises Failed."""
+    ends = time.monotonic() + within_s
+    while not (found := condition()):
+        if time.monotonic() > ends:
+            raise Failed(f"{what}: not within {within_s:g} s")
+        threading.Event().wait(LOOK_S)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,41 +81,56 @@ class Result:
         return f"{sum(events for _, events in self.rows.values())} events in {len(self.rows)} balances, logs {counts}"
 
 
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """As the API tells it. order: when it was delivered."""
+
+    host: str
+    partition: str
+    epoch: int
+    start: str | None
+    to: str
+    events: int
+    order: str
+
+
 class Host:
     """`leasehold run` with some of the pipelines."""
 
-    def __init__(self, bank: Bank, name: str, roles: Sequence[str], armed: str | None) -> None:
+    def __init__(self, bank: Bank, name: str, settings: Path, armed: str | None, until_idle: bool) -> None:
         self.name = name
         self.log = bank.directory / f"{name}.log"
-        leasehold = str(Path(sys.executable).with_name("leasehold"))
-        environment = {**os.environ, "LEASEHOLD_POSTGRES_DSN": bank.dsn, **({VARIABLE: armed} if armed else {})}
         self._errors = bank.directory / f"{name}.stderr"
+        leasehold = str(Path(sys.executable).with_name("leasehold"))
+        environment = {"SPARK_SUBMIT_OPTS": JAVA, **os.environ, "LEASEHOLD_POSTGRES_DSN": bank.dsn}
         with self._errors.open("ab") as errors:
             self.process = subprocess.Popen(
-                [leasehold, "run", str(bank.settings(name, roles)), "--until-idle"],
-                env=environment,
+                [leasehold, "run", str(settings), *(["--until-idle"] if until_idle else [])],
+                env={**environment, **({VARIABLE: armed} if armed else {})},
                 stderr=errors,
                 start_new_session=True,
             )
 
     def ended(self, within_s: float = END_S) -> int:
-        """Its exit code; what it has left behind (Spark's JVM) is gone as well. Raises Failed."""
+        """Its exit code. Raises Failed."""
         try:
             return self.process.wait(within_s)
         except subprocess.TimeoutExpired:
             raise Failed(f"host {self.name} did not end within {within_s:g} s: {self.words}") from None
-        finally:
-            self.end()
 
     def frozen(self) -> None:
         """Returns once it has stopped itself. Raises Failed where it ends instead; `--until-idle` ends it some time."""
-        _, status = os.waitpid(self.process.pid, os.WUNTRACED)
-        if not os.WIFSTOPPED(status):
+        until(self._is_frozen, f"host {self.name} freezes")
+
+    def _is_frozen(self) -> bool:
+        found, status = os.waitpid(self.process.pid, os.WUNTRACED | os.WNOHANG)
+        if found and not os.WIFSTOPPED(status):
             self.process.returncode = os.waitstatus_to_exitcode(status)
             raise Failed(f"the point was not reached: exit code {self.process.returncode}")
+        return bool(found)
 
-    def thaw(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
 
     def end(self) -> None:
         with suppress(ProcessLookupError):
@@ -96,33 +143,95 @@ class Host:
         log = self.log.read_text().splitlines()[-3:] if self.log.exists() else []
         return " | ".join([*log, *self._errors.read_text().splitlines()[-3:]])
 
+    def said(self, event: str) -> int:
+        """How often it has logged that."""
+        return self.log.read_text().count(f'"event": "{event}"') if self.log.exists() else 0
+
+    # What its API tells
+
+    @property
+    def is_ready(self) -> bool:
+        return self._url is not None and self._metric("leasehold_ready") == 1
+
+    @property
+    def buffer_bytes(self) -> float:
+        """What it has read and not delivered."""
+        return self._metric("leasehold_buffer_bytes")
+
+    def moves(self, role: str, move: str) -> int:
+        return int(self._metric(f'leasehold_lease_moves_total{{move="{move}",pipeline="{role}"}}'))
+
+    def batches(self, role: str) -> list[Batch]:
+        """Its own ones, oldest first."""
+        items = json.loads(self._get(f"/api/batches?pipeline={role}"))["items"]
+        found = [
+            Batch(item["host"], item["partition"], item["epoch"], item["from"], item["to"], item["events"], item["at"])
+            for item in items
+            if item["host"] == self.name
+        ]
+        return sorted(found, key=lambda batch: batch.order)
+
+    def _metric(self, name: str) -> float:
+        found = re.search(rf"^{re.escape(name)} (\S+)$", self._get("/metrics"), re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    def _get(self, path: str) -> str:
+        try:
+            with urllib.request.urlopen(f"{self._url}{path}", timeout=30) as answer:
+                return str(answer.read().decode())
+        except OSError as error:
+            raise Failed(f"host {self.name} does not answer {path}: {error}; {self.words}") from error
+
+    @property
+    def _url(self) -> str | None:
+        found = re.search(r'"url": "(http[^"]+)"', self.log.read_text()) if self.log.exists() else None
+        return found and found[1]
+
 
 class Bank:
     """One directory and one database; `directory` is the same for all cases, since positions name places."""
 
-    def __init__(self, directory: Path, server: Any) -> None:
+    def __init__(self, directory: Path, server: Any, database: str = "bank") -> None:
         self.directory = directory / "bank"
+        self.gate = self.directory / "gate"
         self._stages = directory / "stages"
         self._server = server
-        self.dsn = server.get_uri(database="bank")
+        self._database = database
+        self._hosts: set[Host] = set()
+        self.dsn = server.get_uri(database=database)
+        directory.mkdir(exist_ok=True)
 
-    def settings(self, host: str, roles: Sequence[str]) -> Path:
+    def settings(self, host: str, roles: Sequence[str], slow: bool) -> Path:
+        """slow: the host's sinks wait for the gate, and its read-ahead is small."""
         settings = yaml.safe_load(resources.files("service").joinpath("bank.yaml").read_text())
-        settings["host"] = {"name": host}
+        settings["host"] = {"name": host} | ({"buffer_bytes_max": BUFFER_BYTES} if slow else {})
         settings["log"] = {"format": "json", "file": f"{host}.log"}
         settings["leases"] |= {"duration_s": 6, "renew_s": 2}
         settings["spark"] |= {"driver_memory": "512m"}
-        settings["pipelines"] = [
-            {**each, "batch_events_max": BATCH_EVENTS} for each in settings["pipelines"] if each["name"] in roles
-        ]
+        settings["pipelines"] = [self._paged(each) for each in settings["pipelines"] if each["name"] in roles]
+        for each in settings["pipelines"] if slow else ():
+            each["sink"] = self._slow(each["sink"])
         path = self.directory / f"{host}.yaml"
         path.write_text(yaml.safe_dump(settings))
         return path
 
+    def _paged(self, pipeline: dict[str, Any]) -> dict[str, Any]:
+        """The same feed in small pages, a batch each."""
+        feed = pipeline["feed"]
+        path = str(self.directory / feed["path"])
+        feed = {**feed, "type": FEEDS[feed["type"]], "path": path, "page_events_max": PAGE_EVENTS}
+        return {**pipeline, "feed": feed, "batch_events_max": PAGE_EVENTS}
+
+    def _slow(self, sink: dict[str, Any]) -> dict[str, Any]:
+        path = {"path": str(self.directory / sink["path"])} if "path" in sink else {}
+        return {**sink, **path, "type": SINKS[sink["type"]], "gate": str(self.gate)}
+
+    # Stages
+
     def open(self) -> None:
         """Before the first role."""
-        self.directory.mkdir()
-        demo_data.write(demo_data.generated(), self.directory, files=PARTITIONS)
+        self.directory.mkdir(parents=True)
+        demo_data.write(demo_data.generated(TRANSACTIONS), self.directory, files=PARTITIONS)
         self._new_database()
 
     def keep(self, role: str) -> None:
@@ -136,32 +245,80 @@ class Bank:
 
     def _new_database(self) -> None:
         with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
-            connection.execute("DROP DATABASE IF EXISTS bank WITH (FORCE)")
-            connection.execute("CREATE DATABASE bank")
+            connection.execute(f"DROP DATABASE IF EXISTS {self._database} WITH (FORCE)")
+            connection.execute(f"CREATE DATABASE {self._database}")
+
+    # Hosts
 
     @contextmanager
-    def running(self, name: str, *roles: str, armed: str | None = None) -> Iterator[Host]:
-        host = Host(self, name, roles, armed)
+    def running(
+        self, name: str, *roles: str, armed: str | None = None, slow: bool = False, until_idle: bool = True
+    ) -> Iterator[Host]:
+        host = Host(self, name, self.settings(name, roles, slow), armed, until_idle)
+        self._hosts.add(host)
         try:
             yield host
         finally:
             host.end()
+            self._hosts.discard(host)
 
     def run(self, name: str, *roles: str) -> None:
         """To its end. Raises Failed."""
         with self.running(name, *roles) as host:
-            if (code := host.ended()) != 0:
-                raise Failed(f"host {name} ended with {code}: {host.words}")
+            self.see_end(host)
+
+    def see_end(self, host: Host) -> None:
+        """Raises Failed."""
+        if (code := host.ended()) != 0:
+            raise Failed(f"host {host.name} ended with {code}: {host.words}")
+
+    def close(self) -> None:
+        """Nothing of it goes on."""
+        for host in list(self._hosts):
+            host.end()
+
+    # Leases and files
+
+    def leases(self, role: str) -> list[Lease]:
+        return leases_in(self.directory / "leases.db", role)
+
+    def locked(self) -> list[str]:
+        """The files of SQLite that nobody can write to at this moment."""
+        files = [self.directory / "leases.db", *(file for log in LOGS for file in (self.directory / log).glob("*.db"))]
+        return [file.name for file in files if _is_locked(file)]
+
+    # What came of it
+
+    def counted(self) -> int:
+        """The events in all balances."""
+        with psycopg.connect(self.dsn) as connection, suppress(psycopg.errors.UndefinedTable):
+            return int(connection.execute("SELECT coalesce(sum(events), 0) FROM balances").fetchall()[0][0])
+        return 0
 
     def result(self) -> Result:
-        logs = {name: events_in(self.directory / name) for name in ("raw-event", "transformed-event")}
+        logs = {name: events_in(self.directory / name) for name in LOGS}
         with psycopg.connect(self.dsn) as connection:
             rows = connection.execute("SELECT account, balance, events FROM balances").fetchall()
         return Result(logs, {account: (balance, events) for account, balance, events in rows})
 
     def assert_expected(self, result: Result) -> None:
         """By a computation that shares nothing with the pipelines. Raises Failed."""
-        transactions = demo_data.generated()
+        transactions = demo_data.generated(TRANSACTIONS)
         balances, events = demo_data.expected_balances(transactions), demo_data.expected_events(transactions)
         if result.rows != {account: (balances[account], events[account]) for account in balances}:
             raise Failed(f"the undisturbed run is wrong: {json.dumps(result.rows, default=str)}")
+
+
+def behind(role: str) -> tuple[str, ...]:
+    """The roles that work on what this one delivers."""
+    return ROLES[ROLES.index(role) + 1 :]
+
+
+def _is_locked(file: Path) -> bool:
+    with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+        connection.execute("ROLLBACK")
+        return False

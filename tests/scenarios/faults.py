@@ -1,6 +1,9 @@
-"""`make scenarios`: every role of the bank killed, and frozen, at every crash point; its end compared with an undisturbed one.
+"""`make scenarios`: every role of the bank killed, and frozen, at every crash point, and moved from a slow owner to another;
+its end compared with an undisturbed one.
 
-Prints a table. Exit code 1 where an end differs, where a host does not carry on, or where a point is never reached.
+Prints a table. Exit code 1 where an end differs, where a host does not carry on, or where a point is never reached. A process
+that is frozen at a point could keep others out of SQLite's files if one of its other threads were inside a transaction at that
+moment; crash points see to it that none is (pipeline.crash_point), and every freeze is looked at: such a one would be told.
 """
 
 from __future__ import annotations
@@ -12,14 +15,17 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, NoReturn
 
 from pipeline.crash_point import POINTS
-from scenarios.bank import ROLES, Bank, Failed, Result
+from scenarios import moves
+from scenarios.bank import ROLES, Bank, Failed, Result, behind, until
 
 ONLY_OF = {
     "before append": ("generate", "transform"),
@@ -30,50 +36,75 @@ ONLY_OF = {
 """Points of a sink, and the roles that have it."""
 TIMES = 2
 """The second time a point is reached: something has been delivered, and something else has not."""
+BANKS = 2
+"""Side by side; a case waits for half of its time."""
+IDENTICAL = "identical"
 
 
 def crash(bank: Bank, role: str, point: str) -> None:
     """The role dies at the point, and is started again. Raises Failed."""
     with bank.running("a", role, armed=f"{point}:{TIMES}") as host:
-        code = host.ended()
-    if code != -signal.SIGKILL:
-        raise Failed(f"the point was not reached: exit code {code}")
-    bank.run("a", role)
+        if (code := host.ended()) != -signal.SIGKILL:
+            raise Failed(f"the point was not reached: exit code {code}")
+    bank.run("a", role, *behind(role))
 
 
 def freeze(bank: Bank, role: str, point: str) -> None:
-    """The role freezes at the point until another host has taken everything and finished; then it goes on. Raises Failed."""
-    with bank.running("a", role, armed=f"{point}:{TIMES}:SIGSTOP") as host:
-        host.frozen()
-        bank.run("b", role)
-        host.thaw()
-        if (code := host.ended()) != 0:
-            raise Failed(f"the host that was frozen ended with {code}: {host.words}")
+    """The role freezes at the point until another host has taken all that it owned; then it goes on. Raises Failed."""
+    with bank.running("a", role, armed=f"{point}:{TIMES}:SIGSTOP") as a:
+        a.frozen()
+        if locked := bank.locked():
+            raise Failed(f"frozen inside a transaction of {', '.join(locked)}")
+        with bank.running("b", role, *behind(role)) as b:
+            until(lambda: b.process.poll() is not None or not owned(bank, role, "a"), "host b takes over")
+            a.send(signal.SIGCONT)
+            bank.see_end(a)
+            bank.see_end(b)
+
+
+def owned(bank: Bank, role: str, host: str) -> list[str]:
+    return [lease.partition for lease in bank.leases(role) if lease.owner == host]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
+    """point: where the fault strikes, or how a partition is moved."""
+
     scenario: str
-    fault: Callable[[Bank, str, str], None]
     role: str
     point: str
+    fault: Callable[[Bank], None]
 
     @property
     def name(self) -> str:
         return f"{self.scenario:24}{self.role:12}{self.point:20}"
 
 
-SCENARIOS = (
-    ("event-generator-crash", crash, ("generate",)),
-    ("stream-processor-crash", crash, ("transform",)),
-    ("view-generator-crash", crash, ("balances",)),
-    ("duplicated-consumer", freeze, ROLES),
+CRASHES = (
+    ("event-generator-crash", "generate"),
+    ("stream-processor-crash", "transform"),
+    ("view-generator-crash", "balances"),
 )
+MOVES = {"slow, handoff": moves.handoff, "slow, steal": moves.steal}
 
 
-def cases(only: str) -> list[Case]:
-    every = [Case(name, fault, role, point) for name, fault, roles in SCENARIOS for role in roles for point in POINTS]
-    return [each for each in every if each.role in ONLY_OF.get(each.point, ROLES) and only in each.name]
+def cases(only: str = "") -> list[Case]:
+    crashes = [case_of(name, role, point, crash) for name, role in CRASHES for point in points_of(role)]
+    freezes = [case_of("duplicated-consumer", role, point, freeze) for role in ROLES for point in points_of(role)]
+    moved = [
+        Case("duplicated-consumer", role, how, lambda bank, move=move, role=role: move(bank, role))
+        for role in ROLES
+        for how, move in MOVES.items()
+    ]
+    return [case for case in (*crashes, *freezes, *moved) if only in case.name]
+
+
+def case_of(scenario: str, role: str, point: str, fault: Callable[[Bank, str, str], None]) -> Case:
+    return Case(scenario, role, point, lambda bank: fault(bank, role, point))
+
+
+def points_of(role: str) -> list[str]:
+    return [point for point in POINTS if role in ONLY_OF.get(point, ROLES)]
 
 
 def undisturbed(bank: Bank) -> Result:
@@ -89,13 +120,45 @@ def undisturbed(bank: Bank) -> Result:
 def verdict(bank: Bank, calm: Result, case: Case) -> str:
     bank.put_back(case.role)
     try:
-        case.fault(bank, case.role, case.point)
-        if behind := ROLES[ROLES.index(case.role) + 1 :]:
-            bank.run("c", *behind)
+        case.fault(bank)
     except Failed as failed:
         return str(failed)
     found = bank.result()
-    return "identical" if found == calm else f"DIFFERS: {found.told}, and not {calm.told}"
+    return IDENTICAL if found == calm else f"DIFFERS: {found.told}, and not {calm.told}"
+
+
+@dataclass(frozen=True, slots=True)
+class Banks:
+    """Each with the result of its undisturbed run; cases take turns."""
+
+    free: SimpleQueue[tuple[Bank, Result]]
+    calm: Result
+
+    def verdict(self, case: Case) -> str:
+        bank, calm = self.free.get()
+        try:
+            return verdict(bank, calm, case)
+        finally:
+            self.free.put((bank, calm))
+
+
+@contextmanager
+def opened(count: int) -> Iterator[Banks]:
+    """Banks whose undisturbed runs came to the same."""
+    with place() as (directory, server):
+        banks = [Bank(directory / str(number), server, f"bank{number}") for number in range(count)]
+        try:
+            with ThreadPoolExecutor(count) as threads:
+                results = list(threads.map(undisturbed, banks))
+            if any(result != results[0] for result in results):
+                raise Failed("undisturbed runs differ")
+            free: SimpleQueue[tuple[Bank, Result]] = SimpleQueue()
+            for each in zip(banks, results, strict=True):
+                free.put(each)
+            yield Banks(free, results[0])
+        finally:
+            for bank in banks:
+                bank.close()
 
 
 @contextmanager
@@ -117,22 +180,47 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
+def table(banks: Banks, wanted: Sequence[Case]) -> int:
+    """Runs the cases and prints a line for each, in their order; how many ends were identical."""
+
+    def run(case: Case) -> tuple[str, float]:
+        began = time.monotonic()
+        return banks.verdict(case), time.monotonic() - began
+
+    identical = 0
+    threads = ThreadPoolExecutor(banks.free.qsize())
+    try:
+        for case, (result, took_s) in zip(wanted, threads.map(run, wanted), strict=True):
+            identical += result == IDENTICAL
+            say(f"{case.name}{result}  ({took_s:.0f} s)")
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+    return identical
+
+
+def exit_code(wanted: Sequence[Case], identical: int) -> int:
+    return 0 if wanted and identical == len(wanted) else 1
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Every role of the bank, killed and frozen at every crash point.")
     parser.add_argument("--only", default="", help="part of a scenario's, a role's or a point's name")
-    wanted = cases(parser.parse_args().only)
-    identical = 0
-    with place() as (directory, server):
-        bank = Bank(directory, server)
-        calm = undisturbed(bank)
-        say(f"undisturbed: {calm.told}\n")
-        for case in wanted:
-            began = time.monotonic()
-            result = verdict(bank, calm, case)
-            identical += result == "identical"
-            say(f"{case.name}{result}  ({time.monotonic() - began:.0f} s)")
-    say(f"\n{identical} of {len(wanted)} ends identical")
-    return 0 if wanted and identical == len(wanted) else 1
+    parser.add_argument("--banks", type=int, default=BANKS, help="how many cases at a time")
+    arguments = parser.parse_args()
+    wanted = cases(arguments.only)
+    signal.signal(signal.SIGTERM, _told_to_end)
+    began = time.monotonic()
+    with suppress(KeyboardInterrupt), opened(arguments.banks) as banks:
+        say(f"undisturbed: {banks.calm.told}\n")
+        identical = table(banks, wanted)
+        say(f"\n{identical} of {len(wanted)} ends identical, in {(time.monotonic() - began) / 60:.0f} min")
+        return exit_code(wanted, identical)
+    return 1
+
+
+def _told_to_end(number: int, frame: object) -> NoReturn:
+    """As Ctrl-C: what was started is ended."""
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -120,6 +120,14 @@ async def test_draining_and_readiness_show(start) -> None:
     assert [told["leasehold_draining",] for told in (before, after)] == [0, 1]
 
 
+async def test_what_is_read_and_not_delivered_shows(start) -> None:
+    running = await start(runs=False)
+    metrics = Metrics(running.host)
+    assert samples(metrics)["leasehold_buffer_bytes",] == 0
+    running.host.budget.share().hold(1000)
+    assert samples(metrics)["leasehold_buffer_bytes",] == 1000
+
+
 async def test_an_unknown_lag_is_left_out_and_never_told_as_none(start) -> None:
     metrics = Metrics((await start(runs=False)).host)
     metrics.lag = Lag((PartitionLag(pipeline="bank", partition="a", events=None, error="away"),))

@@ -1,0 +1,62 @@
+"""Sinks that are slow: the second batch of every partition waits for a file, the gate, to be there. For hosts of scenarios."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from pipeline.connectors.log import LogSink
+from pipeline.connectors.postgres import PostgresSink
+from pipeline.sink import Claim, CloseReason, Output, Permit, SinkWriter
+
+LOOK_S = 0.02
+
+
+class SlowWriter:
+    def __init__(self, writer: SinkWriter, gate: Path) -> None:
+        self._writer = writer
+        self._gate = gate
+        self._is_first = True
+
+    @property
+    def position(self) -> str | None:
+        return self._writer.position
+
+    @property
+    def state(self) -> str:
+        return self._writer.state
+
+    async def write(self, output: Output, permit: Permit) -> None:
+        while not (self._is_first or self._gate.exists()):  # noqa: ASYNC110  # another process makes it
+            await asyncio.sleep(LOOK_S)
+        self._is_first = False
+        await self._writer.write(output, permit)
+
+    async def end(self, permit: Permit) -> None:
+        await self._writer.end(permit)
+
+    async def close(self, reason: CloseReason) -> None:
+        await self._writer.close(reason)
+
+
+class SlowLog(LogSink):
+    def __init__(self, gate: str, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._gate = Path(gate)
+
+    async def open(self, claim: Claim) -> SlowWriter:
+        return SlowWriter(await super().open(claim), self._gate)
+
+
+class SlowPostgres(PostgresSink):
+    def __init__(self, gate: str, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._gate = Path(gate)
+
+    async def open(self, claim: Claim) -> SlowWriter:
+        return SlowWriter(await super().open(claim), self._gate)
+
+
+SINKS = {"log": "scenarios.slow:SlowLog", "postgres": "scenarios.slow:SlowPostgres"}
+"""type of a sink -> the slow one"""
