@@ -7,12 +7,11 @@ was completed; partitions that appear after it start at their beginning, since n
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from leases.document import Fields
+from leases.document import Fields, to_json
 from leases.errors import GroupMismatch, StoreConflict, StoreMissing
 from leases.keeper import Keeper, Scan
 from leases.lease import Lease
@@ -72,7 +71,7 @@ def encode_info(info: Info) -> str:
         "transform": info.identity.transform,
         "complete": info.complete,
     }
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    return to_json(body)
 
 
 def decode_info(id: str, body: str) -> Info:

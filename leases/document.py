@@ -58,6 +58,11 @@ def partition_of(id: str) -> str:
     return unquote(id.rsplit("/", 1)[-1])
 
 
+def to_json(fields: Mapping[str, object]) -> str:
+    """As short as it gets; made once, since every write of a lease goes through it."""
+    return _SHORT.encode(fields)
+
+
 def encode_lease(lease: Lease) -> str:
     """Raises InvalidDocument where the text could not be read back: a number is used up, or a field or the whole too large."""
     fields: dict[str, object] = {
@@ -77,7 +82,7 @@ def encode_lease(lease: Lease) -> str:
         "parents": list(lease.parents),
         "children": [{"partition": c.partition, "continuation": c.continuation} for c in lease.children],
     }
-    body = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+    body = to_json(fields)
     try:
         decode_lease(lease_id(lease.pipeline, lease.partition), body)
     except InvalidDocument as error:
@@ -132,9 +137,7 @@ class Fields:
         if len(body) > bytes_max or len(body.encode("utf-8", "replace")) > bytes_max:
             raise InvalidDocument(f"document '{id}' is larger than {bytes_max} bytes: restore it, or delete it")
         try:
-            values = json.loads(
-                body, object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_float=_finite
-            )
+            values = _STRICT.decode(body)
         except (ValueError, RecursionError) as error:
             reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
             raise InvalidDocument(f"document '{id}' is not JSON ({reason}): restore it, or delete it") from None
@@ -264,3 +267,7 @@ def _finite(digits: str) -> float:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+_STRICT = json.JSONDecoder(object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_float=_finite)
+_SHORT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))

@@ -88,6 +88,8 @@ def newest_complete(tail: Iterable[Mapping[str, str]], lease: str, generation: i
 
 def without_markers(properties: pa.MapArray) -> pa.MapArray:
     """Users' properties alone: what is published again bears the marker of its own batch, not those of its sources."""
+    if properties.null_count == len(properties):
+        return properties
     keep = pc.invert(pc.starts_with(properties.keys, PREFIX))
     if pc.all(keep).as_py() is not False:
         return properties

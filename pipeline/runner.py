@@ -64,6 +64,7 @@ class Delivered:
 @dataclass(frozen=True, slots=True)
 class _Ready:
     output: Output
+    bytes: int
     waited_s: float
     transform_s: float
 
@@ -170,10 +171,11 @@ class Runner:
         with self._progress.working("transform", started):
             table = await self._transform.apply(batch)
         crash_point("batch transformed")
-        self._share.hold(table.nbytes)
+        size = table.nbytes
+        self._share.hold(size)
         self._share.free(batch.bytes)
         output = Output(table=table, start=batch.start, to=batch.to, events=batch.events)
-        return _Ready(output, started - batch.opened_at, self._clock.monotonic() - started)
+        return _Ready(output, size, started - batch.opened_at, self._clock.monotonic() - started)
 
     async def _deliver(self, stopping: asyncio.Event) -> PartitionEnded | None:
         stop = asyncio.create_task(stopping.wait(), name=f"stop {self._partition}")
@@ -220,7 +222,7 @@ class Runner:
                 continue  # nothing was sent; the same bytes go out when trust is back
             self._progress.events += ready.output.events
             self._progress.batches += 1
-            self._share.free(ready.output.table.nbytes)
+            self._share.free(ready.bytes)
             took_s = self._clock.monotonic() - started
             await self._delivered(Delivered(ready.output, ready.waited_s, ready.transform_s, took_s))
             return True

@@ -20,9 +20,16 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 T = TypeVar("T")
+_ANY = memory._Event(0, memory.EPOCH, None, None)
 
 
 class NumberedFeed(Source):
+    def extend(self, partition: str, events: int) -> None:
+        """As `append` does; what the events bear follows from their numbers."""
+        log = self._log(partition)
+        log.events += [_ANY] * events
+        log.notify()
+
     async def _request(self, request: Callable[[], T]) -> T:
         asks = Request(host_of(current()), "feed")
         return await answered(self.weather, asks, request, FeedUnavailable, FeedUnavailable)

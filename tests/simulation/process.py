@@ -23,6 +23,7 @@ _PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 class Process:
     def __init__(self, name: str) -> None:
         self.name = name
+        self.host = name.rsplit("-", 1)[0]
         self.is_stopped = False
         self.is_dead = False
         self.tasks: set[asyncio.Task[Any]] = set()

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from simulation.process import OUTSIDE, Process, current, sent
 
@@ -27,8 +27,7 @@ Where = Literal["store", "feed", "sink"]
 Ends = Literal["ok", "refused", "lost", "ghost", "late"]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """host: who asks, "" outside of any. operation, id: the store's call and its document; a sink's `open` or `write` and its
     partition; a feed does not say."""
 
@@ -38,8 +37,7 @@ class Request:
     id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Fate:
+class Fate(NamedTuple):
     """late_s: on the way there.
 
     refused: surely not carried out. lost: carried out without an answer. ghost: neither. late: without an answer at once, and
@@ -167,7 +165,7 @@ class Once:
 
 
 def host_of(process: Process | None) -> str:
-    return process.name.rsplit("-", 1)[0] if process else ""
+    return process.host if process else ""
 
 
 def _host() -> str:

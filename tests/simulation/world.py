@@ -66,7 +66,7 @@ class World(Group):
         self.skies = Skies(setup, onlooker=self.onlooker, tell=self.tell, running=self.running)
         self.weather.judge = self.skies.judged
         self.store = WatchedContainer(self)
-        self.feed = NumberedFeed(names, page_events_max=setup.batch_events_max)
+        self.feed: NumberedFeed = NumberedFeed(names, page_events_max=setup.batch_events_max)
         self.feed.weather = self.weather
         self.destination = WatchedDestination(self)
         self.broker = Broker(self.onlooker, self.weather)
@@ -83,6 +83,9 @@ class World(Group):
     def passes(self, number: int) -> bool:
         """Whether the transform lets an event through: where it filters, every fourth dozen goes."""
         return not self.setup.filters or number // 12 % 4 != 3
+
+    def append(self, partition: str, events: int) -> None:
+        self.feed.extend(partition, events)
 
     # Hosts
 

@@ -10,6 +10,9 @@ from pipeline.errors import SinkRejected
 from pipeline.event import EVENT_SCHEMA
 from pipeline.markers import without_markers
 
+_TEXTS = (pa.string(), pa.large_string(), pa.string_view())
+_BYTES = (pa.binary(), pa.large_binary(), pa.binary_view())
+
 
 def events_of(table: pa.Table) -> pa.Table:
     """`table` as BLOCK_SCHEMA, in the order of `sequence` where it has that. Raises SinkRejected.
@@ -31,7 +34,7 @@ def events_of(table: pa.Table) -> pa.Table:
 def _sorted(table: pa.Table) -> pa.Table:
     if "sequence" not in table.column_names or table.num_rows < 2:
         return table
-    sequence = table["sequence"].combine_chunks()
+    sequence = _whole(table["sequence"])
     if pc.all(pc.less_equal(sequence[:-1], sequence[1:]), skip_nulls=False).as_py():
         return table
     return table.take(pc.sort_indices(sequence))
@@ -40,12 +43,17 @@ def _sorted(table: pa.Table) -> pa.Table:
 def _column(table: pa.Table, field: pa.Field) -> pa.Array:
     if field.name not in table.column_names:
         return pa.nulls(table.num_rows, field.type)
-    column = table[field.name].combine_chunks()
+    column = _whole(table[field.name])
     if not _is_taken(column.type, field.type):
         wanted = "STRING or BINARY" if field.name == "body" else str(field.type)
         raise SinkRejected(f"the output's column '{field.name}' is {column.type}, and a log takes {wanted}: cast it")
-    column = column.cast(field.type)
+    if column.type != field.type:
+        column = column.cast(field.type)
     return without_markers(column) if field.name == "properties" else column
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _is_taken(given: pa.DataType, wanted: pa.DataType) -> bool:
@@ -57,8 +65,8 @@ def _is_taken(given: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _is_text(given: pa.DataType) -> bool:
-    return given in (pa.string(), pa.large_string(), pa.string_view())
+    return given in _TEXTS
 
 
 def _is_bytes(given: pa.DataType) -> bool:
-    return given in (pa.binary(), pa.large_binary(), pa.binary_view())
+    return given in _BYTES
