@@ -47,7 +47,8 @@ END_S = 240
 """On a machine that is busy with other things, too."""
 LOOK_S = 0.05
 
-ARCHIVE = Path(__file__).parents[2] / "build" / "spark.jsa"
+TESTS = Path(__file__).parents[1]
+ARCHIVE = TESTS.parent / "build" / "spark.jsa"
 JAVA = "-XX:TieredStopAtLevel=1" + (
     f" -Xshare:auto -Xlog:disable -XX:SharedArchiveFile={shlex.quote(str(ARCHIVE))}" if ARCHIVE.exists() else ""
 )
@@ -102,7 +103,8 @@ class Host:
         self.log = bank.directory / f"{name}.log"
         self._errors = bank.directory / f"{name}.stderr"
         leasehold = str(Path(sys.executable).with_name("leasehold"))
-        environment = {"SPARK_SUBMIT_OPTS": JAVA, **os.environ, "LEASEHOLD_POSTGRES_DSN": bank.dsn}
+        path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+        environment = {"SPARK_SUBMIT_OPTS": JAVA, **os.environ, "PYTHONPATH": path, "LEASEHOLD_POSTGRES_DSN": bank.dsn}
         with self._errors.open("ab") as errors:
             self.process = subprocess.Popen(
                 [leasehold, "run", str(settings), *(["--until-idle"] if until_idle else [])],
@@ -291,15 +293,16 @@ class Bank:
 
     def counted(self) -> int:
         """The events in all balances."""
-        with psycopg.connect(self.dsn) as connection, suppress(psycopg.errors.UndefinedTable):
-            return int(connection.execute("SELECT coalesce(sum(events), 0) FROM balances").fetchall()[0][0])
-        return 0
+        return sum(events for _, events in self._rows().values())
 
     def result(self) -> Result:
-        logs = {name: events_in(self.directory / name) for name in LOGS}
-        with psycopg.connect(self.dsn) as connection:
+        return Result({name: events_in(self.directory / name) for name in LOGS}, self._rows())
+
+    def _rows(self) -> dict[str, tuple[Decimal, int]]:
+        with psycopg.connect(self.dsn) as connection, suppress(psycopg.errors.UndefinedTable):
             rows = connection.execute("SELECT account, balance, events FROM balances").fetchall()
-        return Result(logs, {account: (balance, events) for account, balance, events in rows})
+            return {account: (balance, events) for account, balance, events in rows}
+        return {}
 
     def assert_expected(self, result: Result) -> None:
         """By a computation that shares nothing with the pipelines. Raises Failed."""
