@@ -96,7 +96,7 @@ def test_a_lost_transaction_is_named(written: Written, log: str) -> None:
     found = exact(written)
     number = found.logs[log][FILE].pop(3)
     assert not found.is_whole(written)
-    assert difference(written, found).lost == [f"{log}, {FILE}: transaction {number}"]
+    assert list(difference(written, found).lines()) == [f"lost in {log}, {FILE}: {number}"]
     assert told(written, found, FAULT) == ["1 lost, 0 duplicated"]
 
 
@@ -105,7 +105,7 @@ def test_a_duplicated_transaction_is_named(written: Written, log: str) -> None:
     found = exact(written)
     number = found.logs[log][FILE][3]
     found.logs[log][FILE].append(number)
-    assert difference(written, found).duplicated == [f"{log}, {FILE}: transaction {number}"]
+    assert list(difference(written, found).lines()) == [f"duplicated in {log}, {FILE}: {number}"]
     assert told(written, found, FAULT) == ["0 lost, 1 duplicated"]
 
 

@@ -33,7 +33,6 @@ START_S = 180
 STANDSTILL_S = 100
 """Above the longest time for which a host leaves a partition alone that has failed."""
 PAUSE_S = (2.0, 8.0)
-SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +70,7 @@ class Outcome:
 
     def told(self) -> Iterator[str]:
         yield from self._table()
-        for name in ("lost", "duplicated", "wrong"):
-            lines = getattr(self.difference, name)
-            yield from (f"{name}: {line}" for line in lines[:SHOWN])
-            if len(lines) > SHOWN:
-                yield f"{name}: and {len(lines) - SHOWN} more"
+        yield from self.difference.lines()
         yield from (f"FAILED: {failure}" for failure in self.failures)
         yield f"{self.written:,} transactions through {len(self.happened)} faults: {self.difference.told}"
 

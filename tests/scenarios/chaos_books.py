@@ -9,9 +9,10 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import groupby
 from pathlib import Path
 from typing import TypeAlias
 
@@ -24,6 +25,7 @@ AMOUNTS = {"raw-event": "amount", "transformed-event": "value"}
 """Log -> the field of its events that has the amount."""
 FILES = 4
 ACCOUNTS = 10
+SHOWN = 10
 
 Written: TypeAlias = Mapping[str, Sequence[Transaction]]
 """File -> its transactions, in order."""
@@ -144,13 +146,21 @@ def number_of(amount: object) -> int:
     return abs(int(Decimal(str(amount)) * 100))
 
 
+@dataclass(frozen=True, slots=True)
+class Differs:
+    """where: one partition of a log, or one balance. what: a transaction's number, where it can be told."""
+
+    where: str
+    what: str
+
+
 @dataclass(slots=True)
 class Difference:
-    """A line for each transaction that is lost or duplicated, and each place that is wrong in another way."""
+    """Each event that is lost or duplicated, in each place, and each place that is wrong in another way."""
 
-    lost: list[str] = field(default_factory=list)
-    duplicated: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
+    lost: list[Differs] = field(default_factory=list)
+    duplicated: list[Differs] = field(default_factory=list)
+    wrong: list[Differs] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.lost or self.duplicated or self.wrong)
@@ -159,6 +169,14 @@ class Difference:
     def told(self) -> str:
         wrong = f", {len(self.wrong)} wrong" if self.wrong else ""
         return f"{len(self.lost)} lost, {len(self.duplicated)} duplicated{wrong}"
+
+    def lines(self) -> Iterator[str]:
+        """One for each place."""
+        for name, found in (("lost", self.lost), ("duplicated", self.duplicated), ("wrong", self.wrong)):
+            for where, group in groupby(found, lambda each: each.where):
+                what = [each.what for each in group]
+                more = f", and {len(what) - SHOWN} more" if len(what) > SHOWN else ""
+                yield f"{name} in {where}: {', '.join(what[:SHOWN])}{more}"
 
 
 def difference(written: Written, found: Found) -> Difference:
@@ -173,11 +191,11 @@ def difference(written: Written, found: Found) -> Difference:
 
 
 def _compare_logs(where: str, expected: Sequence[int], numbers: Sequence[int], result: Difference) -> None:
-    result.lost += [f"{where}: transaction {n}" for n in (Counter(expected) - Counter(numbers)).elements()]
-    result.duplicated += [f"{where}: transaction {n}" for n in (Counter(numbers) - Counter(expected)).elements()]
+    result.lost += [Differs(where, str(n)) for n in (Counter(expected) - Counter(numbers)).elements()]
+    result.duplicated += [Differs(where, str(n)) for n in (Counter(numbers) - Counter(expected)).elements()]
     there, first = set(numbers), dict.fromkeys(numbers)
     if [n for n in expected if n in there] != [n for n in first if n in set(expected)]:
-        result.wrong.append(f"{where}: out of order")
+        result.wrong.append(Differs(where, "out of order"))
 
 
 def _compare_balances(
@@ -187,8 +205,8 @@ def _compare_balances(
     for account in sorted(expected.keys() | balances.keys()):
         balance, count = balances.get(account, (Decimal(0), 0))
         more, off = count - events.get(account, 0), balance - expected.get(account, Decimal(0))
-        what = f"balances, {account}: {more:+} events, {off:+}"
-        result.lost += [what] * max(-more, 0)
-        result.duplicated += [what] * max(more, 0)
+        where = f"balances, {account} ({more:+} events, {off:+})"
+        result.lost += [Differs(where, "an event")] * max(-more, 0)
+        result.duplicated += [Differs(where, "an event")] * max(more, 0)
         if off and not more:
-            result.wrong.append(what)
+            result.wrong.append(Differs(where, "the balance"))

