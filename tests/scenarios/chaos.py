@@ -16,9 +16,9 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ START_S = 180
 STANDSTILL_S = 100
 """Above the longest time for which a host leaves a partition alone that has failed."""
 PAUSE_S = (2.0, 8.0)
+CALM_S = 30
+"""How long a fault waits at most for the group to work again after the ones before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,10 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """problems: what no host should have done. spoiled: starts that met a fault, and were made again."""
+    """problems: what no host should have done. spoiled: starts that met a fault, and were made again.
+
+    let_go: reason -> how many leases, by hosts that lived on.
+    """
 
     written: int
     happened: Sequence[Happened]
@@ -54,6 +59,7 @@ class Outcome:
     difference: Difference
     problems: Sequence[str] = ()
     spoiled: int = 0
+    let_go: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def delivered(self) -> int:
@@ -83,6 +89,7 @@ class Outcome:
             yield f"{kind:24}{times[kind]:8}{lasted:8.0f} s{self.found.delivered_within(spans):30,}"
         yield f"{'all':24}{len(self.happened):8}{'':10}{self.delivered:30,}"
         yield f"{'starts they spoiled':24}{self.spoiled:8}"
+        yield f"leases let go: {', '.join(f'{reason} {count}' for reason, count in sorted(self.let_go.items()))}"
 
 
 class Chaos:
@@ -124,7 +131,8 @@ class Chaos:
                         since = await self._delivered()
                         await asyncio.sleep(fault.pause_s)
                         if fault.waits:
-                            await self._flow(since)
+                            with suppress(TimeoutError):
+                                await asyncio.wait_for(self._flow(since), CALM_S)
                         faults.create_task(self._happen(fault))
             self._note("no more faults")
 
@@ -166,6 +174,7 @@ class Chaos:
             difference(written, there),
             self._group.problems,
             self._group.spoiled,
+            self._group.let_go(),
         )
 
     async def _found(self) -> Found:

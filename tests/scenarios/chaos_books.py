@@ -193,8 +193,8 @@ def difference(written: Written, found: Found) -> Difference:
 def _compare_logs(where: str, expected: Sequence[int], numbers: Sequence[int], result: Difference) -> None:
     result.lost += [Differs(where, str(n)) for n in (Counter(expected) - Counter(numbers)).elements()]
     result.duplicated += [Differs(where, str(n)) for n in (Counter(numbers) - Counter(expected)).elements()]
-    there, first = set(numbers), dict.fromkeys(numbers)
-    if [n for n in expected if n in there] != [n for n in first if n in set(expected)]:
+    known, there, first = set(expected), set(numbers), dict.fromkeys(numbers)
+    if [n for n in expected if n in there] != [n for n in first if n in known]:
         result.wrong.append(Differs(where, "out of order"))
 
 

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import signal
 import sqlite3
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from importlib import resources
@@ -15,7 +16,7 @@ from typing import Any
 import psycopg
 import yaml
 
-from scenarios.chaos_host import DATABASE, Host
+from scenarios.chaos_host import DATABASE, Host, events_in
 from scenarios.chaos_plan import LEASE_S, RENEW_S, Fault
 from scenarios.chaos_wire import Wire
 
@@ -68,6 +69,11 @@ class Group:
     @property
     def has_started(self) -> bool:
         return not self._coming and all(host.has_started for host in self.hosts.values())
+
+    def let_go(self) -> Counter[str]:
+        """Why leases were let go by hosts that lived on: how often for each reason."""
+        said = [event for path in self.directory.glob("*.log") for event in events_in(path)]
+        return Counter(event["reason"] for event in said if event["event"] == "lease let go")
 
     async def open(self) -> None:
         def create() -> None:

@@ -24,7 +24,7 @@ class Host:
     def __init__(self, name: str, directory: Path, wire: Wire) -> None:
         self.name = name
         self.wire = wire
-        self.told = self.is_frozen = False
+        self.told = self.is_frozen = self._has_started = False
         self._log = directory / f"{name}.log"
         self._errors = directory / f"{name}.stderr"
         self._from = self._log.stat().st_size if self._log.exists() else 0
@@ -67,16 +67,13 @@ class Host:
 
     @property
     def has_started(self) -> bool:
-        return any(event["event"] == "host started" for event in self.events)
+        self._has_started = self._has_started or any(event["event"] == "host started" for event in self.events)
+        return self._has_started
 
     @property
     def events(self) -> list[dict[str, Any]]:
         """What this process has logged; another one of its name may have done so before."""
-        if not self._log.exists():
-            return []
-        with self._log.open("rb") as file:
-            file.seek(self._from)
-            return [json.loads(line) for line in file.read().splitlines() if line.endswith(b"}")]
+        return events_in(self._log, self._from)
 
     @property
     def words(self) -> str:
@@ -121,3 +118,10 @@ class Host:
             return
         with suppress(psutil.NoSuchProcess):
             self._family |= set(psutil.Process(self.process.pid).children(recursive=True))
+
+
+def events_in(log: Path, since: int = 0) -> list[dict[str, Any]]:
+    """since: bytes to skip. A last line that is being written is left out."""
+    if not log.exists():
+        return []
+    return [json.loads(line) for line in log.read_bytes()[since:].splitlines() if line.endswith(b"}")]
