@@ -103,12 +103,11 @@ class Host:
         self.log = bank.directory / f"{name}.log"
         self._errors = bank.directory / f"{name}.stderr"
         leasehold = str(Path(sys.executable).with_name("leasehold"))
-        path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
-        environment = {"SPARK_SUBMIT_OPTS": JAVA, **os.environ, "PYTHONPATH": path, "LEASEHOLD_POSTGRES_DSN": bank.dsn}
+        environment = {**bank.environment, **({VARIABLE: armed} if armed else {})}
         with self._errors.open("ab") as errors:
             self.process = subprocess.Popen(
                 [leasehold, "run", str(settings), *(["--until-idle"] if until_idle else [])],
-                env={**environment, **({VARIABLE: armed} if armed else {})},
+                env=environment,
                 stderr=errors,
                 start_new_session=True,
             )
@@ -202,6 +201,7 @@ class Bank:
         self._hosts: set[Host] = set()
         self.dsn = server.get_uri(database=database)
         directory.mkdir(exist_ok=True)
+        self.environment = _environment(directory.parent / "compiled") | {"LEASEHOLD_POSTGRES_DSN": self.dsn}
 
     def settings(self, host: str, roles: Sequence[str], slow: bool) -> Path:
         """slow: the host's sinks wait for the gate, and its read-ahead is small."""
@@ -315,6 +315,13 @@ class Bank:
 def behind(role: str) -> tuple[str, ...]:
     """The roles that work on what this one delivers."""
     return ROLES[ROLES.index(role) + 1 :]
+
+
+def _environment(compiled: Path) -> dict[str, str]:
+    """Of hosts: they find the slow sinks, and need not compile what another one has compiled, nor start Java slowly."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    path = os.pathsep.join(filter(None, [str(TESTS), inherited.get("PYTHONPATH")]))
+    return {"SPARK_SUBMIT_OPTS": JAVA, **inherited, "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": str(compiled)}
 
 
 def _is_locked(file: Path) -> bool:
