@@ -199,6 +199,7 @@ class Bank:
         self._server = server
         self._database = database
         self._hosts: set[Host] = set()
+        self._is_closed = False
         self.dsn = server.get_uri(database=database)
         directory.mkdir(exist_ok=True)
         self.environment = _environment(directory.parent / "compiled") | {"LEASEHOLD_POSTGRES_DSN": self.dsn}
@@ -256,6 +257,8 @@ class Bank:
     def running(
         self, name: str, *roles: str, armed: str | None = None, slow: bool = False, until_idle: bool = True
     ) -> Iterator[Host]:
+        if self._is_closed:
+            raise Failed("told to end")
         host = Host(self, name, self.settings(name, roles, slow), armed, until_idle)
         self._hosts.add(host)
         try:
@@ -275,7 +278,8 @@ class Bank:
             raise Failed(f"host {host.name} ended with {code}: {host.words}")
 
     def close(self) -> None:
-        """Nothing of it goes on."""
+        """Nothing of it goes on, and nothing of it is started."""
+        self._is_closed = True
         for host in list(self._hosts):
             host.end()
 

@@ -118,12 +118,14 @@ def undisturbed(bank: Bank) -> Result:
 
 
 def verdict(bank: Bank, calm: Result, case: Case) -> str:
-    bank.put_back(case.role)
     try:
+        bank.put_back(case.role)
         case.fault(bank)
+        found = bank.result()
     except Failed as failed:
         return str(failed)
-    found = bank.result()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"  # the other cases are still worth their time
     return IDENTICAL if found == calm else f"DIFFERS: {found.told}, and not {calm.told}"
 
 
