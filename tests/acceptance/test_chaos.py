@@ -11,8 +11,9 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from scenarios.chaos import Happened, Outcome, lived, place
+from scenarios.chaos import Outcome, lived, place
 from scenarios.chaos_books import AMOUNTS, Found, Writer, Written, difference, number_of
+from scenarios.chaos_group import Happened
 from scenarios.chaos_plan import KINDS, planned
 
 from service.demo_data import Transaction, expected_balances, expected_events
@@ -32,16 +33,21 @@ def said() -> list[str]:
 def outcome(said: list[str]) -> Iterator[Outcome]:
     with place() as (directory, server):
         plan = islice(planned(SEED, (0.2, 1), CHEAP), len(CHEAP))
-        yield lived(directory, server, SEED, plan, 600, said.append)
-    shutil.rmtree(directory)
+        result = lived(directory, server, SEED, plan, 600, said.append)
+        said.append(f"kept: {directory}")
+        yield result
+    if not result.failures:
+        shutil.rmtree(directory)
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.xdist_group("chaos")
 def test_nothing_is_lost_or_duplicated_by_faults_that_overlap(outcome: Outcome, said: list[str]) -> None:
     assert not outcome.failures, "\n".join([*said, *outcome.told()])
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.xdist_group("chaos")
 def test_every_kind_of_fault_happened(outcome: Outcome) -> None:
     assert {each.kind for each in outcome.happened} == set(CHEAP)
 

@@ -25,7 +25,7 @@ from typing import Any
 import psycopg
 
 from scenarios.chaos_books import Difference, Found, Writer, delivered, difference, found
-from scenarios.chaos_group import Group
+from scenarios.chaos_group import Group, Happened
 from scenarios.chaos_plan import KINDS, Fault, planned
 
 WRITE_EVERY_S, WRITE_LINES = 0.25, 10
@@ -35,15 +35,6 @@ STANDSTILL_S = 100
 PAUSE_S = (2.0, 8.0)
 CALM_S = 30
 """How long a fault waits at most for the group to work again after the ones before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Happened:
-    """A fault, in Unix time."""
-
-    kind: str
-    began: float
-    ended: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +90,6 @@ class Chaos:
         self._began = time.monotonic()
         self._writer = Writer(directory, seed)
         self._group = Group(directory, server, self._note)
-        self._happened: list[Happened] = []
 
     async def run(self, plan: Iterable[Fault], seconds: float) -> Outcome:
         """Until there are no more faults, or time is up. Raises what is wrong with this program."""
@@ -133,7 +123,7 @@ class Chaos:
                         if fault.waits:
                             with suppress(TimeoutError):
                                 await asyncio.wait_for(self._flow(since), CALM_S)
-                        faults.create_task(self._happen(fault))
+                        faults.create_task(self._group.act(fault))
             self._note("no more faults")
 
     async def _flow(self, since: int) -> None:
@@ -147,11 +137,6 @@ class Chaos:
             return await asyncio.to_thread(delivered, self._group.dsn)
         except (psycopg.OperationalError, psycopg.errors.UndefinedTable):
             return 0
-
-    async def _happen(self, fault: Fault) -> None:
-        began = time.time()
-        if await self._group.act(fault):
-            self._happened.append(Happened(fault.kind, began, time.time()))
 
     async def _drain(self) -> None:
         """Until everything is everywhere, or nothing has moved for so long that it never will."""
@@ -169,7 +154,7 @@ class Chaos:
         there, written = await self._found(), self._writer.written
         return Outcome(
             self._writer.count,
-            self._happened,
+            self._group.happened,
             there,
             difference(written, there),
             self._group.problems,

