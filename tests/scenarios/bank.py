@@ -41,8 +41,12 @@ PARTITIONS = 4
 TRANSACTIONS = 1000
 PAGE_EVENTS = 50
 """So that a partition is five batches."""
-BUFFER_BYTES = 64 * 1024
-"""Of a slow host, over all partitions: less than half of what there is to read."""
+SLOW_PAGE_EVENTS = 25
+"""Of a slow host: ten batches in a partition, so that there is more to read than it may."""
+BUFFER_BYTES = {"generate": 17_000, "transform": 17_000, "balances": 7_700}
+"""What a slow host reads ahead of each partition: two or three pages, behind three batches that are in hand or transformed."""
+FULL_BYTES = {"generate": 110_000, "transform": 92_000, "balances": 38_000}
+"""What a slow host holds of all partitions together only where each of them has something in its buffer."""
 END_S = 240
 """On a machine that is busy with other things, too."""
 LOOK_S = 0.05
@@ -159,8 +163,8 @@ class Host:
         """What it has read and not delivered."""
         return self._metric("leasehold_buffer_bytes")
 
-    def moves(self, role: str, move: str) -> int:
-        return int(self._metric(f'leasehold_lease_moves_total{{move="{move}",pipeline="{role}"}}'))
+    def leases_owned(self, role: str) -> int:
+        return int(self._metric(f'leasehold_leases_owned{{pipeline="{role}"}}'))
 
     def batches(self, role: str) -> list[Batch]:
         """Its own ones, oldest first."""
@@ -205,29 +209,35 @@ class Bank:
         self.environment = _environment(directory.parent / "compiled") | {"LEASEHOLD_POSTGRES_DSN": self.dsn}
 
     def settings(self, host: str, roles: Sequence[str], slow: bool) -> Path:
-        """slow: the host's sinks wait for the gate, and its read-ahead is small."""
+        """slow: the host's sinks wait for the gate, and it reads ahead little, in smaller pages."""
         settings = yaml.safe_load(resources.files("service").joinpath("bank.yaml").read_text())
-        settings["host"] = {"name": host} | ({"buffer_bytes_max": BUFFER_BYTES} if slow else {})
+        settings["host"] = {"name": host}
         settings["log"] = {"format": "json", "file": f"{host}.log"}
         settings["leases"] |= {"duration_s": 6, "renew_s": 2}
         settings["spark"] |= {"driver_memory": "512m"}
-        settings["pipelines"] = [self._paged(each) for each in settings["pipelines"] if each["name"] in roles]
-        for each in settings["pipelines"] if slow else ():
-            each["sink"] = self._slow(each["sink"])
+        wanted = [each for each in settings["pipelines"] if each["name"] in roles]
+        settings["pipelines"] = [self._slow(each) if slow else self._paged(each, PAGE_EVENTS) for each in wanted]
         path = self.directory / f"{host}.yaml"
         path.write_text(yaml.safe_dump(settings))
         return path
 
-    def _paged(self, pipeline: dict[str, Any]) -> dict[str, Any]:
+    def _paged(self, pipeline: dict[str, Any], events: int) -> dict[str, Any]:
         """The same feed in small pages, a batch each."""
         feed = pipeline["feed"]
         path = str(self.directory / feed["path"])
-        feed = {**feed, "type": FEEDS[feed["type"]], "path": path, "page_events_max": PAGE_EVENTS}
-        return {**pipeline, "feed": feed, "batch_events_max": PAGE_EVENTS}
+        feed = {**feed, "type": FEEDS[feed["type"]], "path": path, "page_events_max": events}
+        return {**pipeline, "feed": feed, "batch_events_max": events}
 
-    def _slow(self, sink: dict[str, Any]) -> dict[str, Any]:
+    def _slow(self, pipeline: dict[str, Any]) -> dict[str, Any]:
+        sink = pipeline["sink"]
         path = {"path": str(self.directory / sink["path"])} if "path" in sink else {}
-        return {**sink, **path, "type": SINKS[sink["type"]], "gate": str(self.gate)}
+        buffer_bytes = BUFFER_BYTES[pipeline["name"]]
+        return {
+            **self._paged(pipeline, SLOW_PAGE_EVENTS),
+            "sink": {**sink, **path, "type": SINKS[sink["type"]], "gate": str(self.gate)},
+            "buffer_bytes_max": buffer_bytes,
+            "batch_bytes_max": buffer_bytes,
+        }
 
     # Stages
 
