@@ -109,7 +109,8 @@ class Onlooker:
             lambda: f"the level of '{name}' went from {old.sink_state} to {new.sink_state}",
         )
         self._check_owner(by, old, new)
-        if old.owner is None and self._eras[name]:  # an epoch that was there before an edit may come again
+        if old.owner is None and self._eras[name] and not new.sink_state:
+            # An epoch that was there before an edit may come again. Where there are levels, a level may not.
             self._unsettled = {key: batch for key, batch in self._unsettled.items() if key[0] != name}
         self._check_position(new)
         if new.closed:

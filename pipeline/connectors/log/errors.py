@@ -4,7 +4,7 @@ LogError
 ├── LogUnavailable             surely not done: locked, full, read-only, damaged; the message tells what to do
 │   └── LogMissing             there is no such partition (yet)
 ├── LogUncertain               a write whose outcome nobody knows: send the same again, or ask at a higher level
-├── Outranked                  a later claim of this producer is attached
+├── Outranked                  a claim of this rank or a later one is attached
 ├── OutOfOrder                 not the sequence number that follows, or other events under the last one's number
 └── ProducerEnded              the producer said that it would write no more
 """

@@ -2,7 +2,8 @@
 
 A producer is a lease's. Each claim has a rank (generation, series, level), larger than every earlier one's, and a line of
 sequence numbers of its own. What publishes with a lower rank than the last to attach is refused from then on, as Event Hubs
-refuses a lower owner level; generation and series are ours, so that a lease's next producer group closes the one before.
+refuses a lower owner level, and no rank is attached twice. Generation and series are ours, so that a lease's next producer
+group closes the one before.
 """
 
 from __future__ import annotations
@@ -76,11 +77,13 @@ class Line(Producer):
 
 
 def attached(held: Line | None, producer: Producer) -> Line:
-    """The line that `producer` goes on with. A later claim starts anew but for the marker. Raises Outranked."""
-    if held is not None and held.rank > producer.rank:
+    """The line of a new claim: it starts anew but for the marker. Raises Outranked.
+
+    A rank is attached once. A lease document that was put back gives its rank out again, and what an earlier tenure has on
+    its way would pass for this one's.
+    """
+    if held is not None and held.rank >= producer.rank:
         raise _outranked(held, producer)
-    if held is not None and held.rank == producer.rank:
-        return held
     new = Line(**asdict(producer))
     if held is None or held.generation != producer.generation:
         return new
@@ -114,7 +117,7 @@ _COLUMNS = ", ".join(f'"{name}"' for name in _NAMES)
 
 def _outranked(held: Line, producer: Producer) -> Outranked:
     return Outranked(
-        f"lease '{producer.lease}' is claimed at {_said(held)}, and {_said(producer)} comes too late: stop, or claim above it",
+        f"lease '{producer.lease}' is claimed at {_said(held)}, and {_said(producer)} does not outrank it: stop, or claim above",
         held=(held.generation, held.series, held.level),
     )
 

@@ -141,10 +141,8 @@ class PartitionLog:
     def attach(self, producer: Producer) -> tuple[Line, int]:
         """Close every earlier claim of the lease. Its line, and the sequence of the event to come. Raises Outranked."""
         with self._writing() as connection:
-            held = lines.load(connection, producer.lease)
-            line = lines.attached(held, producer)
-            if line != held:
-                lines.save(connection, line)
+            line = lines.attached(lines.load(connection, producer.lease), producer)
+            lines.save(connection, line)
             return line, _end(connection)
 
     def publish(self, producer: Producer, number: int, batch: Encoded, marker: Marker, send: Callable[[], None]) -> int:

@@ -278,14 +278,19 @@ async def test_when_levels_are_used_up_the_next_group_goes_on_and_closes_the_las
     assert bodies_in(tmp_path, "p") == [body(n) for n in range(1, 5)]
 
 
-async def test_two_owners_at_one_level_never_both_deliver(tmp_path: Path, sinks: Callable[..., LogSink]) -> None:
-    state = sinks().claimed("")  # a restored lease document gave it out twice
-    one, two = [await sinks().open(claim(state)) for _ in range(2)]
+async def test_a_level_that_a_restored_document_gives_out_again_is_refused_and_outranked(
+    tmp_path: Path, sinks: Callable[..., LogSink]
+) -> None:
+    sink, state = sinks(), sinks().claimed("")
+    one = await sink.open(claim(state))
+    with pytest.raises(Fenced) as fenced:
+        await sinks().open(claim(state))
     await one.write(output(0, 2), Permit())
+    two = await sinks().open(claim(sink.claimed(fenced.value.state or "")))
     with pytest.raises(Fenced):
-        await two.write(output(0, 3), Permit())
-    await one.write(output(2, 3), Permit())
-    assert bodies_in(tmp_path, "p") == [body(1), body(2), body(3)]
+        await one.write(output(2, 3), Permit())
+    await two.write(output(2, 4), Permit())
+    assert bodies_in(tmp_path, "p") == [body(n) for n in range(1, 5)]
 
 
 @pytest.mark.parametrize("state", ["x", "{}", "[]", '{"group":null,"series":0,"level":32767,"number":0,"tail":-1}'])
@@ -301,12 +306,11 @@ async def test_a_sink_state_that_nobody_wrote_is_rejected_with_what_to_do(
 
 async def test_sequence_numbers_wrap_and_are_still_recognised(tmp_path: Path, sinks: Callable[..., LogSink]) -> None:
     sink = sinks()
-    state = sink.claimed("")
-    await sink.open(claim(state))
+    writer = await sink.open(claim(sink.claimed("")))
     with closing(sqlite3.connect(tmp_path / "p.db")) as connection:
         connection.execute("UPDATE producers SET number = ?", (2**31 - 3,))
         connection.commit()
-    writer = await sink.open(claim(state))
+    writer._state = replace(writer._state, number=2**31 - 3)
     for start in range(0, 8, 2):
         await writer.write(output(start, start + 2), Permit())
     assert decoded(writer.state).number == 5

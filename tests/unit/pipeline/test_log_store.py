@@ -156,13 +156,13 @@ def test_a_later_claim_closes_the_earlier_and_begins_its_own_line(
     assert bodies(log) == ["a", "c"]
 
 
-def test_attaching_again_goes_on_with_the_line(made: Callable[..., PartitionLog]) -> None:
+def test_a_level_that_is_given_out_twice_is_attached_once(made: Callable[..., PartitionLog]) -> None:
     log = made()
     log.attach(PRODUCER)
     log.publish(PRODUCER, 1, batch("a"), marker(1), sent)
-    line, _ = log.attach(PRODUCER)
-    assert (line.number, line.position) == (1, "1")
-    assert log.publish(PRODUCER, 1, batch("a"), marker(1), sent) == 0
+    with pytest.raises(Outranked) as outranked:
+        log.attach(PRODUCER)
+    assert outranked.value.held == PRODUCER.rank
     log.publish(PRODUCER, 2, batch("b"), marker(2), sent)
     assert bodies(log) == ["a", "b"]
 
@@ -200,7 +200,7 @@ def test_a_send_that_is_called_off_leaves_nothing_behind(made: Callable[..., Par
         log.publish(PRODUCER, 1, batch("a"), marker(1), called_off)
     with pytest.raises(CalledOff):
         log.end(PRODUCER, called_off)
-    assert (log.attach(PRODUCER)[0].position, bodies(log)) == (None, [])
+    assert bodies(log) == []
     log.publish(PRODUCER, 1, batch("b"), marker(1), sent)
     assert bodies(log) == ["b"]
 
@@ -246,7 +246,10 @@ def test_numbers_wrap_and_repeats_are_recognised_around_it(
                 assert partition.publish(PRODUCER, number, batch(*made), marker(n, size), sent) == len(expected)
             expected += made
             number = number_after(number, size)
-        assert partition.attach(PRODUCER)[0].number == number_after(start, len(expected))
+        with closing(sqlite3.connect(partition.path)) as connection:
+            assert connection.execute("SELECT number FROM producers").fetchall() == [
+                (number_after(start, len(expected)),)
+            ]
         assert bodies(partition) == expected
     finally:
         log.close()
