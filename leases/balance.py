@@ -23,12 +23,17 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """A live host, as its document tells. leases_max: how many leases it wants at most, over all pipelines."""
+    """A live host, as its document tells.
+
+    leases_max: how many leases it wants at most, over all pipelines. is_new: it came less than a lease duration ago, and
+    so cannot have seen yet which owners stand still.
+    """
 
     name: str
     pipelines: frozenset[str]
     leases_max: int | None = None
     draining: bool = False
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +67,28 @@ def plan(
     able = {peer.name: peer for peer in peers if not peer.draining}
     if me not in able:
         return Plan((), (), 0)
+    seeing = {name: peer for name, peer in able.items() if name == me or not peer.is_new}
     open_leases = [lease for lease in leases if not lease.closed]
     back = [lease.key for lease in open_leases if lease.owner == me and lease.key not in working]
-    holders = {lease.key: holder(lease, able, lease.key in expired) for lease in open_leases}
+    holders = {
+        lease.key: holder(lease, seeing if lease.key in expired else able, lease.key in expired)
+        for lease in open_leases
+    }
     shares = shares_of(open_leases, able, holders)
+    others = [lease for lease in open_leases if holders[lease.key] not in able.keys() - seeing.keys()]
+    shares_of_expired = shares_of(others, seeing, holders)  # the new would let them lie: they ask for their part later
     take, ask = list(back), []
     for pipeline in sorted(able[me].pipelines):
         here = [lease for lease in open_leases if lease.pipeline == pipeline and lease.key not in back]
         promised = [lease.key for lease in here if lease.handoff_to == me and _is_takeable(lease, expired, overdue)]
         free = [lease for lease in here if holders[lease.key] is None]
-        need = shares[pipeline].get(me, 0) - sum(holders[lease.key] == me for lease in here) - _count(back, pipeline)
+        held = sum(holders[lease.key] == me for lease in here) + _count(back, pipeline)
+        need = shares[pipeline].get(me, 0) - held
+        picked = _picked(free, max(0, need), rng, last)
+        left = [lease for lease in free if lease.key in expired and lease.key not in picked]
+        need_of_expired = shares_of_expired[pipeline].get(me, 0) - held - len(picked)
         take += promised
-        take += _picked(free, max(0, need), rng, last)
+        take += picked + _picked(left, max(0, need_of_expired), rng, last)
         if need > len(free):
             ask += _asked(here, shares[pipeline], holders, me)[: need - len(free)]
     return Plan(tuple(take), tuple(ask), sum(share.get(me, 0) for share in shares.values()))

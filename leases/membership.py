@@ -114,17 +114,19 @@ def decode_host(id: str, body: str) -> HostRecord:
 class Roll:
     """The hosts seen by one scan. `live`: those whose tick was seen to move within a lease duration.
 
+    new: those that this host first saw less than a lease duration ago.
     dead: the documents (with their ETags) of hosts that have not moved for `DEAD_AFTER` lease durations.
     """
 
     hosts: Mapping[str, HostRecord]
     live: frozenset[str]
+    new: frozenset[str] = frozenset()
     dead: tuple[Stored, ...] = ()
     invalid: tuple[InvalidDocument, ...] = ()
 
     @property
     def peers(self) -> list[Peer]:
-        return [self.hosts[name].peer for name in sorted(self.live)]
+        return [replace(self.hosts[name].peer, is_new=name in self.new) for name in sorted(self.live)]
 
 
 class Membership:
@@ -137,6 +139,7 @@ class Membership:
         self._clock = clock
         self._timing = timing
         self._watch: Watch[str] = Watch()
+        self._met: Watch[str] = Watch()
         self._scanned_at = 0.0
         self._lock = asyncio.Lock()
 
@@ -189,13 +192,17 @@ class Membership:
                 hosts[host.name] = host
             except InvalidDocument as error:
                 invalid.append(error)
+        ended = self._clock.monotonic()
         marks = {name: host.mark for name, host in hosts.items()}
-        self._watch = self._watch.scanned(marks, started, self._clock.monotonic(), self._timing)
+        self._watch = self._watch.scanned(marks, started, ended, self._timing)
+        incarnations = {name: (host.incarnation,) for name, host in hosts.items()}
+        self._met = self._met.scanned(incarnations, started, ended, self._timing)
         self._scanned_at = started
         hosts[self._me.name] = self._me
         live = frozenset(hosts) - self._watch.expired(started, self._timing) | {self._me.name}
         buried = {host_id(name) for name in self._watch.still_for(DEAD_AFTER * self._timing.duration_s, started) - live}
-        return Roll(hosts, live, tuple(stored for stored in documents if stored.id in buried), tuple(invalid))
+        dead = tuple(stored for stored in documents if stored.id in buried)
+        return Roll(hosts, live, live - self._met.expired(started, self._timing), dead, tuple(invalid))
 
     async def clear_away(self, roll: Roll) -> None:
         """Remove the documents of the long dead. Raises StoreConflict or StoreMissing where one was not dead after all."""

@@ -19,8 +19,14 @@ def lease(partition: str, owner: str | None = None, pipeline: str = "p", **field
     return Lease(pipeline=pipeline, partition=partition, owner=owner, incarnation=incarnation, **fields)  # type: ignore[arg-type]
 
 
-def peer(name: str, *pipelines: str, leases_max: int | None = None, draining: bool = False) -> Peer:
-    return Peer(name=name, pipelines=frozenset(pipelines or ("p",)), leases_max=leases_max, draining=draining)
+def peer(name: str, *pipelines: str, leases_max: int | None = None, draining: bool = False, new: bool = False) -> Peer:
+    return Peer(
+        name=name,
+        pipelines=frozenset(pipelines or ("p",)),
+        leases_max=leases_max,
+        draining=draining,
+        is_new=new,
+    )
 
 
 def planned(
@@ -115,6 +121,31 @@ def test_a_host_never_wants_more_than_its_limit() -> None:
     peers = [peer("a", leases_max=2), peer("b", leases_max=100)]
     assert len(planned(leases, peers, "a").take) == 2
     assert len(planned(leases, peers, "b").take) == 8
+
+
+def test_a_newcomer_that_cannot_know_yet_who_is_dead_is_left_no_expired_lease() -> None:
+    leases = [lease(str(i), "dead", handoff_to="new" if i < 2 else None) for i in range(4)]
+    expired = {one.key for one in leases}
+    assert set(planned(leases, [peer("a"), peer("new", new=True)], "a", expired=expired).take) == expired
+    assert len(planned(leases, [peer("a"), peer("new")], "a", expired=expired).take) == 2
+    a, b = [planned(leases, [peer("a"), peer("b"), peer("new", new=True)], me, expired=expired).take for me in "ab"]
+    assert (len(a), len(b)) == (2, 2)
+    leases += [lease(str(i), "new") for i in range(4, 6)]
+    assert len(planned(leases, [peer("a"), peer("b"), peer("new", new=True)], "a", expired=expired).take) == 2
+
+
+def test_a_newcomer_has_its_share_of_what_is_available_and_may_be_asked_to_keep_a_lease_for() -> None:
+    leases = [*(lease(str(i)) for i in range(4)), lease("4", "a", handoff_to="new"), lease("5", handoff_to="new")]
+    peers = [peer("a"), peer("new", new=True)]
+    assert len(planned(leases, peers, "a").take) == 3
+    assert ("p", "5") not in planned(leases, peers, "a").take
+    assert ("p", "5") in planned(leases, peers, "new").take
+
+
+def test_a_host_is_never_new_to_itself() -> None:
+    leases = [lease(str(i), "dead") for i in range(4)]
+    expired = {one.key for one in leases}
+    assert set(planned(leases, [peer("a", new=True)], "a", expired=expired).take) == expired
 
 
 def test_closed_leases_are_nobodys() -> None:

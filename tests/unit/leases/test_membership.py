@@ -264,6 +264,22 @@ def test_hosts_are_alive_while_their_ticks_move_and_a_host_without_leases_is_one
     run_virtual(main())
 
 
+def test_a_host_is_new_for_a_lease_duration_and_again_once_it_restarts() -> None:
+    async def main() -> None:
+        store, clock = Store(), VirtualClock()
+        a = member(store)
+        await announced(a)
+        for incarnation in ("1", "2"):
+            b, started = member(store, "b", incarnation), clock.monotonic()
+            await announced(b)
+            while any(peer.is_new for peer in (await a.scan()).peers if peer.name == "b"):
+                await clock.sleep(1.0)
+                await announced(b)
+            assert TIMING.duration_s <= clock.monotonic() - started <= TIMING.duration_s + 1.0
+
+    run_virtual(main())
+
+
 def test_an_outage_of_the_container_kills_nobody() -> None:
     async def main() -> None:
         store, clock = Store(), VirtualClock()
