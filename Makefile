@@ -54,7 +54,7 @@ mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word fo
 scenarios: setup $(ARCHIVE)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word for some)
 	@PYTHONPATH=tests .venv/bin/python -m scenarios.faults --only="$(ONLY)"
 
-chaos: setup $(ARCHIVE)  ## the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7 for the same faults)
+chaos: setup $(ARCHIVE)  ## the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7 again)
 	@SPARK_SUBMIT_OPTS="$(JAVA)" PYTHONPATH=tests \
 		.venv/bin/python -m scenarios.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 

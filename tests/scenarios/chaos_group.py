@@ -166,8 +166,8 @@ class Group:
 
     async def _picked(self, fault: Fault, fits: Callable[[Host], bool] = lambda host: True) -> Host:
         """One that works, if any does; where there is none at all, the next one that comes."""
-        while not (up := [host for host in self.hosts.values() if host.is_up and fits(host)]):  # noqa: ASYNC110 - they tell nobody
-            await asyncio.sleep(0.1)
+        while not (up := [host for host in self.hosts.values() if host.is_up and fits(host)]):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)  # processes tell nobody
         fit = [host for host in up if host.has_started] or up
         return fit[int(fault.pick * len(fit))]
 
