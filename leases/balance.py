@@ -25,8 +25,8 @@ Key = tuple[str, str]
 class Peer:
     """A live host, as its document tells.
 
-    leases_max: how many leases it wants at most, over all pipelines. is_new: it came less than a lease duration ago, and
-    so cannot have seen yet which owners stand still.
+    leases_max: how many leases it wants at most, over all pipelines. is_new: it came so late
+    that it will see which owners stand still more than a renew interval after the others.
     """
 
     name: str
