@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 from leases.document import Fields, to_json
 from leases.errors import GroupMismatch, StoreConflict, StoreMissing
@@ -42,8 +43,7 @@ class Info:
     unknown: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(NamedTuple):
     """A partition of the feed, and the ones it came from by split or merge."""
 
     name: str
@@ -156,7 +156,7 @@ def children_due(partitions: Sequence[Partition], leases: Mapping[str, Lease]) -
     """The leases that closed parents call for. A child of several parents (a merge) waits until all of them are closed."""
     parents = {partition.name: partition.parents for partition in partitions}
     due: dict[str, Lease] = {}
-    for parent in sorted(leases.values(), key=lambda lease: lease.partition):
+    for parent in sorted((lease for lease in leases.values() if lease.children), key=lambda lease: lease.partition):
         for child in parent.children:
             family = parents.get(child.partition) or (parent.partition,)
             if child.partition not in leases and not any(_is_at_work(name, parents, leases) for name in family):

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from leases.timing import Timing
 
@@ -21,8 +21,7 @@ Mark = tuple[object, ...]
 """What an owner moves to show that it lives: (owner, incarnation, epoch, tick) of a lease, (incarnation, tick) of a host."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sighting:
+class Sighting(NamedTuple):
     """A mark, and the time since which this host has seen it stand still (Clock seconds, unread time left out)."""
 
     mark: Mark

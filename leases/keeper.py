@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from leases.clock import Clock
 from leases.document import decode_lease, encode_lease, lease_id, lease_prefix
@@ -25,8 +26,7 @@ Claimed = Callable[[str], str]
 """The sink's pure part of a claim: the last tenure's sink state -> the next one's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """A lease as it was read, with the ETag that a change of it has to match."""
 
     lease: Lease

@@ -6,9 +6,8 @@ Whoever writes a feed runs `pipeline.contract.ChangeFeedContract` over it.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from pipeline.errors import FeedError
 from pipeline.event import Page
@@ -17,8 +16,7 @@ Start = Literal["earliest", "latest"] | datetime
 """Where a partition begins that has no lease yet. A datetime (aware): with the first event enqueued at or after it."""
 
 
-@dataclass(frozen=True, slots=True)
-class FeedPartition:
+class FeedPartition(NamedTuple):
     """A partition that the feed has now. `parents`: the partitions that were split or merged into it."""
 
     name: str
