@@ -1,0 +1,35 @@
+"""docs/guarantees.md speaks of what there is: every connector, and files and targets that can be looked up."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from service import settings
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "guarantees.md").read_text()
+
+
+@pytest.mark.parametrize("kind", ["Feed", "Sink"])
+def test_every_connector_of_the_settings_has_a_row(kind: str) -> None:
+    models = [found for name, found in vars(settings).items() if name.endswith(f"{kind}Settings")]
+    types = {name for model in models for name in get_args(model.model_fields["type"].annotation)} - {settings.CUSTOM}
+    known = {name for name in types if isinstance(name, str) and name.isalpha()}
+    assert len(known) >= 2
+    assert [name for name in sorted(known) if f"| {kind.lower()} `{name}` |" not in PAGE] == []
+
+
+def test_every_file_that_is_named_is_there() -> None:
+    named = set(re.findall(r"`(tests/[^`]+)`", PAGE))
+    assert len(named) > 10
+    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
+
+
+def test_every_target_that_is_named_is_there() -> None:
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    named = set(re.findall(r"`make (\w+)", PAGE))
+    assert {"sim", "mutants", "scenarios", "chaos"} <= named <= set(targets)
