@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import sys
+from _thread import get_ident
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from itertools import count
@@ -63,7 +64,7 @@ class _Armed:
     def reach(self, name: str) -> None:
         if name == self._name and next(self._reached) == self._times:
             with _no_thread_in_sqlite() if self._signal == signal.SIGSTOP else nullcontext():
-                os.kill(os.getpid(), self._signal)
+                signal.pthread_kill(get_ident(), self._signal)  # another thread would take it, and perhaps later
 
 
 @contextmanager

@@ -40,13 +40,16 @@ def write():
         pause.wait(0.0001)  # as a thread of an executor, which waits for its next call
 
 pause = threading.Event()
+def freeze():
+    for number in range(1000):
+        pause.wait(number % 10 * 0.0003)
+        crash_point._ARMED = crash_point._Armed("page read:1:SIGSTOP")
+        crash_point.crash_point("page read")
+
 threading.Thread(target=write, daemon=True).start()
 while not partition.extent().end:
     pass
-for number in range(1000):
-    pause.wait(number % 10 * 0.0003)
-    crash_point._ARMED = crash_point._Armed("page read:1:SIGSTOP")
-    crash_point.crash_point("page read")
+threading.Thread(target=freeze).start()  # not the main thread, which a signal to the process would stop first
 """
 FREEZES = 50
 

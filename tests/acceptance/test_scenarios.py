@@ -1,0 +1,70 @@
+"""A slice of `make scenarios`: a crash of each role, a freeze, a move; and what makes the whole of it fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from scenarios.bank import ROLES, Result
+from scenarios.faults import Banks, Case, case_of, cases, crash, exit_code, freeze, opened, points_of, table
+
+from pipeline.crash_point import POINTS
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("scenarios")]
+
+SLICE = (
+    ("event-generator-crash", "generate", "appended"),
+    ("stream-processor-crash", "transform", "before checkpoint"),
+    ("view-generator-crash", "balances", "committed"),
+    ("duplicated-consumer", "generate", "before append"),
+    ("duplicated-consumer", "generate", "slow, handoff"),
+)
+
+
+@pytest.fixture(scope="module")
+def banks() -> Iterator[Banks]:
+    with opened(1) as banks:
+        yield banks
+
+
+@pytest.mark.parametrize(("scenario", "role", "point"), SLICE)
+def test_the_end_is_that_of_an_undisturbed_run(banks: Banks, scenario: str, role: str, point: str) -> None:
+    [case] = [case for case in cases() if (case.scenario, case.role, case.point) == (scenario, role, point)]
+    assert banks.verdict(case) == "identical"
+
+
+@pytest.mark.parametrize("fault", [crash, freeze])
+def test_a_point_that_is_never_reached_fails_the_target(banks: Banks, fault, capsys) -> None:
+    never = case_of("event-generator-crash", "generate", "committed", fault)
+    assert exit_code([never], table(banks, [never])) == 1
+    assert "the point was not reached: exit code 0" in capsys.readouterr().out
+
+
+def test_another_end_fails_the_target(banks: Banks, capsys) -> None:
+    nothing_done = Case("view-generator-crash", "balances", "nothing", lambda bank: None)
+    assert exit_code([nothing_done], table(banks, [nothing_done])) == 1
+    assert "DIFFERS: 0 events in 0 balances" in capsys.readouterr().out
+
+
+def test_the_target_fails_where_one_end_is_not_identical_and_where_nothing_was_run() -> None:
+    every = cases()
+    assert exit_code(every, len(every)) == 0
+    assert exit_code(every, len(every) - 1) == 1
+    assert exit_code([], 0) == 1
+
+
+def test_every_point_is_a_case_of_every_role_that_has_it() -> None:
+    reached = {(case.scenario, case.role, case.point) for case in cases()}
+    assert {point for role in ROLES for point in points_of(role)} == set(POINTS)
+    for scenario, roles in {
+        "event-generator-crash": ("generate",),
+        "stream-processor-crash": ("transform",),
+        "view-generator-crash": ("balances",),
+        "duplicated-consumer": ROLES,
+    }.items():
+        for role in roles:
+            assert {(scenario, role, point) for point in points_of(role)} <= reached
+
+
+def test_an_end_is_told_by_its_counts() -> None:
+    assert Result({"log": {"0": [1, 2], "1": [3]}}, {}).told == "0 events in 0 balances, logs {'log': 3}"
