@@ -1,5 +1,8 @@
 # Every target sets the project up first (.ci/setup): Python environment and Java, at once when nothing changed.
 export PYTHON
+# What Python has compiled is kept, wherever an environment says that it should not be: of a host's start it is the larger part.
+export PYTHONPYCACHEPREFIX = $(CURDIR)/build/pycache
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST = .venv/bin/pytest
 # Three processes at a time, as tests wait nearly as long as they compute, each with files of its own: the tests of a file may
 # share what is dear to start.

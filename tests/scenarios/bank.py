@@ -206,7 +206,7 @@ class Bank:
         self._is_closed = False
         self.dsn = server.get_uri(database=database)
         directory.mkdir(exist_ok=True)
-        self.environment = _environment(directory.parent / "compiled") | {"LEASEHOLD_POSTGRES_DSN": self.dsn}
+        self.environment = _environment() | {"LEASEHOLD_POSTGRES_DSN": self.dsn}
 
     def settings(self, host: str, roles: Sequence[str], slow: bool) -> Path:
         """slow: the host's sinks wait for the gate, and it reads ahead little, in smaller pages."""
@@ -331,11 +331,10 @@ def behind(role: str) -> tuple[str, ...]:
     return ROLES[ROLES.index(role) + 1 :]
 
 
-def _environment(compiled: Path) -> dict[str, str]:
-    """Of hosts: they find the slow sinks, and need not compile what another one has compiled, nor start Java slowly."""
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    path = os.pathsep.join(filter(None, [str(TESTS), inherited.get("PYTHONPATH")]))
-    return {"SPARK_SUBMIT_OPTS": JAVA, **inherited, "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": str(compiled)}
+def _environment() -> dict[str, str]:
+    """Of hosts: they find the slow sinks, and Java starts quickly."""
+    path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+    return {"SPARK_SUBMIT_OPTS": JAVA, **os.environ, "PYTHONPATH": path}
 
 
 def _is_locked(file: Path) -> bool:
