@@ -26,7 +26,7 @@ class Peer:
     """A live host, as its document tells.
 
     leases_max: how many leases it wants at most, over all pipelines. is_new: it came so late
-    that it will see which owners stand still more than a renew interval after the others.
+    that it would see too late which owners stand still (leases.timing.Timing.newcomer_slack_s).
     """
 
     name: str

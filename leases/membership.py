@@ -114,7 +114,7 @@ def decode_host(id: str, body: str) -> HostRecord:
 class Roll:
     """The hosts seen by one scan. `live`: those whose tick was seen to move within a lease duration.
 
-    new: those that this host first saw less than a lease duration, less a renew interval, ago (leases.balance.Peer.is_new).
+    new: those that this host met so late that they see what expires later than the bound on that allows (leases.balance.Peer).
     dead: the documents (with their ETags) of hosts that have not moved for `DEAD_AFTER` lease durations.
     """
 
@@ -202,7 +202,7 @@ class Membership:
         live = frozenset(hosts) - self._watch.expired(started, self._timing) | {self._me.name}
         buried = {host_id(name) for name in self._watch.still_for(DEAD_AFTER * self._timing.duration_s, started) - live}
         dead = tuple(stored for stored in documents if stored.id in buried)
-        known = self._met.still_for(self._timing.duration_s - self._timing.renew_s, started)
+        known = self._met.still_for(self._timing.duration_s - self._timing.newcomer_slack_s, started)
         return Roll(hosts, live, live - known, dead, tuple(invalid))
 
     async def clear_away(self, roll: Roll) -> None:

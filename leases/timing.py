@@ -37,6 +37,12 @@ class Timing:
         """Two successful scans further apart than this had an outage (or a stopped process) between them."""
         return 1.5 * self.balance_s
 
+    @property
+    def newcomer_slack_s(self) -> float:
+        """How much later than others a host may see what expires, and still take it in time: a scan may be a balance interval
+        away, and a dead owner's lease is promised to be taken within a renew interval of its expiry (docs/protocol.md)."""
+        return self.renew_s - self.balance_s
+
     def problems(self) -> list[str]:
         """What is wrong with these intervals, each with its remedy; empty where they fit together."""
         found = [

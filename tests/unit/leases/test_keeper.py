@@ -320,9 +320,9 @@ def test_a_scan_that_sees_a_raised_epoch_before_its_answer_comes_ends_no_tenure(
         store = FaultyStore()
         owned = await taken(store)
         seen = await keeper(store).read("p", "0")
-        owned.notice(replace(seen, lease=seen.lease.epoch_raised(0, "")))
+        owned.notice(seen._replace(lease=seen.lease.epoch_raised(0, "")))
         assert not owned.is_lost
-        owned.notice(replace(seen, lease=seen.lease.acquired("a", "a-2", "")))
+        owned.notice(seen._replace(lease=seen.lease.acquired("a", "a-2", "")))
         assert owned.is_lost
 
     run_virtual(main())
