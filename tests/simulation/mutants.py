@@ -220,6 +220,12 @@ MUTANTS = (
             "            await self.owned.checkpoint(writer.position, writer.state)\n",
             "            pass\n",
         ),
+        (
+            "pipeline.connectors.log.line",  # and a broker that lets a level in twice
+            "    if held is not None and held.rank >= producer.rank:\n        raise _outranked(held, producer)\n",
+            "    if held is not None and held.rank > producer.rank:\n        raise _outranked(held, producer)\n"
+            "    if held is not None and held.rank == producer.rank:\n        return held\n",
+        ),
     ),
     mutant(
         "the tail is read before the fence is taken",

@@ -23,7 +23,7 @@ class Size:
     """On average, in each partition."""
 
 
-SMALL = Size(name="small", hosts=3, leases=4, minutes=7, shrinks=(1 / 2, 1.0, 1.0), appends_every_s=30.0)
+SMALL = Size(name="small", hosts=3, leases=4, minutes=7, shrinks=(1 / 3, 1 / 2), appends_every_s=20.0)
 LARGE = Size(name="large", hosts=20, leases=100, minutes=19, shrinks=(1.0,), appends_every_s=60.0)
 SIZES = {size.name: size for size in (SMALL, LARGE)}
 
