@@ -222,9 +222,11 @@ MUTANTS = (
         ),
         (
             "pipeline.connectors.log.line",  # and a broker that lets a level in twice
-            "    if held is not None and held.rank >= producer.rank:\n        raise _outranked(held, producer)\n",
-            "    if held is not None and held.rank > producer.rank:\n        raise _outranked(held, producer)\n"
-            "    if held is not None and held.rank == producer.rank:\n        return held\n",
+            "    if held is not None and held.rank >= producer.rank:\n",
+            (
+                "    if held is not None and held.rank == producer.rank:\n        return held\n"
+                "    if held is not None and held.rank > producer.rank:\n"
+            ),
         ),
     ),
     mutant(
