@@ -7,8 +7,8 @@ PYTEST = .venv/bin/pytest
 # Three processes at a time, as tests wait nearly as long as they compute, each with files of its own: the tests of a file may
 # share what is dear to start.
 BY_FILE = -n 3 --dist loadfile
-# Whole hosts wait for each other half of the time. What shares something is marked as a group.
-SPREAD = -n 3 --dist loadgroup
+# Whole hosts wait for each other half of the time. Which tests stay together, tests/acceptance/conftest.py says.
+SPREAD = -n 3 --dist loadscope
 # Spark's classes as Java likes them: a third off every start of a test's Spark. Tests do without it as well.
 ARCHIVE = build/spark.jsa
 JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=$(abspath $(ARCHIVE))

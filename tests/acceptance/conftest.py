@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+TOGETHER = ("test_chaos.py", "test_demo.py", "test_scenarios.py")
+"""Files whose tests share what is dear to start; those of the others are spread over the processes one by one."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -12,3 +18,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _timeout_s(item: pytest.Item) -> float:
     timeout = item.get_closest_marker("timeout")
     return timeout.args[0] if timeout else 0
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return _Spread(config, log)
+
+
+class _Spread(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return file if file.endswith(TOGETHER) else nodeid

