@@ -74,9 +74,10 @@ def plan(
         lease.key: holder(lease, seeing if lease.key in expired else able, lease.key in expired)
         for lease in open_leases
     }
-    shares = shares_of(open_leases, able, holders)
-    others = [lease for lease in open_leases if holders[lease.key] not in able.keys() - seeing.keys()]
-    shares_of_expired = shares_of(others, seeing, holders)  # the new would let them lie: they ask for their part later
+    shares = shares_of_expired = shares_of(open_leases, able, holders)
+    if unseeing := able.keys() - seeing.keys():  # they would let what expires lie, and ask for their part of it later
+        others = [lease for lease in open_leases if holders[lease.key] not in unseeing]
+        shares_of_expired = shares_of(others, seeing, holders)
     take, ask = list(back), []
     for pipeline in sorted(able[me].pipelines):
         here = [lease for lease in open_leases if lease.pipeline == pipeline and lease.key not in back]

@@ -59,10 +59,13 @@ class HostRecord:
     def mark(self) -> Mark:
         return self.incarnation, self.tick
 
-    @property
-    def peer(self) -> Peer:
+    def peer(self, *, is_new: bool) -> Peer:
         return Peer(
-            name=self.name, pipelines=frozenset(self.pipelines), leases_max=self.leases_max, draining=self.draining
+            name=self.name,
+            pipelines=frozenset(self.pipelines),
+            leases_max=self.leases_max,
+            draining=self.draining,
+            is_new=is_new,
         )
 
 
@@ -126,7 +129,7 @@ class Roll:
 
     @property
     def peers(self) -> list[Peer]:
-        return [replace(self.hosts[name].peer, is_new=name in self.new) for name in sorted(self.live)]
+        return [self.hosts[name].peer(is_new=name in self.new) for name in sorted(self.live)]
 
 
 class Membership:

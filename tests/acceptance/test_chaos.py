@@ -11,10 +11,11 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from scenarios.chaos import Outcome, lived, place
+from scenarios.chaos import Outcome, lived
 from scenarios.chaos_books import AMOUNTS, Found, Writer, Written, difference, number_of
 from scenarios.chaos_group import Happened
 from scenarios.chaos_plan import KINDS, planned
+from scenarios.place import place
 
 from service.demo_data import Transaction, expected_balances, expected_events
 
@@ -31,7 +32,7 @@ def said() -> list[str]:
 
 @pytest.fixture(scope="module")
 def outcome(said: list[str]) -> Iterator[Outcome]:
-    with place() as (directory, server):
+    with place("chaos", is_kept=True) as (directory, server):
         plan = islice(planned(SEED, (0.2, 1), CHEAP), len(CHEAP))
         result = lived(directory, server, SEED, plan, 600, said.append)
         said.append(f"kept: {directory}")

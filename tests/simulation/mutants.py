@@ -346,9 +346,9 @@ def hunted(name: str, seeds_max: int, shows: bool) -> int:
     from simulation.run import simulated
     from simulation.seeds import report
     from simulation.setup import SMALL
-    from simulation.world import decode_quickly
+    from simulation.world import hasten
 
-    decode_quickly()
+    hasten()
     for seed in range(1, seeds_max + 1):
         verdict = simulated(seed, SMALL)
         if verdict.found:

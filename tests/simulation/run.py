@@ -20,7 +20,6 @@ from simulation.setup import Setup, Size
 from simulation.skies import LATE_MAX
 from simulation.world import World
 
-COLLECT_EVERY = 20
 FAULTS_SHARE = 0.45
 """Of the simulated time; the rest is for settling and for the quiet afterwards."""
 HOLD_OFFS_S = 90.0
@@ -49,8 +48,7 @@ def simulated(seed: int, size: Size) -> Verdict:
         return run_virtual(_run(Setup.drawn(seed, size)))
     finally:
         gc.enable()
-        if seed % COLLECT_EVERY == 0:
-            gc.collect()
+        gc.collect()
 
 
 async def _run(setup: Setup) -> Verdict:

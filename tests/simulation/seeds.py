@@ -16,7 +16,7 @@ from multiprocessing import get_context
 import click
 from simulation.run import Verdict, simulated
 from simulation.setup import SIZES
-from simulation.world import decode_quickly
+from simulation.world import hasten
 
 TAIL_LINES = 40
 CHUNK_SEEDS = 8
@@ -36,7 +36,7 @@ def main() -> int:
 
 def replayed(seed: int, size: str) -> int:
     """The whole trace of one seed."""
-    decode_quickly()
+    hasten()
     verdict = simulated(seed, SIZES[size])
     click.echo("\n".join(verdict.trace))
     click.echo(f"seed {seed}: {len(verdict.found)} violations, trace {verdict.hash}")
@@ -70,7 +70,7 @@ def ran(first: int, seeds: int, size: str) -> int:
 def verdicts(seeds: range, size: str) -> Iterator[Verdict]:
     """In seed order, on all cores; traces of what went well stay where they were made."""
     cores = min(os.cpu_count() or 1, len(seeds))
-    with ProcessPoolExecutor(cores, get_context("spawn"), initializer=decode_quickly) as pool:
+    with ProcessPoolExecutor(cores, get_context("spawn"), initializer=hasten) as pool:
         yield from pool.map(partial(_brief, size), seeds, chunksize=max(1, min(CHUNK_SEEDS, len(seeds) // cores)))
 
 

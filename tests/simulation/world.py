@@ -12,6 +12,7 @@ it, so the same seed is the same world.
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -134,10 +135,12 @@ class World(Group):
         return [name for name, lease in leases if lease is not None and not lease.closed]
 
 
-def decode_quickly() -> None:
-    """Documents are decoded, and leases' ids made, once for all hosts of a process: they are values."""
+def hasten() -> None:
+    """Documents are decoded, and leases' ids made, once for all hosts of a process: they are values. What has been imported by
+    now is never garbage, and is not looked at after every seed."""
     lease, host = lru_cache(100_000)(document.decode_lease), lru_cache(10_000)(membership.decode_host)
     for module in (document, keeper, group):
         module.decode_lease = lease  # type: ignore[attr-defined]
     membership.decode_host = host
     document.lease_id = lru_cache(10_000)(document.lease_id)
+    gc.freeze()
