@@ -65,8 +65,9 @@ lint: setup  ## ruff: lint and format
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 
-types: setup  ## mypy --strict
+types: setup  ## mypy --strict, the simulation and the scenarios included
 	.venv/bin/mypy
+	MYPYPATH=tests .venv/bin/mypy -p simulation -p scenarios
 
 arrows: setup  ## import-linter: who may import whom
 	.venv/bin/lint-imports --no-cache

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import NoReturn
 
@@ -89,7 +90,7 @@ def cases(only: str = "") -> list[Case]:
     crashes = [case_of(name, role, point, crash) for name, role in CRASHES for point in points_of(role)]
     freezes = [case_of("duplicated-consumer", role, point, freeze) for role in ROLES for point in points_of(role)]
     moved = [
-        Case("duplicated-consumer", role, how, lambda bank, move=move, role=role: move(bank, role))
+        Case("duplicated-consumer", role, how, partial(move, role=role))
         for role in ROLES
         for how, move in MOVES.items()
     ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 from simulation.process import current, incarnation
@@ -21,6 +21,8 @@ from pipeline.connectors.log.errors import LogError, LogUnavailable, LogUncertai
 from pipeline.connectors.log.line import Line, Producer
 from pipeline.connectors.log.sink import LogSink
 from pipeline.markers import Marker
+
+T = TypeVar("T")
 
 
 class Told(Protocol):
@@ -83,7 +85,7 @@ class BrokerPartition:
         send()
         self._asked("end", lambda: self._ended(producer), LogUnavailable)
 
-    def _asked(self, operation: str, call: Callable[[], Any], lost: type[LogError]) -> Any:
+    def _asked(self, operation: str, call: Callable[[], T], lost: type[LogError]) -> T:
         request = Request(host_of(current()), "sink", operation, self.name)
         fate = self._weather.fate(request)
         if fate.ends == "refused":

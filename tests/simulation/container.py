@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -31,7 +31,7 @@ class WatchedContainer(Container):
         self._world = world
 
     async def list(self, prefix: str) -> list[Stored]:
-        return await self._soon("list", prefix, partial(self._listed, prefix))
+        return [*await self._soon("list", prefix, partial(self._listed, prefix))]
 
     async def read(self, id: str) -> Stored:
         return await self._soon("read", id, partial(self._found, id))
@@ -50,7 +50,7 @@ class WatchedContainer(Container):
         lost = StoreUnavailable if operation in ("list", "read") else StoreAmbiguous
         return answered(self._weather, request, call, StoreUnavailable, lost)
 
-    def _listed(self, prefix: str) -> list[Stored]:
+    def _listed(self, prefix: str) -> Sequence[Stored]:
         return [stored for name, stored in sorted(self._documents.items()) if name.startswith(prefix)]
 
     def _created(self, by: str, id: str, body: str) -> str:

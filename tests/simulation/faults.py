@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from simulation.group import Running
-from simulation.skies import Snare
+from simulation.skies import Outage, Snare
 from simulation.weather import Where
 from simulation.world import World
 
@@ -100,7 +100,7 @@ async def outage(world: World) -> str | None:
     rng = world.rng
     where: Where = rng.choice(("store", "store", "feed", "sink"))
     host = rng.choice(("", *(running.name for running in world.alive)))
-    mode = rng.choice(("refused", "silent"))
+    mode: Outage = rng.choice(("refused", "silent"))
     for_s = rng.choice((0.3, 1.2, 2.5)) * world.timing.duration_s * rng.random()
     if (host, where) in world.skies.outages:
         return None

@@ -83,9 +83,8 @@ class Onlooker:
         name, before = lease.partition, self.leases.get(lease.partition)
         for parent in self.parents(name):
             kept = self.leases.get(parent)
-            self.check(
-                kept is not None and kept.closed, "I7", lambda parent=parent: f"'{name}' began before '{parent}' closed"
-            )
+            if kept is None or not kept.closed:
+                self.violated("I7", f"'{name}' began before '{parent}' closed")
         if before is None:
             self._starts[name, lease.generation] = number(lease.continuation)
         self._keep(lease)
@@ -246,15 +245,13 @@ class Onlooker:
         for n in numbers:
             if n < place.to or n in place.ahead:
                 place.repeated += 1
-                self.check(not self.exactly_once, "I1", lambda n=n: f"event {n} of '{partition}' arrived twice")
+                if self.exactly_once:
+                    self.violated("I1", f"event {n} of '{partition}' arrived twice")
                 continue
             place.ahead.add(n)
             self._advance(place)
-            self.check(
-                not self.exactly_once or n < place.to,
-                "I4",
-                lambda n=n: f"event {n} of '{partition}' arrived, and {place.to} did not",
-            )
+            if self.exactly_once and n >= place.to:
+                self.violated("I4", f"event {n} of '{partition}' arrived, and {place.to} did not")
 
     def _place(self, partition: str, generation: int) -> Arrived:
         if (partition, generation) not in self.arrived:
@@ -288,7 +285,8 @@ class Onlooker:
     def check_end(self) -> None:
         for name in sorted(self.leases):
             to, end = self._place(name, self._generations[name]).to, self.ends(name)
-            self.check(to >= end, "I1", lambda name=name, to=to, end=end: f"'{name}' has {end} events, {to} arrived")
+            if to < end:
+                self.violated("I1", f"'{name}' has {end} events, {to} arrived")
         if not self.exactly_once:
             self._check_repeated()
 
@@ -298,9 +296,8 @@ class Onlooker:
             repeated[name] += place.repeated
         for name, count in sorted(repeated.items()):
             most = self._tries[name] * self.batch_events_max
-            self.check(
-                count <= most, "I9", lambda name=name, count=count, most=most: f"'{name}': {count} > {most} twice"
-            )
+            if count > most:
+                self.violated("I9", f"'{name}': {count} > {most} twice")
 
 
 def mark(lease: Lease) -> tuple[object, ...]:

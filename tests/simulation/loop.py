@@ -50,7 +50,10 @@ class Handle:
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """asyncio's own scheduling without select, debugging and objects that compare themselves: most of a run is spent here."""
+    """asyncio's own scheduling without select, debugging and objects that compare themselves: most of a run is spent here.
+
+    Its callbacks are of any kind: asyncio's types of them say more than can be kept with handles of our own.
+    """
 
     _ready: Any
 
@@ -65,21 +68,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._now
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
         handle = Handle(callback, args, context, self._now)
         self._ready.append(handle)
         return handle
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
         handle = Handle(callback, args, context, when)
         self._set += 1
         heappush(self._timers, (when, self._set, handle))
         return handle
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
         return self.call_at(self._now + delay, callback, *args, context=context)
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         threads: Threads = executor
         return threads.called(lambda: func(*args))
 

@@ -121,7 +121,7 @@ class _Task(asyncio.Task[Any]):
     """asyncio keeps tasks in sets. Hashed by their number, not by their address, they have the same order in every run."""
 
     def __init__(self, coro: Any, *, loop: Any, **settings: Any) -> None:
-        self._number = next(loop.__dict__.setdefault("_task_numbers", count()))
+        self._number: int = next(loop.__dict__.setdefault("_task_numbers", count()))
         super().__init__(coro, loop=loop, **settings)
 
     def __hash__(self) -> int:

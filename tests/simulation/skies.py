@@ -14,6 +14,7 @@ from simulation.process import OUTSIDE, Process, current
 from simulation.setup import Setup
 from simulation.weather import Fate, Request, Where
 
+Outage = Literal["refused", "silent"]
 LATE_MAX = 1.5
 """Lease durations that a message may be on its way."""
 
@@ -57,7 +58,7 @@ class Skies:
     ) -> None:
         self.rng = random.Random(f"{setup.seed} weather")
         self.is_calm = False
-        self.outages: dict[tuple[str, Where], Literal["refused", "silent"]] = {}
+        self.outages: dict[tuple[str, Where], Outage] = {}
         self.hanging: set[str] = set()
         self.snares: list[Snare] = []
         self._setup = setup
