@@ -1,6 +1,7 @@
 """The demo's bank, a role at a time: event generator, stream processor and view generator are processes of their own.
 
-What a role starts from is made once and put back for every case: the roles before it are not run again, those behind it are.
+What a role starts from is cut once out of an undisturbed run, and put back for every case: the roles before it are not run
+again, those behind it are.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from scenarios.slow import SINKS
 from service import demo_data
 
 ROLES = ("generate", "transform", "balances")
-LOGS = ("raw-event", "transformed-event")
+MADE = {"generate": "raw-event", "transform": "transformed-event"}
+LOGS = tuple(MADE.values())
 FEEDS = {"files": "pipeline.connectors.files:FilesFeed", "log": "pipeline.connectors.log:LogFeed"}
 PARTITIONS = 4
 TRANSACTIONS = 1000
@@ -248,8 +250,14 @@ class Bank:
         self._new_database()
 
     def keep(self, role: str) -> None:
-        """What this role starts from."""
-        shutil.copytree(self.directory, self._stages / role)
+        """What this role starts from: all that there is, but for what it and the roles behind it have made."""
+        stage = self._stages / role
+        shutil.copytree(self.directory, stage)
+        for undone in (role, *behind(role)):
+            if undone in MADE:
+                shutil.rmtree(stage / MADE[undone])
+            with closing(sqlite3.connect(stage / "leases.db", isolation_level=None)) as connection:
+                connection.execute("DELETE FROM lease_documents WHERE id LIKE ?", (f"{undone}/%",))
 
     def put_back(self, role: str) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -107,9 +107,9 @@ def points_of(role: str) -> list[str]:
 
 def undisturbed(bank: Bank) -> Result:
     bank.open()
+    bank.run("calm", *ROLES)
     for role in ROLES:
         bank.keep(role)
-        bank.run("calm", role)
     result = bank.result()
     bank.assert_expected(result)
     return result
