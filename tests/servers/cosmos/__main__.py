@@ -1,0 +1,84 @@
+"""`python -m servers.cosmos`: one account on the wire; where it is, it says as a line of JSON once it serves."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import json
+import signal
+import ssl
+import tempfile
+import time
+from pathlib import Path
+
+import trustme
+from aiohttp import web
+
+from servers.cosmos.account import Account
+from servers.cosmos.control import Clock, Control
+from servers.cosmos.wire import Wire
+
+KEY = base64.b64encode(b"a key for tests alone, of sixty-four bytes as the service has it.").decode()
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="servers.cosmos", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="of HTTP; 0 for any")
+    parser.add_argument("--https-port", type=int, default=0, help="of HTTPS with a certificate of its own; 0 for any")
+    parser.add_argument("--control-port", type=int, default=0)
+    parser.add_argument("--ranges", type=int, default=1, help="partition key ranges of a new container")
+    parser.add_argument("--key", default=KEY, help="the account's key, in base64")
+    parser.add_argument("--token", default="a token for tests alone", help="an access token it takes for one of Entra")
+    return parser.parse_args()
+
+
+async def main() -> None:
+    options = arguments()
+    clock = Clock(time.time)
+    wire = Wire(account=Account(options.ranges), key=options.key, token=options.token, now=clock.now)
+    http = await listening(wire.serve, options.host, options.port)
+    control = await listening(Control(wire, clock).serve, options.host, options.control_port)
+    with tempfile.TemporaryDirectory(prefix="leasehold-cosmos-") as directory:
+        ca = Path(directory, "ca.pem")
+        https = await listening(wire.serve, options.host, options.https_port, certified(options.host, ca))
+        said = {
+            "endpoint": f"http://{options.host}:{http}/",
+            "https": f"https://{options.host}:{https}/",
+            "ca": str(ca),
+            "key": options.key,
+            "token": options.token,
+            "control": f"http://{options.host}:{control}/",
+        }
+        print(json.dumps(said), flush=True)  # noqa: T201
+        await stopped()
+
+
+async def stopped() -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await stop.wait()
+
+
+def certified(host: str, ca: Path) -> ssl.SSLContext:
+    """With a certificate for the host and `localhost`, of an authority that lives as long as the process, and stands in `ca`."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(ca)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(host, "localhost").configure_cert(tls)
+    return tls
+
+
+async def listening(handler: object, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+    """The port. A client may keep its connection for as long as it likes."""
+    runner = web.ServerRunner(web.Server(handler, access_log=None, keepalive_timeout=3600))
+    await runner.setup()
+    site = web.TCPSite(runner, host, port, ssl_context=tls)
+    await site.start()
+    return int(runner.addresses[0][1])
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,100 @@
+"""Faults to order: rules that say what befalls which requests. Which one takes a request is decided here; the server acts."""
+
+from __future__ import annotations
+
+import fnmatch
+import random
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from servers.cosmos.call import Call, Reply, refusal
+from servers.cosmos.refused import THROTTLED, Refused
+
+KINDS = ("throttle", "fail", "cut", "delay", "lose_reply")
+
+
+@dataclass(slots=True, kw_only=True)
+class Fault:
+    """do: throttle (429), fail (`status`, `substatus`), cut (nothing is done, the connection drops), delay (`delay_s`),
+    lose_reply (done, then the connection drops).
+    of: kinds of request (`document.replace`, `documents.*`, `feed.*`, `*`); container, range_id, id: only there, where given.
+    times: how many more it takes, None for no end. share: of those that match. after: how many that match pass first."""
+
+    do: str
+    of: str = "*"
+    container: str | None = None
+    range_id: str | None = None
+    id: str | None = None
+    times: int | None = None
+    share: float = 1.0
+    after: int = 0
+    status: int = 503
+    substatus: int = 0
+    retry_after_ms: int = 100
+    delay_s: float = 0.0
+    number: int = 0
+    taken: int = 0
+
+    def __post_init__(self) -> None:
+        if self.do not in KINDS:
+            raise ValueError(f"{self.do!r} is no fault: {', '.join(KINDS)}")
+
+    def fits(self, call: Call, range_id: str | None) -> bool:
+        return (
+            self.times != 0
+            and fnmatch.fnmatchcase(call.kind, self.of)
+            and self.container in (None, container_of(call))
+            and self.range_id in (None, range_id)
+            and self.id in (None, call.path[-1] if call.path else None)
+        )
+
+    @property
+    def reply(self) -> Reply:
+        if self.do == "throttle":
+            headers = {"x-ms-retry-after-ms": str(self.retry_after_ms)}
+            return refusal(Refused(429, "The request rate is too large.", THROTTLED, headers))
+        return refusal(Refused(self.status, "A fault was ordered.", self.substatus))
+
+
+def container_of(call: Call) -> str | None:
+    return call.path[3] if len(call.path) > 3 and call.path[2] == "colls" else None
+
+
+@dataclass(slots=True)
+class Faults:
+    """In the order in which they were made; the first that fits takes the request. The seed makes shares repeatable."""
+
+    rng: random.Random = field(default_factory=lambda: random.Random(1))
+    _all: dict[int, Fault] = field(default_factory=dict)
+    _made: int = 0
+
+    def add(self, **what: Any) -> int:
+        fault = Fault(**what)
+        self._made += 1
+        fault.number = self._made
+        self._all[fault.number] = fault
+        return fault.number
+
+    def remove(self, number: int | None = None) -> None:
+        if number is None:
+            self._all.clear()
+        else:
+            self._all.pop(number, None)
+
+    def listed(self) -> list[dict[str, Any]]:
+        return [asdict(fault) for fault in self._all.values()]
+
+    def taking(self, call: Call, range_id: str | None) -> Fault | None:
+        for fault in self._all.values():
+            if not fault.fits(call, range_id):
+                continue
+            if fault.after > 0:
+                fault.after -= 1
+                continue
+            if fault.share < 1 and self.rng.random() >= fault.share:
+                continue
+            fault.taken += 1
+            if fault.times is not None:
+                fault.times -= 1
+            return fault
+        return None
