@@ -11,13 +11,14 @@ import ssl
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import trustme
 from aiohttp import web
 
 from servers.cosmos.account import Account
 from servers.cosmos.control import Clock, Control
-from servers.cosmos.wire import Wire
+from servers.cosmos.wire import BODY_BYTES_MAX, Wire
 
 KEY = base64.b64encode(b"a key for tests alone, of sixty-four bytes as the service has it.").decode()
 
@@ -71,9 +72,15 @@ def certified(host: str, ca: Path) -> ssl.SSLContext:
     return tls
 
 
-async def listening(handler: object, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+def request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+    """With room for what the service refuses itself."""
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=4 * BODY_BYTES_MAX)
+
+
+async def listening(handler: Any, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
     """The port. A client may keep its connection for as long as it likes."""
-    runner = web.ServerRunner(web.Server(handler, access_log=None, keepalive_timeout=3600))
+    runner = web.ServerRunner(web.Server(handler, request_factory=request, access_log=None, keepalive_timeout=3600))
     await runner.setup()
     site = web.TCPSite(runner, host, port, ssl_context=tls)
     await site.start()

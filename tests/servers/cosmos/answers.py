@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from servers.cosmos import documents, rids
+from servers.cosmos import document_calls, rids
 from servers.cosmos.account import Account, Database, account_properties
 from servers.cosmos.call import Call, Reply, listed
 from servers.cosmos.container import Container
+from servers.cosmos.query_calls import plain_query
 from servers.cosmos.ranges import Range
 from servers.cosmos.refused import Refused, missing
 
@@ -30,7 +31,7 @@ def answer(account: Account, call: Call, now: float) -> Reply:
         case ("dbs", database, "colls", container, "docs", *id):
             owner = _owner(account, call, database, container)
             owner.expire(now)
-            reply = documents.answer(owner, call, id[0] if id else None, now)
+            reply = document_calls.answer(owner, call, id[0] if id else None, now)
             reply.headers |= {"x-ms-alt-content-path": f"dbs/{account.database(database).id}/colls/{owner.id}"}
             reply.headers |= {"x-ms-content-path": owner.rid}
             return reply
@@ -47,9 +48,7 @@ def _databases(account: Account, call: Call, now: float) -> Reply:
     if call.kind == "database.create":
         made = account.create_database(call.json().get("id"), now)
         return Reply(status=201, content=made.properties, headers={"etag": made.etag})
-    return documents.plain_query(
-        call, "Databases", "", [database.properties for database in account.databases.values()]
-    )
+    return plain_query(call, "Databases", "", [database.properties for database in account.databases.values()])
 
 
 def _database(account: Account, call: Call, name: str) -> Reply:
@@ -65,7 +64,7 @@ def _containers(account: Account, call: Call, database: Database, now: float) ->
     if call.kind == "container.create":
         return _properties(account.create_container(database, call.json(), now), 201)
     found = [container.definition for container in database.containers.values()]
-    return documents.plain_query(call, "DocumentCollections", database.rid, found)
+    return plain_query(call, "DocumentCollections", database.rid, found)
 
 
 def _container(account: Account, call: Call, database: Database, name: str, now: float) -> Reply:

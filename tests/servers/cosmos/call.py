@@ -9,6 +9,8 @@ from typing import Any
 
 from servers.cosmos.refused import CODES, Refused, bad
 
+PAGE, PAGE_MAX = 100, 1000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
@@ -31,6 +33,12 @@ class Call:
             return json.loads(self.body)
         except ValueError:
             raise bad("The body is no JSON.") from None
+
+    @property
+    def limit(self) -> int:
+        """Of results in a page."""
+        asked = int(self.header("x-ms-max-item-count") or PAGE)
+        return min(asked, PAGE_MAX) if asked > 0 else PAGE_MAX
 
     @property
     def kind(self) -> str:

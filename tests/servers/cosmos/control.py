@@ -128,7 +128,7 @@ def versions(control: Control, container: str) -> Any:
 
 def delivered(control: Control, container: str) -> Any:
     """How often a feed has answered with which version."""
-    counts = control.wire.counts.delivered.get(container.rpartition("/")[2], {})
+    counts = control.wire.counts.delivered[container.rpartition("/")[2]]
     return [{"id": key[0], "lsn": key[1], "times": times} for key, times in counts.items()]
 
 

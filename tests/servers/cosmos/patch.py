@@ -9,7 +9,7 @@ from servers.cosmos.refused import Refused, bad
 from servers.cosmos.sql import matches
 
 
-def patched(document: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+def patched(document: dict[str, Any], request: Any) -> dict[str, Any]:
     """request: {"operations": […], "condition": "from c where …"}, or the list alone. Raises Refused."""
     operations = request if isinstance(request, list) else request.get("operations", [])
     condition = None if isinstance(request, list) else request.get("condition")

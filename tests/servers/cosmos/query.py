@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from servers.cosmos.refused import CROSS_PARTITION_QUERY_NOT_SERVABLE, Refused
-from servers.cosmos.sql import AGGREGATES, MISSING, Env, Expression, Query, kind
+from servers.cosmos.sql import Query
+from servers.cosmos.sql_values import AGGREGATES, MISSING, Env, Expression, kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ def _by(query: Query, parameters: dict[str, Any], expression: Expression) -> Any
 
 def plan(query: Query) -> dict[str, Any]:
     """PartitionedQueryExecutionInfo, version 2: what to ask every range, and how to put the answers together."""
-    info = {
+    info: dict[str, Any] = {
         "distinctType": "Unordered" if query.is_distinct else "None",
         "top": query.top,
         "offset": query.offset if query.limit is not None else None,

@@ -24,6 +24,7 @@ CODES = {
     409: "Conflict",
     410: "Gone",
     412: "PreconditionFailed",
+    413: "RequestEntityTooLarge",
     424: "FailedDependency",
     429: "TooManyRequests",
     449: "RetryWith",

@@ -4,38 +4,34 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 from servers.cosmos.refused import bad
+from servers.cosmos.sql_values import (
+    AGGREGATES,
+    ARITHMETIC,
+    COMPARISONS,
+    FUNCTIONS,
+    MISSING,
+    Expression,
+    both,
+    calculated_by,
+    compared_by,
+    constant,
+    either,
+    member_of,
+    record,
+    same,
+)
 
-Env = dict[str, Any]
-Expression = Callable[[Env], Any]
-
-
-class Missing:
-    """Cosmos DB's undefined: what no comparison holds for, and what is left out of results."""
-
-
-MISSING: Final = Missing()
 TOKEN = re.compile(
     r"""\s*(?:(?P<number>\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)|(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
     r"""|(?P<name>[A-Za-z_]\w*)|(?P<parameter>@\w+)|(?P<sign><=|>=|!=|<>|\|\||[-+*/%=<>()\[\]{},.:]))""",
     re.ASCII,
 )
-COMPARISONS = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<>": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-ARITHMETIC = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "%": operator.mod}
-AGGREGATES = {"COUNT": len, "SUM": sum, "MIN": min, "MAX": max}
 CLAUSES = ("FROM", "WHERE", "ORDER", "OFFSET", "LIMIT", "GROUP")
 
 
@@ -174,7 +170,7 @@ class _Parser:
             items.append((name, value))
             self._query.items.append((name, text))
             if not self._take(","):
-                return _record(items)
+                return record(items)
 
     def _order(self, query: Query) -> None:
         if not self._take("ORDER"):
@@ -193,13 +189,13 @@ class _Parser:
     def _expression(self) -> Expression:
         left = self._and()
         while self._take("OR"):
-            left = _either(left, self._and())
+            left = either(left, self._and())
         return left
 
     def _and(self) -> Expression:
         left = self._not()
         while self._take("AND"):
-            left = _both(left, self._not())
+            left = both(left, self._not())
         return left
 
     def _not(self) -> Expression:
@@ -211,32 +207,32 @@ class _Parser:
     def _comparison(self) -> Expression:
         left = self._sum()
         if sign := self._take(*COMPARISONS):
-            return _compared(COMPARISONS[sign], left, self._sum())
+            return compared_by(COMPARISONS[sign], left, self._sum())
         if self._take("IN"):
             self._must("(")
             options = self._listed(")")
-            return lambda env: any(_same(left(env), option(env)) for option in options)
+            return lambda env: any(same(left(env), option(env)) for option in options)
         return left
 
     def _sum(self) -> Expression:
         left = self._product()
         while sign := self._take("+", "-"):
-            left = _calculated(ARITHMETIC[sign], left, self._product())
+            left = calculated_by(ARITHMETIC[sign], left, self._product())
         return left
 
     def _product(self) -> Expression:
         left = self._path()
         while sign := self._take("*", "/", "%"):
-            left = _calculated(ARITHMETIC[sign], left, self._path())
+            left = calculated_by(ARITHMETIC[sign], left, self._path())
         return left
 
     def _path(self) -> Expression:
         value = self._atom()
         while True:
             if self._take("."):
-                value = _member(value, _constant(self._any("name")))
+                value = member_of(value, constant(self._any("name")))
             elif self._take("["):
-                value = _member(value, self._expression())
+                value = member_of(value, self._expression())
                 self._must("]")
             else:
                 return value
@@ -245,15 +241,15 @@ class _Parser:
         token = self._next
         self._at += 1
         if token.kind == "number":
-            return _constant(float(token.text) if set(token.text) & set(".eE") else int(token.text))
+            return constant(float(token.text) if set(token.text) & set(".eE") else int(token.text))
         if token.kind == "text":
-            return _constant(re.sub(r"\\(.)", r"\1", token.text[1:-1]))
+            return constant(re.sub(r"\\(.)", r"\1", token.text[1:-1]))
         if token.kind == "parameter":
             return lambda env: env.get(token.text, MISSING)
         if token.kind == "name":
             return self._named(token.text)
         if token.text == "-":
-            return _calculated(operator.sub, _constant(0), self._path())
+            return calculated_by(operator.sub, constant(0), self._path())
         return self._bracketed(token.text)
 
     def _bracketed(self, sign: str) -> Expression:
@@ -275,7 +271,7 @@ class _Parser:
             self._must(":")
             items.append((name, self._expression()))
             self._take(",")
-        return _record(items)
+        return record(items)
 
     def _listed(self, end: str) -> list[Expression]:
         items: list[Expression] = []
@@ -289,7 +285,7 @@ class _Parser:
         if self._take("("):
             return self._call(name.upper(), self._listed(")"))
         if name.upper() in constants:
-            return _constant(constants[name.upper()])
+            return constant(constants[name.upper()])
         return lambda env: env.get(name, MISSING)
 
     def _call(self, name: str, arguments: list[Expression]) -> Expression:
@@ -300,96 +296,3 @@ class _Parser:
         if name not in FUNCTIONS:
             raise bad(f"The function {name} is not known here.")
         return lambda env: FUNCTIONS[name](*(argument(env) for argument in arguments))
-
-
-def _constant(value: Any) -> Expression:
-    return lambda env: value
-
-
-def _record(items: list[tuple[str, Expression]]) -> Expression:
-    return lambda env: {name: v for name, v in ((name, value(env)) for name, value in items) if v is not MISSING}
-
-
-def _member(value: Expression, name: Expression) -> Expression:
-    def member(env: Env) -> Any:
-        whole, key = value(env), name(env)
-        if isinstance(whole, dict) and isinstance(key, str):
-            return whole.get(key, MISSING)
-        if isinstance(whole, list) and isinstance(key, int) and 0 <= key < len(whole):
-            return whole[key]
-        return MISSING
-
-    return member
-
-
-def _both(left: Expression, right: Expression) -> Expression:
-    return lambda env: left(env) is True and right(env) is True
-
-
-def _either(left: Expression, right: Expression) -> Expression:
-    return lambda env: left(env) is True or right(env) is True
-
-
-def kind(value: Any) -> int:
-    """Types in the order in which ORDER BY puts them."""
-    if value is MISSING:
-        return 0
-    if value is None:
-        return 1
-    for place, types in enumerate((bool, (int, float), str, list, dict), start=2):
-        if isinstance(value, types):
-            return place
-    raise bad(f"{value!r} is no value.")
-
-
-def _same(a: Any, b: Any) -> bool:
-    return kind(a) == kind(b) != 0 and bool(a == b)
-
-
-def _compared(how: Callable[[Any, Any], bool], left: Expression, right: Expression) -> Expression:
-    def compared(env: Env) -> Any:
-        a, b = left(env), right(env)
-        if a is MISSING or b is MISSING:
-            return MISSING
-        if kind(a) != kind(b):
-            return {operator.ne: True, operator.eq: False}.get(how, MISSING)
-        return False if a is None and how not in (operator.eq, operator.le, operator.ge) else how(a, b)
-
-    return compared
-
-
-def _calculated(how: Callable[[Any, Any], Any], left: Expression, right: Expression) -> Expression:
-    def calculated(env: Env) -> Any:
-        a, b = left(env), right(env)
-        return (
-            how(a, b)
-            if kind(a) == kind(b) == 3 and not (b == 0 and how in (operator.truediv, operator.mod))
-            else MISSING
-        )
-
-    return calculated
-
-
-def _of_text(function: Callable[[str, str], bool]) -> Callable[..., Any]:
-    def called(whole: Any, part: Any, ignores_case: Any = False) -> Any:
-        if not isinstance(whole, str) or not isinstance(part, str):
-            return MISSING
-        return function(whole.lower(), part.lower()) if ignores_case is True else function(whole, part)
-
-    return called
-
-
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "STARTSWITH": _of_text(str.startswith),
-    "ENDSWITH": _of_text(str.endswith),
-    "CONTAINS": _of_text(lambda whole, part: part in whole),
-    "IS_DEFINED": lambda value: value is not MISSING,
-    "IS_NULL": lambda value: value is None,
-    "IS_STRING": lambda value: isinstance(value, str),
-    "ARRAY_CONTAINS": lambda items, item: (
-        any(_same(one, item) for one in items) if isinstance(items, list) else MISSING
-    ),
-    "LENGTH": lambda value: len(value) if isinstance(value, str) else MISSING,
-    "LOWER": lambda value: value.lower() if isinstance(value, str) else MISSING,
-    "UPPER": lambda value: value.upper() if isinstance(value, str) else MISSING,
-}

@@ -11,13 +11,16 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from servers.cosmos import auth, documents
+from servers.cosmos import auth
 from servers.cosmos.account import Account
 from servers.cosmos.answers import answer
 from servers.cosmos.call import Call, Reply, refusal
 from servers.cosmos.counts import Counts
 from servers.cosmos.faults import Fault, Faults
 from servers.cosmos.refused import Refused
+from servers.cosmos.where import partitions
+
+BODY_BYTES_MAX = 2 << 20
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +54,8 @@ class Wire:
             auth.check(call, self.key, self.token, datetime.now(UTC))
             if fault and fault.do in ("throttle", "fail", "cut"):
                 return fault.reply
+            if len(call.body) > BODY_BYTES_MAX:
+                raise Refused(413, "Request size is too large.")
             return answer(self.account, call, self.now())
         except Refused as refused:
             return refusal(refused)
@@ -74,7 +79,7 @@ def range_of(account: Account, call: Call) -> str | None:
     match call.path:
         case ("dbs", database, "colls", container, "docs", *_):
             try:
-                touched = documents.partitions(account.container(database, container), call)
+                touched = partitions(account.container(database, container), call)
             except Refused:
                 return None
             return touched[0].range.id if len(touched) == 1 else None
