@@ -38,6 +38,7 @@ class Control:
     """Orders to the server, one method each; tests/servers/README.md says what they do. Raises ValueError for what it refuses."""
 
     def __init__(self, url: str) -> None:
+        self.url = url
         self._http = httpx.Client(base_url=url, timeout=30, trust_env=False)
 
     def order(self, name: str, **what: Any) -> Any:
