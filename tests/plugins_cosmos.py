@@ -62,6 +62,9 @@ class Control:
     def heal(self, number: int | None = None) -> None:
         self.order("heal", number=number)
 
+    def disconnect(self) -> int:
+        return int(self.order("disconnect")["connections"])
+
     def move_clock(self, seconds: float) -> None:
         self.order("clock", move_s=seconds)
 

@@ -88,6 +88,20 @@ def test_a_cut_is_an_error_of_a_write_that_was_not_done(tx: ContainerProxy, cosm
     assert set(counted["statuses"]) == {"0"}
 
 
+def test_connections_that_break_are_made_anew(tx: ContainerProxy, cosmos: Cosmos) -> None:
+    tx.create_item(ONE)
+    assert cosmos.control.disconnect() >= 1
+    assert tx.read_item("1", "a")["id"] == "1"
+
+
+def test_a_fault_of_large_pages_spares_small_ones(tx: ContainerProxy, cosmos: Cosmos) -> None:
+    tx.create_item(ONE)
+    cosmos.control.fault("fail", "feed.*", page_min=10, status=400)
+    with pytest.raises(CosmosHttpResponseError):
+        list(tx.query_items_change_feed(start_time="Beginning", max_item_count=10))
+    assert len(list(tx.query_items_change_feed(start_time="Beginning", max_item_count=9))) == 1
+
+
 def test_a_delayed_write_is_done_after_its_client_has_given_up(tx: ContainerProxy, cosmos: Cosmos) -> None:
     cosmos.control.fault("delay", "document.create", times=1, delay_s=0.5)
     with pytest.raises(AzureError):

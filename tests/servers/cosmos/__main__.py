@@ -39,11 +39,13 @@ async def main() -> None:
     options = arguments()
     clock = Clock(time.time)
     wire = Wire(account=Account(options.ranges), key=options.key, token=options.token, now=clock.now)
-    http = await listening(wire.serve, options.host, options.port)
-    control = await listening(Control(wire, clock).serve, options.host, options.control_port)
+    server, orders = server_of(wire.serve), server_of(Control(wire, clock).serve)
+    wire.servers.append(server)
+    http = await listening(server, options.host, options.port)
+    control = await listening(orders, options.host, options.control_port)
     with tempfile.TemporaryDirectory(prefix="leasehold-cosmos-") as directory:
         ca = Path(directory, "ca.pem")
-        https = await listening(wire.serve, options.host, options.https_port, certified(options.host, ca))
+        https = await listening(server, options.host, options.https_port, certified(options.host, ca))
         said = {
             "endpoint": f"http://{options.host}:{http}/",
             "https": f"https://{options.host}:{https}/",
@@ -78,12 +80,16 @@ def request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -
     return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=4 * BODY_BYTES_MAX)
 
 
-async def listening(handler: Any, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-    """The port. A client may keep its connection for as long as it likes."""
-    runner = web.ServerRunner(web.Server(handler, request_factory=request, access_log=None, keepalive_timeout=3600))
+def server_of(handler: Any) -> web.Server:
+    """A client may keep its connection for as long as it likes."""
+    return web.Server(handler, request_factory=request, access_log=None, keepalive_timeout=3600)
+
+
+async def listening(server: web.Server, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+    """The port."""
+    runner = web.ServerRunner(server)
     await runner.setup()
-    site = web.TCPSite(runner, host, port, ssl_context=tls)
-    await site.start()
+    await web.TCPSite(runner, host, port, ssl_context=tls).start()
     return int(runner.addresses[0][1])
 
 

@@ -79,6 +79,10 @@ def heal(control: Control, number: int | None = None) -> Any:
     return {}
 
 
+def disconnect(control: Control) -> Any:
+    return {"connections": control.wire.disconnect()}
+
+
 def clock(control: Control, move_s: float = 0.0) -> Any:
     control.clock.offset_s += move_s
     return {"now": control.clock.now(), "offset_s": control.clock.offset_s}
@@ -155,5 +159,19 @@ def _version(change: Change, range: Range) -> dict[str, Any]:
 
 ORDERS: dict[str, Callable[..., Any]] = {
     order.__name__: order
-    for order in (split, merge, fault, heal, clock, ranges_of, reset, faults, statistics, truth, versions, delivered)
+    for order in (
+        split,
+        merge,
+        fault,
+        heal,
+        disconnect,
+        clock,
+        ranges_of,
+        reset,
+        faults,
+        statistics,
+        truth,
+        versions,
+        delivered,
+    )
 }

@@ -18,6 +18,7 @@ class Fault:
     """do: throttle (429), fail (`status`, `substatus`), cut (nothing is done, the connection drops), delay (`delay_s`),
     lose_reply (done, then the connection drops).
     of: kinds of request (`document.replace`, `documents.*`, `feed.*`, `*`); container, range_id, id: only there, where given.
+    page_min: only requests for pages of at least so many.
     times: how many more it takes, None for no end. share: of those that match. after: how many that match pass first."""
 
     do: str
@@ -25,6 +26,7 @@ class Fault:
     container: str | None = None
     range_id: str | None = None
     id: str | None = None
+    page_min: int = 0
     times: int | None = None
     share: float = 1.0
     after: int = 0
@@ -46,6 +48,7 @@ class Fault:
             and self.container in (None, container_of(call))
             and self.range_id in (None, range_id)
             and self.id in (None, call.path[-1] if call.path else None)
+            and call.limit >= self.page_min
         )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,6 +34,14 @@ class Wire:
     now: Callable[[], float]
     faults: Faults = field(default_factory=Faults)
     counts: Counts = field(default_factory=Counts)
+    servers: list[web.Server] = field(default_factory=list)
+
+    def disconnect(self) -> int:
+        """Every open connection breaks, at work or not. How many there were."""
+        open_ones = [c.transport for server in self.servers for c in server.connections if c.transport]
+        for transport in open_ones:
+            transport.abort()
+        return len(open_ones)
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
         call = await read(request)
@@ -59,6 +68,9 @@ class Wire:
             return answer(self.account, call, self.now())
         except Refused as refused:
             return refusal(refused)
+        except Exception as error:  # a client that tried again would hide it
+            traceback.print_exc()
+            return refusal(Refused(400, f"The wire server cannot answer this: {error!r}"))
 
 
 async def read(request: web.BaseRequest) -> Call:
