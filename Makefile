@@ -66,9 +66,9 @@ lint: setup  ## ruff: lint and format
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 
-types: setup  ## mypy --strict, the simulation and the scenarios included
+types: setup  ## mypy --strict, the simulation, the scenarios and the servers included
 	.venv/bin/mypy
-	MYPYPATH=tests .venv/bin/mypy -p simulation -p scenarios
+	MYPYPATH=tests .venv/bin/mypy -p simulation -p scenarios -p servers
 
 arrows: setup  ## import-linter: who may import whom
 	.venv/bin/lint-imports --no-cache

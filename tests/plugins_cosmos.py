@@ -71,6 +71,9 @@ class Control:
     def ranges_of(self, container: str, ranges: int) -> None:
         self.order("ranges_of", container=container, ranges=ranges)
 
+    def images(self, container: str, previous: str) -> None:
+        self.order("images", container=container, previous=previous)
+
     def reset(self) -> None:
         self.order("reset")
 

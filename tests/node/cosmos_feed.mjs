@@ -47,6 +47,7 @@ await container.items.upsert({ id: "d1", account: "a1", n: 3 });
 const later = await drained({ changeFeedStartFrom: ChangeFeedStartFrom.Continuation(whole.continuation) });
 
 const changeFeedMode = ChangeFeedMode.AllVersionsAndDeletes;
+await order("images", { container: "tx", previous: "all" });
 const now = await drained({ changeFeedStartFrom: ChangeFeedStartFrom.Now(), changeFeedMode });
 await container.items.create({ id: "new", account: "new", v: 1 });
 await container.items.upsert({ id: "new", account: "new", v: 2 });

@@ -75,15 +75,19 @@ async def test_a_feed_of_one_partition_key_brings_its_documents_alone(tx: Contai
     assert [item["id"] for item in items] == ["d5"]
 
 
-async def test_all_versions_and_deletes_arrive_in_order(tx: ContainerProxy) -> None:
+@pytest.mark.parametrize(("images", "previous"), [("none", [None, None, None]), ("all", [None, 1, 2])])
+async def test_all_versions_and_deletes_arrive_in_order(
+    tx: ContainerProxy, cosmos: Cosmos, images: str, previous: list[int | None]
+) -> None:
+    cosmos.control.images("tx", images)
     _, now = await read(tx, mode="AllVersionsAndDeletes")
     await tx.create_item({"id": "new", "account": "new", "v": 1})
     await tx.upsert_item({"id": "new", "account": "new", "v": 2})
     await tx.delete_item("new", "new")
     items, _ = await read(tx, mode="AllVersionsAndDeletes", continuation=now)
     assert [item["metadata"]["operationType"] for item in items] == ["create", "replace", "delete"]
-    assert [item["current"].get("v") for item in items] == [1, 2, None]
-    assert [item.get("previous", {}).get("v") for item in items] == [None, 1, 2]
+    assert [item.get("current", {}).get("v") for item in items] == [1, 2, None]
+    assert [item.get("previous", {}).get("v") for item in items] == previous
     assert (items[2]["metadata"]["id"], items[2]["metadata"]["partitionKey"]) == ("new", {"account": "new"})
     lsns = [item["metadata"]["lsn"] for item in items]
     assert lsns == [lsns[0], lsns[0] + 1, lsns[0] + 2]

@@ -91,6 +91,7 @@ class Container:
         self.partitions = {one.id: Partition(one) for one in evenly(ranges)}
         self.gone: dict[str, int] = {}
         self.documents_made = 0
+        self.images = "none"  # previous ones in the feed of all versions: none, those of deletes, or all
         self._ids_used = ranges
         self._expiries: list[tuple[float, int, Change]] = []
 

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from servers.cosmos.account import Account
 from servers.cosmos.container import Change, Container, Partition
+from servers.cosmos.feed import GIVES_PREVIOUS
 from servers.cosmos.ranges import Range
 from servers.cosmos.refused import Refused
 from servers.cosmos.wire import Wire
@@ -94,6 +95,13 @@ def ranges_of(control: Control, container: str, ranges: int) -> Any:
     return {}
 
 
+def images(control: Control, container: str, previous: str) -> Any:
+    if previous not in GIVES_PREVIOUS:
+        raise ValueError(f"previous images are of {', '.join(GIVES_PREVIOUS)}")
+    control.container(container).images = previous
+    return {}
+
+
 def reset(control: Control) -> Any:
     """As if just started: no databases, no faults, nothing counted, the machine's time."""
     control.account.databases.clear()
@@ -167,6 +175,7 @@ ORDERS: dict[str, Callable[..., Any]] = {
         disconnect,
         clock,
         ranges_of,
+        images,
         reset,
         faults,
         statistics,

@@ -39,8 +39,8 @@ class Counts:
     def _deliver(self, container: str, reply: Reply) -> None:
         for item in reply.content["Documents"]:
             lsn = item.get("_lsn") or item["metadata"]["lsn"]
-            body = item.get("current") or item.get("previous") or item
-            self.delivered[container][body["id"], lsn] += 1
+            named = item.get("current") or item.get("metadata") or item
+            self.delivered[container][named["id"], lsn] += 1
 
     def listed(self) -> list[dict[str, Any]]:
         return [

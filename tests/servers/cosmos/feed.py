@@ -9,6 +9,8 @@ from servers.cosmos.container import Change, Container, Partition
 from servers.cosmos.epk import at_path
 from servers.cosmos.ranges import Span
 
+GIVES_PREVIOUS = {"none": (), "deletes": ("delete",), "all": ("delete", "replace")}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
@@ -62,20 +64,21 @@ def latest_version(change: Change) -> dict[str, Any]:
 
 
 def full_fidelity(change: Change, container: Container) -> dict[str, Any]:
-    """A delete has no `current`, and its metadata name the document; a create has no `previous`."""
-    previous = change.previous
-    metadata: dict[str, Any] = {
-        "operationType": change.operation,
-        "lsn": change.lsn,
-        "crts": int(change.ts),
-        "previousImageLSN": previous.lsn if previous else 0,
-        "timeToLiveExpired": change.is_expired,
-    }
-    if change.body is None and previous and previous.body:
-        metadata |= {"id": change.key.id, "partitionKey": _partition_key(previous.body, container)}
-    item: dict[str, Any] = {"current": change.body or {}, "metadata": metadata}
-    if previous and previous.body:
-        item["previous"] = previous.body
+    """With the images that the container gives: accounts differ, the metadata of a delete name the document in all."""
+    previous = change.previous.body if change.previous else None
+    metadata: dict[str, Any] = {"operationType": change.operation, "lsn": change.lsn, "crts": int(change.ts)}
+    if change.previous:
+        metadata["previousImageLSN"] = change.previous.lsn
+    item: dict[str, Any] = {"metadata": metadata}
+    if change.body is not None:
+        item["current"] = change.body
+    else:
+        metadata |= {"timeToLiveExpired": change.is_expired, "id": change.key.id}
+        metadata["partitionKey"] = _partition_key(previous or {}, container)
+        if container.images != "none":
+            item["current"] = {}
+    if previous and change.operation in GIVES_PREVIOUS[container.images]:
+        item["previous"] = previous
     return item
 
 

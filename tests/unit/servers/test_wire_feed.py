@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from servers.cosmos.container import Container, Partition
@@ -59,9 +60,8 @@ def test_a_deleted_document_leaves_the_feed_of_latest_versions_and_ends_in_that_
     draft.commit()
     partition = container.partition("0")
     assert pages(partition, 9, is_full=False) == [[("b", 2)]]
-    *_, replaced, ended = [full_fidelity(change, container) for change in partition.log]
-    assert (replaced["metadata"]["operationType"], replaced["previous"]["n"]) == ("replace", 0)
-    assert (ended["current"], ended["previous"]["n"]) == ({}, 2)
+    ended = full_fidelity(partition.log[-1], container)
+    assert set(ended) == {"metadata"}
     assert ended["metadata"] == {
         "operationType": "delete",
         "lsn": 4,
@@ -72,6 +72,27 @@ def test_a_deleted_document_leaves_the_feed_of_latest_versions_and_ends_in_that_
         "partitionKey": {"k": "k"},
     }
     assert latest_version(partition.log[1])["_lsn"] == 2
+
+
+@pytest.mark.parametrize(
+    ("images", "expected"),
+    [
+        ("none", [(0, None), (1, None), (None, None)]),
+        ("deletes", [(0, None), (1, None), ({}, 1)]),
+        ("all", [(0, None), (1, 0), ({}, 1)]),
+    ],
+)
+def test_previous_images_are_given_as_the_account_has_them(images: str, expected: list[tuple[object, object]]) -> None:
+    container = container_with([["a"], ["a"]])
+    container.images = images
+    draft = Draft(container, container.partition("0"), 1003.0)
+    apply(draft, Write(operation="Delete", partition_key=["k"], id="a"))
+    draft.commit()
+    items = [full_fidelity(change, container) for change in container.partition("0").log]
+    found = [
+        tuple((item.get(image) or {}).get("n", item.get(image)) for image in ("current", "previous")) for item in items
+    ]
+    assert found == expected
 
 
 def test_a_time_is_exclusive_and_counts_whole_seconds() -> None:
