@@ -121,7 +121,7 @@ class Cosmos:
 def running(*arguments: str) -> Iterator[Cosmos]:
     """A server of one's own, for whoever needs two accounts or another key."""
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-    command = [sys.executable, "-m", "servers.cosmos", *arguments]
+    command = [sys.executable, "-m", "servers.cosmos", "--with-parent", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None

@@ -6,10 +6,12 @@ import argparse
 import asyncio
 import base64
 import json
+import os
 import signal
 import ssl
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--ranges", type=int, default=1, help="partition key ranges of a new container")
     parser.add_argument("--key", default=KEY, help="the account's key, in base64")
     parser.add_argument("--token", default="a token for tests alone", help="an access token it takes for one of Entra")
+    parser.add_argument("--with-parent", action="store_true", help="end when the process that started it has ended")
     return parser.parse_args()
 
 
@@ -55,14 +58,17 @@ async def main() -> None:
             "control": f"http://{options.host}:{control}/",
         }
         print(json.dumps(said), flush=True)  # noqa: T201
-        await stopped()
+        await stopped(os.getppid() if options.with_parent else None)
 
 
-async def stopped() -> None:
+async def stopped(parent: int | None) -> None:
+    """By a signal, or with the parent."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await stop.wait()
+    while not stop.is_set() and parent in (None, os.getppid()):
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), 1)
 
 
 def certified(host: str, ca: Path) -> ssl.SSLContext:
