@@ -7,7 +7,7 @@ was completed; partitions that appear after it start at their beginning, since n
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -44,10 +44,20 @@ class Info:
 
 
 class Partition(NamedTuple):
-    """A partition of the feed, and the ones it came from by split or merge."""
+    """A partition of the feed, the ones it came from by split or merge, and which part of the source it is."""
 
     name: str
     parents: tuple[str, ...] = ()
+    scope: str | None = None
+
+
+Uncovered = Callable[[Partition, Collection[str]], Sequence[Partition]]
+"""(a partition, scopes) -> what of it lies in none of the scopes: itself where nothing does, nothing where all does."""
+
+
+def whole(partition: Partition, scopes: Collection[str]) -> Sequence[Partition]:
+    """Of a feed whose partitions are told apart by their names alone."""
+    return [partition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,22 +125,22 @@ class Bootstrap:
         await self._store.replace(stored.id, encode_info(replace(found, identity=self._identity)), stored.etag)
         return True
 
-    async def reconciled(self, partitions: Sequence[Partition], scan: Scan, start_of: StartOf) -> Audit:
+    async def reconciled(
+        self, partitions: Sequence[Partition], scan: Scan, start_of: StartOf, uncovered: Uncovered = whole
+    ) -> Audit:
         """Create what is missing. Idempotent; cheap where nothing is. Raises as `opened` does, and what `start_of` raises."""
         if not self._is_complete:
             await self.opened()  # another host may have completed the first round since; what came later begins earlier
         leases = {lease.partition: lease for lease in scan.leases if lease.pipeline == self._pipeline}
         created = []
-        for lease in [*children_due(partitions, leases), *births(self._pipeline, partitions, leases)]:
+        for lease in [*children_due(partitions, leases), *births(self._pipeline, partitions, leases, uncovered)]:
             if not self._is_complete and not lease.parents:
                 lease = replace(lease, continuation=await start_of(lease.partition))
             if await self._keeper.create(lease):
                 created.append(lease.partition)
         if not self._is_complete:
             await self._complete()
-        known = {partition.name for partition in partitions}
-        orphaned = [name for name, lease in leases.items() if name not in known and not lease.closed]
-        return Audit(tuple(created), tuple(sorted(orphaned)))
+        return Audit(tuple(created), orphans(partitions, leases, uncovered))
 
     async def _complete(self) -> None:
         stored = await self._store.read(info_id(self._pipeline))
@@ -155,6 +165,7 @@ class Bootstrap:
 def children_due(partitions: Sequence[Partition], leases: Mapping[str, Lease]) -> list[Lease]:
     """The leases that closed parents call for. A child of several parents (a merge) waits until all of them are closed."""
     parents = {partition.name: partition.parents for partition in partitions}
+    scopes = {partition.name: partition.scope for partition in partitions}
     due: dict[str, Lease] = {}
     for parent in sorted((lease for lease in leases.values() if lease.children), key=lambda lease: lease.partition):
         for child in parent.children:
@@ -165,6 +176,7 @@ def children_due(partitions: Sequence[Partition], leases: Mapping[str, Lease]) -
                     Lease(
                         pipeline=parent.pipeline,
                         partition=child.partition,
+                        scope=child.scope or scopes.get(child.partition),
                         continuation=child.continuation,
                         parents=family,
                     ),
@@ -172,17 +184,40 @@ def children_due(partitions: Sequence[Partition], leases: Mapping[str, Lease]) -
     return list(due.values())
 
 
-def births(pipeline: str, partitions: Sequence[Partition], leases: Mapping[str, Lease]) -> list[Lease]:
-    """The leases of partitions that have none, unless a parent has yet to be read and will name its children itself."""
+def births(
+    pipeline: str, partitions: Sequence[Partition], leases: Mapping[str, Lease], uncovered: Uncovered = whole
+) -> list[Lease]:
+    """The leases of partitions that have none, unless a parent has yet to be read and will name its children itself.
+
+    Where leases of other names hold a part of a partition's scope (one range was merged from several, and each of their leases
+    goes on with its part), only the rest of it is born.
+    """
     listed = {partition.name for partition in partitions}
-    named = {child.partition for lease in leases.values() for child in lease.children}
+    children = [child for lease in leases.values() for child in lease.children]
+    taken = leases.keys() | {child.partition for child in children}
+    scopes = {lease.scope for lease in leases.values() if not lease.closed}
+    scopes |= {child.scope for child in children if child.partition not in leases}
+    held = {scope for scope in scopes if scope is not None}
     return [
-        Lease(pipeline=pipeline, partition=partition.name)
+        Lease(pipeline=pipeline, partition=part.name, scope=part.scope)
         for partition in partitions
-        if partition.name not in leases
-        and partition.name not in named
-        and not any(_is_at_work(parent, listed, leases) for parent in partition.parents)
+        if partition.name not in taken and not any(_is_at_work(parent, listed, leases) for parent in partition.parents)
+        for part in uncovered(partition, held)
+        if part.name not in taken
     ]
+
+
+def orphans(
+    partitions: Sequence[Partition], leases: Mapping[str, Lease], uncovered: Uncovered = whole
+) -> tuple[str, ...]:
+    """The open leases of what the feed does not have: no such partition, none that came from it, none with a part of it."""
+    known = {name for partition in partitions for name in (partition.name, *partition.parents)}
+    lost = (lease for name, lease in leases.items() if name not in known and not lease.closed)
+    return tuple(sorted(lease.partition for lease in lost if not _is_found(lease.scope, partitions, uncovered)))
+
+
+def _is_found(scope: str | None, partitions: Sequence[Partition], uncovered: Uncovered) -> bool:
+    return scope is not None and any(list(uncovered(each, [scope])) != [each] for each in partitions)
 
 
 def _is_at_work(name: str, listed: Container[str], leases: Mapping[str, Lease]) -> bool:

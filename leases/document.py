@@ -31,7 +31,7 @@ UNKNOWN_DEPTH_MAX = 32
 _LEASE_FIELDS = frozenset(
     (
         *("version", "pipeline", "partition", "owner", "incarnation", "epoch", "generation", "tick"),
-        *("continuation", "sinkState", "handoffTo", "closed", "parents", "children"),
+        *("scope", "continuation", "sinkState", "handoffTo", "closed", "parents", "children"),
     )
 )
 
@@ -80,7 +80,8 @@ def encode_lease(lease: Lease) -> str:
         "handoffTo": lease.handoff_to,
         "closed": lease.closed,
         "parents": list(lease.parents),
-        "children": [{"partition": c.partition, "continuation": c.continuation} for c in lease.children],
+        "children": [_child_fields(child) for child in lease.children],
+        **_scope_field(lease.scope),
     }
     body = to_json(fields)
     try:
@@ -104,6 +105,7 @@ def decode_lease(id: str, body: str) -> Lease:
         epoch=fields.integer("epoch"),
         generation=fields.integer("generation"),
         tick=fields.integer("tick"),
+        scope=_scope(fields),
         continuation=fields.optional_text("continuation", CONTINUATION_BYTES_MAX),
         sink_state=fields.text("sinkState", SINK_STATE_BYTES_MAX),
         handoff_to=fields.optional_text("handoffTo", NAME_BYTES_MAX),
@@ -122,7 +124,24 @@ def decode_lease(id: str, body: str) -> Lease:
 
 
 def _child(fields: Fields) -> Child:
-    return Child(fields.text("partition", NAME_BYTES_MAX), fields.optional_text("continuation", CONTINUATION_BYTES_MAX))
+    return Child(
+        fields.text("partition", NAME_BYTES_MAX),
+        fields.optional_text("continuation", CONTINUATION_BYTES_MAX),
+        _scope(fields),
+    )
+
+
+def _child_fields(child: Child) -> dict[str, object]:
+    return {"partition": child.partition, "continuation": child.continuation, **_scope_field(child.scope)}
+
+
+def _scope(fields: Fields) -> str | None:
+    return fields.text("scope", NAME_BYTES_MAX) if fields.has("scope") else None
+
+
+def _scope_field(scope: str | None) -> dict[str, object]:
+    """Most feeds have none: then the field is left out."""
+    return {} if scope is None else {"scope": scope}
 
 
 class Fields:
@@ -152,6 +171,9 @@ class Fields:
         version = self.integer("version")
         if not 1 <= version <= newest:
             self.refuse("version", f"is {version}, and this version of Leasehold reads up to {newest}")
+
+    def has(self, name: str) -> bool:
+        return name in self._values
 
     def text(self, name: str, bytes_max: int) -> str:
         value = self._values.get(name)

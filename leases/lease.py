@@ -24,10 +24,11 @@ SINK_STATE_BYTES_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A partition that takes over from a closed one, starting at `continuation`."""
+    """A partition that takes over from a closed one, starting at `continuation`. scope: as its lease's will be."""
 
     partition: str
     continuation: str | None
+    scope: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,8 @@ class Lease:
     """One partition of one pipeline.
 
     owner and incarnation: host name, and one id per start of that host's process; None where available.
+    scope: which part of the source the partition is, in the words of its feed (opaque); None where the name says it all. It
+    outlives the partition in the source: what was split or merged there is still found by it.
     continuation: position up to which everything is delivered, opaque; None is the feed's beginning.
     sink_state: what the pipeline's sink keeps with the lease (opaque, at most SINK_STATE_BYTES_MAX bytes).
     handoff_to: the host that asked for the lease, and for which it stays reserved once released.
@@ -48,6 +51,7 @@ class Lease:
     epoch: int = 0
     generation: int = 0
     tick: int = 0
+    scope: str | None = None
     continuation: str | None = None
     sink_state: str = ""
     handoff_to: str | None = None

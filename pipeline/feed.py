@@ -5,8 +5,9 @@ Whoever writes a feed runs `pipeline.contract.ChangeFeedContract` over it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection, Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from pipeline.errors import FeedError
@@ -17,21 +18,33 @@ Start = Literal["earliest", "latest"] | datetime
 
 
 class FeedPartition(NamedTuple):
-    """A partition that the feed has now. `parents`: the partitions that were split or merged into it."""
+    """A partition that the feed has now.
+
+    parents: the partitions that were split or merged into it. scope: which part of the source it is, where a name alone does not
+    tell that for ever (see `ScopedFeed`); kept with its lease.
+    """
 
     name: str
     parents: tuple[str, ...] = ()
+    scope: str | None = None
 
 
 class PartitionEnded(FeedError):
     """Raised by the pages of a partition that was split or merged, once its last event has been yielded.
 
-    children: (partition, continuation) of each that takes over.
+    children: (partition, continuation) of each that takes over. scopes: of those that have one, by name.
     """
 
-    def __init__(self, partition: str, children: tuple[tuple[str, str | None], ...]) -> None:
+    def __init__(
+        self,
+        partition: str,
+        children: tuple[tuple[str, str | None], ...],
+        *,
+        scopes: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         super().__init__(f"partition '{partition}' has ended; {', '.join(name for name, _ in children)} take over")
         self.children = children
+        self.scopes = scopes
 
 
 class ChangeFeed(Protocol):
@@ -100,3 +113,25 @@ def no_partitions(feed: ChangeFeed) -> str:
 
 async def held_back(feed: ChangeFeed, partition: str, continuation: str | None) -> str | None:
     return await feed.held_back(partition, continuation) if isinstance(feed, TellingFeed) else None
+
+
+@runtime_checkable
+class ScopedFeed(Protocol):
+    """What a feed offers besides whose partitions come and go in the source, while leases hold on to a part of it."""
+
+    def remember(self, scopes: Mapping[str, str]) -> None:
+        """The scopes of leases, by partition. Told before anything is asked about those partitions."""
+        ...
+
+    def uncovered(self, partition: FeedPartition, scopes: Collection[str]) -> list[FeedPartition]:
+        """What of a partition lies in none of the scopes: itself where nothing does, nothing where all does. Pure."""
+        ...
+
+
+def remember(feed: ChangeFeed, scopes: Mapping[str, str | None]) -> None:
+    if isinstance(feed, ScopedFeed):
+        feed.remember({name: scope for name, scope in scopes.items() if scope is not None})
+
+
+def uncovered(feed: ChangeFeed, partition: FeedPartition, scopes: Collection[str]) -> list[FeedPartition]:
+    return feed.uncovered(partition, scopes) if isinstance(feed, ScopedFeed) else [partition]

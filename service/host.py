@@ -33,7 +33,7 @@ from leases.timing import Timing
 from pipeline.budget import Budget
 from pipeline.crash_point import crash_point
 from pipeline.errors import FeedUnavailable
-from pipeline.feed import no_partitions
+from pipeline.feed import FeedPartition, no_partitions, remember, uncovered
 from service.pipeline import Pipeline
 from service.stopping import unless_stopping
 from service.tally import Tally
@@ -221,20 +221,25 @@ class Host:
         A fault of one pipeline's feed or documents leaves the others alone.
         """
         pipeline = self.pipelines[name]
+        feed = pipeline.feed
         try:
-            found = await self._answered(pipeline.feed.partitions(), f"the feed of pipeline '{name}'")
+            remember(feed, {lease.partition: lease.scope for lease in scan.leases if lease.pipeline == name})
+            found = await self._answered(feed.partitions(), f"the feed of pipeline '{name}'")
             audit = await self._bootstraps[name].reconciled(
-                [Partition(partition.name, partition.parents) for partition in found],
+                [Partition(*partition) for partition in found],
                 scan,
                 lambda partition: self._answered(
-                    pipeline.feed.start_of(partition, pipeline.start), f"partition '{partition}' of pipeline '{name}'"
+                    feed.start_of(partition, pipeline.start), f"partition '{partition}' of pipeline '{name}'"
                 ),
+                lambda partition, scopes: [
+                    Partition(*part) for part in uncovered(feed, FeedPartition(*partition), scopes)
+                ],
             )
         except Exception as error:
             self._log.warning("listing partitions failed, will try again", pipeline=name, error=_told(error))
             return False
         if not found:
-            self._report(f"pipeline '{name}': {no_partitions(pipeline.feed)}")
+            self._report(f"pipeline '{name}': {no_partitions(feed)}")
         if audit.created:
             self._log.info("leases created", pipeline=name, partitions=list(audit.created))
         for partition in audit.orphaned:

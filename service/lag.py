@@ -23,7 +23,7 @@ from leases.balance import Key
 from leases.clock import Clock
 from leases.lease import Lease
 from pipeline.errors import FeedError
-from pipeline.feed import ChangeFeed, held_back
+from pipeline.feed import ChangeFeed, FeedPartition, held_back, remember, uncovered
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -83,6 +83,8 @@ class Lag:
 
 async def measured(leases: Iterable[Lease], feeds: Mapping[str, ChangeFeed], *, patience: Patience = PATIENCE) -> Lag:
     """feeds: by pipeline, for every pipeline that the leases are of."""
+    leases = list(leases)
+    _remind(feeds, leases)
     still_open = {lease.key: lease for lease in leases if not lease.closed}
     answers = await _asked(
         {key: _lag_of(feeds[lease.pipeline], lease) for key, lease in still_open.items()}, patience=patience
@@ -137,18 +139,20 @@ async def looked(
     patience: Patience = PATIENCE,
 ) -> Backlog:
     """leases: read right before, never from a cache, or two looks could see one state. failures: as any host reports them."""
+    _remind(feeds, leases)
     still_open = {lease.key: lease for lease in leases if not lease.closed}
     failed = {key: why for key, why in failures.items() if key in still_open and still_open[key].owner is None}
     listed = await _asked({name: feed.partitions for name, feed in feeds.items()}, patience=patience)
     ends = await _asked(
         {key: _ends_of(feeds[lease.pipeline], lease) for key, lease in still_open.items()}, patience=patience
     )
-    known = {lease.key for lease in leases}
     return Backlog(
         ends={key: end.ends for key, end in ends.found.items()},
         behind=frozenset(key for key, end in ends.found.items() if end.is_behind) - failed.keys(),
         held={key: end.held for key, end in ends.found.items() if end.held is not None and key not in failed},
-        missing=frozenset((name, p.name) for name, found in listed.found.items() for p in found) - known,
+        missing=frozenset(
+            (name, part) for name, found in listed.found.items() for part in _missing(name, found, feeds[name], leases)
+        ),
         failed=failed,
         unknown=(
             *(f"pipeline '{name}': its partitions are unknown ({why})" for name, why in listed.errors.items()),
@@ -176,6 +180,22 @@ async def until_idle(
         before = now
         await clock.sleep(pause_s)
     return now
+
+
+def _remind(feeds: Mapping[str, ChangeFeed], leases: Collection[Lease]) -> None:
+    for name, feed in feeds.items():
+        remember(feed, {lease.partition: lease.scope for lease in leases if lease.pipeline == name})
+
+
+def _missing(
+    pipeline: str, partitions: Iterable[FeedPartition], feed: ChangeFeed, leases: Collection[Lease]
+) -> Iterable[str]:
+    """What nobody has a lease for."""
+    ours = [lease for lease in leases if lease.pipeline == pipeline]
+    known = {lease.partition for lease in ours}
+    held = {lease.scope for lease in ours if lease.scope is not None and not lease.closed}
+    parts = (part for each in partitions if each.name not in known for part in uncovered(feed, each, held))
+    return (part.name for part in parts if part.name not in known)
 
 
 def _lag_of(feed: ChangeFeed, lease: Lease) -> Callable[[], Awaitable[int]]:

@@ -262,7 +262,7 @@ class Worker:
                     await writer.end(self._permit)
             except NotTrusted:
                 continue
-            children = tuple(Child(name, continuation) for name, continuation in ended.children)
+            children = tuple(Child(name, at, ended.scopes.get(name)) for name, at in ended.children)
             await self.owned.end(writer.position, children)
             self._log.info("partition ended", children=[child.partition for child in children])
             return "gone"

@@ -42,12 +42,13 @@ leases = st.builds(
     epoch=numbers,
     generation=numbers,
     tick=numbers,
+    scope=st.none() | texts,
     continuation=st.none() | texts,
     sink_state=texts,
     handoff_to=st.none() | texts,
     closed=st.booleans(),
     parents=st.lists(texts, max_size=3).map(tuple),
-    children=st.lists(st.builds(Child, texts, st.none() | texts), max_size=3).map(tuple),
+    children=st.lists(st.builds(Child, texts, st.none() | texts, st.none() | texts), max_size=3).map(tuple),
     unknown=unknown_fields,
 )
 
@@ -196,6 +197,17 @@ def test_a_document_that_is_too_large_is_refused_before_it_is_parsed() -> None:
 def test_deep_nesting_is_refused(before: str, after: str, depth: int) -> None:
     nested = before * depth + "1" + after * depth
     refused(BODY[:-1] + f',"more":{nested}}}', reason="nested|larger than")
+
+
+def test_a_scope_is_left_out_where_there_is_none() -> None:
+    assert '"scope"' not in BODY
+    assert '"scope":"0-7"' in encode_lease(replace(LEASE, scope="0-7"))
+
+
+@pytest.mark.parametrize("scope", [None, 7, "s" * (NAME_BYTES_MAX + 1)])
+def test_a_scope_that_is_no_short_text_is_refused(scope: object) -> None:
+    refused(with_fields(scope=scope), reason="field 'scope'")
+    refused(with_fields(children=[{"partition": "c", "continuation": None, "scope": scope}]), reason="field 'scope'")
 
 
 def test_nesting_below_the_limit_is_kept() -> None:
