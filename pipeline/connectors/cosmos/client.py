@@ -1,0 +1,189 @@
+"""The one file with azure-cosmos in it: three requests, on the SDK's own authentication, TLS, endpoints and connections.
+
+The SDK's change feed hands out continuations of its own, which neither .NET nor KEDA can read, and follows splits by itself. So
+its reading of all documents is taken instead: azure-core's public hooks add the change feed's headers to its request, and take
+the raw answer before the SDK looks at it. What only the SDK can do (another region's turn) is left to it.
+`tests/integration/cosmos/test_client.py` says which part has moved, should a new version of the SDK move one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from typing import Any, TypeVar, cast
+
+from azure.core.exceptions import AzureError, ClientAuthenticationError
+from azure.cosmos.aio import ContainerProxy, CosmosClient
+from azure.cosmos.exceptions import CosmosHttpResponseError
+
+from pipeline.connectors.cosmos.account import Account
+from pipeline.connectors.cosmos.ask import NOT_MODIFIED, OK, THROTTLED, TIMEOUT, Answer, Ask, refusal
+from pipeline.connectors.cosmos.ranges import PhysicalRange, Span
+from pipeline.errors import FeedError, FeedUnavailable
+
+T = TypeVar("T")
+SESSION_NOT_AVAILABLE, WRITE_FORBIDDEN, ACCOUNT_NOT_FOUND = 1002, 3, 1008
+
+
+class Container:
+    """One container, on one client for all its partitions. Raises FeedError and what is below it."""
+
+    def __init__(self, account: Account, database: str, container: str, *, timeout_s: float) -> None:
+        self.name = f"{account.host}/{database}/{container}"
+        self._account = account
+        self._database = database
+        self._container = container
+        self._timeout_s = timeout_s
+        self._opening = asyncio.Lock()
+        self._client: CosmosClient | None = None
+        self._credential: Any = None
+
+    async def changes(self, ask: Ask) -> Answer:
+        """Any answer that says something about the container; where none comes in time, as if it had said so (408)."""
+        hooks = _Hooks(ask.headers())
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                container = await self._opened()
+                items = container.read_all_items(max_item_count=ask.items_max, **hooks.arguments)
+                await self._translated(anext(items.by_page(), None))
+        except _Taken as taken:
+            return taken.answer
+        except TimeoutError:
+            return Answer(TIMEOUT, {}, f"within {self._timeout_s:g} s".encode())
+        raise FeedError(
+            f"container {self.name}: azure-cosmos answered past its hooks; this version of it is not known here"
+        )
+
+    async def ranges(self) -> list[PhysicalRange]:
+        """Those that there are now. Raises FeedError, FeedUnavailable."""
+        return [_range(found) for found in await self._called(self._ranges())]
+
+    async def key_paths(self) -> tuple[str, ...]:
+        """Of the partition key, like /account."""
+        properties = await self._called(self._properties())
+        return tuple(str(path) for path in properties["partitionKey"]["paths"])
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        credential, self._credential = self._credential, None
+        if client is not None:
+            await client.close()
+        if credential is not None:
+            await credential.close()
+
+    async def _ranges(self) -> list[Mapping[str, Any]]:
+        container = await self._opened()
+        read = container.client_connection._ReadPartitionKeyRanges  # noqa: SLF001  # nothing public tells ids and parents
+        pages = read(container.container_link, **_Hooks().arguments)
+        return [found async for found in pages]
+
+    async def _properties(self) -> Mapping[str, Any]:
+        return cast(Mapping[str, Any], await (await self._opened()).read(**_Hooks().arguments))
+
+    async def _called(self, call: Awaitable[T]) -> T:
+        what = f"container {self.name}"
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._translated(call)
+        except _Taken as taken:
+            raise refusal(taken.answer, what) from None
+        except TimeoutError:
+            raise FeedUnavailable(f"{what}: no answer within {self._timeout_s:g} s") from None
+
+    async def _translated(self, call: Awaitable[T]) -> T:
+        what = f"container {self.name}"
+        try:
+            return await call
+        except CosmosHttpResponseError as error:
+            raise _refused(error, what) from error
+        except ClientAuthenticationError as error:
+            raise FeedError(f"{what}: azure-identity finds nobody to be ({_line(error)}): check `identity`") from error
+        except (AzureError, OSError) as error:
+            raise FeedUnavailable(f"{what} cannot be reached: {_line(error)}") from error
+
+    async def _opened(self) -> ContainerProxy:
+        async with self._opening:
+            if self._client is None:
+                client = CosmosClient(
+                    self._account.endpoint,
+                    credential=self._account.key or self._identity(),
+                    retry_connect=0,  # another region has its turn all the same, and then ours is the pause
+                    retry_read=0,
+                    read_timeout=self._timeout_s,
+                    connection_timeout=self._timeout_s,
+                )
+                try:
+                    await self._translated(client.__aenter__())
+                except BaseException:
+                    await client.close()
+                    raise
+                self._client = client
+        return self._client.get_database_client(self._database).get_container_client(self._container)
+
+    def _identity(self) -> Any:
+        from azure.identity.aio import DefaultAzureCredential  # takes half a second to import, and few need it
+
+        if self._credential is None:
+            chosen = {"managed_identity_client_id": self._account.identity} if self._account.identity else {}
+            self._credential = DefaultAzureCredential(**chosen)
+        return self._credential
+
+
+class _Taken(Exception):
+    """An answer on its way past the SDK, which would make something else of it."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+
+
+class _Hooks:
+    """For one call: the SDK makes requests of its own in between (endpoints, the container's properties), which go their way."""
+
+    def __init__(self, headers: Mapping[str, str] | None = None) -> None:
+        self._headers = headers
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {"raw_request_hook": self._sent, "raw_response_hook": self._came}
+
+    def _sent(self, request: Any) -> None:
+        if self._is_for_changes(request.http_request):
+            request.http_request.headers.update(self._headers)
+
+    def _came(self, response: Any) -> None:
+        answer = response.http_response
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        taken = Answer(answer.status_code, headers)
+        if self._is_for_changes(response.http_request):
+            if _is_ours(taken):
+                raise _Taken(Answer(taken.status, headers, answer.body()))
+        elif taken.status in (THROTTLED, 401) or (taken.status in (403, 404) and _is_ours(taken)):
+            raise _Taken(Answer(taken.status, headers, answer.body()))
+
+    def _is_for_changes(self, request: Any) -> bool:
+        return self._headers is not None and request.method == "GET" and request.url.partition("?")[0].endswith("/docs")
+
+
+def _is_ours(answer: Answer) -> bool:
+    """Whether it says something of the container, and not of a region, from which the SDK turns to another one."""
+    if answer.status in (OK, NOT_MODIFIED):
+        return True
+    if answer.status == 403:
+        return answer.substatus not in (WRITE_FORBIDDEN, ACCOUNT_NOT_FOUND)
+    if answer.status == 404:
+        return answer.substatus != SESSION_NOT_AVAILABLE
+    return 400 <= answer.status < 500
+
+
+def _refused(error: CosmosHttpResponseError, what: str) -> FeedError:
+    headers = {str(name).lower(): str(value) for name, value in dict(error.headers or {}).items()}
+    return refusal(Answer(error.status_code or 503, headers, _line(error).encode()), what)
+
+
+def _range(found: Mapping[str, Any]) -> PhysicalRange:
+    span = Span(str(found["minInclusive"]).upper(), str(found["maxExclusive"]).upper())
+    return PhysicalRange(str(found["id"]), span, tuple(map(str, found.get("parents") or ())))
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,0 +1,213 @@
+"""A container's change feed: a partition for each of its ranges, with the server's own ETags as continuations.
+
+Pages come as the server cuts them, at the ends of transactions; a position is the ETag behind a page, or `"<lsn>"` between two
+transactions of one. Where a range was split or merged, what was read ends there, and the children begin at what was delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from functools import partial
+from typing import TypeVar
+
+from pipeline.connectors.cosmos.account import Account
+from pipeline.connectors.cosmos.ask import FROM_NOW, GONE, NOT_MODIFIED, OK, TIMEOUT, Answer, Ask, Mode, refusal
+from pipeline.connectors.cosmos.client import Container
+from pipeline.connectors.cosmos.page_size import PageSize
+from pipeline.connectors.cosmos.patience import Patience, Pauses
+from pipeline.connectors.cosmos.position import BEGINNING, estimated, lsn_of, position_behind, session_lsn
+from pipeline.connectors.cosmos.ranges import Place, partition_of, uncovered
+from pipeline.connectors.cosmos.records import Record, pages_of, records_of
+from pipeline.connectors.cosmos.whereabouts import Whereabouts
+from pipeline.errors import FeedUnavailable, PositionLost
+from pipeline.event import EVENT_SCHEMA, Page
+from pipeline.feed import FeedPartition, PartitionEnded, Start
+
+T = TypeVar("T")
+PARSING_THREADS = 2
+REFRESHED_S = 3600.0
+"""An idle position of all versions and deletes is moved up this often, or retention (hours) would pass it."""
+
+
+class CosmosFeed:
+    """mode: `latest` tells each changed document's latest version; `all_versions` every version and delete, from now on."""
+
+    def __init__(
+        self,
+        account: Account,
+        database: str,
+        container: str,
+        *,
+        mode: Mode = "latest",
+        page_items_max: int = 1000,
+        page_bytes_max: int = 4 * 1024 * 1024,
+        poll_interval_s: float = 1.0,
+        timeout_s: float = 20.0,
+        pauses: Pauses | None = None,
+    ) -> None:
+        self._container = Container(account, database, container, timeout_s=timeout_s)
+        self._mode: Mode = mode
+        self._page_items_max = page_items_max
+        self._page_bytes_max = page_bytes_max
+        self._poll_interval_s = poll_interval_s
+        self._pauses = pauses or Pauses()
+        self._where = Whereabouts(self._container.ranges)
+        self._key_paths: tuple[str, ...] | None = None
+        self._threads = ThreadPoolExecutor(PARSING_THREADS, thread_name_prefix="cosmos-feed")
+
+    @property
+    def identity(self) -> str:
+        return f"cosmos:{self._container.name}" + (":all_versions" if self._mode == "all_versions" else "")
+
+    async def partitions(self) -> list[FeedPartition]:
+        return sorted(partition_of(each) for each in await self._where.listed())
+
+    def remember(self, scopes: Mapping[str, str]) -> None:
+        self._where.remember(scopes)
+
+    def uncovered(self, partition: FeedPartition, scopes: Collection[str]) -> list[FeedPartition]:
+        return uncovered(partition, scopes)
+
+    async def start_of(self, partition: str, start: Start) -> str | None:
+        place = await self._where.place(partition)
+        if start == "earliest" and self._mode == "latest":
+            return None
+        if start == "latest":
+            return await self._end_of(place)
+        if self._mode == "all_versions" or not isinstance(start, datetime):
+            raise PositionLost(
+                f"feed '{self.identity}' tells all versions and deletes from now on alone, not from {start}: say start: latest"
+            )
+        return await self._at(place, start)
+
+    async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
+        lsn_of(continuation)
+        self._check_beginning(partition, continuation)
+        size, patience = PageSize.of(self._page_items_max), Patience(self._pauses)
+        delivered = after = continuation
+        moved_at = self._pauses.monotonic()
+        while True:
+            try:
+                place = await self._place_or_end(partition, delivered)
+                answer = await self._asked(place, after, size.items)
+                size = size.shrunk() if answer.status == TIMEOUT else size.served() if answer.status == OK else size
+                pages = await self._pages(partition, answer)
+            except FeedUnavailable as error:
+                await patience.pause(error)
+                continue
+            patience.served()
+            after = answer.etag
+            if not pages:
+                if self._mode == "all_versions" and self._pauses.monotonic() - moved_at >= REFRESHED_S:
+                    pages.append(Page(EVENT_SCHEMA.empty_table(), after))
+                await self._pauses.sleep(self._pauses.jittered(self._poll_interval_s))
+            while pages:  # who waits, here or for us, keeps no page
+                delivered, moved_at = pages[0].to, self._pauses.monotonic()
+                yield pages.pop(0)
+
+    async def latest(self, partition: str) -> str | None:
+        """Of a range that was split or merged, the furthest of its successors'."""
+        ends = [await self._end_of(place) for place in await self._where.places(partition)]
+        last = max(ends, key=lsn_of)
+        return last if lsn_of(last) > BEGINNING else None
+
+    async def lag(self, partition: str, continuation: str | None) -> int:
+        """Transactions, as the .NET estimator counts them: those of a merged range's other part count too."""
+        lsn_of(continuation)
+        self._check_beginning(partition, continuation)
+        return sum([await self._lag_at(place, continuation) for place in await self._where.places(partition)])
+
+    def compare(self, a: str | None, b: str | None) -> int:
+        """Within a partition, and between it and its successors, who go on with its LSNs."""
+        return lsn_of(a) - lsn_of(b)
+
+    async def close(self) -> None:
+        await self._container.close()
+        self._threads.shutdown(wait=False)
+
+    async def _place_or_end(self, partition: str, delivered: str | None) -> Place:
+        """Raises PartitionEnded."""
+        heirs = await self._where.heirs(partition)
+        if [heir.name for heir in heirs] == [partition]:
+            return await self._where.place(partition)
+        raise PartitionEnded(
+            partition,
+            tuple((heir.name, delivered) for heir in heirs),
+            scopes={heir.name: str(heir.span) for heir in heirs},
+        )
+
+    async def _asked(self, place: Place, after: str | None, items_max: int, since: datetime | None = None) -> Answer:
+        ask = Ask(place=place, after=after, items_max=items_max, mode=self._mode, since=since)
+        answer = await self._container.changes(ask)
+        if answer.status == GONE:
+            self._where.forget(place)
+        return answer
+
+    async def _answered(self, place: Place, after: str | None, since: datetime | None = None) -> Answer:
+        """The answer to one question, of at most one item. Raises FeedError."""
+        answer = await self._asked(place, after, 1, since)
+        if answer.status not in (OK, NOT_MODIFIED):
+            raise self._refused(place.range_id, answer)
+        return answer
+
+    async def _end_of(self, place: Place) -> str:
+        answer = await self._answered(place, FROM_NOW)
+        lsn_of(answer.etag)
+        return answer.etag
+
+    async def _at(self, place: Place, time: datetime) -> str | None:
+        """Where to begin for all from `time` on; for a time the account first answers 304, with the place to begin at."""
+        if time <= datetime(1970, 1, 1, tzinfo=UTC):
+            return None
+        answer = await self._answered(place, None, time)
+        if answer.status == NOT_MODIFIED:
+            lsn_of(answer.etag)
+            return answer.etag
+        records = await self._records(answer)
+        return position_behind(records[0].lsn - 1) if records else answer.etag
+
+    async def _lag_at(self, place: Place, continuation: str | None) -> int:
+        answer = await self._answered(place, continuation)
+        records = await self._records(answer) if answer.status == OK else []
+        return estimated(session_lsn(answer.session), records[0].lsn) if records else 0
+
+    async def _pages(self, partition: str, answer: Answer) -> list[Page]:
+        """None where there is nothing new. Raises FeedError."""
+        if answer.status not in (OK, NOT_MODIFIED):
+            raise self._refused(partition, answer)
+        lsn_of(answer.etag)
+        if answer.status == NOT_MODIFIED:
+            return []
+        paths = await self._paths()
+        limits = partial(pages_of, events_max=self._page_items_max, bytes_max=self._page_bytes_max)
+        all_versions = self._mode == "all_versions"
+        return await self._threaded(
+            lambda: limits(partition, records_of(answer.body, paths, all_versions=all_versions), answer.etag)
+        )
+
+    async def _records(self, answer: Answer) -> list[Record]:
+        paths = await self._paths()
+        all_versions = self._mode == "all_versions"
+        return await self._threaded(lambda: records_of(answer.body, paths, all_versions=all_versions))
+
+    async def _paths(self) -> tuple[str, ...]:
+        if self._key_paths is None:
+            self._key_paths = await self._container.key_paths()
+        return self._key_paths
+
+    async def _threaded(self, call: Callable[[], T]) -> T:
+        """Parsing takes its time, and renewals do not wait for it."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    def _refused(self, partition: str, answer: Answer) -> Exception:
+        return refusal(answer, f"container {self._container.name}, partition '{partition}'")
+
+    def _check_beginning(self, partition: str, continuation: str | None) -> None:
+        if continuation is None and self._mode == "all_versions":
+            raise PositionLost(
+                f"feed '{self.identity}', partition '{partition}': all versions and deletes are not kept from the beginning:"
+                " set the lease to a continuation"
+            )

@@ -1,0 +1,53 @@
+"""How long a reader waits before it tries again, and when it has waited long enough to say so."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from pipeline.errors import FeedUnavailable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pauses:
+    """first_s, longest_s: between tries, doubled each time, a part of it drawn; `retry_after_s` where the account names one.
+
+    patience_s: how long nothing may succeed before the error goes on to whoever reads.
+    """
+
+    first_s: float = 0.1
+    longest_s: float = 10.0
+    patience_s: float = 30.0
+    rng: random.Random = field(default_factory=random.Random)
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    monotonic: Callable[[], float] = time.monotonic
+
+    def jittered(self, seconds: float) -> float:
+        return seconds * (0.5 + self.rng.random() / 2)
+
+
+class Patience:
+    """One reader's. `pause` after each failure, `served` after each success."""
+
+    def __init__(self, pauses: Pauses) -> None:
+        self._pauses = pauses
+        self._failures = 0
+        self._since = 0.0
+
+    def served(self) -> None:
+        self._failures = 0
+
+    async def pause(self, error: FeedUnavailable) -> None:
+        """Raises the error once patience is used up, or where waiting as long as the account asks for would use it up."""
+        pauses = self._pauses
+        now = pauses.monotonic()
+        self._since = now if self._failures == 0 else self._since
+        self._failures += 1
+        grown = pauses.jittered(min(pauses.longest_s, pauses.first_s * 2.0 ** min(self._failures - 1, 16)))
+        pause = max(grown, (error.retry_after_s or 0.0) * (1 + pauses.rng.random() / 10))
+        if now + pause - self._since > pauses.patience_s:
+            raise error
+        await pauses.sleep(pause)

@@ -1,0 +1,145 @@
+"""Which part of a container a partition is, where it is read, and who takes over when it was split or merged. Pure.
+
+A partition is a physical range, named by the range's id ("0"), or a part of the space of effective partition keys, named by its
+bounds ("05C1-7F", from inclusive, to exclusive): the lease tokens of the .NET processor, versions 0 and 1. A range's id leads
+nowhere once the range was split or merged; bounds are served by whichever range holds them now, so only a cut between them ends
+such a partition (docs/decisions/0007-a-merged-range-keeps-its-leases.md).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from pipeline.errors import FeedError, FeedUnavailable
+from pipeline.feed import FeedPartition
+
+_BOUNDS = re.compile(r"([0-9A-Fa-f]{0,256})-([0-9A-Fa-f]{1,256})")
+_ID = re.compile(r"[0-9A-Za-z_]{1,64}")
+
+
+class Span(NamedTuple):
+    """From `min`, inclusive, to `max`, exclusive: upper-case hexadecimal, ordered as text. Everything is "" to "FF"."""
+
+    min: str
+    max: str
+
+    def __str__(self) -> str:
+        return f"{self.min}-{self.max}"
+
+    def covers(self, other: Span) -> bool:
+        return self.min <= other.min and other.max <= self.max
+
+    def common(self, other: Span) -> Span | None:
+        low, high = max(self.min, other.min), min(self.max, other.max)
+        return Span(low, high) if low < high else None
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalRange:
+    """A range that there is now. parents: all it came from, the newest last."""
+
+    id: str
+    span: Span
+    parents: tuple[str, ...] = ()
+
+
+class Place(NamedTuple):
+    """Where a partition is read: a range, and the part of it; None for the whole."""
+
+    range_id: str
+    span: Span | None = None
+
+
+class Successor(NamedTuple):
+    name: str
+    span: Span
+
+
+def span_of(text: str) -> Span | None:
+    """The bounds that a name or a scope spells; None where it is anything else."""
+    match = _BOUNDS.fullmatch(text)
+    span = Span(match[1].upper(), match[2].upper()) if match else None
+    return span if span is not None and span.min < span.max else None
+
+
+def is_name(text: str) -> bool:
+    return bool(_ID.fullmatch(text)) or span_of(text) is not None
+
+
+def partition_of(range: PhysicalRange) -> FeedPartition:
+    return FeedPartition(range.id, range.parents, str(range.span))
+
+
+def place_of(partition: str, live: Iterable[PhysicalRange]) -> Place | None:
+    """None where no single range holds the partition (any more)."""
+    mine = span_of(partition)
+    if mine is None:
+        return next((Place(each.id) for each in live if each.id == partition), None)
+    return next((Place(each.id, None if each.span == mine else mine) for each in live if each.span.covers(mine)), None)
+
+
+def successors(partition: str, scope: Span | None, live: Sequence[PhysicalRange]) -> list[Successor]:
+    """Who takes over from a partition that has no place: together they are exactly what it was.
+
+    scope: of a range that is gone. A range that lies within goes on under its own id, a part of one (it was merged with others)
+    under the bounds of that part. Raises FeedUnavailable while the listed ranges have gaps, FeedError where nobody knows what the
+    partition was.
+    """
+    bounds = span_of(partition)
+    mine = bounds or scope or _of_direct_children(partition, live)
+    parts = [(each, part) for each in sorted(live, key=_min) if (part := mine.common(each.span))]
+    spans = [part for _, part in parts]
+    if not spans or (spans[0].min, spans[-1].max) != mine or not _is_gapless(spans):
+        raise FeedUnavailable(f"partition '{partition}' is being split or merged: the container's ranges have gaps")
+    if bounds:
+        return [Successor(str(part), part) for part in spans]
+    return [Successor(each.id if part == each.span else str(part), part) for each, part in parts]
+
+
+def _of_direct_children(partition: str, live: Sequence[PhysicalRange]) -> Span:
+    """What a range was whose bounds nobody recorded, as long as it was split and nothing else has happened since."""
+    children = sorted((each for each in live if each.parents[-1:] == (partition,)), key=_min)
+    if not any(partition in each.parents for each in live):
+        raise unknown(partition, live)
+    if len(children) < 2 or not _is_gapless([child.span for child in children]):
+        raise FeedError(
+            f"partition '{partition}' was split and merged with others before its lease was read, and the lease does not say"
+            " which part of the container it was: write the range's bounds into the lease's FeedRange, or set up new leases"
+        )
+    return Span(children[0].span.min, children[-1].span.max)
+
+
+def unknown(partition: str, live: Iterable[PhysicalRange]) -> FeedError:
+    return FeedError(
+        f"the container has no partition '{partition}', and none of its ranges came from one:"
+        f" it has {', '.join(sorted(each.id for each in live)) or 'none'}"
+    )
+
+
+def uncovered(partition: FeedPartition, scopes: Collection[str]) -> list[FeedPartition]:
+    """What of a partition lies in none of the scopes: itself, nothing, or its parts under their bounds."""
+    whole = span_of(partition.scope or "")
+    held = [part for scope in scopes if whole and (span := span_of(scope)) and (part := whole.common(span))]
+    if whole is None or not held:
+        return [partition]
+    left: list[Span] = []
+    low = whole.min
+    for span in sorted(held):
+        if low < span.min:
+            left.append(Span(low, span.min))
+        low = max(low, span.max)
+    if low < whole.max:
+        left.append(Span(low, whole.max))
+    return [FeedPartition(str(span), (), str(span)) for span in left]
+
+
+def _is_gapless(spans: Sequence[Span]) -> bool:
+    return all(a.max == b.min for a, b in pairwise(spans))
+
+
+def _min(range: PhysicalRange) -> str:
+    return range.span.min

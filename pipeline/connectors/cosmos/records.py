@@ -1,0 +1,199 @@
+"""A page of the change feed as it came over the wire -> event tables. No waiting, no SDK.
+
+Every document stays as the server wrote it, byte for byte: it is found in the page, not parsed and written again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.connectors.cosmos.position import position_behind
+from pipeline.errors import FeedUnavailable, MalformedRecord
+from pipeline.event import EVENT_SCHEMA, Page
+
+SEQUENCE_BITS = 20
+"""A sequence is LSN * 2**20 + the document's place in its transaction: it grows strictly, and keeps room for 8e12 LSNs."""
+_JSON = json.JSONDecoder()
+_SPACE = " \t\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """time_s: when it was written, seconds since 1970. body: None of a deleted document."""
+
+    lsn: int
+    time_s: int
+    key: str | None
+    body: bytes | None
+    operation: str
+    properties: tuple[tuple[str, str], ...]
+
+    @property
+    def bytes(self) -> int:
+        return len(self.body or b"") + sum(len(value) for _, value in self.properties)
+
+
+def records_of(answer: bytes, key_paths: Sequence[str], *, all_versions: bool) -> list[Record]:
+    """Raises FeedUnavailable (cut off), MalformedRecord."""
+    try:
+        text = answer.decode()
+        items = list(_members(text, _value_of(text, "Documents")))
+    except (ValueError, RecursionError) as error:
+        raise FeedUnavailable(f"the change feed's answer cannot be read ({error}): it was cut off on its way") from None
+    record = _version if all_versions else _latest
+    return [record(text, start, item, key_paths) for start, item in items]
+
+
+def _latest(text: str, start: tuple[int, int], item: Any, key_paths: Sequence[str]) -> Record:
+    lsn, time_s = _numbers(item, "_lsn", "_ts")
+    properties = (("id", str(item.get("id", ""))),)
+    return Record(lsn, time_s, _key(item, key_paths), text[slice(*start)].encode(), "upsert", properties)
+
+
+def _version(text: str, start: tuple[int, int], item: Any, key_paths: Sequence[str]) -> Record:
+    """Of the all-versions-and-deletes mode: `current`, `metadata`, and `previous` where the container keeps it."""
+    metadata = item.get("metadata") if isinstance(item, dict) else None
+    lsn, time_s = _numbers(metadata, "lsn", "crts")
+    assert isinstance(metadata, dict)
+    operation = str(metadata.get("operationType", "replace"))
+    current = item.get("current") if operation != "delete" else None
+    known = current or item.get("previous") or _deleted(metadata)
+    properties = [("id", str(known.get("id", "")))]
+    if metadata.get("timeToLiveExpired") is True:
+        properties.append(("timeToLiveExpired", "true"))
+    if item.get("previous"):
+        properties.append(("previous", _slice(text, start[0], "previous")))
+    body = _slice(text, start[0], "current").encode() if current else None
+    return Record(lsn, time_s, _key(known, key_paths), body, operation, tuple(properties))
+
+
+def _deleted(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What a delete says of its document: its id, and the partition key by path."""
+    keys = metadata.get("partitionKey")
+    document: dict[str, Any] = {"id": metadata.get("id", "")}
+    for path, value in keys.items() if isinstance(keys, dict) else ():
+        inner = document
+        *parents, name = str(path).strip("/").split("/")
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[name] = value
+    return document
+
+
+def _numbers(item: Any, lsn: str, time: str) -> tuple[int, int]:
+    found = [item.get(name) if isinstance(item, dict) else None for name in (lsn, time)]
+    if not all(isinstance(number, int) and 0 <= number < 2**43 for number in found):
+        raise MalformedRecord(f"a change without `{lsn}` and `{time}` came from the change feed: {str(item)[:200]}")
+    return int(found[0] or 0), int(found[1] or 0)
+
+
+def _key(document: Mapping[str, Any], paths: Sequence[str]) -> str | None:
+    """The partition key: a text as it is, anything else as JSON, several as a list."""
+    values = [_at(document, path) for path in paths]
+    value = values[0] if len(values) == 1 else values
+    return value if isinstance(value, str) or value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _at(document: Any, path: str) -> Any:
+    for name in path.strip("/").split("/"):
+        document = document.get(name.strip('"')) if isinstance(document, dict) else None
+    return document
+
+
+# Where things stand in the text
+
+
+def _slice(text: str, start: int, name: str) -> str:
+    at = _value_of(text, name, start)
+    return text[at : _JSON.raw_decode(text, at)[1]]
+
+
+def _value_of(text: str, wanted: str, at: int = 0) -> int:
+    """Where the member's value stands in the object at `at`. Raises ValueError."""
+    at = _expected(text, "{", at)
+    while True:
+        name, at = _JSON.raw_decode(text, _skipped(text, at))
+        at = _skipped(text, _expected(text, ":", at))
+        if name == wanted:
+            return at
+        at = _expected(text, ",", _JSON.raw_decode(text, at)[1])
+
+
+def _members(text: str, at: int) -> Iterator[tuple[tuple[int, int], Any]]:
+    """Each member of the array at `at`, with where it begins and ends; to the end of the whole text. Raises ValueError."""
+    at = _skipped(text, _expected(text, "[", at))
+    while text[at : at + 1] != "]":
+        item, end = _JSON.raw_decode(text, at)
+        yield (at, end), item
+        at = _skipped(text, end)
+        at = at if text[at : at + 1] == "]" else _skipped(text, _expected(text, ",", at))
+    if not text.rstrip().endswith("}"):
+        raise ValueError("it has no end")
+
+
+def _expected(text: str, mark: str, at: int) -> int:
+    at = _skipped(text, at)
+    if text[at : at + 1] != mark:
+        raise ValueError(f"no '{mark}' at character {at}")
+    return at + 1
+
+
+def _skipped(text: str, at: int) -> int:
+    while text[at : at + 1] in _SPACE and at < len(text):
+        at += 1
+    return at
+
+
+# Pages
+
+
+def pages_of(partition: str, records: Sequence[Record], to: str, *, events_max: int, bytes_max: int) -> list[Page]:
+    """Within the limits, but never cut inside a transaction; the last one ends at `to`, the server's own ETag."""
+    pages: list[list[Record]] = []
+    room = 0
+    for _, group in groupby(records, attrgetter("lsn")):
+        transaction = list(group)
+        size = sum(record.bytes for record in transaction)
+        if not pages or size > room or len(pages[-1]) + len(transaction) > events_max:
+            pages.append([])
+            room = bytes_max
+        pages[-1] += transaction
+        room -= size
+    return [
+        _page(partition, page, to if number == len(pages) else position_behind(page[-1].lsn))
+        for number, page in enumerate(pages, 1)
+    ]
+
+
+def _page(partition: str, records: Sequence[Record], to: str) -> Page:
+    lsns = [record.lsn for record in records]
+
+    def position_after(n: int) -> str | None:
+        return position_behind(lsns[n - 1]) if lsns[n - 1] != lsns[n] else None
+
+    return Page(_table(partition, records), to, position_after)
+
+
+def _table(partition: str, records: Sequence[Record]) -> pa.Table:
+    columns: dict[str, list[Any]] = {
+        "partition": [partition] * len(records),
+        "sequence": [
+            (lsn << SEQUENCE_BITS) + place
+            for lsn, group in groupby(records, attrgetter("lsn"))
+            for place, _ in enumerate(group)
+        ],
+        "offset": [str(record.lsn) for record in records],
+        "enqueued_time": [record.time_s * 1_000_000 for record in records],
+        "key": [record.key for record in records],
+        "body": [record.body for record in records],
+        "properties": [record.properties for record in records],
+        "operation": [record.operation for record in records],
+    }
+    return pa.table([pa.array(columns[field.name], field.type) for field in EVENT_SCHEMA], EVENT_SCHEMA)
