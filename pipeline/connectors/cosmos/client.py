@@ -161,7 +161,8 @@ class _Hooks:
             raise _Taken(Answer(taken.status, headers, answer.body()))
 
     def _is_for_changes(self, request: Any) -> bool:
-        return self._headers is not None and request.method == "GET" and request.url.partition("?")[0].endswith("/docs")
+        path = request.url.partition("?")[0].rstrip("/")
+        return self._headers is not None and request.method == "GET" and path.endswith("/docs")
 
 
 def _is_ours(answer: Answer) -> bool:

@@ -1,0 +1,38 @@
+"""The change feed keeps what every feed promises, in both modes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+from integration.cosmos.bank import Bank, banked
+
+from pipeline.contract import ChangeFeedContract, FeedHarness
+from tests.plugins_cosmos import Cosmos
+
+
+class CosmosHarness(FeedHarness):
+    partitions = ("0", "1", "2", "3")
+    events_max = 8
+    bytes_max = 8 * 1024
+
+    def __init__(self, bank: Bank, **options: Any) -> None:
+        self.feed = bank.feed(page_items_max=self.events_max, page_bytes_max=self.bytes_max, **options)
+        self._bank = bank
+        self._accounts = {name: bank.account_in(name) for name in self.partitions}
+
+    async def append(self, partition: str, bodies: Sequence[bytes]) -> None:
+        self._bank.cosmos.control.move_clock(2)
+        for body in bodies:
+            await self._bank.create(self._accounts[partition], **json.loads(body))
+
+
+class TestCosmosFeed(ChangeFeedContract):
+    @pytest.fixture
+    async def harness(self, cosmos: Cosmos) -> AsyncIterator[CosmosHarness]:
+        async with banked(cosmos) as bank:
+            harness = CosmosHarness(bank)
+            yield harness
+            await harness.feed.close()
