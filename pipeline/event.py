@@ -21,7 +21,8 @@ EVENT_SCHEMA = pa.schema(
 )
 """partition: the feed's partition. sequence: strictly growing within it. offset: where the source keeps the event, for
 people (a file's line, a log's number). enqueued_time: when the source took it. key: the event's own key. body: its bytes.
-properties: what the producer said beside the body. operation: create, replace or delete where the feed knows, else null."""
+properties: what the producer said beside the body. operation: create, replace or delete where the feed knows, upsert where it
+knows no more than that there is such a thing now, else null."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ def _dsn(value: SecretStr) -> SecretStr:
 
 
 Text = Annotated[str, StringConstraints(min_length=1)]
+Secret = Annotated[SecretStr, Field(min_length=1)]
 Dsn = Annotated[SecretStr, Field(min_length=1), AfterValidator(_dsn)]
 Count = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=2**53)]
 Port = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=65_535)]

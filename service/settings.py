@@ -28,6 +28,7 @@ from service.setting_types import (
     RecordBytes,
     Seconds,
     SecondsOrNone,
+    Secret,
     StartAt,
     Text,
 )
@@ -200,6 +201,56 @@ class LogFeedSettings(_Feed):
     path: FilePath = Field(description="The log's directory.")
 
 
+class CosmosFeedSettings(_Feed):
+    type: Literal["cosmos"] = Field(
+        description="The change feed of a Cosmos DB container; each of its physical ranges is a partition."
+    )
+    endpoint: Text | None = Field(
+        default=None, description="The account's address, like https://account.documents.azure.com."
+    )
+    key: Secret | None = Field(default=None, description="The account's key, a read-only one will do.")
+    connection_string: Secret | None = Field(
+        default=None, description="Instead of `endpoint` and `key`, as the portal shows it."
+    )
+    identity: Text | None = Field(
+        default=None,
+        description="Instead of a key: `default` for whoever azure-identity finds this process to be, or the client id of a"
+        " managed identity. It needs the role Cosmos DB Built-in Data Reader.",
+    )
+    database: Text = Field(description="The database's name.")
+    container: Text = Field(description="The container's name.")
+    mode: Literal["latest", "all_versions"] = Field(
+        default="latest",
+        description="What is told: of each changed document its latest version, or all versions and deletes (from now on:"
+        " `start: latest`).",
+    )
+    page_items_max: Count = Field(
+        default=1000,
+        description="The most documents to ask for at once; halved where the account does not answer in time.",
+    )
+    poll_interval_s: Seconds = Field(default=1.0, description="How often to look for changes where there were none.")
+    timeout_s: Seconds = Field(default=20.0, description="How long one request may take.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> CosmosFeedSettings:
+        from pipeline.connectors.cosmos import account_of  # here, so that only who uses it waits for its SDK
+
+        account_of(**self.account)
+        if self.mode == "all_versions" and self.start != "latest":
+            raise ValueError("`mode: all_versions` is kept from now on alone: say `start: latest`")
+        return self
+
+    @property
+    def account(self) -> dict[str, str | None]:
+        """How to reach it, secrets and all."""
+        return {
+            "endpoint": self.endpoint,
+            "key": self.key and self.key.get_secret_value(),
+            "connection_string": self.connection_string and self.connection_string.get_secret_value(),
+            "identity": self.identity,
+        }
+
+
 class CustomFeedSettings(_Feed, _Custom):
     type: Importable = Field(
         description="A `ChangeFeed` to import. All keys that are not named here are its arguments."
@@ -286,8 +337,9 @@ AnyLeases = Annotated[
 AnyFeed = Annotated[
     Annotated[FilesFeedSettings, Tag("files")]
     | Annotated[LogFeedSettings, Tag("log")]
+    | Annotated[CosmosFeedSettings, Tag("cosmos")]
     | Annotated[CustomFeedSettings, Tag(CUSTOM)],
-    _tag(None, "files", "log"),
+    _tag(None, "files", "log", "cosmos"),
 ]
 AnySink = Annotated[
     Annotated[LogSinkSettings, Tag("log")]

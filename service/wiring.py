@@ -30,6 +30,7 @@ from service.settings import (
     AnyFeed,
     AnyLeases,
     AnySink,
+    CosmosFeedSettings,
     CustomFeedSettings,
     CustomLeases,
     CustomSinkSettings,
@@ -117,6 +118,18 @@ def feed_of(settings: AnyFeed) -> ChangeFeed:
         )
     if isinstance(settings, LogFeedSettings):
         return LogFeed(settings.path)
+    if isinstance(settings, CosmosFeedSettings):
+        from pipeline.connectors.cosmos import CosmosFeed, account_of  # its SDK takes a second to import
+
+        return CosmosFeed(
+            account_of(**settings.account),
+            settings.database,
+            settings.container,
+            mode=settings.mode,
+            page_items_max=settings.page_items_max,
+            poll_interval_s=settings.poll_interval_s,
+            timeout_s=settings.timeout_s,
+        )
     assert isinstance(settings, CustomFeedSettings)
     return cast(ChangeFeed, _made(settings.type, settings.options))
 

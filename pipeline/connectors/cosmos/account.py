@@ -7,10 +7,12 @@ import binascii
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+DEFAULT = "default"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """key: the account's, in base64. Without one azure-identity finds who we are; identity: the client id that it is to take."""
+    """key: the account's, in base64. Without one azure-identity finds who we are; identity: the client id that it has to take."""
 
     endpoint: str
     key: str | None = field(default=None, repr=False)
@@ -29,9 +31,9 @@ def account_of(
     endpoint: str | None = None,
     key: str | None = None,
     connection_string: str | None = None,
-    identity: str | bool | None = None,
+    identity: str | None = None,
 ) -> Account:
-    """Raises ValueError, without what was given: it may be a secret."""
+    """identity: DEFAULT, or a client id. Raises ValueError, without what was given: it may be a secret."""
     if connection_string is not None:
         if endpoint is not None or key is not None or identity is not None:
             raise ValueError("has `connection_string`, which says it all: remove `endpoint`, `key` and `identity`")
@@ -41,11 +43,11 @@ def account_of(
     parts = urlsplit(endpoint)
     if parts.scheme not in ("https", "http") or not parts.hostname or parts.username or parts.query:
         raise ValueError("`endpoint` must be an address like https://account.documents.azure.com")
-    if (key is None) == (identity in (None, False)):
+    if (key is None) == (identity is None):
         raise ValueError("needs either `key` or `identity`: give one of them")
     if key is not None and not _is_base64(key):
         raise ValueError("`key` must be the account's key, as the portal shows it (base64)")
-    return Account(endpoint=endpoint, key=key, identity=identity if isinstance(identity, str) else None)
+    return Account(endpoint=endpoint, key=key, identity=None if identity == DEFAULT else identity)
 
 
 def _parts(connection_string: str) -> tuple[str, str]:
