@@ -7,7 +7,7 @@ transactions of one. Where a range was split or merged, what was read ends there
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
@@ -30,6 +30,10 @@ T = TypeVar("T")
 PARSING_THREADS = 2
 REFRESHED_S = 3600.0
 """An idle position of all versions and deletes is moved up this often, or retention (hours) would pass it."""
+
+
+class _Gone(FeedUnavailable):
+    """The range that was asked is not there any more."""
 
 
 class CosmosFeed:
@@ -110,15 +114,14 @@ class CosmosFeed:
 
     async def latest(self, partition: str) -> str | None:
         """Of a range that was split or merged, the furthest of its successors'."""
-        ends = [await self._end_of(place) for place in await self._where.places(partition)]
-        last = max(ends, key=lsn_of)
+        last = max(await self._everywhere(partition, self._end_of), key=lsn_of)
         return last if lsn_of(last) > BEGINNING else None
 
     async def lag(self, partition: str, continuation: str | None) -> int:
         """Transactions, as the .NET estimator counts them: those of a merged range's other part count too."""
         lsn_of(continuation)
         self._check_beginning(partition, continuation)
-        return sum([await self._lag_at(place, continuation) for place in await self._where.places(partition)])
+        return sum(await self._everywhere(partition, lambda place: self._lag_at(place, continuation)))
 
     def compare(self, a: str | None, b: str | None) -> int:
         """Within a partition, and between it and its successors, who go on with its LSNs."""
@@ -127,6 +130,13 @@ class CosmosFeed:
     async def close(self) -> None:
         await self._container.close()
         self._threads.shutdown(wait=False)
+
+    async def _everywhere(self, partition: str, ask: Callable[[Place], Awaitable[T]]) -> list[T]:
+        """Where the partition is, or where its successors are; once more where that turns out to be old."""
+        try:
+            return [await ask(place) for place in await self._where.places(partition)]
+        except _Gone:
+            return [await ask(place) for place in await self._where.places(partition)]
 
     async def _place_or_end(self, partition: str, delivered: str | None) -> Place:
         """Raises PartitionEnded."""
@@ -149,6 +159,8 @@ class CosmosFeed:
     async def _answered(self, place: Place, after: str | None, since: datetime | None = None) -> Answer:
         """The answer to one question, of at most one item. Raises FeedError."""
         answer = await self._asked(place, after, 1, since)
+        if answer.status == GONE:
+            raise _Gone(str(self._refused(place.range_id, answer)))
         if answer.status not in (OK, NOT_MODIFIED):
             raise self._refused(place.range_id, answer)
         return answer

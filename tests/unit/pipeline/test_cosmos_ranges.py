@@ -1,0 +1,137 @@
+"""Which part of a container a partition is, where it is read, and who takes over from it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.connectors.cosmos.ranges import (
+    PhysicalRange,
+    Place,
+    Span,
+    Successor,
+    is_name,
+    partition_of,
+    place_of,
+    span_of,
+    successors,
+    uncovered,
+)
+from pipeline.errors import FeedError, FeedUnavailable
+from pipeline.feed import FeedPartition
+
+LIVE = [
+    PhysicalRange("3", Span("", "40"), ("1", "2")),
+    PhysicalRange("4", Span("40", "60"), ("0",)),
+    PhysicalRange("5", Span("60", "FF"), ("0",)),
+]
+
+
+def test_a_range_is_a_partition_of_its_id_with_its_parents_and_bounds() -> None:
+    assert partition_of(LIVE[0]) == FeedPartition("3", ("1", "2"), "-40")
+
+
+@pytest.mark.parametrize(
+    ("text", "span"), [("-FF", ("", "FF")), ("05C1-7F", ("05C1", "7F")), ("05c1-7f", ("05C1", "7F"))]
+)
+def test_bounds_are_read_in_either_case(text: str, span: tuple[str, str]) -> None:
+    assert span_of(text) == span
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "-", "7F-", "7F-05", "7F-7F", "G-H", "0-1-2", "é-f", "-" + "F" * 300, "0 -1"]
+)
+def test_what_is_no_bounds_is_none(text: str) -> None:
+    assert span_of(text) is None
+
+
+def test_names_are_ids_or_bounds() -> None:
+    assert all(map(is_name, ("0", "12", "-FF", "05-7F")))
+    assert not any(map(is_name, ("", "no such partition", "../0", "0\r\n", "x" * 70)))
+
+
+def test_a_range_is_read_as_long_as_it_is_there() -> None:
+    assert place_of("3", LIVE) == Place("3")
+    assert place_of("1", LIVE) is None
+
+
+def test_bounds_are_read_wherever_they_lie() -> None:
+    assert place_of("10-20", LIVE) == Place("3", Span("10", "20"))
+    assert place_of("-40", LIVE) == Place("3")
+    assert place_of("30-50", LIVE) is None
+
+
+def test_a_range_that_was_split_goes_over_to_its_children() -> None:
+    children = [Successor("4", Span("40", "60")), Successor("5", Span("60", "FF"))]
+    assert successors("0", Span("40", "FF"), LIVE) == children
+    assert successors("0", None, LIVE) == children  # whose bounds nobody recorded
+
+
+def test_a_range_that_was_merged_goes_on_as_its_part() -> None:
+    assert successors("1", Span("", "20"), LIVE) == [Successor("-20", Span("", "20"))]
+
+
+def test_a_range_that_was_split_and_then_merged_in_part_keeps_to_what_it_was() -> None:
+    parts = [Successor("30-40", Span("30", "40")), Successor("4", Span("40", "60"))]
+    assert successors("9", Span("30", "60"), LIVE) == parts
+
+
+def test_bounds_that_were_cut_go_on_as_bounds() -> None:
+    assert successors("20-60", None, LIVE) == [
+        Successor("20-40", Span("20", "40")),
+        Successor("40-60", Span("40", "60")),
+    ]
+
+
+def test_ranges_with_a_gap_are_an_account_at_work() -> None:
+    with pytest.raises(FeedUnavailable, match="have gaps"):
+        successors("0", Span("", "FF"), [LIVE[0], LIVE[2]])
+    with pytest.raises(FeedUnavailable, match="have gaps"):
+        successors("20-FF", None, LIVE[:2])
+
+
+def test_what_nobody_recorded_is_not_guessed_through_a_merge() -> None:
+    with pytest.raises(FeedError, match="write the range's bounds into the lease's FeedRange") as caught:
+        successors("2", None, LIVE)
+    assert not isinstance(caught.value, FeedUnavailable)
+
+
+def test_what_never_was_is_unknown() -> None:
+    with pytest.raises(FeedError, match=r"has no partition '77'.*3, 4, 5"):
+        successors("77", None, LIVE)
+
+
+def test_a_partition_of_which_nothing_is_held_is_itself() -> None:
+    whole = partition_of(LIVE[0])
+    assert uncovered(whole, []) == uncovered(whole, ["40-60", "not bounds"]) == [whole]
+
+
+def test_what_is_held_is_left_out() -> None:
+    whole = partition_of(PhysicalRange("7", Span("", "FF")))
+    assert uncovered(whole, ["-FF"]) == uncovered(whole, ["-40", "40-80", "60-FF"]) == []
+    assert [part.name for part in uncovered(whole, ["20-40", "30-60"])] == ["-20", "60-FF"]
+
+
+bounds = st.integers(1, 14).map("{:X}0".format)
+
+
+@given(st.sets(bounds), st.sets(bounds), bounds, bounds)
+def test_successors_are_exactly_what_the_partition_was(first: set[str], now: set[str], a: str, b: str) -> None:
+    """Whatever the ranges were and are: no gap, no overlap, and each successor has a place."""
+    low, high = sorted((a, b))
+    mine = Span("" if low == high else low, high)
+    ends = [*sorted(now), "FF"]
+    live = [PhysicalRange(str(100 + n), Span(x, y)) for n, (x, y) in enumerate(zip(["", *ends], ends, strict=False))]
+    for name, scope in (("0", mine), (str(mine), None)):
+        heirs = successors(name, scope, live)
+        spans = [heir.span for heir in heirs]
+        assert (spans[0].min, spans[-1].max) == mine
+        assert all(x.max == y.min for x, y in pairwise(spans))
+        for heir in heirs:
+            place = place_of(heir.name, live)
+            assert place is not None
+            whole = next(each.span for each in live if each.id == place.range_id)
+            assert (place.span or whole) == heir.span

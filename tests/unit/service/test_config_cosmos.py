@@ -1,0 +1,67 @@
+"""The settings of a Cosmos feed: what goes together, and no secret anywhere but where it is used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service.config import ConfigurationError, parse
+from service.settings import CosmosFeedSettings
+from service.wiring import feed_of
+
+SECRET = "c2VjcmV0"
+HERE = "endpoint: 'https://bank.documents.azure.com:443/'"
+WHAT = "database: bank, container: tx"
+
+
+def feed(fields: str, **env: str) -> CosmosFeedSettings:
+    text = f"pipelines: [{{name: a, feed: {{type: cosmos, {fields}}}, sink: {{type: log, path: x}}}}]"
+    found = parse(text, env, folder=Path("/etc/leasehold")).pipelines[0].feed
+    assert isinstance(found, CosmosFeedSettings)
+    return found
+
+
+@pytest.mark.parametrize(
+    "access",
+    [
+        f"{HERE}, key: '${{S}}'",
+        "connection_string: 'AccountEndpoint=https://bank.documents.azure.com:443/;AccountKey=${S};'",
+        f"{HERE}, identity: default",
+    ],
+)
+async def test_the_same_container_is_the_same_feed_however_it_is_reached(access: str) -> None:
+    found = feed(f"{access}, {WHAT}", S=SECRET)
+    made = feed_of(found)
+    assert made.identity == "cosmos:bank.documents.azure.com/bank/tx"
+    assert SECRET not in repr(found) + str(found) + found.model_dump_json() + repr(made)
+    await made.close()
+
+
+async def test_another_mode_is_another_feed() -> None:
+    made = feed_of(feed(f"{HERE}, key: {SECRET}, {WHAT}, mode: all_versions, start: latest"))
+    assert made.identity == "cosmos:bank.documents.azure.com/bank/tx:all_versions"
+    await made.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        (f"{HERE}, {WHAT}", "needs either `key` or `identity`"),
+        (f"{HERE}, key: {SECRET}, identity: default, {WHAT}", "needs either `key` or `identity`"),
+        (f"key: {SECRET}, {WHAT}", "needs `endpoint`"),
+        (f"{HERE}, connection_string: '{SECRET}', {WHAT}", "says it all"),
+        (f"connection_string: 'AccountKey={SECRET}', {WHAT}", "must look like AccountEndpoint"),
+        (f"{HERE}, key: '{SECRET}!', {WHAT}", "must be the account's key"),
+        (f"{HERE}, key: {SECRET}, database: bank", "container is missing"),
+        (f"{HERE}, key: {SECRET}, {WHAT}, mode: all_versions", "say `start: latest`"),
+        (f"{HERE}, key: {SECRET}, {WHAT}, mode: newest", "must be"),
+        (f"{HERE}, key: {SECRET}, {WHAT}, page_items_max: 0", "page_items_max"),
+    ],
+)
+def test_what_does_not_go_together_is_told_without_a_secret(fields: str, expected: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        feed(fields)
+    assert len(error.value.problems) == 1
+    assert expected in str(error.value)
+    assert SECRET not in str(error.value)
