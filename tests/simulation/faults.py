@@ -138,12 +138,15 @@ async def burst(world: World) -> str | None:
 
 
 async def split(world: World) -> str | None:
-    """One partition becomes two; now and then two become one."""
+    """One partition becomes two; now and then two become one, which half of the seeds have as one with two parts."""
     whole = [name for name in world.open_partitions() if world.feed._logs[name].children is None]
     if not world.setup.splits or len(whole) < 2 or len(world.feed._logs) > 2 * world.setup.size.leases:
         return None
     if world.rng.random() < 0.3:
         pair = world.rng.sample(whole, 2)
+        if world.setup.seed % 2:
+            world.feed.merge_in_parts(pair)
+            return f"{pair} merge, and each goes on as its part"
         for parent in pair:
             world.feed.split(parent, ["+".join(pair)])
         return f"{pair} merge"

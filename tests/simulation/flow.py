@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,6 +15,7 @@ from pipeline.batch import Batch
 from pipeline.connectors import memory
 from pipeline.errors import EngineUnavailable, FeedUnavailable
 from pipeline.event import EVENT_SCHEMA, Page
+from pipeline.feed import FeedPartition, PartitionEnded
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -24,6 +25,41 @@ _ANY = memory._Event(0, memory.EPOCH, None, None)
 
 
 class NumberedFeed(Source):
+    """Besides splitting, and merging into a partition of its own, it merges as Cosmos DB does: what is listed then is one
+    partition, and each of the old ones goes on as its part of it, which is not listed, by its own numbers.
+    """
+
+    def __init__(self, partitions: Iterable[str], *, page_events_max: int) -> None:
+        super().__init__(partitions, page_events_max=page_events_max)
+        self._parts: dict[str, tuple[str, int]] = {}
+        self._merged: list[FeedPartition] = []
+
+    def merge_in_parts(self, partitions: Sequence[str]) -> None:
+        for name in partitions:
+            log, part = self._log(name), memory._Log()
+            part.events, part.parents = list(log.events), [name]
+            self._logs[part_of(name)] = part
+            self._parts[part_of(name)] = name, log.end
+            log.children = ((part_of(name), memory._position(log.end)),)
+            log.notify()
+        self._merged.append(FeedPartition("&".join(partitions), tuple(partitions), ",".join(partitions)))
+
+    def start(self, partition: str) -> int:
+        """With which event a partition begins that came from another one."""
+        return self._parts.get(partition, ("", 0))[1]
+
+    async def partitions(self) -> list[FeedPartition]:
+        return [each for each in await super().partitions() if each.name not in self._parts] + self._merged
+
+    def remember(self, scopes: Mapping[str, str]) -> None:
+        """One object for all hosts knows it anyway."""
+
+    def uncovered(self, partition: FeedPartition, scopes: Collection[str]) -> list[FeedPartition]:
+        left = [name for name in (partition.scope or partition.name).split(",") if name not in scopes]
+        if partition in self._merged:
+            return [FeedPartition(part_of(name), (), name) for name in left]
+        return [partition] if left else []
+
     def extend(self, partition: str, events: int) -> None:
         """As `append` does; what the events bear follows from their numbers."""
         log = self._log(partition)
@@ -37,12 +73,19 @@ class NumberedFeed(Source):
     def _page(self, partition: str, index: int) -> Page | None:
         log = self._log(partition)
         end = min(log.end, index + self._page_events_max)
+        if index >= end and log.children is not None and log.children[0][0] in self._parts:
+            raise PartitionEnded(partition, log.children, scopes={part_of(partition): partition})
         if index >= end:
             return super()._page(partition, index)
         table = _events(partition, index // 1000).slice(index % 1000, end - index)
         if table.num_rows < end - index:
             end = index + table.num_rows
         return Page(table, str(end), lambda n: str(index + n))
+
+
+def part_of(partition: str) -> str:
+    """The name under which it goes on within the one that it was merged into."""
+    return f"{partition}~"
 
 
 @lru_cache(maxsize=1000)

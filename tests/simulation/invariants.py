@@ -32,6 +32,7 @@ class Arrived:
 @dataclass(slots=True)
 class Onlooker:
     """passes: whether the transform lets an event through, by its number. ends: the number of events a partition has.
+    parents, start: what a partition came from, and with which event it has to begin then.
 
     exactly_once: whether the sink promises that. rates: how fast each host's clock runs, by incarnation.
     """
@@ -41,6 +42,7 @@ class Onlooker:
     passes: Callable[[int], bool]
     ends: Callable[[str], int]
     parents: Callable[[str], Iterable[str]]
+    start: Callable[[str], int]
     exactly_once: bool
     batch_events_max: int
     found: list[str] = field(default_factory=list)
@@ -87,7 +89,19 @@ class Onlooker:
                 self.violated("I7", f"'{name}' began before '{parent}' closed")
         if before is None:
             self._starts[name, lease.generation] = number(lease.continuation)
+            self._check_start(lease)
         self._keep(lease)
+
+    def _check_start(self, lease: Lease) -> None:
+        """Nothing twice and nothing left out, unless an operator did away with what the parents' leases knew."""
+        name, parents = lease.partition, list(self.parents(lease.partition))
+        self.check(
+            not parents
+            or any(self._eras[parent] or self._generations[parent] for parent in parents)
+            or number(lease.continuation) == self.start(name),
+            "I7",
+            lambda: f"'{name}' begins at {lease.continuation}, and {parents} ended at {self.start(name)}",
+        )
 
     def wrote(self, by: str, old: Lease, new: Lease, started: float) -> None:
         """A write of the incarnation `by`, sent at `started`, was carried out."""

@@ -184,8 +184,20 @@ MUTANTS = (
     mutant(
         "children begin before their parent is closed",
         "leases.bootstrap",
-        "        and not any(_is_at_work(parent, listed, leases) for parent in partition.parents)\n",
-        "",
+        " and not any(_is_at_work(parent, listed, leases) for parent in partition.parents)\n",
+        "\n",
+    ),
+    mutant(
+        "what leases hold of a merged partition gets a lease once more",
+        "leases.bootstrap",
+        "        for part in uncovered(partition, held)\n",
+        "        for part in whole(partition, held)\n",
+    ),
+    mutant(
+        "a child begins at its beginning and not where its parent ended",
+        "leases.bootstrap",
+        "                        continuation=child.continuation,\n",
+        "                        continuation=None,\n",
     ),
     mutant(
         "a partition ends before its last events are delivered",

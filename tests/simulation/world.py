@@ -61,6 +61,7 @@ class World(Group):
             passes=self.passes,
             ends=lambda name: self.feed._logs[name].end,
             parents=lambda name: self.feed._logs[name].parents if name in self.feed._logs else (),
+            start=lambda name: self.feed.start(name),
             exactly_once=setup.sink != "python",
             batch_events_max=setup.batch_events_max,
         )
