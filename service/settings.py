@@ -243,10 +243,13 @@ class CosmosFeedSettings(_Feed):
     @property
     def account(self) -> dict[str, str | None]:
         """How to reach it, secrets and all."""
+        key, connection_string = (
+            secret.get_secret_value() if secret is not None else None for secret in (self.key, self.connection_string)
+        )
         return {
             "endpoint": self.endpoint,
-            "key": self.key and self.key.get_secret_value(),
-            "connection_string": self.connection_string and self.connection_string.get_secret_value(),
+            "key": key,
+            "connection_string": connection_string,
             "identity": self.identity,
         }
 
