@@ -92,7 +92,7 @@ class CosmosFeed:
         self._check_beginning(partition, continuation)
         size, patience = PageSize.of(self._page_items_max), Patience(self._pauses)
         delivered = after = continuation
-        moved_at = self._pauses.monotonic()
+        moved_at = in_reach_at = self._pauses.monotonic()
         while True:
             try:
                 place = await self._place_or_end(partition, delivered)
@@ -103,6 +103,7 @@ class CosmosFeed:
                 await patience.pause(error)
                 continue
             patience.served()
+            in_reach_at = self._in_reach(partition, delivered, answer, in_reach_at)
             after = answer.etag
             if not pages:
                 if self._mode == "all_versions" and self._pauses.monotonic() - moved_at >= REFRESHED_S:
@@ -213,6 +214,22 @@ class CosmosFeed:
     async def _threaded(self, call: Callable[[], T]) -> T:
         """Parsing takes its time, and renewals do not wait for it."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    def _in_reach(self, partition: str, delivered: str | None, answer: Answer, in_reach_at: float) -> float:
+        """When the range was last seen to have come as far as was delivered. A replica may lag; a range that stays so fell back.
+
+        Nothing would be read until it has come so far again, and what was written by then never would. Raises PositionLost.
+        """
+        session, now = session_lsn(answer.session), self._pauses.monotonic()
+        if session is None or session >= lsn_of(delivered):
+            return now
+        if now - in_reach_at > self._pauses.patience_s:
+            raise PositionLost(
+                f"container {self._container.name}, partition '{partition}' has come to {session} and was read up to"
+                f" {delivered}: it was restored or failed over without its last writes; set the lease to a continuation"
+                f" like {position_behind(session)!r}"
+            )
+        return in_reach_at
 
     def _refused(self, partition: str, answer: Answer) -> Exception:
         return refusal(answer, f"container {self._container.name}, partition '{partition}'")
