@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from azure.core.credentials import AccessToken
+from azure.core.exceptions import ClientAuthenticationError
 from integration.cosmos.bank import Bank, banked
 
 from pipeline.connectors.cosmos.account import Account
@@ -190,6 +192,64 @@ async def test_a_wrong_key_is_told_without_showing_it(bank: Bank) -> None:
             await call
         assert not isinstance(caught.value, FeedUnavailable)
         assert "d3Jvbmc" not in str(caught.value)
+    await container.close()
+
+
+async def test_an_identity_signs_in_place_of_a_key(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    token = bank.cosmos.token
+
+    class Credential:
+        def __init__(self, **chosen: object) -> None:
+            asked.append(chosen)
+
+        async def get_token(self, *scopes: str, **more: object) -> AccessToken:
+            return AccessToken(token, 2**40)
+
+        async def close(self) -> None:
+            asked.append("closed")
+
+        async def __aenter__(self) -> Credential:
+            return self
+
+        async def __aexit__(self, *error: object) -> None:
+            """Closed by whoever made it."""
+
+    monkeypatch.setattr("azure.identity.aio.DefaultAzureCredential", Credential)
+    account = Account(endpoint=bank.cosmos.https, identity="11-22")  # a token is not sent without TLS
+    container = Container(account, "bank", bank.name, timeout_s=10)
+    assert (await container.changes(ask())).status == 304
+    assert len(await container.ranges()) == 4
+    await container.close()
+    assert asked == [{"managed_identity_client_id": "11-22"}, "closed"]
+    token = "somebody else's"
+    with pytest.raises(FeedError, match="401"):
+        await (other := Container(account, "bank", bank.name, timeout_s=10)).changes(ask())
+    await other.close()
+
+
+async def test_nobody_to_be_is_told_with_what_to_look_at(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AZURE_CLIENT_ID", "AZURE_TENANT_ID", "AZURE_CLIENT_SECRET"):
+        monkeypatch.delenv(name, raising=False)
+
+    class Nobody:
+        async def get_token(self, *scopes: str, **more: object) -> AccessToken:
+            raise ClientAuthenticationError("no\nidentity")
+
+        async def close(self) -> None:
+            """Nothing is held."""
+
+        async def __aenter__(self) -> Nobody:
+            return self
+
+        async def __aexit__(self, *error: object) -> None:
+            """Nothing is held."""
+
+    monkeypatch.setattr("azure.identity.aio.DefaultAzureCredential", Nobody)
+    container = Container(Account(endpoint=bank.cosmos.https), "bank", bank.name, timeout_s=10)
+    with pytest.raises(FeedError, match=r"finds nobody to be \(no identity\): check `identity`") as caught:
+        await container.changes(ask())
+    assert not isinstance(caught.value, FeedUnavailable)
     await container.close()
 
 

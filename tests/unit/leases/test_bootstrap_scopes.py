@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from simulation.loop import VirtualClock, run_virtual
 
-from leases.bootstrap import Bootstrap, Identity, Partition, births, children_due, orphans
+from leases.bootstrap import (
+    Bootstrap,
+    Identity,
+    Info,
+    Partition,
+    births,
+    children_due,
+    encode_info,
+    info_id,
+    orphans,
+)
+from leases.document import encode_lease, lease_id
 from leases.keeper import Keeper
 from leases.lease import Child, Lease
+from leases.store import Stored
 from leases.stores.memory import MemoryStore
 from leases.timing import Timing
+
+T = TypeVar("T")
 
 
 def span(scope: str) -> set[int]:
@@ -107,10 +122,6 @@ def test_two_hosts_at_once_make_the_leases_of_a_split_and_a_merge_once() -> None
             keeper = Keeper(store, host=name, incarnation=name, clock=clock, timing=Timing())
             hosts.append((keeper, Bootstrap(keeper, "p", Identity("feed", "sink"))))
 
-        async def begins(partition: str) -> str | None:
-            await asyncio.sleep(0)
-            return "start"
-
         async def rounds(partitions: Sequence[Partition]) -> None:
             for _ in range(2):
                 for keeper, bootstrap in hosts:
@@ -134,6 +145,86 @@ def test_two_hosts_at_once_make_the_leases_of_a_split_and_a_merge_once() -> None
         leases = (await keeper.scan(["p"])).leases
         open_ones = {each.partition: each.continuation for each in leases if not each.closed}
         assert open_ones == {"0-4": "c", "4-8": "c"}
+
+    run_virtual(main())
+
+
+class Crash(Exception):
+    """The process ended here."""
+
+
+class Fragile(MemoryStore):
+    """Its call number `crash_at` never returns, carried out or not. calls: how many there were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.crash_at = -1
+        self.carried_out = False
+
+    async def _counted(self, call: Callable[[], Awaitable[T]]) -> T:
+        self.calls += 1
+        if self.calls - 1 != self.crash_at:
+            return await call()
+        if self.carried_out:
+            await call()
+        raise Crash
+
+    async def list(self, prefix: str) -> list[Stored]:  # type: ignore[override]
+        return await self._counted(lambda: MemoryStore.list(self, prefix))
+
+    async def read(self, id: str) -> Stored:
+        return await self._counted(lambda: MemoryStore.read(self, id))
+
+    async def create(self, id: str, body: str) -> str:
+        return await self._counted(lambda: MemoryStore.create(self, id, body))
+
+    async def replace(self, id: str, body: str, etag: str) -> str:
+        return await self._counted(lambda: MemoryStore.replace(self, id, body, etag))
+
+
+async def merged_by_one(store: Fragile) -> None:
+    """The leases 1 and 2 have just been closed; a host makes those of their parts."""
+    keeper = Keeper(store, host="a", incarnation="a", clock=VirtualClock(), timing=Timing())
+    await Bootstrap(keeper, "p", Identity("feed", "sink")).reconciled(
+        MERGED, await keeper.scan(["p"]), begins, uncovered
+    )
+
+
+async def begins(partition: str) -> str | None:
+    return "start"
+
+
+@pytest.mark.parametrize("carried_out", [False, True])
+@pytest.mark.parametrize("is_first_round", [False, True])
+def test_a_crash_between_any_two_steps_of_a_merge_is_mended_by_whoever_comes_next(
+    is_first_round: bool, carried_out: bool
+) -> None:
+    async def prepared() -> Fragile:
+        store = Fragile()
+        identity = Identity("feed", "sink")
+        await store.create(info_id("p"), encode_info(Info(identity=identity, complete=not is_first_round)))
+        for each in CLOSED:
+            await store.create(lease_id("p", each.partition), encode_lease(each))
+        store.calls = 0
+        return store
+
+    async def main() -> None:
+        clean = await prepared()
+        await merged_by_one(clean)
+        for step in range(clean.calls):
+            store = await prepared()
+            store.crash_at, store.carried_out = step, carried_out
+            with pytest.raises(Crash):
+                await merged_by_one(store)
+            await merged_by_one(store)
+            keeper = Keeper(store, host="b", incarnation="b", clock=VirtualClock(), timing=Timing())
+            leases = (await keeper.scan(["p"])).leases
+            assert {each.partition: each.continuation for each in leases if not each.closed} == {
+                "0-4": "c1",
+                "4-8": "c2",
+            }
+        assert clean.calls >= 4
 
     run_virtual(main())
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.connectors.cosmos import Pauses, account_of
+from pipeline.connectors.cosmos import CosmosFeed, Pauses, account_of
 from pipeline.connectors.cosmos.ask import Answer, Ask, refusal
 from pipeline.connectors.cosmos.page_size import GROWS_AFTER, PageSize
 from pipeline.connectors.cosmos.patience import Patience
 from pipeline.connectors.cosmos.position import estimated, lsn_of, position_behind, session_lsn
-from pipeline.connectors.cosmos.ranges import Place, Span
+from pipeline.connectors.cosmos.ranges import PhysicalRange, Place, Span
 from pipeline.errors import FeedError, FeedUnavailable, PositionLost
 
 KEY = "c2VjcmV0"
@@ -180,6 +180,45 @@ def test_a_refusal_says_what_to_do_next(status: int, substatus: int, kind: type[
 @pytest.mark.parametrize("body", [b"", b"\xff\xfe", b"[" * 100_000, b"x" * 10_000, b'{"message":{"a":1}}'])
 def test_what_an_account_says_is_cut_to_a_line(body: bytes) -> None:
     assert 0 < len(Answer(400, {"x-ms-retry-after-ms": "soon", "x-ms-substatus": "x"}, body).said) <= 300
+
+
+# Where a time begins
+
+
+@pytest.mark.parametrize(
+    ("answers", "start"),
+    [
+        (Answer(304, {"etag": '"7"'}), '"7"'),
+        (Answer(200, {"etag": '"12"'}, b'{"Documents":[{"id":"a","_lsn":9,"_ts":1}]}'), '"8"'),
+        (Answer(200, {"etag": '"12"'}, b'{"Documents":[]}'), '"12"'),
+    ],
+)
+async def test_a_time_begins_before_the_first_document_whether_that_comes_at_once_or_not(
+    answers: Answer, start: str
+) -> None:
+    """The service answers 304 and where to begin; another account may send the first documents with its first answer."""
+
+    class Container:
+        name = "a/b/c"
+
+        async def changes(self, ask: Ask) -> Answer:
+            assert ask.since is not None
+            return answers
+
+        async def ranges(self) -> list[PhysicalRange]:
+            return [PhysicalRange("0", Span("", "FF"))]
+
+        async def key_paths(self) -> tuple[str, ...]:
+            return ("/id",)
+
+        async def close(self) -> None:
+            """Nothing is held."""
+
+    feed = CosmosFeed(account_of(endpoint="https://a", key=KEY), "b", "c")
+    feed._container = Container()  # type: ignore[assignment]
+    feed._where._ranges = feed._container.ranges
+    assert await feed.start_of("0", datetime(2026, 1, 31, tzinfo=UTC)) == start
+    await feed.close()
 
 
 # Accounts
