@@ -257,6 +257,24 @@ async def test_a_part_of_a_range_that_is_cut_ends_and_each_side_goes_on(bank: Ba
     assert end.children == ((f"{left.min}-{cut}", '"0"'), (f"{cut}-{left.max}", '"0"'))
 
 
+async def test_all_versions_go_on_through_a_merge_each_part_by_itself(bank: Bank) -> None:
+    feed = bank.feed(mode="all_versions")
+    halves = bank.cosmos.control.ranges(bank.name)[:2]
+    accounts = [bank.account(half.min, half.max) for half in halves]
+    starts = [await feed.start_of(name, "latest") for name in "01"]
+    made = [await bank.create(account, n=1) for account in accounts]
+    bank.cosmos.control.merge(bank.name, "0", "1")
+    for document in made:
+        await bank.container.delete_item(document["id"], document["account"])
+    for name, half, account, start in zip("01", halves, accounts, starts, strict=True):
+        end = await ended(feed, name, start)
+        assert end.children == ((f"{half.min}-{half.max}", start),)
+        pages = await read(feed, end.children[0][0], start, 2)
+        events = [event for page in pages for event in page.events.to_pylist()]
+        assert [(event["key"], event["operation"]) for event in events] == [(account, "create"), (account, "delete")]
+    await feed.close()
+
+
 async def test_a_listed_range_is_covered_by_the_parts_that_leases_hold(bank: Bank, feed: CosmosFeed) -> None:
     left, right = bank.cosmos.control.ranges(bank.name)[:2]
     merged = bank.cosmos.control.merge(bank.name, "0", "1")
