@@ -28,6 +28,7 @@ INTEGER_MAX = 2**63 - 1
 UNKNOWN_DEPTH_MAX = 32
 """How deep the fields are nested that are kept without being understood: reading, writing and comparing them recurses."""
 
+_UNREADABLE = "unreadable"
 _LEASE_FIELDS = frozenset(
     (
         *("version", "pipeline", "partition", "owner", "incarnation", "epoch", "generation", "tick"),
@@ -80,7 +81,7 @@ def encode_lease(lease: Lease) -> str:
         "handoffTo": lease.handoff_to,
         "closed": lease.closed,
         "parents": list(lease.parents),
-        "children": [_child_fields(child) for child in lease.children],
+        "children": [child_fields(child) for child in lease.children],
         **_scope_field(lease.scope),
     }
     body = to_json(fields)
@@ -93,9 +94,15 @@ def encode_lease(lease: Lease) -> str:
     return body
 
 
+def unreadable(reason: str) -> str:
+    """The body that a store gives back whose documents are not ours, for one that does not stand for a lease."""
+    return to_json({_UNREADABLE: reason})
+
+
 def decode_lease(id: str, body: str) -> Lease:
     """Raises InvalidDocument."""
     fields = Fields.parse(id, body)
+    fields.readable()
     fields.version(VERSION)
     lease = Lease(
         pipeline=fields.text("pipeline", NAME_BYTES_MAX),
@@ -111,7 +118,7 @@ def decode_lease(id: str, body: str) -> Lease:
         handoff_to=fields.optional_text("handoffTo", NAME_BYTES_MAX),
         closed=fields.boolean("closed"),
         parents=fields.texts("parents", NAME_BYTES_MAX, CHILDREN_MAX),
-        children=tuple(_child(child) for child in fields.objects("children", CHILDREN_MAX)),
+        children=tuple(child_of(child) for child in fields.objects("children", CHILDREN_MAX)),
         unknown=fields.unknown(_LEASE_FIELDS),
     )
     if id != lease_id(lease.pipeline, lease.partition):
@@ -123,7 +130,7 @@ def decode_lease(id: str, body: str) -> Lease:
     return lease
 
 
-def _child(fields: Fields) -> Child:
+def child_of(fields: Fields) -> Child:
     return Child(
         fields.text("partition", NAME_BYTES_MAX),
         fields.optional_text("continuation", CONTINUATION_BYTES_MAX),
@@ -131,7 +138,7 @@ def _child(fields: Fields) -> Child:
     )
 
 
-def _child_fields(child: Child) -> dict[str, object]:
+def child_fields(child: Child) -> dict[str, object]:
     return {"partition": child.partition, "continuation": child.continuation, **_scope_field(child.scope)}
 
 
@@ -164,8 +171,17 @@ class Fields:
             raise InvalidDocument(f"document '{id}' is not a JSON object: restore it, or delete it")
         return cls(id, values)
 
+    @property
+    def id(self) -> str:
+        return self._id
+
     def refuse(self, name: str, why: str) -> NoReturn:
         raise InvalidDocument(f"document '{self._id}': field '{name}' {why}: restore it, or delete the document")
+
+    def readable(self) -> None:
+        """Raises InvalidDocument with the reason of whoever read the document first."""
+        if isinstance(reason := self._values.get(_UNREADABLE), str):
+            raise InvalidDocument(reason)
 
     def version(self, newest: int) -> None:
         version = self.integer("version")
