@@ -1,0 +1,11 @@
+"""Leases in a Cosmos DB container, as the .NET change feed processor keeps them.
+
+`store` says which document stands for which id, and `documents` how (pure); `container` makes the calls over what `connection`
+opens, and `answers` says what the SDK's errors mean (pure).
+"""
+
+from leases.stores.cosmos.connection import Account, Place
+from leases.stores.cosmos.container import Container
+from leases.stores.cosmos.store import CosmosStore, Monitored
+
+__all__ = ["Account", "Container", "CosmosStore", "Monitored", "Place"]

@@ -1,0 +1,87 @@
+"""What the SDK raises -> what a store says: done or not, surely or perhaps. Pure."""
+
+from __future__ import annotations
+
+import aiohttp
+from azure.core.exceptions import ClientAuthenticationError, ServiceRequestTimeoutError
+from azure.cosmos.exceptions import CosmosHttpResponseError
+
+from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
+
+RETRY_WITH_FIRST_S = 0.01
+RETRY_WITH_MAX_S = 0.5
+THROTTLED_S = 0.1
+"""Where the service does not say how long to wait."""
+
+_NEVER_DONE = frozenset((400, 401, 403, 413, 429, 449))
+"""Answers that say: this write was not carried out. After every other failure it may have been."""
+_NOT_THE_DOCUMENT = frozenset((1002, 1003, 1013))
+"""Of a 404: the session is ahead of the replica, the container is gone, the container is being made."""
+_REMEDIES = {
+    401: "look at the key, and at this machine's clock, which may be 15 minutes off at most",
+    403: "give this identity the role 'Cosmos DB Built-in Data Contributor', and let this machine through the firewall",
+    429: "it is out of request units; give it more",
+}
+_UNTRUSTED = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
+
+
+def is_gone(error: Exception) -> bool:
+    """Whether the container itself is not there."""
+    return isinstance(error, CosmosHttpResponseError) and (error.status_code, error.sub_status) == (404, 1003)
+
+
+def pause_s(error: Exception, attempt: int) -> float | None:
+    """After which the same request may be sent again, since it was surely not carried out; None where that is not so."""
+    if not isinstance(error, CosmosHttpResponseError):
+        return None
+    if error.status_code == 429:
+        return retry_after_s(error) or THROTTLED_S
+    if error.status_code == 449:
+        return min(RETRY_WITH_FIRST_S * 2.0 ** min(attempt, 16), RETRY_WITH_MAX_S)
+    return None
+
+
+def retry_after_s(error: CosmosHttpResponseError) -> float | None:
+    try:
+        return max(0.0, float((error.headers or {})["x-ms-retry-after-ms"]) / 1000)
+    except (KeyError, ValueError):
+        return None
+
+
+def translated(error: Exception, doing: str, *, is_write: bool) -> StoreError:
+    """`doing`: what, to which document, where."""
+    if isinstance(error, CosmosHttpResponseError):
+        return _answered(error, doing, is_write)
+    cause = getattr(error, "inner_exception", None)
+    if isinstance(cause, _UNTRUSTED):
+        return StoreUnavailable(
+            f"{doing}: the server's certificate is not trusted ({cause}): set `ca_file` if it is one of your own"
+        )
+    if isinstance(error, ClientAuthenticationError):
+        return StoreUnavailable(f"{doing}: nobody to come as ({_first_line(error)}): log in, or set a key")
+    if isinstance(cause, aiohttp.ClientConnectorError) or isinstance(error, ServiceRequestTimeoutError):
+        return StoreUnavailable(f"{doing}: the account cannot be reached ({_first_line(error)}): look at its endpoint")
+    return _lost(f"{doing}: the answer was lost ({_first_line(error)})", is_write)
+
+
+def _answered(error: CosmosHttpResponseError, doing: str, is_write: bool) -> StoreError:
+    status, substatus = error.status_code or 0, error.sub_status or 0
+    if status in (409, 412):
+        return StoreConflict(f"{doing}: somebody else wrote first; read it again")
+    if status == 404 and substatus not in _NOT_THE_DOCUMENT:
+        return StoreMissing(f"{doing}: there is no such document; it was deleted, or never created")
+    answer = f"{doing}: Cosmos DB answered {status}" + (f" (substatus {substatus})" if substatus else "")
+    if status == 400:
+        return StoreUnavailable(f"{answer}: {_first_line(error)}")
+    if status in _NEVER_DONE or status == 404:
+        remedy = _REMEDIES.get(status, "try again later")
+        return StoreUnavailable(f"{answer}: {remedy}", retry_after_s=retry_after_s(error))
+    return _lost(answer, is_write)
+
+
+def _lost(what: str, is_write: bool) -> StoreError:
+    return StoreAmbiguous(f"{what}: it may or may not be done") if is_write else StoreUnavailable(what)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

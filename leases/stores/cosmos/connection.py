@@ -1,0 +1,180 @@
+"""How the container is reached: as whom, over which TLS, and that the SDK sends everything once.
+
+The SDK would wait half a minute where it is throttled, and send a write again whose answer was lost (so would aiohttp below
+it): the second one conflicts with the first, and an owner would believe that it lost its lease. It would not verify the
+certificate of a server on this machine either.
+
+All requests go to the address that was given, which leads to the account's write region: reads are as fresh as they can be.
+"""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from azure.core.exceptions import AzureError
+from azure.core.pipeline.transport import AioHttpTransport
+from azure.cosmos import PartitionKey
+from azure.cosmos.aio import ContainerProxy, CosmosClient
+from azure.cosmos.documents import ConnectionPolicy
+from azure.cosmos.exceptions import CosmosResourceExistsError, CosmosResourceNotFoundError
+from azure.identity.aio import DefaultAzureCredential
+
+from leases.errors import StoreMissing, StoreUnavailable
+from leases.stores.cosmos.answers import translated
+from leases.stores.cosmos.documents import PARTITION_KEY
+
+_NOTHING_INDEXED: dict[str, Any] = {
+    "indexingMode": "consistent",
+    "includedPaths": [],
+    "excludedPaths": [{"path": "/*"}],
+}
+"""Queries look at ids alone, which are always indexed. Every other index would make each renewal dearer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """A Cosmos DB account, and as whom to come to it. Without a key: as whom azure-identity finds (DefaultAzureCredential).
+
+    identity: the client id of a managed identity to be. ca_file: certificates to trust instead of the system's, for an emulator
+    with one of its own.
+    """
+
+    endpoint: str
+    key: str | None = field(default=None, repr=False)
+    identity: str | None = None
+    ca_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            base64.b64decode(self.key or "", validate=True)
+        except ValueError:
+            raise ValueError("the key of a Cosmos DB account is base64: copy it whole") from None
+
+    def tls(self) -> ssl.SSLContext:
+        """Raises ValueError where `ca_file` cannot be used."""
+        try:
+            return ssl.create_default_context(cafile=self.ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise ValueError(f"ca_file '{self.ca_file}' holds no certificates ({error}): name a PEM file") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """database and container by name; creates: whether they are made where they are missing."""
+
+    database: str
+    container: str
+    creates: bool = True
+
+    def __str__(self) -> str:
+        return f"Cosmos DB container '{self.database}/{self.container}'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """An open container. has_own_keys: its partition key is /partitionKey, and not the id."""
+
+    client: CosmosClient
+    credential: DefaultAzureCredential | None
+    proxy: ContainerProxy
+    has_own_keys: bool
+
+    async def close(self) -> None:
+        await _closed(self.client, self.credential)
+
+
+async def connect(account: Account, place: Place, tls: ssl.SSLContext, timeout_s: float) -> Connection:
+    """Raises StoreUnavailable, StoreMissing (it is not there, and not to be made)."""
+    chosen = {"managed_identity_client_id": account.identity} if account.identity else {}
+    credential = None if account.key else DefaultAzureCredential(**chosen)
+    client = _client(account, credential, tls, timeout_s)
+    try:
+        await client.__aenter__()
+        proxy = client.get_database_client(place.database).get_container_client(place.container)
+        return Connection(
+            client=client, credential=credential, proxy=proxy, has_own_keys=await _has_own_keys(client, proxy, place)
+        )
+    except AzureError as error:
+        await _closed(client, credential)
+        raise translated(error, f"opening {place}", is_write=False) from error
+    except BaseException:
+        await _closed(client, credential)
+        raise
+
+
+class _OnceOverTls(AioHttpTransport):  # type: ignore[misc]  # the SDK exports it where types do not see it
+    """Sends every request once, and with one TLS context: one for each request would be a connection for each request."""
+
+    def __init__(self, tls: ssl.SSLContext) -> None:
+        super().__init__()
+        self._tls = tls
+
+    async def open(self) -> None:
+        await super().open()
+        if self.session is not None:
+            # aiohttp sends a PUT again where a kept connection breaks, and has no setting for that.
+            self.session._retry_connection = False  # noqa: SLF001
+
+    def _build_ssl_config(self, cert: object, verify: object) -> ssl.SSLContext:
+        return self._tls
+
+
+def _client(
+    account: Account, credential: DefaultAzureCredential | None, tls: ssl.SSLContext, timeout_s: float
+) -> CosmosClient:
+    policy = ConnectionPolicy()
+    policy.RetryOptions = type(policy.RetryOptions)(max_retry_attempt_count=0)  # as an argument, 0 would mean 9
+    return CosmosClient(
+        account.endpoint,
+        credential or account.key or "",
+        connection_policy=policy,
+        enable_endpoint_discovery=False,
+        retry_connect=0,
+        retry_read=0,
+        connection_timeout=timeout_s / 2,
+        read_timeout=timeout_s,
+        transport=_OnceOverTls(tls),
+    )
+
+
+async def _has_own_keys(client: CosmosClient, proxy: ContainerProxy, place: Place) -> bool:
+    properties = await _properties(client, proxy, place)
+    paths = properties.get("partitionKey", {}).get("paths")
+    if paths not in (["/id"], [f"/{PARTITION_KEY}"]):
+        raise StoreUnavailable(
+            f"{place} has the partition key {paths}, and leases need /id (or /{PARTITION_KEY}): name another container"
+        )
+    if (properties.get("defaultTtl") or 0) > 0:
+        raise StoreUnavailable(
+            f"{place} removes documents after {properties['defaultTtl']} s, and leases have to stay: turn off its time to live"
+        )
+    return bool(paths != ["/id"])
+
+
+async def _properties(client: CosmosClient, proxy: ContainerProxy, place: Place) -> dict[str, Any]:
+    try:
+        return await proxy.read()
+    except CosmosResourceNotFoundError:
+        if not place.creates:
+            raise StoreMissing(f"no leases yet in {place}: no host has run this configuration") from None
+    try:
+        database = await client.create_database_if_not_exists(place.database)
+        await database.create_container(place.container, PartitionKey(path="/id"), indexing_policy=_NOTHING_INDEXED)
+    except CosmosResourceExistsError:
+        pass  # another host was quicker
+    except AzureError as error:
+        raise StoreUnavailable(
+            f"{place} is not there and cannot be made ({translated(error, 'creating it', is_write=False)}): make it, with"
+            " the partition key /id"
+        ) from error
+    return await proxy.read()
+
+
+async def _closed(client: CosmosClient, credential: DefaultAzureCredential | None) -> None:
+    await client.close()
+    if credential is not None:
+        await credential.close()

@@ -1,0 +1,177 @@
+"""The container in Cosmos DB: five calls with ETags, each answered as `leases.store` wants it.
+
+What was surely not done (429, 449) is tried again within the time that the caller has; nothing else is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+from azure.core import MatchConditions
+from azure.core.exceptions import AzureError
+from azure.cosmos.exceptions import CosmosResourceNotFoundError
+
+from leases.errors import StoreAmbiguous, StoreConflict, StoreMissing
+from leases.stores.cosmos.answers import is_gone, pause_s, translated
+from leases.stores.cosmos.connection import Account, Connection, Place, connect
+from leases.stores.cosmos.documents import PARTITION_KEY, Document
+
+T = TypeVar("T")
+Call = Callable[[Connection], Awaitable[T]]
+
+PAGE_ITEMS_MAX = 1000
+_BY_PREFIX = "SELECT * FROM c WHERE STARTSWITH(c.id, @id)"
+_BY_ID = "SELECT * FROM c WHERE c.id = @id"
+_ETAG = re.compile(r"(?!\*$)[!-~][ -~]{0,1023}")
+
+
+class Container:
+    """One container of leases. Raises the errors of `leases.store.LeaseStore`.
+
+    call_timeout_s: how long a call may take. What may be tried again is, in the first half of it.
+    """
+
+    def __init__(self, account: Account, place: Place, *, call_timeout_s: float = 5.0) -> None:
+        """Raises ValueError where the account's ca_file cannot be used."""
+        self._account = account
+        self._place = place
+        self._call_timeout_s = call_timeout_s
+        self._tls = account.tls()
+        self._connections: list[Connection] = []
+        self._connection: Connection | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._keys: dict[str, str] = {}
+
+    async def query(self, prefix: str) -> list[Document]:
+        """Every document whose id starts with `prefix`, by one query."""
+        return await self._run(f"listing '{prefix}'", lambda to: self._queried(to, _BY_PREFIX, prefix))
+
+    async def read(self, id: str) -> Document:
+        return await self._run(f"reading '{id}'", lambda to: self._read(to, id))
+
+    async def has(self, id: str) -> bool:
+        try:
+            await self.read(id)
+        except StoreMissing:
+            return False
+        return True
+
+    async def create(self, document: Document) -> str:
+        """The ETag."""
+        return await self._run(f"creating '{document['id']}'", lambda to: self._created(to, document), is_write=True)
+
+    async def replace(self, document: Document, etag: str) -> str:
+        """The new ETag."""
+        await self._match(str(document["id"]), etag)
+        return await self._run(
+            f"replacing '{document['id']}'", lambda to: self._replaced(to, document, etag), is_write=True
+        )
+
+    async def delete(self, id: str, etag: str) -> None:
+        await self._match(id, etag)
+        await self._run(f"deleting '{id}'", lambda to: self._deleted(to, id, etag), is_write=True)
+
+    async def close(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait({self._opening})
+        self._connection = None
+        while self._connections:
+            await self._connections.pop().close()
+
+    async def _run(self, doing: str, call: Call[T], *, is_write: bool = False) -> T:
+        clock = asyncio.get_running_loop().time
+        started, attempt = clock(), 0
+        connection = await self._connected()
+        while True:
+            try:
+                return await call(connection)
+            except (AzureError, OSError) as error:
+                if is_gone(error):
+                    self._connection = None  # others may still be at it; it is closed at the end
+                pause = pause_s(error, attempt)
+                if pause is None or clock() + pause - started > self._call_timeout_s / 2:
+                    raise translated(error, f"{doing} in {self._place}", is_write=is_write) from error
+            attempt += 1
+            await asyncio.sleep(pause)
+
+    async def _connected(self) -> Connection:
+        """A caller may lose patience where an identity is slow to be found; the opening goes on for those who come next."""
+        while self._connection is None:
+            if self._opening is None:
+                self._opening = asyncio.create_task(self._open(), name=f"opening {self._place}")
+                self._opening.add_done_callback(self._opened)
+            await asyncio.shield(self._opening)
+        return self._connection
+
+    async def _open(self) -> None:
+        self._connection = await connect(self._account, self._place, self._tls, self._call_timeout_s)
+        self._connections.append(self._connection)
+
+    def _opened(self, opening: asyncio.Task[None]) -> None:
+        self._opening = None
+        if not opening.cancelled():
+            opening.exception()  # nobody may be left to ask
+
+    async def _match(self, id: str, etag: str) -> None:
+        """An ETag that is none would match everything, or break the request."""
+        if not _ETAG.fullmatch(etag):
+            await self.read(id)
+            raise StoreConflict(f"document '{id}' was changed by somebody else: read it again")
+
+    # The calls as the SDK has them
+
+    async def _queried(self, to: Connection, query: str, value: str) -> list[Document]:
+        parameters: list[dict[str, object]] = [{"name": "@id", "value": value}]
+        items = to.proxy.query_items(query, parameters=parameters, max_item_count=PAGE_ITEMS_MAX)
+        found: list[Document] = [item async for item in items]
+        if to.has_own_keys:
+            self._keys |= {str(item["id"]): str(item.get(PARTITION_KEY)) for item in found}
+        return found
+
+    async def _read(self, to: Connection, id: str) -> Document:
+        try:
+            return await to.proxy.read_item(id, self._key(id))
+        except CosmosResourceNotFoundError:
+            # Where keys are not ids they may be anything: older leases of .NET's have a GUID.
+            for item in await self._queried(to, _BY_ID, id) if to.has_own_keys else ():
+                return item
+            raise
+
+    async def _created(self, to: Connection, document: Document) -> str:
+        name = str(document["id"])
+        if not to.has_own_keys:
+            return _etag(await to.proxy.create_item(dict(document), no_response=True), name)
+        if await self._queried(to, _BY_ID, name):  # under another key, it could be created a second time
+            raise StoreConflict(f"document '{name}' exists already: read it")
+        self._keys[name] = name
+        return _etag(await to.proxy.create_item({**document, PARTITION_KEY: name}, no_response=True), name)
+
+    async def _replaced(self, to: Connection, document: Document, etag: str) -> str:
+        name = str(document["id"])
+        body = {PARTITION_KEY: self._key(name), **document} if to.has_own_keys else dict(document)
+        condition = MatchConditions.IfNotModified
+        return _etag(
+            await to.proxy.replace_item(name, body, etag=etag, match_condition=condition, no_response=True), name
+        )
+
+    async def _deleted(self, to: Connection, id: str, etag: str) -> None:
+        if to.has_own_keys:
+            await self._queried(to, _BY_ID, id)
+        await to.proxy.delete_item(id, self._key(id), etag=etag, match_condition=MatchConditions.IfNotModified)
+
+    def _key(self, id: str) -> str:
+        """Of its partition: the document's id, unless another one was seen."""
+        return self._keys.get(id, id)
+
+
+def _etag(answer: Mapping[str, object], id: str) -> str:
+    """Of a write: in the document, where the service sends it back all the same, or in the headers."""
+    headers: Mapping[str, str] = getattr(answer, "get_response_headers", dict)()
+    etag = answer.get("_etag") or headers.get("etag")
+    if not isinstance(etag, str) or not etag:
+        raise StoreAmbiguous(f"writing '{id}' was answered without an ETag: it may or may not be done")
+    return etag

@@ -1,0 +1,133 @@
+"""A lease container in a Cosmos DB container, shared with .NET's, Java's and KEDA's reading of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Protocol
+
+from leases.bootstrap import decode_info, encode_info, info_id
+from leases.document import decode_lease, lease_prefix
+from leases.dotnet import document_id, encode, marker_id
+from leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreUnavailable
+from leases.store import Stored
+from leases.stores.cosmos.container import Container
+from leases.stores.cosmos.documents import (
+    Document,
+    Family,
+    lease_of,
+    lease_stored,
+    leases_stored,
+    own_document,
+    own_id,
+    own_stored,
+)
+
+
+class Monitored(Protocol):
+    """The container whose changes a pipeline reads, as far as its leases name it. Calls raise StoreUnavailable."""
+
+    @property
+    def mode(self) -> str:
+        """`leases.dotnet.INCREMENTAL` or `FULL_FIDELITY`."""
+        ...
+
+    async def lease_prefix(self) -> str:
+        """As `leases.dotnet.lease_prefix` makes it."""
+        ...
+
+
+class CosmosStore:
+    """Leases of the pipelines in `monitored` are .NET's documents; all else is documents of our own.
+
+    .NET's marker (`{prefix}.info`: all leases exist) is made when a pipeline's `info` says that its first round is complete,
+    and is believed when that document is made: then partitions without a lease are new ones, which begin at their beginning.
+    .NET's lock is not looked at.
+
+    Not guaranteed: an account with several write regions has no compare-and-swap. A container whose time to live removes
+    documents is refused.
+    """
+
+    def __init__(
+        self,
+        container: Container,
+        monitored: Mapping[str, Monitored] | None = None,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._container = container
+        self._monitored = dict(monitored or {})
+        self._families: dict[str, Family] = {}
+        self._now = now
+
+    async def list(self, prefix: str) -> list[Stored]:
+        found: list[Stored] = []
+        within = [name for name in self._monitored if prefix.startswith(lease_prefix(name))]
+        for pipeline in within or [name for name in self._monitored if lease_prefix(name).startswith(prefix)]:
+            family = await self._family(pipeline)
+            found += leases_stored(family, await self._container.query(document_id(family.prefix, "")))
+        if not within:
+            found += map(own_stored, await self._container.query(own_id(prefix)))
+        return sorted((stored for stored in found if stored.id.startswith(prefix)), key=lambda stored: stored.id)
+
+    async def read(self, id: str) -> Stored:
+        if (lease := lease_of(id, self._monitored)) is None:
+            return own_stored(await self._container.read(own_id(id)))
+        family = await self._family(lease[0])
+        return lease_stored(family, [await self._container.read(document_id(family.prefix, lease[1]))])
+
+    async def create(self, id: str, body: str) -> str:
+        if (lease := lease_of(id, self._monitored)) is not None:
+            return await self._container.create(await self._lease_document(id, body, lease[0]))
+        return await self._container.create(own_document(id, await self._marked(id, body, is_new=True)))
+
+    async def replace(self, id: str, body: str, etag: str) -> str:
+        if (lease := lease_of(id, self._monitored)) is not None:
+            return await self._container.replace(await self._lease_document(id, body, lease[0]), etag)
+        return await self._container.replace(own_document(id, await self._marked(id, body)), etag)
+
+    async def delete(self, id: str, etag: str) -> None:
+        if (lease := lease_of(id, self._monitored)) is None:
+            return await self._container.delete(own_id(id), etag)
+        family = await self._family(lease[0])
+        return await self._container.delete(document_id(family.prefix, lease[1]), etag)
+
+    async def close(self) -> None:
+        await self._container.close()
+
+    async def _family(self, pipeline: str) -> Family:
+        if pipeline not in self._families:
+            monitored = self._monitored[pipeline]
+            self._families[pipeline] = Family(
+                pipeline=pipeline, prefix=await monitored.lease_prefix(), mode=monitored.mode
+            )
+        return self._families[pipeline]
+
+    async def _lease_document(self, id: str, body: str, pipeline: str) -> Document:
+        family = await self._family(pipeline)
+        return encode(decode_lease(id, body), prefix=family.prefix, now=self._now(), mode=family.mode)
+
+    async def _marked(self, id: str, body: str, *, is_new: bool = False) -> str:
+        """The body to write: a pipeline's `info` goes hand in hand with .NET's marker."""
+        pipeline = next((name for name in self._monitored if info_id(name) == id), None)
+        if pipeline is None:
+            return body
+        try:
+            info = decode_info(id, body)
+        except InvalidDocument:
+            return body
+        marker = marker_id((await self._family(pipeline)).prefix)
+        if info.complete:
+            await self._mark(marker)
+        elif is_new and await self._container.has(marker):
+            return encode_info(replace(info, complete=True))
+        return body
+
+    async def _mark(self, marker: str) -> None:
+        try:
+            await self._container.create({"id": marker})
+        except StoreConflict:
+            return  # .NET's, or ours from before
+        except StoreAmbiguous as error:
+            raise StoreUnavailable(str(error)) from error  # what was asked for has not been begun

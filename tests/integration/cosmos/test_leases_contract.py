@@ -1,0 +1,50 @@
+"""What every lease store promises, by a container of our wire server: keyed by id, and by a key of its own."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from plugins_cosmos import Cosmos
+
+from leases.contract import LeaseStoreContract
+from leases.store import LeaseStore
+from leases.stores.cosmos import Account, Container, CosmosStore, Place
+
+PATIENCE_S = 60.0
+
+
+def store_in(account: Account) -> CosmosStore:
+    return CosmosStore(Container(account, Place(database="bank", container="leases"), call_timeout_s=PATIENCE_S))
+
+
+class TestCosmosStore(LeaseStoreContract):
+    @pytest.fixture
+    def account(self, cosmos: Cosmos) -> Account:
+        return Account(endpoint=cosmos.endpoint, key=cosmos.key)
+
+    @pytest.fixture
+    async def store(self, account: Account) -> AsyncIterator[LeaseStore]:
+        store = store_in(account)
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    async def other(self, store: LeaseStore, account: Account) -> AsyncIterator[LeaseStore]:
+        other = store_in(account)
+        yield other
+        await other.close()
+
+
+class TestCosmosStoreOverTls(TestCosmosStore):
+    @pytest.fixture
+    def account(self, cosmos: Cosmos) -> Account:
+        return Account(endpoint=cosmos.https, key=cosmos.key, ca_file=Path(cosmos.ca))
+
+
+class TestCosmosStoreWithKeysOfItsOwn(TestCosmosStore):
+    @pytest.fixture
+    async def account(self, cosmos: Cosmos) -> Account:
+        async with cosmos.client() as client:
+            database = await client.create_database("bank")
+            await database.create_container("leases", {"paths": ["/partitionKey"], "kind": "Hash"})
+        return Account(endpoint=cosmos.endpoint, key=cosmos.key)

@@ -1,0 +1,46 @@
+"""What every lease store promises, by a server that nobody here wrote: @vercel/cosmosdb-server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
+
+import pytest
+from plugins_node import ending, script
+
+from leases.contract import LeaseStoreContract
+from leases.store import LeaseStore
+from leases.stores.cosmos import Account, Container, CosmosStore, Place
+
+ANY_KEY = "YW55IGtleQ=="
+PATIENCE_S = 60.0
+DATABASES = map("bank-{}".format, count())
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    command = script("cosmosdb_server_http.mjs")
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    with ending(process):
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())["endpoint"]
+
+
+class TestCosmosStore(LeaseStoreContract):
+    @pytest.fixture
+    def container(self) -> Place:
+        return Place(database=next(DATABASES), container="leases")
+
+    @pytest.fixture
+    async def store(self, endpoint: str, container: Place) -> AsyncIterator[LeaseStore]:
+        store = CosmosStore(Container(Account(endpoint=endpoint, key=ANY_KEY), container, call_timeout_s=PATIENCE_S))
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    async def other(self, store: LeaseStore, endpoint: str, container: Place) -> AsyncIterator[LeaseStore]:
+        other = CosmosStore(Container(Account(endpoint=endpoint, key=ANY_KEY), container, call_timeout_s=PATIENCE_S))
+        yield other
+        await other.close()
