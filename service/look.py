@@ -12,7 +12,7 @@ from leases.clock import BootClock
 from leases.errors import InvalidDocument, StoreMissing
 from leases.keeper import Keeper
 from leases.store import TimedStore
-from service.settings import AnyLeases, Settings, SqliteLeases
+from service.settings import AnyLeases, CosmosLeases, Settings, SqliteLeases
 from service.status import Group
 from service.view import View
 from service.wiring import pipelines_of, store_of
@@ -28,8 +28,8 @@ async def looked_in(settings: Settings, read: Read[T], pipeline: str | None = No
     nobody could tell them from leases that are done with.
     """
     clock, timing = BootClock(), settings.leases.timing
-    store = TimedStore(store_of(settings.leases, creates=False), timing.call_timeout_s)
     pipelines = pipelines_of(settings)
+    store = TimedStore(store_of(settings, pipelines, creates=False), timing.call_timeout_s)
     keeper = Keeper(store, host="leasehold", incarnation=uuid.uuid4().hex, clock=clock, timing=timing)
     try:
         view = View(keeper, pipelines, clock=clock, now=lambda: datetime.now(UTC))
@@ -41,12 +41,20 @@ async def looked_in(settings: Settings, read: Read[T], pipeline: str | None = No
         await store.close()
 
 
+def _place_of(leases: AnyLeases) -> str:
+    if isinstance(leases, SqliteLeases):
+        return str(leases.path)
+    if isinstance(leases, CosmosLeases):
+        return f"Cosmos DB container '{leases.database}/{leases.container}'"
+    return f"the lease store '{leases.type}'"
+
+
 def _heed(group: Group, leases: AnyLeases, pipeline: str | None) -> None:
     if any(pipeline in (None, name) for name, _ in group.leases):
         return
     if group.problems:
         raise InvalidDocument("\n".join(group.problems))
-    place = leases.path if isinstance(leases, SqliteLeases) else f"the lease store '{leases.type}'"
+    place = _place_of(leases)
     if pipeline is None:
         raise StoreMissing(
             f"no leases yet in {place}: no host has run this configuration, or its feeds have no partitions yet"

@@ -21,8 +21,8 @@ Say = Callable[[str], None]
 
 async def probed(settings: Settings, say: Say) -> bool:
     """Whether everything answered. Raises StartFailed where the lease store cannot even be made."""
-    store = TimedStore(store_of(settings.leases), settings.leases.timing.call_timeout_s)
     pipelines = _made(settings, say)
+    store = TimedStore(store_of(settings, pipelines), settings.leases.timing.call_timeout_s)
     try:
         fine = len(pipelines) == len(settings.pipelines)
         fine &= await _tried(say, "leases", _listed(store, pipelines))

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, StringCo
 _IMPORTABLE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _MEMORY = re.compile(r"[1-9][0-9]*[kmgt]")
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_PROCESSOR_NAME = re.compile(r"[^/\\?#\x00-\x1f]{0,255}")
 _PIPELINE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
@@ -106,6 +107,9 @@ HostName = Annotated[
 ]
 PipelineName = Annotated[
     str, _matching(_PIPELINE_NAME, "must be 1 to 63 of a-z, 0-9, dot, dash and underscore, the first a letter or digit")
+]
+ProcessorName = Annotated[
+    str, _matching(_PROCESSOR_NAME, "must be what a document's id may hold: at most 255 characters, none of / \\ ? #")
 ]
 Loopback = Annotated[Text, AfterValidator(_loopback)]
 Importable = Annotated[str, _matching(_IMPORTABLE, "must name something to import, like package.module:name")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any, cast
 
 from structlog.typing import FilteringBoundLogger as Log
@@ -28,9 +29,9 @@ from service.pipeline import Pipeline
 from service.processor import Processor
 from service.settings import (
     AnyFeed,
-    AnyLeases,
     AnySink,
     CosmosFeedSettings,
+    CosmosLeases,
     CustomFeedSettings,
     CustomLeases,
     CustomSinkSettings,
@@ -47,9 +48,10 @@ from service.settings import (
 
 def processor_of(settings: Settings, *, host: str, log: Log) -> Processor:
     """A processor that has not started. Raises StartFailed where something that is named cannot be imported or made."""
+    pipelines = pipelines_of(settings)
     return Processor(
-        pipelines_of(settings),
-        store_of(settings.leases),
+        pipelines,
+        store_of(settings, pipelines),
         host=host,
         timing=settings.leases.timing,
         leases_max=settings.host.leases_max,
@@ -65,13 +67,41 @@ def pipelines_of(settings: Settings) -> list[Pipeline]:
     return [pipeline_of(each, engine, settings.leases.timing) for each in settings.pipelines]
 
 
-def store_of(settings: AnyLeases, *, creates: bool = True) -> LeaseStore:
-    """creates: whether a container that is missing may be made; otherwise looking into it raises StoreMissing."""
-    if isinstance(settings, SqliteLeases):
-        return SqliteStore(settings.path, busy_timeout_s=settings.timing.call_timeout_s / 2, creates=creates)
-    if isinstance(settings, CustomLeases):
-        return cast(LeaseStore, _made(settings.type, settings.options))
+def store_of(settings: Settings, pipelines: Sequence[Pipeline], *, creates: bool = True) -> LeaseStore:
+    """pipelines: those whose leases are wanted; of some feeds it is they who say where their leases are.
+
+    creates: whether a container that is missing may be made; otherwise looking into it raises StoreMissing. Raises StartFailed.
+    """
+    leases = settings.leases
+    if isinstance(leases, SqliteLeases):
+        return SqliteStore(leases.path, busy_timeout_s=leases.timing.call_timeout_s / 2, creates=creates)
+    if isinstance(leases, CosmosLeases):
+        return _cosmos_store_of(leases, settings.pipelines, pipelines, creates)
+    if isinstance(leases, CustomLeases):
+        return cast(LeaseStore, _made(leases.type, leases.options))
     return MemoryStore()
+
+
+def _cosmos_store_of(
+    leases: CosmosLeases, settings: Sequence[PipelineSettings], pipelines: Sequence[Pipeline], creates: bool
+) -> LeaseStore:
+    from leases.stores.cosmos import Account, Container, CosmosStore, Place  # its SDK takes a second to import
+    from pipeline.connectors.cosmos import CosmosFeed, account_of
+    from service.monitored import MonitoredContainer
+
+    names = {each.name: each.feed.processor_name for each in settings if isinstance(each.feed, CosmosFeedSettings)}
+    monitored = {
+        each.name: MonitoredContainer(each.feed, each.name if names[each.name] is None else str(names[each.name]))
+        for each in pipelines
+        if isinstance(each.feed, CosmosFeed) and each.name in names
+    }
+    reached = account_of(**leases.account)
+    account = Account(endpoint=reached.endpoint, key=reached.key, identity=reached.identity, ca_file=leases.ca_file)
+    place = Place(database=leases.database, container=leases.container, creates=creates)
+    try:
+        return CosmosStore(Container(account, place, call_timeout_s=leases.timing.call_timeout_s), monitored)
+    except ValueError as error:
+        raise StartFailed(f"the lease store cannot be made: {error}") from error
 
 
 def engine_of(settings: SparkSettings) -> SparkEngine:

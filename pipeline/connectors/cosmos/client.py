@@ -63,6 +63,10 @@ class Container:
         properties = await self._called(self._properties())
         return tuple(str(path) for path in properties["partitionKey"]["paths"])
 
+    async def rid(self) -> str:
+        """The resource id, which a container keeps for as long as it is there."""
+        return str((await self._called(self._properties()))["_rid"])
+
     async def close(self) -> None:
         client, self._client = self._client, None
         credential, self._credential = self._credential, None

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from pipeline.connectors.cosmos.account import Account
 from pipeline.connectors.cosmos.ask import FROM_NOW, GONE, NOT_MODIFIED, OK, TIMEOUT, Answer, Ask, Mode, refusal
@@ -53,6 +54,7 @@ class CosmosFeed:
         pauses: Pauses | None = None,
     ) -> None:
         self._container = Container(account, database, container, timeout_s=timeout_s)
+        self._endpoint_host = urlsplit(account.endpoint).hostname or ""
         self._mode: Mode = mode
         self._page_items_max = page_items_max
         self._page_bytes_max = page_bytes_max
@@ -65,6 +67,18 @@ class CosmosFeed:
     @property
     def identity(self) -> str:
         return f"cosmos:{self._container.name}" + (":all_versions" if self._mode == "all_versions" else "")
+
+    @property
+    def mode(self) -> Mode:
+        return self._mode
+
+    @property
+    def endpoint_host(self) -> str:
+        return self._endpoint_host
+
+    async def container_rid(self) -> str:
+        """The container's resource id: with the host it is what leases of .NET's are named after."""
+        return await self._container.rid()
 
     async def partitions(self) -> list[FeedPartition]:
         return sorted(partition_of(each) for each in await self._where.listed())

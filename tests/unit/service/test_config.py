@@ -296,7 +296,10 @@ def test_what_the_driver_takes_is_a_dsn(dsn: str) -> None:
             "line 1: spark.driver_memory is '1 GB', and must be a number with k, m, g or t, like 512m",
         ),
         ("spark: {conf: [a]}", "line 1: spark.conf must be a mapping"),
-        ("leases: {type: redis}", "line 1: leases.type is 'redis', and must be sqlite, memory, or a class to import"),
+        (
+            "leases: {type: redis}",
+            "line 1: leases.type is 'redis', and must be sqlite, cosmos, memory, or a class to import",
+        ),
         ("leases: {type: memory, path: x}", "line 1: leases.path is no setting"),
         ("leases: {renew_s: 1e-300}", "line 1: leases.renew_s is 1e-300, and must be greater than or equal to 0.1"),
         ("leases: {balance_s: 0.09}", "line 1: leases.balance_s is 0.09, and must be greater than or equal to 0.1"),

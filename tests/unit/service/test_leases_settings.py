@@ -1,0 +1,73 @@
+"""Leases in Cosmos DB, as settings say where they are: what is taken, what is refused, and that no secret is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from leases.stores.cosmos import CosmosStore
+from service.errors import StartFailed
+from service.settings import CosmosLeases, Settings
+from service.wiring import store_of
+
+KEY = "c2VjcmV0IGtleQ=="
+ENDPOINT = "https://bank.documents.azure.com"
+
+
+def leases(**settings: object) -> CosmosLeases:
+    return CosmosLeases.model_validate({"type": "cosmos", "database": "bank", **settings})
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"endpoint": ENDPOINT, "key": KEY}, {"endpoint": ENDPOINT, "key": KEY}),
+        ({"endpoint": ENDPOINT}, {"endpoint": ENDPOINT, "identity": "default"}),
+        ({"endpoint": ENDPOINT, "identity": "1f"}, {"endpoint": ENDPOINT, "identity": "1f"}),
+        (
+            {"connection_string": f"AccountEndpoint={ENDPOINT};AccountKey={KEY};"},
+            {"connection_string": f"AccountEndpoint={ENDPOINT};AccountKey={KEY};"},
+        ),
+    ],
+)
+def test_an_account_is_reached_by_key_connection_string_or_identity(
+    given: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert {name: value for name, value in leases(**given).account.items() if value is not None} == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({}, "needs `endpoint`"),
+        ({"endpoint": "bank", "key": KEY}, "`endpoint` must be an address"),
+        ({"endpoint": ENDPOINT, "key": "secret!"}, "`key` must be the account's key"),
+        ({"endpoint": ENDPOINT, "key": KEY, "identity": "default"}, "give one of them"),
+        ({"connection_string": f"AccountKey={KEY}"}, "must look like AccountEndpoint"),
+        ({"connection_string": f"AccountEndpoint={ENDPOINT};AccountKey={KEY};", "key": KEY}, "says it all"),
+        ({"endpoint": ENDPOINT, "database": ""}, "database"),
+    ],
+)
+def test_settings_that_lead_nowhere_are_refused_and_no_secret_is_shown(given: dict[str, str], why: str) -> None:
+    with pytest.raises(ValidationError, match=why) as caught:
+        leases(**given)
+    assert not any(secret in str(caught.value) for secret in (KEY, "secret!"))
+
+
+def test_secrets_are_not_shown() -> None:
+    settings = leases(endpoint=ENDPOINT, key=KEY)
+    assert KEY not in f"{settings!r} {settings.model_dump_json()}"
+
+
+def test_a_store_is_made_and_one_that_cannot_be_says_why(tmp_path: Path) -> None:
+    pipeline = {"name": "copy", "feed": {"type": "log", "path": "in"}, "sink": {"type": "log", "path": "out"}}
+    cosmos = {"type": "cosmos", "database": "bank", "endpoint": ENDPOINT, "key": KEY}
+
+    def made(**more: object) -> object:
+        return store_of(Settings.model_validate({"leases": cosmos | more, "pipelines": [pipeline]}), [])
+
+    assert isinstance(made(), CosmosStore)
+    with pytest.raises(StartFailed, match=r"missing\.pem"):
+        made(ca_file=str(tmp_path / "missing.pem"))
