@@ -49,7 +49,9 @@ from service.tally import Tally
 TRANSIENT = (FeedUnavailable, SinkUnavailable, EngineUnavailable, Ambiguous)
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 30.0
 IDLE_S = 0.5
-"""A partition that had nothing to do for so long gets its checkpoint, however recent the last."""
+SPARED_S = 2.5
+"""Between two checkpoints of a partition that is idle again and again: a trickle of events would cost a write for each."""
+"""A partition that had nothing to do for so long gets its checkpoint."""
 SUSPENDED_POLL_S = 0.1
 CONTINUATION_LOGGED = 60
 """Characters; a feed of files has long ones, and `leasehold leases show` has them whole."""
@@ -117,7 +119,7 @@ class Worker:
         self._writer: SinkWriter | None = None
         self._safe: tuple[str | None, str] | None = None
         self._dirty = asyncio.Event()
-        self._checkpointed_at = clock.monotonic()
+        self._checkpointed_at = self._spared_until = clock.monotonic()
 
     @property
     def partition(self) -> str:
@@ -296,12 +298,12 @@ class Worker:
             await self._clock.sleep(min(left, max(timeout / 10, 0.05)))
 
     async def _checkpoint_lazily(self) -> CloseReason:
-        """Once checkpoint_s after the last, or as soon as the partition has been idle for a moment."""
+        """Once checkpoint_s after the last, or where the partition has been idle for a moment, sooner."""
         while True:
             await self._dirty.wait()
             due = self._checkpointed_at + self.pipeline.checkpoint_s
             if self.progress.idle_since is not None:
-                due = min(due, self.progress.idle_since + IDLE_S)
+                due = min(due, max(self.progress.idle_since + IDLE_S, self._spared_until))
             left = due - self._clock.monotonic()
             if left > 0:
                 await self._clock.sleep(min(left, IDLE_S))
@@ -320,6 +322,7 @@ class Worker:
         await self.owned.checkpoint(*safe)
         crash_point("checkpointed")
         self._checkpointed_at = self._clock.monotonic()
+        self._spared_until = self._checkpointed_at + SPARED_S
         if self._safe == safe:
             self._safe = None
             self._dirty.clear()

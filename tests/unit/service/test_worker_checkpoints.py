@@ -69,6 +69,19 @@ def test_a_busy_lease_needs_no_renewals_of_its_own() -> None:
     run_virtual(main())
 
 
+def test_a_trickle_of_events_does_not_cost_a_write_for_each() -> None:
+    async def main() -> None:
+        group = Group("a", checkpoint_s=5.0)
+        tenure = await group.tenure()
+        for _ in range(300):
+            group.append("a", 1)
+            await asyncio.sleep(1)
+        assert len(group.asked(of("store", "replace"))) <= 105  # of 300 s, one every 3 s
+        await stopped(tenure)
+
+    run_virtual(main())
+
+
 def test_an_idle_lease_is_only_renewed() -> None:
     async def main() -> None:
         group = Group("a")
