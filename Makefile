@@ -29,7 +29,8 @@ test: setup  ## everything: check, then unit, integration and acceptance tests
 
 check: lint types arrows  ## lint, format, types and import arrows
 
-bench: setup  ## throughput and latency beside Spark Structured Streaming, into build/bench.json
+bench: setup  ## throughput and latency beside Spark Structured Streaming, what leases in Cosmos DB cost beside .NET's; into build/
+	.venv/bin/python tests/bench/store_cost.py
 	.venv/bin/python tests/bench/microbatch.py
 
 unit: setup  ## tests without Spark, PostgreSQL or processes: a minute or two

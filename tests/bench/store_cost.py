@@ -1,0 +1,228 @@
+"""What leases in Cosmos DB cost per lease and hour, beside the .NET processor: requests, documents read and written, bytes.
+
+Ours is counted: whole hosts run on virtual time over the real store, whose container is a list here that counts what the wire
+would carry (one request for each of its calls, as tests/integration/cosmos holds it to). .NET's is computed from its published
+intervals: every host lists all leases each 13 s; a renewal, each 17 s, reads a lease and replaces it; a batch is one more
+replace. It is not charged for what it does where writes meet (a conflict, a read and a replace again).
+
+Idle: nothing changes. Busy: a change each second in every partition. A sink that holds its position (PostgreSQL, log) needs a
+checkpoint each 5 s at most, and a checkpoint renews; a handler, or any at-least-once sink, needs one for each batch.
+Prints, and writes into build/bench_store.json. Exit code 1 where the target is missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import structlog
+from simulation.loop import VirtualClock, run_virtual
+
+from leases import dotnet
+from leases.errors import StoreConflict, StoreMissing
+from leases.lease import Lease
+from leases.stores.cosmos import CosmosStore
+from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from service.pipeline import Pipeline
+from service.processor import Processor
+
+HOSTS, LEASES, SETTLING_S = 2, 8, 300
+HOUR_S = 3600.0
+ACQUIRE_S, RENEW_S = 13.0, 17.0
+BATCH_S = 1.0
+WRITES_BUSY_MAX = 0.5
+START = datetime(2026, 1, 1, tzinfo=UTC)
+PREFIX = dotnet.lease_prefix("transactions", "bank.documents.azure.com", "q0oIAA==", "q0oIALS6YvQ=")
+SYSTEM = {
+    "_rid": "q0oIALS6YvQBAAAAAAAAAA==",
+    "_self": "dbs/q0oIAA==/colls/q0oIALS6YvQ=/docs/q0oIALS6YvQBAAAAAAAAAA==/",
+    "_attachments": "attachments/",
+    "_ts": 1772668516,
+}
+RESULT = Path(__file__).parents[2] / "build" / "bench_store.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """bytes: of documents, both ways."""
+
+    requests: float = 0
+    read: float = 0
+    written: float = 0
+    bytes: float = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(**{name: getattr(self, name) + getattr(other, name) for name in asdict(self)})
+
+    def __mul__(self, factor: float) -> Cost:
+        return Cost(**{name: value * factor for name, value in asdict(self).items()})
+
+    def __sub__(self, other: Cost) -> Cost:
+        return self + other * -1
+
+
+class CountingContainer:
+    """`leases.stores.cosmos.Container`, in memory."""
+
+    def __init__(self) -> None:
+        self.cost = Cost()
+        self._documents: dict[str, dict[str, Any]] = {}
+        self._etags = map('"00000000-0000-0000-ac40-{:012x}"'.format, count(1))
+
+    async def query(self, prefix: str) -> list[dict[str, Any]]:
+        await asyncio.sleep(0.005)
+        found = [document for name, document in sorted(self._documents.items()) if name.startswith(prefix)]
+        self.cost += Cost(requests=1, read=len(found), bytes=sum(map(size, found)))
+        return found
+
+    async def read(self, id: str) -> dict[str, Any]:
+        await asyncio.sleep(0.005)
+        self.cost += Cost(requests=1, read=1)
+        if id not in self._documents:
+            raise StoreMissing(id)
+        self.cost += Cost(bytes=size(self._documents[id]))
+        return self._documents[id]
+
+    async def has(self, id: str) -> bool:
+        self.cost += Cost(requests=1, read=1)
+        return id in self._documents
+
+    async def create(self, document: Mapping[str, Any]) -> str:
+        if document["id"] in self._documents:
+            self.cost += Cost(requests=1)
+            raise StoreConflict(str(document["id"]))
+        return await self._put(document)
+
+    async def replace(self, document: Mapping[str, Any], etag: str) -> str:
+        if self._documents[document["id"]]["_etag"] != etag:
+            self.cost += Cost(requests=1, bytes=size(document))
+            raise StoreConflict(str(document["id"]))
+        return await self._put(document)
+
+    async def delete(self, id: str, etag: str) -> None:
+        self.cost += Cost(requests=1, written=1)
+        del self._documents[id]
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    async def _put(self, document: Mapping[str, Any]) -> str:
+        await asyncio.sleep(0.005)
+        self.cost += Cost(requests=1, written=1, bytes=size(document))
+        etag = next(self._etags)
+        self._documents[str(document["id"])] = {**document, **SYSTEM, "_etag": etag}
+        return etag
+
+
+def size(document: Mapping[str, Any]) -> int:
+    return len(json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+class Monitored:
+    mode = dotnet.INCREMENTAL
+
+    async def lease_prefix(self) -> str:
+        return PREFIX
+
+
+class AtLeastOnceSink(MemorySink):
+    holds_position = False
+
+
+async def counted(seconds: float, sink: type[MemorySink], *, is_busy: bool) -> Cost:
+    """Of a settled group, per lease and hour."""
+    container, clock = CountingContainer(), VirtualClock()
+    feed, destination = MemoryFeed([str(n) for n in range(LEASES)]), MemoryDestination()
+    hosts = [host_of(f"host-{n}", container, clock, feed, sink(destination)) for n in range(HOSTS)]
+    for host in hosts:
+        await host.start()
+    changing = asyncio.create_task(changed(feed, destination)) if is_busy else None
+    await clock.sleep(SETTLING_S)
+    before = container.cost
+    await clock.sleep(seconds)
+    cost = container.cost - before
+    if changing is not None:
+        changing.cancel()
+        await asyncio.wait({changing})
+    for host in hosts:
+        await host.stop()
+    return cost * (HOUR_S / seconds / LEASES)
+
+
+def host_of(name: str, container: Any, clock: VirtualClock, feed: MemoryFeed, sink: MemorySink) -> Processor:
+    pipeline = Pipeline(name="transactions", feed=feed, sink=sink)
+    quiet = structlog.wrap_logger(None, processors=[dropped])
+    store = CosmosStore(
+        container, {"transactions": Monitored()}, now=lambda: START + timedelta(seconds=clock.monotonic())
+    )
+    return Processor([pipeline], store, host=name, clock=clock, log=quiet)
+
+
+def dropped(logger: object, level: str, event: Any) -> str:
+    raise structlog.DropEvent
+
+
+async def changed(feed: MemoryFeed, destination: MemoryDestination) -> None:
+    """The partitions take turns, a change each in every second."""
+    while True:
+        for n in range(LEASES):
+            feed.append(str(n), [b"{}"])
+            await asyncio.sleep(BATCH_S / LEASES)
+        destination.commits.clear()
+
+
+def computed(*, is_busy: bool) -> Cost:
+    """The .NET processor's, per lease and hour."""
+    lease = Lease(
+        pipeline="transactions", partition="7", scope="05C1DFFFFFFFFC-FF", owner="host-0", continuation='"123456"'
+    )
+    document = dotnet.encode(lease, prefix=PREFIX, now=START)
+    del document[dotnet.FIELD]
+    stored = size({**document, **SYSTEM, "_etag": next(CountingContainer()._etags)})
+    listed = Cost(requests=1 / LEASES, read=1, bytes=stored) * (HOSTS * HOUR_S / ACQUIRE_S)
+    replaced = Cost(requests=1, written=1, bytes=2 * stored)
+    renewed = (Cost(requests=1, read=1, bytes=stored) + replaced) * (HOUR_S / RENEW_S)
+    return listed + renewed + (replaced * (HOUR_S / BATCH_S) if is_busy else Cost())
+
+
+def lines(results: Mapping[str, tuple[Cost, Cost]]) -> Iterator[str]:
+    yield f"Leases in Cosmos DB, per lease and hour ({HOSTS} hosts, {LEASES} leases; busy: a batch each {BATCH_S:g} s)"
+    yield f"{'':56}{'requests':>10}{'read':>10}{'written':>10}{'KB':>10}"
+    for name, (ours, theirs) in results.items():
+        for side, cost in (("leasehold", ours), (".NET, by its intervals", theirs)):
+            figures = (cost.requests, cost.read, cost.written, cost.bytes / 1000)
+            yield f"{name + ': ' + side:56}" + "".join(f"{figure:>10,.0f}" for figure in figures)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def main() -> int:
+    results = {
+        "idle": (run_virtual(counted(HOUR_S, MemorySink, is_busy=False)), computed(is_busy=False)),
+        "busy, sink holds its position": (run_virtual(counted(600, MemorySink, is_busy=True)), computed(is_busy=True)),
+        "busy, handler": (run_virtual(counted(600, AtLeastOnceSink, is_busy=True)), computed(is_busy=True)),
+    }
+    say("\n".join(lines(results)))
+    ours, theirs = results["busy, sink holds its position"]
+    ratio = ours.written / theirs.written
+    is_met = ratio <= WRITES_BUSY_MAX
+    say(f"written when busy: {ratio:.2f} of .NET's (target <= {WRITES_BUSY_MAX:g}): {'met' if is_met else 'MISSED'}")
+    RESULT.parent.mkdir(exist_ok=True)
+    told = {name: {"leasehold": asdict(ours), "dotnet": asdict(theirs)} for name, (ours, theirs) in results.items()}
+    RESULT.write_text(json.dumps(told, indent=2) + "\n")
+    return 0 if is_met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
