@@ -62,10 +62,14 @@ def whole(partition: Partition, scopes: Collection[str]) -> Sequence[Partition]:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """created: partitions that got a lease now. orphaned: leases whose partition the feed does not have."""
+    """created: partitions that got a lease now. orphaned: leases whose partition the feed does not have.
+
+    outlived: closed leases that nothing needs any more.
+    """
 
     created: tuple[str, ...] = ()
     orphaned: tuple[str, ...] = ()
+    outlived: tuple[str, ...] = ()
 
 
 def info_id(pipeline: str) -> str:
@@ -140,7 +144,7 @@ class Bootstrap:
                 created.append(lease.partition)
         if not self._is_complete:
             await self._complete()
-        return Audit(tuple(created), orphans(partitions, leases, uncovered))
+        return Audit(tuple(created), orphans(partitions, leases, uncovered), outlived(partitions, leases))
 
     async def _complete(self) -> None:
         stored = await self._store.read(info_id(self._pipeline))
@@ -214,6 +218,22 @@ def orphans(
     known = {name for partition in partitions for name in (partition.name, *partition.parents)}
     lost = (lease for name, lease in leases.items() if name not in known and not lease.closed)
     return tuple(sorted(lease.partition for lease in lost if not _is_found(lease.scope, partitions, uncovered)))
+
+
+def outlived(partitions: Sequence[Partition], leases: Mapping[str, Lease]) -> tuple[str, ...]:
+    """The closed leases that nothing needs any more: the feed has forgotten the partition, and every child has its lease.
+
+    One that another lease names as its child is needed as long as that one is there, which would have it created anew.
+    """
+    needed = {partition.name for partition in partitions}
+    needed |= {child.partition for lease in leases.values() for child in lease.children}
+    return tuple(
+        sorted(
+            name
+            for name, lease in leases.items()
+            if name not in needed and lease.closed and all(child.partition in leases for child in lease.children)
+        )
+    )
 
 
 def _is_found(scope: str | None, partitions: Sequence[Partition], uncovered: Uncovered) -> bool:

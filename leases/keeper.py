@@ -115,6 +115,11 @@ class Keeper:
         """An operator's release: the owner finds out at its next write. Raises as `ask` does."""
         await self.store.replace(_id(seen.lease), encode_lease(seen.lease.revoked()), seen.etag)
 
+    async def forget(self, seen: Seen) -> None:
+        """Remove a closed lease. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous."""
+        assert seen.lease.closed, "the children of a closed lease know where to begin; nobody knows it of an open one"
+        await self.store.delete(_id(seen.lease), seen.etag)
+
     async def create(self, lease: Lease) -> bool:
         """False where it exists already. Raises StoreUnavailable, StoreAmbiguous."""
         try:

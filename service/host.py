@@ -23,12 +23,12 @@ from typing import TypeVar
 from structlog.typing import FilteringBoundLogger as Log
 
 from leases.balance import Key, plan
-from leases.bootstrap import Bootstrap, Partition
+from leases.bootstrap import Audit, Bootstrap, Partition
 from leases.clock import Clock
 from leases.errors import DuplicateHost, StoreConflict, StoreError
 from leases.expiry import Watch
 from leases.keeper import Keeper, Scan
-from leases.membership import Membership, Roll, mismatched
+from leases.membership import DEAD_AFTER, Membership, Roll, mismatched
 from leases.timing import Timing
 from pipeline.budget import Budget
 from pipeline.crash_point import crash_point
@@ -94,6 +94,7 @@ class Host:
         self._bootstraps = {p.name: Bootstrap(keeper, p.name, p.identity) for p in pipelines}
         self._watch: Watch[Key] = Watch()
         self._requests: Watch[Key] = Watch()
+        self._outlived: Watch[Key] = Watch()
         self._reported: set[str] = set()
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
@@ -176,7 +177,7 @@ class Host:
         self._watch = self._watch.scanned(scan.marks, scan.started, scan.ended, self._timing)
         self.expired = self._watch.expired(scan.started, self._timing)
         self._notice(scan, roll)
-        created = [await self._reconcile(name, scan) for name in self.pipelines]
+        audits = {name: await self._reconcile(name, scan) for name in self.pipelines}
         wanted = plan(
             scan.leases,
             roll.peers,
@@ -191,8 +192,8 @@ class Host:
             await self._take(key, scan, group)
         for key in wanted.ask:
             await self._ask(key, scan)
-        await self._clear_away(roll)
-        if any(created):
+        await self._clear_away(roll, scan, [(name, each) for name, audit in audits.items() for each in audit.outlived])
+        if any(audit.created for audit in audits.values()):
             self._wake.set()  # they are there to be taken
         else:
             self.ready.set()
@@ -215,8 +216,8 @@ class Host:
                 f" {self._timing.duration_s:g}: use one value in the whole group"
             )
 
-    async def _reconcile(self, name: str, scan: Scan) -> bool:
-        """Create leases for new partitions and for the children of ended ones; whether there were any.
+    async def _reconcile(self, name: str, scan: Scan) -> Audit:
+        """Create leases for new partitions and for the children of ended ones.
 
         A fault of one pipeline's feed or documents leaves the others alone.
         """
@@ -237,7 +238,7 @@ class Host:
             )
         except Exception as error:
             self._log.warning("listing partitions failed, will try again", pipeline=name, error=_told(error))
-            return False
+            return Audit()
         if not found:
             self._report(f"pipeline '{name}': {no_partitions(feed)}")
         if audit.created:
@@ -246,7 +247,7 @@ class Host:
             self._report(
                 f"pipeline '{name}' has a lease for partition '{partition}', which its feed does not have (any more)"
             )
-        return bool(audit.created)
+        return audit
 
     async def _answered(self, call: Awaitable[T], what: str) -> T:
         """A feed that does not answer must not keep this host from its leases. Raises FeedUnavailable."""
@@ -313,11 +314,20 @@ class Host:
         self._requests = self._requests.scanned(asked, scan.started, scan.ended, self._timing)
         return self._requests.expired(scan.started, self._timing)
 
-    async def _clear_away(self, roll: Roll) -> None:
+    async def _clear_away(self, roll: Roll, scan: Scan, outlived: Sequence[Key]) -> None:
+        """The documents of hosts that are long dead, and of partitions that are long gone.
+
+        Not at once: a host that was stopped may still act on what it read when the children of those had no leases.
+        """
+        self._outlived = self._outlived.scanned(dict.fromkeys(outlived, ()), scan.started, scan.ended, self._timing)
+        long_gone = self._outlived.still_for(DEAD_AFTER * self._timing.duration_s, scan.started)
         try:
             await self._membership.clear_away(roll)
+            for pipeline, partition in sorted(long_gone):
+                await self._keeper.forget(scan.seen[pipeline, partition])
+                self._log.info("lease cleared away", pipeline=pipeline, partition=partition)
         except StoreError as error:
-            self._log.debug("clearing away dead hosts failed", error=str(error))
+            self._log.debug("clearing away failed", error=str(error))
 
     def _pause(self, scan: Scan, *, is_asking: bool) -> float:
         """Until the next round: sooner where a lease may expire, is being handed over, or may be tried again."""

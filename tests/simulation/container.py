@@ -72,6 +72,8 @@ class WatchedContainer(Container):
 
     def _deleted(self, id: str, etag: str) -> None:
         self._match(id, etag)
+        if id.startswith(LEASES):
+            self._world.onlooker.cleared(document.decode_lease(id, self._documents[id].body))
         del self._documents[id]
 
 

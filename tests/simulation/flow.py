@@ -33,6 +33,7 @@ class NumberedFeed(Source):
         super().__init__(partitions, page_events_max=page_events_max)
         self._parts: dict[str, tuple[str, int]] = {}
         self._merged: list[FeedPartition] = []
+        self._forgotten: set[str] = set()
 
     def merge_in_parts(self, partitions: Sequence[str]) -> None:
         for name in partitions:
@@ -49,7 +50,12 @@ class NumberedFeed(Source):
         return self._parts.get(partition, ("", 0))[1]
 
     async def partitions(self) -> list[FeedPartition]:
-        return [each for each in await super().partitions() if each.name not in self._parts] + self._merged
+        unlisted = self._parts.keys() | self._forgotten
+        return [each for each in await super().partitions() if each.name not in unlisted] + self._merged
+
+    def forget(self, partitions: Iterable[str]) -> None:
+        """Ended ones, which are not listed from now on."""
+        self._forgotten.update(partitions)
 
     def remember(self, scopes: Mapping[str, str]) -> None:
         """One object for all hosts knows it anyway."""

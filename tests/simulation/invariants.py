@@ -55,6 +55,7 @@ class Onlooker:
     _asked: dict[tuple[str, str], float] = field(default_factory=dict)
     _renewed: dict[tuple[str, str], float] = field(default_factory=dict)
     _owners: dict[tuple[str, int, int], tuple[str, str]] = field(default_factory=dict)
+    _cleared: set[str] = field(default_factory=set)
     _eras: Counter[str] = field(default_factory=Counter)
     _generations: Counter[str] = field(default_factory=Counter)
     _fences: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -83,6 +84,9 @@ class Onlooker:
 
     def created(self, by: str, lease: Lease) -> None:
         name, before = lease.partition, self.leases.get(lease.partition)
+        self.check(
+            name not in self._cleared, "I7", lambda: f"{by} began '{name}' once more, which had been cleared away"
+        )
         for parent in self.parents(name):
             kept = self.leases.get(parent)
             if kept is None or not kept.closed:
@@ -91,6 +95,15 @@ class Onlooker:
             self._starts[name, lease.generation] = number(lease.continuation)
             self._check_start(lease)
         self._keep(lease)
+
+    def cleared(self, lease: Lease) -> None:
+        """The document of a closed lease was removed by a host."""
+        name = lease.partition
+        self.counts["leases cleared away"] += 1
+        self._cleared.add(name)
+        self.check(lease.closed, "I7", lambda: f"'{name}' was cleared away, and is not closed")
+        lost = [child.partition for child in lease.children if child.partition not in self.leases]
+        self.check(not lost, "I7", lambda: f"'{name}' was cleared away before {lost} began")
 
     def _check_start(self, lease: Lease) -> None:
         """Nothing twice and nothing left out, unless an operator did away with what the parents' leases knew."""

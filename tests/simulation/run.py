@@ -106,8 +106,7 @@ async def _quiet(world: World, for_s: float) -> None:
     world.tell("CALM", f"quiet for {for_s:.1f} s")
     epochs = world.epochs
     await _pause(world, for_s)
-    if world.epochs != epochs:
-        moved = sorted(name for name, epoch in world.epochs.items() if epoch != epochs.get(name))
+    if moved := sorted(name for name, epoch in world.epochs.items() if epoch != epochs.get(name)):
         world.onlooker.violated("liveness", f"{moved} moved though nobody came or went")
 
 

@@ -22,6 +22,7 @@ from leases.bootstrap import (
     encode_info,
     info_id,
     orphans,
+    outlived,
 )
 from leases.document import encode_lease, lease_id
 from leases.keeper import Keeper
@@ -109,6 +110,25 @@ def test_a_birth_bears_the_scope_that_the_feed_tells() -> None:
 def test_an_orphan_is_a_lease_of_which_the_feed_has_nothing(name: str, scope: str | None, is_orphan: bool) -> None:
     found = orphans(MERGED, {name: Lease(pipeline="p", partition=name, scope=scope)}, uncovered)
     assert found == ((name,) if is_orphan else ())
+
+
+def test_a_closed_lease_is_outlived_once_the_feed_has_forgotten_it_and_its_children_have_leases() -> None:
+    parts = (lease("0-4", "0-4", parents=("1",)), lease("4-8", "4-8", parents=("2",)))
+    assert outlived(MERGED, by_name(*CLOSED, *parts)) == ("1", "2")
+    assert outlived([*MERGED, Partition("1")], by_name(*CLOSED, *parts)) == ("2",)
+    assert outlived(MERGED, by_name(*CLOSED, parts[0])) == ("1",)
+
+
+def test_an_open_lease_is_never_outlived() -> None:
+    assert outlived([], by_name(lease("1", "0-4"), *CLOSED[1:], lease("4-8", "4-8"))) == ("2",)
+
+
+def test_a_closed_lease_is_needed_as_long_as_another_names_it_as_its_child() -> None:
+    """Or it would be created anew from that one, where that one ended."""
+    child = lease("0-4", "0-4", closed=True, children=(Child("9", "c3", "0-4"),))
+    heir = lease("9", "0-4")
+    assert outlived([Partition("9", (), "0-4")], by_name(CLOSED[0], child, heir)) == ("1",)
+    assert outlived([Partition("9", (), "0-4")], by_name(child, heir)) == ("0-4",)
 
 
 def test_two_hosts_at_once_make_the_leases_of_a_split_and_a_merge_once() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from simulation.flow import NumberedFeed, part_of
-from simulation.group import Group, until
+from simulation.group import Group, always, until
 from simulation.loop import run_virtual
 
+from leases.membership import DEAD_AFTER
 from service.lag import looked, measured
 
 
@@ -34,6 +35,25 @@ def test_the_parts_of_a_merged_partition_go_on_where_their_leases_ended() -> Non
         await until(group.is_balanced)
         open_ones = {name: lease.scope for name, lease in group.leases.items() if not lease.closed}
         assert open_ones == {part_of("a"): "a", part_of("b"): "b"}
+        assert not a.said("needs attention") + b.said("needs attention")
+
+    run_virtual(main())
+
+
+def test_the_leases_of_what_was_merged_are_cleared_away_once_nobody_can_need_them() -> None:
+    async def main() -> None:
+        group = merging("ab")
+        a, b = await group.start("host-a"), await group.start("host-b")
+        group.feed.merge_in_parts("ab")  # type: ignore[attr-defined]
+        parts = {part_of(name) for name in "ab"}
+        await until(lambda: parts <= group.leases.keys())
+        await always(lambda: group.leases.keys() == parts | {"a", "b"}, 2 * DEAD_AFTER * group.timing.duration_s)
+        group.feed.forget("ab")  # type: ignore[attr-defined]
+        took_s = await until(lambda: group.leases.keys() == parts, 2 * DEAD_AFTER * group.timing.duration_s)
+        assert took_s >= DEAD_AFTER * group.timing.duration_s
+        group.append(part_of("a"), 10)
+        await until(lambda: len(group.delivered(part_of("a"))) == 10)
+        await always(lambda: group.leases.keys() == parts and group.is_balanced(), 5 * group.timing.duration_s)
         assert not a.said("needs attention") + b.said("needs attention")
 
     run_virtual(main())
