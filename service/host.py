@@ -95,6 +95,7 @@ class Host:
         self._watch: Watch[Key] = Watch()
         self._requests: Watch[Key] = Watch()
         self._outlived: Watch[Key] = Watch()
+        self._listings: dict[str, asyncio.Task[Audit]] = {}
         self._reported: set[str] = set()
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
@@ -177,7 +178,7 @@ class Host:
         self._watch = self._watch.scanned(scan.marks, scan.started, scan.ended, self._timing)
         self.expired = self._watch.expired(scan.started, self._timing)
         self._notice(scan, roll)
-        audits = {name: await self._reconcile(name, scan) for name in self.pipelines}
+        audits = await self._listed(scan, group)
         wanted = plan(
             scan.leases,
             roll.peers,
@@ -192,7 +193,8 @@ class Host:
             await self._take(key, scan, group)
         for key in wanted.ask:
             await self._ask(key, scan)
-        await self._clear_away(roll, scan, [(name, each) for name, audit in audits.items() for each in audit.outlived])
+        outlived = [(name, each) for name, audit in audits.items() for each in audit.outlived]
+        await self._clear_away(roll, scan, [key for key in outlived if key in scan.seen])
         if any(audit.created for audit in audits.values()):
             self._wake.set()  # they are there to be taken
         else:
@@ -215,6 +217,20 @@ class Host:
                 f"host '{host.name}' runs with leases.duration_s = {host.lease_duration_s:g}, this one with"
                 f" {self._timing.duration_s:g}: use one value in the whole group"
             )
+
+    async def _listed(self, scan: Scan, group: asyncio.TaskGroup) -> dict[str, Audit]:
+        """Of the pipelines whose feeds have answered; where one took its time, of an earlier scan.
+
+        It is not waited for: this host would look away meanwhile, and whoever looks away must not say who is dead. A lease
+        is created once in any case.
+        """
+        for name in self.pipelines:
+            if name not in self._listings:
+                self._listings[name] = group.create_task(self._reconcile(name, scan), name=f"listing {name}")
+        await asyncio.wait(self._listings.values(), timeout=self._timing.balance_s / 4)
+        done = {name: listing for name, listing in self._listings.items() if listing.done()}
+        self._listings = {name: listing for name, listing in self._listings.items() if name not in done}
+        return {name: listing.result() for name, listing in done.items()}
 
     async def _reconcile(self, name: str, scan: Scan) -> Audit:
         """Create leases for new partitions and for the children of ended ones.
@@ -330,10 +346,15 @@ class Host:
             self._log.debug("clearing away failed", error=str(error))
 
     def _pause(self, scan: Scan, *, is_asking: bool) -> float:
-        """Until the next round: sooner where a lease may expire, is being handed over, or may be tried again."""
+        """Until the next round: sooner where a lease may expire, is being handed over, or may be tried again.
+
+        What the round itself took is a part of the balance interval: two looks are no further apart than that.
+        """
+        now = self._clock.monotonic()
         due = [failure.until for failure in self.failures.values() if failure.until > scan.started]
         due += [self._watch.next_expiry(scan.started, self._timing), self._membership.next_expiry]
-        earliest = min(self._timing.balance_s * (1 - 0.1 * self._rng.random()), min(due) - self._clock.monotonic())
+        due.append(scan.ended + self._timing.balance_s * (1 - 0.1 * self._rng.random()))
+        earliest = min(due) - now
         if is_asking:
             earliest = min(earliest, self._timing.handoff_poll_s)
         return max(earliest, min(self._timing.handoff_poll_s, self._timing.balance_s) / 4)

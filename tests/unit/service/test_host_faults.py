@@ -15,6 +15,7 @@ from simulation.weather import Outlet
 from leases.bootstrap import info_id
 from leases.document import INTEGER_MAX, lease_id
 from leases.membership import HOSTS_PREFIX, host_id
+from leases.timing import Timing
 from pipeline.batch import Batch, BatchLimits
 from pipeline.connectors.memory import MemoryWriter
 from pipeline.errors import FeedUnavailable, SinkRejected, TransformError
@@ -329,10 +330,11 @@ def test_children_take_over_from_a_split_and_a_merge_behind_their_parents() -> N
     run_virtual(main())
 
 
+@pytest.mark.parametrize("balance_s", [13.0, 1.0])  # 1 s: shorter than a call may take
 @pytest.mark.parametrize("how", ["fails", "hangs", "breaks"])
-def test_a_feed_that_cannot_list_its_partitions_stops_nothing_that_is_at_work(how: str) -> None:
+def test_a_feed_that_cannot_list_its_partitions_stops_nothing_that_is_at_work(how: str, balance_s: float) -> None:
     async def main() -> None:
-        group = Group("abcd")
+        group = Group("abcd", timing=Timing(balance_s=balance_s))
         a, b = await settled(group, "host-a", "host-b")
 
         async def partitions() -> list[FeedPartition]:
@@ -343,10 +345,32 @@ def test_a_feed_that_cannot_list_its_partitions_stops_nothing_that_is_at_work(ho
         group.feed.partitions = partitions  # type: ignore[method-assign]
         await b.kill()
         took = await until(owned_by(group, "host-a"))
-        assert took <= group.timing.duration_s + group.timing.renew_s + 2 + group.timing.call_timeout_s
+        assert took <= group.timing.duration_s + group.timing.renew_s + 2
         for partition in "abcd":
             group.append(partition, 3)
         await until(group.is_delivered)
+        await a.stop()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("leases_there", [False, True])
+def test_leases_are_made_of_what_a_slow_feed_lists_after_the_round_has_gone_on(leases_there: bool) -> None:
+    async def main() -> None:
+        group = Group("ab")
+        at_once, within_s = group.feed.partitions, group.timing.call_timeout_s - 0.5
+        if leases_there:
+            await (await group.start("host-a")).stop()
+
+        async def partitions() -> list[FeedPartition]:
+            await asyncio.sleep(within_s)
+            return await at_once()
+
+        group.feed.partitions = partitions  # type: ignore[method-assign]
+        group.feed._logs["c"] = type(group.feed._logs["a"])()
+        a = await group.start("host-a")
+        assert await until(lambda: set(group.owners) == set("abc")) <= 2 * within_s
+        assert await until(group.is_balanced) <= 2 * group.timing.balance_s
         await a.stop()
 
     run_virtual(main())
