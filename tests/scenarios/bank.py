@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psycopg
 import yaml
@@ -101,10 +101,20 @@ class Batch:
     order: str
 
 
+class Premises(Protocol):
+    """Where a host works: the directory of its log, and the environment of its process."""
+
+    @property
+    def directory(self) -> Path: ...
+
+    @property
+    def environment(self) -> dict[str, str]: ...
+
+
 class Host:
     """`leasehold run` with some of the pipelines."""
 
-    def __init__(self, bank: Bank, name: str, settings: Path, armed: str | None, until_idle: bool) -> None:
+    def __init__(self, bank: Premises, name: str, settings: Path, armed: str | None, until_idle: bool) -> None:
         self.name = name
         self.log = bank.directory / f"{name}.log"
         self._errors = bank.directory / f"{name}.stderr"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.config import ConfigurationError, parse
+from service.config import ConfigurationError, load, parse
 from service.settings import CosmosFeedSettings
 from service.wiring import feed_of
 
@@ -65,3 +65,14 @@ def test_what_does_not_go_together_is_told_without_a_secret(fields: str, expecte
     assert len(error.value.problems) == 1
     assert expected in str(error.value)
     assert SECRET not in str(error.value)
+
+
+def test_the_example_of_the_docs_is_fine_as_it_stands() -> None:
+    accounts = {
+        name: f"AccountEndpoint=https://{name.lower()}.documents.azure.com:443/;AccountKey={SECRET};"
+        for name in ("BANK_COSMOS", "LEASES_COSMOS")
+    }
+    path = Path(__file__).parents[3] / "docs" / "examples" / "bank-cosmos.yaml"
+    found = load(path, {**accounts, "LEASEHOLD_POSTGRES_DSN": "postgresql://localhost/bank"})
+    assert found.leases.type == found.pipelines[0].feed.type == "cosmos"
+    assert "LEASES_COSMOS=" in path.read_text()
