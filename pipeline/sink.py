@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -110,3 +110,23 @@ class Sink(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class Standing(NamedTuple):
+    """The newest generation that a sink holds a position of, and the position."""
+
+    generation: int
+    position: str | None
+
+
+@runtime_checkable
+class StandingSink(Protocol):
+    """What a sink that holds its positions offers besides, for those who move leases. Ask by the function below."""
+
+    async def standing(self, pipeline: str, partition: str) -> Standing | None:
+        """Only a look: nothing is made or fenced. None where there is none. Raises SinkUnavailable, SinkRejected."""
+        ...
+
+
+async def standing(sink: Sink, pipeline: str, partition: str) -> Standing | None:
+    return await sink.standing(pipeline, partition) if isinstance(sink, StandingSink) else None

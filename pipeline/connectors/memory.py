@@ -19,7 +19,7 @@ import pyarrow as pa
 from pipeline.errors import FeedError, Fenced, PositionLost, SinkRejected
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import FeedPartition, PartitionEnded, Start
-from pipeline.sink import Claim, CloseReason, Output, Permit
+from pipeline.sink import Claim, CloseReason, Output, Permit, Standing
 
 T = TypeVar("T")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -263,6 +263,10 @@ class MemoryDestination:
         self.commits.append(Commit(claim, output))
         self._positions[place] = output.to
 
+    def standing(self, pipeline: str, partition: str) -> Standing | None:
+        held = {place[2]: at for place, at in self._positions.items() if place[:2] == (pipeline, partition)}
+        return Standing(max(held), held[max(held)]) if held else None
+
     def end(self, claim: Claim) -> None:
         """Raises Fenced."""
         self._admit(claim)
@@ -303,6 +307,9 @@ class MemorySink:
     async def open(self, claim: Claim) -> MemoryWriter:
         position = await self._request(lambda: self.destination.claim(claim))
         return MemoryWriter(self.destination, claim, position, self._request)
+
+    async def standing(self, pipeline: str, partition: str) -> Standing | None:
+        return await self._request(lambda: self.destination.standing(pipeline, partition))
 
     async def close(self) -> None:
         """Nothing is held."""

@@ -15,7 +15,7 @@ import pytest
 from pipeline.contract.feed import body
 from pipeline.errors import Fenced, NotTrusted, SinkError
 from pipeline.event import EVENT_SCHEMA
-from pipeline.sink import Claim, CloseReason, Output, Sink, SinkWriter
+from pipeline.sink import Claim, CloseReason, Output, Sink, SinkWriter, StandingSink
 
 STATE_BYTES_MAX = 4096
 
@@ -285,6 +285,23 @@ class SinkContract:
         await writer.write(_output(harness, ours.partition, 0, 2), permit)
         assert (await sink.open(theirs.claim(sink))).position is None
         await writer.write(_output(harness, ours.partition, 2, 3), permit)
+
+    async def test_who_moves_leases_is_told_the_newest_position_and_claims_nothing(self, harness: SinkHarness) -> None:
+        lease, sink, permit = _Lease(harness.partitions[0]), await _holding(harness), _Permit()
+        onlooker = await harness.sink()
+        if not isinstance(onlooker, StandingSink):
+            pytest.skip("this sink does not tell where it stands")
+        assert await onlooker.standing(lease.pipeline, lease.partition) is None
+        for generation, to in ((0, 2), (3, 4)):
+            lease.generation = generation
+            lease.continuation = None
+            writer = await sink.open(lease.claim(sink))
+            await writer.write(_output(harness, lease.partition, 0, to), permit)
+            assert await onlooker.standing(lease.pipeline, lease.partition) == (generation, str(to))
+            # nobody was fenced by the question
+            await writer.write(_output(harness, lease.partition, to, to + 1), permit)
+        assert await onlooker.standing("another", lease.partition) is None
+        assert await onlooker.standing(lease.pipeline, harness.partitions[1]) is None
 
     async def test_a_cancelled_write_is_there_with_its_position_or_not_at_all(self, harness: SinkHarness) -> None:
         lease, sink, permit = _Lease(harness.partitions[0]), await _holding(harness), _Permit()

@@ -21,6 +21,7 @@ from typing import TypeVar
 from pipeline.connectors.log.block import Encoded, encoded
 from pipeline.connectors.log.errors import (
     LogError,
+    LogMissing,
     LogUnavailable,
     LogUncertain,
     OutOfOrder,
@@ -34,7 +35,7 @@ from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, PipelineError, SinkRejected, SinkUnavailable
 from pipeline.markers import Marker, lease_of
 from pipeline.producer import ProducerState, claimed, decoded, group_of, number_after
-from pipeline.sink import Claim, CloseReason, Output, Permit
+from pipeline.sink import Claim, CloseReason, Output, Permit, Standing
 
 T = TypeVar("T")
 SENDS_MAX = 3
@@ -103,9 +104,19 @@ class LogSink:
             batch_bytes_max=self._batch_bytes_max,
         )
 
+    async def standing(self, pipeline: str, partition: str) -> Standing | None:
+        line = await _on_thread(self._threads, lambda: self._line(partition, lease_of(pipeline, partition)))
+        return None if line is None else Standing(line.generation, line.position)
+
     async def close(self) -> None:
         await _on_thread(self._threads, self._log.close)
         self._threads.shutdown(wait=False)
+
+    def _line(self, partition: str, lease: str) -> Line | None:
+        try:
+            return self._log.partition(partition).line(lease)
+        except LogMissing:
+            return None
 
     def _attached(self, partition: str, producer: Producer, state: ProducerState) -> tuple[PartitionLog, Line, int]:
         log = self._log.partition(partition, new=True)

@@ -145,6 +145,11 @@ class PartitionLog:
             lines.save(connection, line)
             return line, _end(connection)
 
+    def line(self, lease: str) -> Line | None:
+        """As the lease's last claim left it. Raises LogMissing."""
+        with self._reading() as connection:
+            return lines.load(connection, lease)
+
     def publish(self, producer: Producer, number: int, batch: Encoded, marker: Marker, send: Callable[[], None]) -> int:
         """Store a batch whose first event has the number `number`. Returns the sequence of that event in the log.
 

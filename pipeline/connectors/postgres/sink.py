@@ -20,7 +20,7 @@ from pipeline.connectors.postgres.session import Server, Session, Timeouts
 from pipeline.connectors.postgres.target import Target
 from pipeline.crash_point import crash_point
 from pipeline.errors import Fenced
-from pipeline.sink import Claim, CloseReason, Output, Permit
+from pipeline.sink import Claim, CloseReason, Output, Permit, Standing
 
 Mode = Literal["append", "upsert"]
 
@@ -94,6 +94,19 @@ class PostgresSink:
         if not granted:
             raise _fenced(claim, newest)
         return PostgresWriter(self._parts, claim, granted[0][0])
+
+    async def standing(self, pipeline: str, partition: str) -> Standing | None:
+        tables = self._parts.tables
+
+        async def converse(session: Session) -> list[Any]:
+            [[[has_positions]]] = await _answers(await session.execute(sql.has_positions(tables)))
+            if not has_positions:
+                return []
+            [found] = await _answers(await session.execute(sql.standing(tables, pipeline, partition)))
+            return found
+
+        found = await self._parts.server.talk(f"looking for the position of partition '{partition}'", converse)
+        return Standing(*found[0]) if found else None
 
     async def close(self) -> None:
         self._parts.thread.shutdown(wait=False)

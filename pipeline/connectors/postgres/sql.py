@@ -173,6 +173,17 @@ def newest(tables: Tables, claim: Claim) -> Composed:
     ).format(tables.positions, _of_partition(claim))
 
 
+def has_positions(tables: Tables) -> Composed:
+    return SQL("SELECT {}").format(_table_exists(tables.schema, POSITIONS))
+
+
+def standing(tables: Tables, pipeline: str, partition: str) -> Composed:
+    """generation, position of the partition's newest generation."""
+    return SQL(
+        "SELECT generation, position FROM {} WHERE pipeline = {} AND partition = {} ORDER BY generation DESC LIMIT 1"
+    ).format(tables.positions, Literal(pipeline), Literal(partition))
+
+
 # Writing
 
 
