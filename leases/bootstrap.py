@@ -129,6 +129,21 @@ class Bootstrap:
         await self._store.replace(stored.id, encode_info(replace(found, identity=self._identity)), stored.etag)
         return True
 
+    async def recorded(self) -> Info | None:
+        """What stands there, left as it is. Raises GroupMismatch, InvalidDocument, StoreUnavailable."""
+        try:
+            stored = await self._store.read(info_id(self._pipeline))
+        except StoreMissing:
+            return None
+        found = decode_info(stored.id, stored.body)
+        self._check(found.identity)
+        return found
+
+    async def completed(self) -> None:
+        """The first round of leases is there, by whatever way it came. Raises as `opened` does."""
+        await self.opened()
+        await self._complete()
+
     async def reconciled(
         self, partitions: Sequence[Partition], scan: Scan, start_of: StartOf, uncovered: Uncovered = whole
     ) -> Audit:

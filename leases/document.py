@@ -29,6 +29,7 @@ UNKNOWN_DEPTH_MAX = 32
 """How deep the fields are nested that are kept without being understood: reading, writing and comparing them recurses."""
 
 _UNREADABLE = "unreadable"
+_REMEDIES = (": restore it, or delete the document", ": restore it, or delete it")
 _LEASE_FIELDS = frozenset(
     (
         *("version", "pipeline", "partition", "owner", "incarnation", "epoch", "generation", "tick"),
@@ -92,6 +93,23 @@ def encode_lease(lease: Lease) -> str:
             f"a lease that nobody could read again was not written; it was left as it is ({error})"
         ) from None
     return body
+
+
+def parsed(name: str, text: str) -> object:
+    """The JSON in a text from outside, strictly. Its size is the caller's to bound. Raises InvalidDocument."""
+    try:
+        return _STRICT.decode(text)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InvalidDocument(f"{name} is not JSON ({reason}): restore it, or delete it") from None
+
+
+def told(error: InvalidDocument) -> str:
+    """Of a document that somebody brings: what it was copied from may hold the only position there is, and is not deleted."""
+    said = str(error)
+    for remedy in _REMEDIES:
+        said = said.replace(remedy, ": correct it, or leave it out of the input")
+    return said
 
 
 def unreadable(reason: str) -> str:
@@ -162,11 +180,7 @@ class Fields:
     def parse(cls, id: str, body: str, bytes_max: int = BODY_BYTES_MAX) -> Fields:
         if len(body) > bytes_max or len(body.encode("utf-8", "replace")) > bytes_max:
             raise InvalidDocument(f"document '{id}' is larger than {bytes_max} bytes: restore it, or delete it")
-        try:
-            values = _STRICT.decode(body)
-        except (ValueError, RecursionError) as error:
-            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-            raise InvalidDocument(f"document '{id}' is not JSON ({reason}): restore it, or delete it") from None
+        values = parsed(f"document '{id}'", body)
         if not isinstance(values, dict):
             raise InvalidDocument(f"document '{id}' is not a JSON object: restore it, or delete it")
         return cls(id, values)
@@ -213,6 +227,13 @@ class Fields:
 
     def optional_integer(self, name: str) -> int | None:
         return None if self._is_null(name) else self.integer(name)
+
+    def inner(self, name: str) -> Fields:
+        """An object, by its fields."""
+        value = self._values.get(name)
+        if not isinstance(value, dict):
+            self.refuse(name, f"must be an object, not {_kind(value)}")
+        return Fields(self._id, value)
 
     def mapping(self, name: str) -> Mapping[str, object]:
         """An object that only people read."""

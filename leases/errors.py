@@ -7,6 +7,7 @@ LeasesError
 │   ├── StoreUnavailable       refused, throttled or too slow, and surely not carried out; may be tried again
 │   └── StoreAmbiguous         sent, and the answer lost; read again before anything else
 ├── InvalidDocument            a document that this version cannot trust
+├── Incomparable               a position that the feed cannot place beside another
 ├── LeaseLost                  the lease is no longer ours: stop, deliver nothing
 │   └── LeaseReset             an operator moved its position: stop, and take it again
 ├── DuplicateHost              two live processes under one host name
@@ -46,6 +47,10 @@ class StoreAmbiguous(StoreError):
 
 class InvalidDocument(LeasesError):
     """A document that is not what this version writes: truncated, hand-edited, too large, or from the future."""
+
+
+class Incomparable(LeasesError):
+    """The feed does not know such a position, so nobody can tell whether it lies before another."""
 
 
 class LeaseLost(LeasesError):

@@ -120,6 +120,10 @@ class Keeper:
         assert seen.lease.closed, "the children of a closed lease know where to begin; nobody knows it of an open one"
         await self.store.delete(_id(seen.lease), seen.etag)
 
+    async def rewrite(self, seen: Seen, wanted: Lease) -> None:
+        """An operator's change (`leases.migration`, a reset): the owner finds out at its next write. Raises as `ask` does."""
+        await self.store.replace(_id(wanted), encode_lease(wanted), seen.etag)
+
     async def create(self, lease: Lease) -> bool:
         """False where it exists already. Raises StoreUnavailable, StoreAmbiguous."""
         try:

@@ -13,9 +13,9 @@ and an id never gets one twice, not even when its document was deleted and creat
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from leases.errors import StoreAmbiguous, StoreUnavailable
 
@@ -57,6 +57,15 @@ class LeaseStore(Protocol):
         ...
 
 
+@runtime_checkable
+class SharedContainer(Protocol):
+    """What a store offers besides whose container others keep leases in as well."""
+
+    async def documents(self, prefix: str) -> Sequence[Mapping[str, object]]:
+        """Every document whose id begins so, as it stands there. Raises StoreUnavailable, StoreMissing."""
+        ...
+
+
 class TimedStore:
     """A store whose every call ends within `timeout_s`: a read as StoreUnavailable, a write as StoreAmbiguous.
 
@@ -66,6 +75,11 @@ class TimedStore:
     def __init__(self, store: LeaseStore, timeout_s: float) -> None:
         self._store = store
         self._timeout_s = timeout_s
+
+    @property
+    def store(self) -> LeaseStore:
+        """Whose calls they are."""
+        return self._store
 
     async def list(self, prefix: str) -> list[Stored]:
         return await self._read(self._store.list(prefix), f"listing '{prefix}'")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
@@ -92,6 +92,10 @@ class CosmosStore:
             return await self._container.delete(own_id(id), etag)
         family = await self._family(lease[0])
         return await self._container.delete(document_id(family.prefix, lease[1]), etag)
+
+    async def documents(self, prefix: str) -> Sequence[Document]:
+        """As they stand there, whosever they are: `leases.store.SharedContainer`."""
+        return await self._container.query(prefix)
 
     async def close(self) -> None:
         await self._container.close()
