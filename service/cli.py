@@ -5,26 +5,29 @@ Commands import what they alone need, since Spark, the REST API and tables take 
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
-import os
 import sys
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING
 
 import click
-from structlog.typing import FilteringBoundLogger as Log
 
-from leases.errors import LeasesError, StoreMissing
-from pipeline.errors import PipelineError
-from pipeline.imports import search_in
-from service import config, telemetry
-from service.errors import ServiceError, StartFailed
+from leases.errors import StoreMissing
+from service.cli_migration import export_leases, import_leases, reset_lease
+from service.commands import (
+    FAILED,
+    FILE,
+    NAMES_MAY_BEGIN_WITH_A_DASH,
+    USAGE,
+    PathName,
+    done,
+    fail,
+    log_of,
+    settings_of,
+    viewed,
+)
 from service.host_name import host_name
-from service.redaction import redacted
-from service.settings import Settings
 
 if TYPE_CHECKING:
     from leases.keeper import Keeper
@@ -32,24 +35,6 @@ if TYPE_CHECKING:
     from service.look import Read
     from service.status import LeaseStatus
     from service.view import View
-
-T = TypeVar("T")
-USAGE = 2
-FAILED = 1
-
-
-class PathName(click.Path):
-    """A path that is no empty text, which click would take for the current directory."""
-
-    def convert(
-        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
-    ) -> str | bytes | os.PathLike[str]:
-        if not os.fspath(value):
-            self.fail(f"the name is empty: name a {self.name}", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-FILE = click.argument("file", type=PathName(path_type=Path, dir_okay=False))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -74,17 +59,17 @@ def run(file: Path, until_idle: bool) -> None:
     from service.tables import stopped
     from service.wiring import processor_of
 
-    settings = _settings(file)
+    settings = settings_of(file)
     with host_name(settings.host) as name:
-        log = _log(settings, name)
+        log = log_of(settings, name)
 
         async def work() -> Backlog | None:
             processor = processor_of(settings, host=name, log=log)
             return await run_processor(processor, settings.api, until_idle=until_idle, log=log)
 
-        last = _done(work())
+        last = done(work())
     if last is not None and (last.failed or last.held):
-        _fail(
+        fail(
             *(stopped(pipeline, partition, why) for (pipeline, partition), why in sorted(last.failed.items())),
             *(
                 f"pipeline '{p}', partition '{part}' is unfinished: {why}"
@@ -104,19 +89,19 @@ def check(file: Path, probe: bool) -> None:
     With --probe, connect to everything it names as well, and let Spark look at every transform. Sinks create what they need,
     and nothing is processed.
     """
-    settings = _settings(file)
+    settings = settings_of(file)
     click.echo(f"settings: fine, {len(settings.pipelines)} pipelines")
     if probe:
         from service.probe import probed
 
-        _log(settings, "check")
-        if not _done(probed(settings, click.echo)):
+        log_of(settings, "check")
+        if not done(probed(settings, click.echo)):
             sys.exit(USAGE)
 
 
 @main.group()
 def leases() -> None:
-    """Look at leases, and release them."""
+    """Look at leases, release and reset them, and move them from and to elsewhere."""
 
 
 @leases.command("list")
@@ -134,14 +119,14 @@ def list_leases(file: Path, pipeline: str | None, as_json: bool) -> None:
     async def read(view: View, keeper: Keeper) -> list[LeaseStatus]:
         return [status for status in (await view.group()).leases.values() if pipeline in (None, status.lease.pipeline)]
 
-    found = _viewed(file, read, pipeline)
+    found = viewed(file, read, pipeline)
     if as_json:
         click.echo(json.dumps([lease_fields(status) for status in found], ensure_ascii=False))
     else:
         screen_of(sys.stdout).print(leases_table(found))
 
 
-@leases.command("show")
+@leases.command("show", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
 @FILE
 @click.argument("pipeline")
 @click.argument("partition")
@@ -149,11 +134,11 @@ def show_lease(file: Path, pipeline: str, partition: str) -> None:
     """One lease, whole, as JSON."""
     from service.tables import lease_fields
 
-    found = _viewed(file, _one(pipeline, partition), pipeline)
+    found = viewed(file, _one(pipeline, partition), pipeline)
     click.echo(json.dumps(lease_fields(found), ensure_ascii=False, indent=2))
 
 
-@leases.command("release")
+@leases.command("release", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
 @FILE
 @click.argument("pipeline")
 @click.argument("partition")
@@ -172,7 +157,11 @@ def release_lease(file: Path, pipeline: str, partition: str) -> None:
         await keeper.revoke(Seen(status.lease, status.etag))
         return f"lease '{partition}' of pipeline '{pipeline}' released by '{status.lease.owner}' (epoch {status.lease.epoch})"
 
-    click.echo(_viewed(file, released, pipeline))
+    click.echo(viewed(file, released, pipeline))
+
+
+for command in (reset_lease, export_leases, import_leases):
+    leases.add_command(command)
 
 
 @main.command()
@@ -188,7 +177,7 @@ def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
         found = await view.lag()
         return found if pipeline is None else found.of(pipeline)
 
-    found = _viewed(file, measured, pipeline)
+    found = viewed(file, measured, pipeline)
     if as_json:
         partitions = [dataclasses.asdict(one) for one in found.partitions]
         fields = {"events": found.events, "unknown": found.unknown, "partitions": partitions}
@@ -209,34 +198,8 @@ def run_demo(directory: Path | None, transactions: Path | None, as_json: bool) -
     """A bank, end to end: files, a log, Spark and PostgreSQL, all on this machine. Its balances are checked."""
     from service.demo import DemoOptions, demo
 
-    result = _done(demo(DemoOptions(directory=directory, transactions=transactions, as_json=as_json)))
+    result = done(demo(DemoOptions(directory=directory, transactions=transactions, as_json=as_json)))
     sys.exit(0 if result.matches else FAILED)
-
-
-def _settings(file: Path) -> Settings:
-    """Of FILE; what it names as `module:attribute` may lie beside it."""
-    try:
-        settings = config.load(file, os.environ)
-    except config.ConfigurationError as error:
-        _fail(str(error), code=USAGE)
-    search_in(file.absolute().parent)
-    return settings
-
-
-def _log(settings: Settings, host: str) -> Log:
-    telemetry.configure(settings.log, host)
-    return telemetry.logger()
-
-
-def _viewed(file: Path, read: Read[T], pipeline: str | None) -> T:
-    """What `read` finds in the lease container of FILE, seen from a process that runs no host."""
-    from service.look import looked_in
-
-    settings = _settings(file)
-    names = [each.name for each in settings.pipelines]
-    if pipeline is not None and pipeline not in names:
-        _fail(f"there is no pipeline '{pipeline}' in {file}: it has {', '.join(names)}", code=USAGE)
-    return _done(looked_in(settings, read, pipeline))
 
 
 def _one(pipeline: str, partition: str) -> Read[LeaseStatus]:
@@ -249,21 +212,3 @@ def _one(pipeline: str, partition: str) -> Read[LeaseStatus]:
         return found
 
     return read
-
-
-def _done(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end; whatever is expected to go wrong becomes one message and an exit code."""
-    try:
-        return asyncio.run(work)
-    except (StartFailed, config.ConfigurationError) as error:
-        _fail(str(error), code=USAGE)
-    except (ServiceError, LeasesError, PipelineError) as error:
-        _fail(str(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
-
-
-def _fail(*messages: str, code: int = FAILED) -> NoReturn:
-    for message in messages:
-        click.echo(f"leasehold: {redacted(message)}", err=True)
-    sys.exit(code)

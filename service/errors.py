@@ -3,6 +3,7 @@
 ServiceError
 ├── ConfigurationError    the settings are wrong; every problem is listed (service.config)
 ├── StartFailed           a feed, sink, store or Spark was not ready when the host started
+├── NothingToImport       the input of an import is not what the command was told that it is
 └── BatchHung             a batch made no progress for batch_timeout_s
 """
 
@@ -15,6 +16,10 @@ class ServiceError(Exception):
 
 class StartFailed(ServiceError):
     """Something that the host needs is not there. Nothing was processed."""
+
+
+class NothingToImport(ServiceError):
+    """The input is missing, of another pipeline or feed, or holds no leases."""
 
 
 class BatchHung(ServiceError):

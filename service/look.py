@@ -21,19 +21,24 @@ T = TypeVar("T")
 Read = Callable[[View, Keeper], Awaitable[T]]
 
 
-async def looked_in(settings: Settings, read: Read[T], pipeline: str | None = None) -> T:
-    """What `read` finds; nothing is started or created, and everything is closed again.
+async def looked_in(
+    settings: Settings, read: Read[T], pipeline: str | None = None, *, creates: bool = False, heeds: bool = True
+) -> T:
+    """What `read` finds; nothing is started, and everything is closed again. creates: a container that is missing is made.
+
+    heeds: a container without leases, of `pipeline` where it is given, is an error.
 
     Raises LeasesError, PipelineError, StartFailed; StoreMissing where there are no leases yet, of `pipeline` where it is given:
     nobody could tell them from leases that are done with.
     """
     clock, timing = BootClock(), settings.leases.timing
     pipelines = pipelines_of(settings)
-    store = TimedStore(store_of(settings, pipelines, creates=False), timing.call_timeout_s)
+    store = TimedStore(store_of(settings, pipelines, creates=creates), timing.call_timeout_s)
     keeper = Keeper(store, host="leasehold", incarnation=uuid.uuid4().hex, clock=clock, timing=timing)
     try:
         view = View(keeper, pipelines, clock=clock, now=lambda: datetime.now(UTC))
-        _heed(await view.group(), settings.leases, pipeline)
+        if heeds:
+            _heed(await view.group(), settings.leases, pipeline)
         return await read(view, keeper)
     finally:
         closing = [part.close() for pipeline in pipelines for part in (pipeline.feed, pipeline.sink)]

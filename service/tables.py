@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from leases.lease import Lease
+from leases.migration import Change
 from service.lag import Lag
 from service.status import LeaseStatus
 
@@ -56,6 +58,28 @@ def lag_table(lag: Lag) -> Table:
     return table
 
 
+def changes_table(changes: Iterable[Change]) -> Table:
+    table = _table("partition", "change", "from", "to", "generation>", "")
+    for change in changes:
+        here, there = change.seen and change.seen.lease, change.wanted
+        _add_row(
+            table,
+            change.partition,
+            change.kind,
+            _position(here),
+            _position(there),
+            str(there.generation) if there else "",
+            change.why,
+        )
+    return table
+
+
+def _position(lease: Lease | None) -> str:
+    if lease is None:
+        return ""
+    return "beginning" if lease.continuation is None else _shortened(lease.continuation)
+
+
 def balances_table(expected: Mapping[str, Decimal], found: Mapping[str, Decimal], accounts: Sequence[str]) -> Table:
     """Both ledgers side by side, for the given accounts."""
     table = _table("account", "from PostgreSQL>", "plain computation>", "")
@@ -89,6 +113,20 @@ def lease_fields(status: LeaseStatus) -> dict[str, object]:
         "parents": list(lease.parents),
         "children": [{"partition": child.partition, "continuation": child.continuation} for child in lease.children],
         "etag": status.etag,
+    }
+
+
+def change_fields(change: Change) -> dict[str, object]:
+    """A change of an import, as `leases import --json` prints it."""
+    here, there = change.seen and change.seen.lease, change.wanted
+    return {
+        "partition": change.partition,
+        "document": change.document,
+        "change": change.kind,
+        "from": here.continuation if here else None,
+        "to": there.continuation if there else None,
+        "generation": there.generation if there else None,
+        "why": change.why,
     }
 
 

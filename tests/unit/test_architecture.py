@@ -19,7 +19,8 @@ EDGES = (
     *("pipeline.connectors", "pipeline.contract", "pipeline.java", "pipeline.spark", "pipeline.spark_jvm"),
     "pipeline.spark_session",
     *("service.api", "service.cli", "service.demo", "service.demo_data", "service.demo_view", "service.host_name"),
-    *("service.look", "service.probe", "service.processor", "service.run", "service.server", "service.wiring"),
+    *("service.cli_migration", "service.look", "service.probe", "service.processor", "service.run", "service.server"),
+    "service.wiring",
 )
 """Where time, randomness, ids and threads come in. Everything else gets them as arguments, or cannot be simulated."""
 

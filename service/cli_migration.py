@@ -1,0 +1,201 @@
+"""The commands that move positions: `leasehold leases reset`, `export` and `import`. docs/migration.md walks through them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from service.commands import FAILED, FILE, NAMES_MAY_BEGIN_WITH_A_DASH, PathName, fail, settings_of, viewed
+
+if TYPE_CHECKING:
+    from leases.keeper import Keeper
+    from leases.lease import Lease
+    from pipeline.feed import Start
+    from service.brought import Source
+    from service.migration import Report
+    from service.settings import Settings
+    from service.view import View
+
+MODES = {"latest": "Incremental Feed", "all_versions": "Full-Fidelity Feed"}
+"""A Cosmos feed's `mode` -> what lease documents call it."""
+
+
+@click.command("reset", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
+@FILE
+@click.argument("pipeline")
+@click.argument("partition")
+@click.option(
+    "--to",
+    "place",
+    required=True,
+    help="earliest, latest, a time with its offset from UTC (2026-01-31T12:00:00Z), or a continuation as `leases show` has it.",
+)
+def reset_lease(file: Path, pipeline: str, partition: str, place: str) -> None:
+    """Set the position of a lease, forwards or back. What lies between is skipped, or comes again.
+
+    It begins a new generation, in which no position that the sink holds counts. An owner loses the lease at its next write.
+    """
+    from service.migration import reset
+
+    async def moved(view: View, keeper: Keeper) -> tuple[Lease, Lease]:
+        return await reset(keeper, view.pipelines[pipeline], partition, _start_of(place))
+
+    before, after = viewed(file, moved, pipeline)
+    said = f"lease '{partition}' of pipeline '{pipeline}' goes on from {_told(after.continuation)}, generation {after.generation}"
+    click.echo(said + (f"; '{before.owner}' loses it at its next write" if before.owner else ""))
+
+
+@click.command("export")
+@FILE
+@click.option("--pipeline", help="Only this one.")
+@click.option(
+    "-o", "--output", type=PathName(path_type=Path, dir_okay=False), help="A file, instead of standard output."
+)
+def export_leases(file: Path, pipeline: str | None, output: Path | None) -> None:
+    """All leases with all that they hold, as JSON lines, for `leasehold leases import --from leasehold`.
+
+    Stop the hosts before, or the leases go on while they are read.
+    """
+    from service.migration import exported
+
+    async def read(view: View, keeper: Keeper) -> tuple[list[str], list[str]]:
+        return await exported(keeper, [each for name, each in view.pipelines.items() if pipeline in (None, name)])
+
+    lines, problems = viewed(file, read, pipeline)
+    text = "".join(f"{line}\n" for line in lines)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        _write(output, text)
+        click.echo(f"{len(lines)} lines written to {output}", err=True)
+    if problems:
+        fail(*(f"not exported: {problem}" for problem in problems))
+
+
+@click.command("import")
+@FILE
+@click.argument("input", required=False, type=click.Path(allow_dash=True, dir_okay=False))
+@click.option("--pipeline", required=True, help="Whose leases they become.")
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    type=click.Choice(["leasehold", "dotnet", "java"]),
+    help="What wrote them: `leasehold leases export`, or the change feed processor of .NET (the V2 library too) or Java.",
+)
+@click.option("--prefix", help="What the ids of the documents begin with, up to the two dots, where there are several.")
+@click.option("--apply", is_flag=True, help="Write. Without it, only what would change is told.")
+@click.option("--force", is_flag=True, help="Also move back, and take leases that were exported with another feed.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def import_leases(
+    file: Path,
+    input: str | None,
+    pipeline: str,
+    source: str,
+    prefix: str | None,
+    apply: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Take over the positions of other leases: created, moved (a new generation), or unchanged; or refused, with the reason.
+
+    INPUT holds JSON lines, or (not of Leasehold) one JSON array of documents; - is standard input. Without INPUT, the documents
+    are read in the lease container itself, where it is one of Cosmos DB. As long as one is refused, nothing is written.
+    """
+    from leases.clock import BootClock
+    from service.brought import Import
+    from service.migration import carried_out, planned_import
+
+    settings, text = settings_of(file), _read(input)
+    if settings.leases.type == "memory" and apply:
+        fail("leases: {type: memory} is gone when this command ends: name a lease store that stays")
+
+    async def run(view: View, keeper: Keeper) -> Report:
+        order = Import(
+            pipeline=view.pipelines[pipeline],
+            source=cast("Source", source),
+            text=text,
+            prefix=prefix,
+            mode=_mode(settings, pipeline),
+            now_us=int(datetime.now(UTC).timestamp() * 1e6),
+            force=force,
+        )
+        report = await planned_import(keeper, order, clock=BootClock(), say=lambda told: click.echo(told, err=True))
+        return await carried_out(keeper, order, report) if apply else report
+
+    report = viewed(file, run, pipeline, writes=apply, heeds=False)
+    _tell(report, apply, as_json)
+    if report.problems:
+        fail(*report.problems)
+    if report.count("refused"):
+        sys.exit(FAILED)
+
+
+def _tell(report: Report, apply: bool, as_json: bool) -> None:
+    from service.tables import change_fields, changes_table, screen_of
+
+    counts = {kind: report.count(kind) for kind in ("created", "moved", "unchanged", "refused")}
+    if as_json:
+        fields = {**counts, "written": len(report.done), "changes": [change_fields(each) for each in report.changes]}
+        click.echo(json.dumps(fields, ensure_ascii=False))
+        return
+    screen_of(sys.stdout).print(changes_table(report.changes))
+    click.echo(", ".join(f"{count} {kind}" for kind, count in counts.items()) + f": {_next(report, apply)}")
+
+
+def _next(report: Report, apply: bool) -> str:
+    if report.count("refused"):
+        return "nothing is written as long as one is refused"
+    if apply:
+        return f"{len(report.done)} written"
+    return "nothing was written, --apply does it"
+
+
+def _read(input: str | None) -> str | None:
+    from leases.foreign import INPUT_BYTES_MAX
+
+    if input is None:
+        return None
+    try:
+        with nullcontext(sys.stdin.buffer) if input == "-" else open(input, "rb") as stream:
+            read = stream.read(INPUT_BYTES_MAX + 1)
+        return read.decode("utf-8-sig")
+    except OSError as error:
+        fail(f"'{input}' cannot be read ({error.strerror}): name the file with the leases")
+    except UnicodeDecodeError as error:
+        fail(f"'{input}' is not UTF-8 (byte {error.start}): export it as UTF-8")
+
+
+def _write(output: Path, text: str) -> None:
+    """Whole or not at all."""
+    part = output.with_name(output.name + ".part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, output)
+    except OSError as error:
+        fail(f"'{output}' cannot be written ({error.strerror}): name another file")
+
+
+def _start_of(place: str) -> Start | str:
+    """A time, where it is one with its offset; everything else is for the feed to say."""
+    try:
+        time = datetime.fromisoformat(place)
+    except ValueError:
+        return place
+    return time if time.tzinfo is not None else place
+
+
+def _mode(settings: Settings, pipeline: str) -> str | None:
+    feed = next(each.feed for each in settings.pipelines if each.name == pipeline)
+    return MODES.get(str(getattr(feed, "mode", None)))
+
+
+def _told(continuation: str | None) -> str:
+    return "the feed's beginning" if continuation is None else continuation

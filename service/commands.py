@@ -1,0 +1,88 @@
+"""What the commands share: how they take a file of settings, how they end, and how they look into the lease container."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+from structlog.typing import FilteringBoundLogger as Log
+
+from leases.errors import LeasesError
+from pipeline.errors import PipelineError
+from pipeline.imports import search_in
+from service import config, telemetry
+from service.errors import ServiceError, StartFailed
+from service.redaction import redacted
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.look import Read
+
+T = TypeVar("T")
+USAGE = 2
+FAILED = 1
+
+
+class PathName(click.Path):
+    """A path that is no empty text, which click would take for the current directory."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        if not os.fspath(value):
+            self.fail(f"the name is empty: name a {self.name}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+NAMES_MAY_BEGIN_WITH_A_DASH = {"ignore_unknown_options": True}
+"""Of commands that are given a partition: `-7F` is one."""
+FILE = click.argument("file", type=PathName(path_type=Path, dir_okay=False))
+
+
+def settings_of(file: Path) -> Settings:
+    """Of FILE; what it names as `module:attribute` may lie beside it."""
+    try:
+        settings = config.load(file, os.environ)
+    except config.ConfigurationError as error:
+        fail(str(error), code=USAGE)
+    search_in(file.absolute().parent)
+    return settings
+
+
+def log_of(settings: Settings, host: str) -> Log:
+    telemetry.configure(settings.log, host)
+    return telemetry.logger()
+
+
+def viewed(file: Path, read: Read[T], pipeline: str | None, *, writes: bool = False, heeds: bool = True) -> T:
+    """What `read` finds in the lease container of FILE, seen from a process that runs no host; as `service.look` has it."""
+    from service.look import looked_in
+
+    settings = settings_of(file)
+    names = [each.name for each in settings.pipelines]
+    if pipeline is not None and pipeline not in names:
+        fail(f"there is no pipeline '{pipeline}' in {file}: it has {', '.join(names)}", code=USAGE)
+    return done(looked_in(settings, read, pipeline, creates=writes, heeds=heeds))
+
+
+def done(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end; whatever is expected to go wrong becomes one message and an exit code."""
+    try:
+        return asyncio.run(work)
+    except (StartFailed, config.ConfigurationError) as error:
+        fail(str(error), code=USAGE)
+    except (ServiceError, LeasesError, PipelineError) as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def fail(*messages: str, code: int = FAILED) -> NoReturn:
+    for message in messages:
+        click.echo(f"leasehold: {redacted(message)}", err=True)
+    sys.exit(code)

@@ -1,0 +1,221 @@
+"""What `leasehold leases export`, `import` and `reset` do: read, ask `leases.migration`, and write what it planned.
+
+Every write is a compare-and-swap. An import that was disturbed in the middle has lost nothing, and the same command goes on: what
+is done comes out as unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from leases.bootstrap import Bootstrap, Info, decode_info, info_id
+from leases.clock import Clock
+from leases.errors import Incomparable, StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
+from leases.exported import Group, lines_of
+from leases.keeper import Keeper, Scan
+from leases.lease import Lease
+from leases.migration import Candidate, Change, Compare, Rules, planned
+from leases.store import LeaseStore
+from pipeline.errors import FeedError
+from pipeline.feed import ChangeFeed, FeedPartition, Start, uncovered
+from pipeline.sink import Standing, standing
+from service.alive import Held, alive
+from service.brought import Import, brought, held, recent
+from service.pipeline import Pipeline
+
+Say = Callable[[str], None]
+STARTS: Mapping[str, Start] = {"earliest": "earliest", "latest": "latest"}
+KINDS = ("lease", "document")
+TRIES = 3
+AGAIN = "run the command again: what is done already comes out as unchanged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """done: partitions whose change was written. problems: what could not be written."""
+
+    changes: tuple[Change, ...]
+    done: frozenset[str] = frozenset()
+    problems: tuple[str, ...] = ()
+
+    def count(self, kind: str) -> int:
+        return sum(change.kind == kind for change in self.changes)
+
+
+async def exported(keeper: Keeper, pipelines: Iterable[Pipeline]) -> tuple[list[str], list[str]]:
+    """The lines, and what could not be read and is missing from them. Raises StoreUnavailable, InvalidDocument."""
+    groups, problems = [], []
+    for pipeline in pipelines:
+        scan = await keeper.scan([pipeline.name])
+        problems += [str(error) for error in scan.invalid]
+        leases = tuple(sorted(scan.leases, key=lambda lease: lease.partition))
+        groups.append(Group(pipeline=pipeline.name, info=await _info(keeper.store, pipeline), leases=leases))
+    return lines_of(groups), problems
+
+
+async def _info(store: LeaseStore, pipeline: Pipeline) -> Info:
+    try:
+        stored = await store.read(info_id(pipeline.name))
+    except StoreMissing:
+        return Info(identity=pipeline.identity)
+    return decode_info(stored.id, stored.body)
+
+
+async def reset(keeper: Keeper, pipeline: Pipeline, partition: str, to: Start | str) -> tuple[Lease, Lease]:
+    """The lease before and after. to: where to start, or a continuation. Raises LeasesError, PipelineError."""
+    seen = await keeper.read(pipeline.name, partition)
+    if seen.lease.closed:
+        names = ", ".join(f"'{child.partition}'" for child in seen.lease.children)
+        raise StoreConflict(
+            f"lease '{partition}' of pipeline '{pipeline.name}' has ended: reset what goes on from it, {names}"
+        )
+    place = await _place(pipeline.feed, partition, to)
+    _compare_of(pipeline.feed)(place, place)
+    held = await standing(pipeline.sink, pipeline.name, partition)
+    newest = max(seen.lease.generation, held.generation if held else 0)
+    wanted = replace(seen.lease.reset(place), generation=newest + 1)
+    await keeper.rewrite(seen, wanted)
+    return seen.lease, wanted
+
+
+async def _place(feed: ChangeFeed, partition: str, to: Start | str) -> str | None:
+    if isinstance(to, datetime):
+        return await feed.start_of(partition, to)
+    start = STARTS.get(to)
+    return to if start is None else await feed.start_of(partition, start)
+
+
+async def planned_import(keeper: Keeper, order: Import, *, clock: Clock, say: Say) -> Report:
+    """What it would do. Waits for up to the lease duration where an owner may be alive.
+
+    Raises GroupMismatch, InvalidDocument, StoreUnavailable, NothingToImport.
+    """
+    await Bootstrap(keeper, order.pipeline.name, order.pipeline.identity).recorded()
+    changes = await _changes(keeper, order, {}, {}, say)
+    leases = {change.partition for change in changes if change.seen and change.wanted and change.seen.lease.owner}
+    documents = {change.document for change in changes if change.wanted} & (await held(order, keeper.store)).keys()
+    if leases or documents:
+        watched = len(leases) or len(documents)
+        say(f"watching for up to {keeper.timing.duration_s:g} s whether the owners of {watched} leases are alive")
+        found = await alive(lambda: _held(keeper, order, leases, documents), clock=clock, timing=keeper.timing)
+        owners, writers = ({name: owner for (what, name), owner in found.items() if what == kind} for kind in KINDS)
+        changes = await _changes(keeper, order, owners, writers, say)
+    return Report(changes=tuple(changes))
+
+
+async def _changes(
+    keeper: Keeper, order: Import, owners: Mapping[str, str], writers: Mapping[str, str], say: Say
+) -> list[Change]:
+    feed, found = order.pipeline.feed, await brought(order, keeper.store)
+    rules = Rules(
+        compare=_compare_of(feed),
+        overlapping=lambda lease, others: _overlapping(feed, lease, others),
+        owners=owners,
+        writers={**recent(order, found, keeper.timing.duration_s), **writers},
+        standings=await _standings(order.pipeline, found.candidates),
+        force=order.force,
+    )
+    scan = await _scan(keeper, order)
+    for error in scan.invalid:
+        say(f"a lease here cannot be read, and stays as it is: {error}")
+    return planned(found.candidates, {partition: seen for (_, partition), seen in scan.seen.items()}, rules)
+
+
+async def _standings(pipeline: Pipeline, candidates: Iterable[Candidate]) -> dict[str, Standing]:
+    names = {name for each in candidates for name in (each.partition, *(part.partition for part in each.parts))}
+    found = {name: await standing(pipeline.sink, pipeline.name, name) for name in sorted(names)}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+async def _scan(keeper: Keeper, order: Import) -> Scan:
+    try:
+        return await keeper.scan([order.pipeline.name])
+    except StoreMissing:  # no container yet
+        return Scan({}, (), 0.0, 0.0)
+
+
+async def _held(
+    keeper: Keeper, order: Import, leases: Collection[str], documents: Collection[str]
+) -> dict[tuple[str, str], Held]:
+    """(one of KINDS, name) -> who has it, of those leases here and documents there."""
+    marks: dict[tuple[str, str], Held] = {}
+    for lease in (await _scan(keeper, order)).leases if leases else ():
+        if lease.partition in leases and lease.owner is not None:
+            marks["lease", lease.partition] = Held(lease.owner, (lease.incarnation, lease.epoch, lease.tick))
+    written = await held(order, keeper.store) if documents else {}
+    return marks | {("document", name): one for name, one in written.items() if name in documents}
+
+
+async def carried_out(keeper: Keeper, order: Import, report: Report) -> Report:
+    """Nothing where anything was refused. Raises LeasesError before the first write alone."""
+    if report.count("refused"):
+        return report
+    bootstrap = Bootstrap(keeper, order.pipeline.name, order.pipeline.identity)
+    await _opened(bootstrap)
+    done, problems = await _written_out(keeper, report.changes)
+    if not problems and (await brought(order, keeper.store)).is_complete:
+        await bootstrap.completed()
+    return replace(report, done=frozenset(done), problems=tuple(problems))
+
+
+async def _opened(bootstrap: Bootstrap) -> None:
+    for _ in range(TRIES - 1):
+        try:
+            await bootstrap.opened()
+            return
+        except StoreConflict:  # a host was quicker
+            continue
+    await bootstrap.opened()
+
+
+async def _written_out(keeper: Keeper, changes: Iterable[Change]) -> tuple[list[str], list[str]]:
+    done: list[str] = []
+    problems: list[str] = []
+    for change in changes:
+        if change.wanted is None:
+            continue
+        try:
+            await _write(keeper, change, change.wanted)
+            done.append(change.partition)
+        except StoreUnavailable as error:
+            problems.append(f"lease '{change.partition}' and those after it were not written ({error}): {AGAIN}")
+            break
+        except StoreError as error:
+            problems.append(f"lease '{change.partition}' was not written ({error}): {AGAIN}")
+    return done, problems
+
+
+async def _write(keeper: Keeper, change: Change, wanted: Lease) -> None:
+    """Raises StoreError."""
+    try:
+        if change.seen is not None:
+            await keeper.rewrite(change.seen, wanted)
+        elif not await keeper.create(wanted):
+            raise StoreConflict("somebody else has made it meanwhile")
+    except StoreAmbiguous:
+        now = (await keeper.read(*wanted.key)).lease
+        if (now.generation, now.continuation, now.closed) != (wanted.generation, wanted.continuation, wanted.closed):
+            raise StoreConflict("its answer was lost, and something else stands there now") from None
+
+
+def _compare_of(feed: ChangeFeed) -> Compare:
+    def compare(a: str | None, b: str | None) -> int:
+        try:
+            return feed.compare(a, b)
+        except (FeedError, ValueError) as error:
+            raise Incomparable(str(error)) from error
+
+    return compare
+
+
+def _overlapping(feed: ChangeFeed, lease: Lease, others: Collection[Lease]) -> list[str]:
+    """The partitions of those whose scope has a part in common with the lease's."""
+    if lease.scope is None:
+        return []
+    own = FeedPartition(lease.partition, (), lease.scope)
+    scopes = {other.partition: other.scope for other in others if other.scope is not None}
+    if uncovered(feed, own, scopes.values()) == [own]:
+        return []
+    return [name for name, scope in scopes.items() if uncovered(feed, own, [scope]) != [own]]
