@@ -1,0 +1,179 @@
+"""An Event Hubs namespace for tests (`eventhubs`): our wire server as a process of its own, with a client of its control port."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+TESTS = Path(__file__).parent
+HUBS = {"raw-event": 4, "transformed-event": 4}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """An event as the server keeps it. producer: (group id, owner level, sequence number) of an idempotent one."""
+
+    sequence: int
+    offset: str
+    time_ms: int
+    key: str | None
+    body: str
+    properties: dict[str, Any]
+    producer: list[int] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """first: number of the oldest event. end: of the next one. repeated: batches recognised as known. producers: as kept."""
+
+    id: str
+    first: int
+    end: int
+    last_offset: str
+    size_bytes: int
+    repeated: int
+    producers: list[dict[str, Any]]
+
+
+class Control:
+    """Orders to the server, one method each; tests/servers/README.md says what they do. Raises ValueError for what it refuses."""
+
+    def __init__(self, url: str) -> None:
+        self._http = httpx.Client(base_url=url, timeout=60, trust_env=False)
+
+    def order(self, name: str, **what: Any) -> Any:
+        response = self._http.post(name, json={name: value for name, value in what.items() if value is not None})
+        if response.status_code != 200:
+            raise ValueError(response.json()["error"])
+        return response.json()
+
+    # --- faults ---
+
+    def fault(self, do: str, of: str = "send", **more: Any) -> int:
+        return int(self.order("fault", do=do, of=of, **more)["number"])
+
+    def heal(self, number: int | None = None) -> None:
+        self.order("heal", number=number)
+
+    def faults(self) -> list[dict[str, Any]]:
+        return list(self.order("faults"))
+
+    def cut(self, **which: Any) -> int:
+        return int(self.order("cut", **which)["count"])
+
+    def close(self, condition: str | None = None) -> int:
+        return int(self.order("close", condition=condition)["count"])
+
+    def detach(self, condition: str | None = None, **which: Any) -> int:
+        return int(self.order("detach", condition=condition, **which)["count"])
+
+    def steal(self, **which: Any) -> int:
+        return int(self.order("steal", **which)["count"])
+
+    # --- hubs ---
+
+    def make_hub(self, hub: str, partitions: int, groups: Sequence[str] = (), events_max: int | None = None) -> None:
+        self.order("make_hub", hub=hub, partitions=partitions, groups=list(groups), events_max=events_max)
+
+    def grow(self, hub: str, partitions: int) -> None:
+        self.order("grow", hub=hub, partitions=partitions)
+
+    def append(self, hub: str, partition: str, bodies: Sequence[str], key: str | None = None) -> int:
+        """The number of the first."""
+        return int(self.order("append", hub=hub, partition=partition, bodies=list(bodies), key=key)["first"])
+
+    def fill(self, hub: str, partition: str, count: int, body_bytes: int = 200) -> None:
+        """That many events with bodies of that size, quickly."""
+        self.order("append", hub=hub, partition=partition, count=count, bytes=body_bytes)
+
+    def trim(self, hub: str, partition: str, first: int) -> None:
+        self.order("trim", hub=hub, partition=partition, first=first)
+
+    def move_clock(self, seconds: float) -> None:
+        self.order("clock", move_s=seconds)
+
+    def reset(self) -> None:
+        self.order("reset")
+
+    # --- what there is ---
+
+    def partitions(self, hub: str) -> list[Partition]:
+        return [Partition(**one) for one in self.order("partitions", hub=hub)]
+
+    def partition(self, hub: str, partition: str) -> Partition:
+        return self.partitions(hub)[int(partition)]
+
+    def events(self, hub: str, partition: str, first: int = 0, count: int | None = None) -> list[Stored]:
+        return [Stored(**one) for one in self.order("truth", hub=hub, partition=partition, first=first, count=count)]
+
+    def bodies(self, hub: str, partition: str) -> list[str]:
+        return [event.body for event in self.events(hub, partition)]
+
+    def links(self, **which: Any) -> list[dict[str, Any]]:
+        return list(self.order("links", **which))
+
+    def statistics(self) -> dict[str, Any]:
+        return dict(self.order("statistics"))
+
+    def count(self, what: str, hub: str | None = None, partition: str | None = None, detail: str | None = None) -> int:
+        """Of that kind so far: batches, events, appended, delivered, refused, attach.refused."""
+        wanted = {"what": what, "hub": hub, "partition": partition, "detail": detail}
+        counts = self.statistics()["counts"]
+        return sum(one["count"] for one in counts if all(value in (None, one[name]) for name, value in wanted.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventHubs:
+    """connection_string: of AMQP without TLS, for any hub. tls_port: with a certificate of the authority in the file `ca`."""
+
+    host: str
+    port: int
+    tls_port: int
+    ca: str
+    key_name: str
+    key: str
+    token: str
+    connection_string: str
+    control: Control
+    process: subprocess.Popen[str]
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[EventHubs]:
+    """A server of one's own, for whoever needs two namespaces, another key or other limits."""
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    command = [sys.executable, "-m", "servers.eventhubs", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        yield EventHubs(**said | {"control": Control(said["control"])}, process=process)
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+        if process.stdout:
+            process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def eventhubs_server() -> Iterator[EventHubs]:
+    with running("--hubs", ",".join(f"{name}:{partitions}" for name, partitions in HUBS.items())) as server:
+        yield server
+
+
+@pytest.fixture
+def eventhubs(eventhubs_server: EventHubs) -> Iterator[EventHubs]:
+    """Empty hubs `raw-event` and `transformed-event` of 4 partitions, without faults, the clock right, nobody connected."""
+    eventhubs_server.control.reset()
+    yield eventhubs_server
+    eventhubs_server.control.reset()

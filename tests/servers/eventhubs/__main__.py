@@ -1,0 +1,113 @@
+"""`python -m servers.eventhubs`: one namespace on the wire; where it is, it says as a line of JSON once it serves."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import gc
+import json
+import signal
+import ssl
+import tempfile
+import time
+from pathlib import Path
+
+import trustme
+from aiohttp import web
+
+from servers.eventhubs.control import Clock, Control
+from servers.eventhubs.edge import Edges
+from servers.eventhubs.namespace import MESSAGE_BYTES_MAX, Namespace
+from servers.eventhubs.tokens import Keys
+
+KEY = base64.b64encode(b"a key for tests alone, of 32 byte").decode()
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="servers.eventhubs", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="of AMQP without TLS; 0 for any")
+    parser.add_argument("--tls-port", type=int, default=0, help="of AMQP with a certificate of its own; 0 for any")
+    parser.add_argument("--control-port", type=int, default=0)
+    parser.add_argument(
+        "--hubs", default="raw-event:4,transformed-event:4", help="name:partitions, with commas between"
+    )
+    parser.add_argument(
+        "--groups", default="", help="consumer groups of every hub beside $Default, with commas between"
+    )
+    parser.add_argument("--events-max", type=int, help="how many events a partition keeps; all, if not given")
+    parser.add_argument("--message-bytes-max", type=int, default=MESSAGE_BYTES_MAX)
+    parser.add_argument("--key-name", default="RootManageSharedAccessKey")
+    parser.add_argument("--key", default=KEY)
+    parser.add_argument("--token", default="a token for tests alone", help="what it takes for an access token of Entra")
+    return parser.parse_args()
+
+
+async def main() -> None:
+    options = arguments()
+    clock = Clock(time.time)
+    keys = Keys(keys={options.key_name: options.key}, jwt=options.token)
+    namespace = Namespace(keys=keys, now_ms=clock.now_ms, message_bytes_max=options.message_bytes_max)
+    edges = Edges(namespace)
+    control = Control(edges=edges, clock=clock, hubs=hubs(options))
+    control.make_hubs()
+    loop = asyncio.get_running_loop()
+    plain = await loop.create_server(edges.edge, options.host, options.port)
+    with tempfile.TemporaryDirectory(prefix="leasehold-eventhubs-") as directory:
+        ca = Path(directory, "ca.pem")
+        tls = await loop.create_server(edges.edge, options.host, options.tls_port, ssl=certified(options.host, ca))
+        said = {
+            "host": options.host,
+            "port": port_of(plain),
+            "tls_port": port_of(tls),
+            "ca": str(ca),
+            "key_name": options.key_name,
+            "key": options.key,
+            "token": options.token,
+            "connection_string": f"Endpoint=sb://{options.host}:{port_of(plain)};SharedAccessKeyName={options.key_name};"
+            f"SharedAccessKey={options.key};UseDevelopmentEmulator=true",
+            "control": f"http://{options.host}:{await controlled(control, options)}/",
+        }
+        gc.freeze()
+        print(json.dumps(said), flush=True)  # noqa: T201
+        await stopped()
+
+
+def hubs(options: argparse.Namespace) -> dict[str, tuple[int, set[str], int | None]]:
+    groups = {group for group in options.groups.split(",") if group}
+    named = (hub.rpartition(":") for hub in options.hubs.split(","))
+    return {name: (int(partitions), groups, options.events_max) for name, _, partitions in named}
+
+
+def port_of(server: asyncio.Server) -> int:
+    return int(server.sockets[0].getsockname()[1])
+
+
+def certified(host: str, ca: Path) -> ssl.SSLContext:
+    """With a certificate for the host and `localhost`, of an authority that lives as long as the process, and stands in `ca`."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(ca)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(host, "localhost").configure_cert(tls)
+    return tls
+
+
+async def controlled(control: Control, options: argparse.Namespace) -> int:
+    """The port."""
+    runner = web.ServerRunner(web.Server(control.serve, access_log=None))
+    await runner.setup()
+    site = web.TCPSite(runner, options.host, options.control_port)
+    await site.start()
+    return int(runner.addresses[0][1])
+
+
+async def stopped() -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await stop.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

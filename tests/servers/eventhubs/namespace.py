@@ -1,0 +1,122 @@
+"""The namespace: its hubs, who receives from them, its clock, its keys, and what has been counted."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from servers.eventhubs.faults import Faults
+from servers.eventhubs.partition import Partition
+from servers.eventhubs.producers import Asked, Producer, Refusal, attached
+from servers.eventhubs.receivers import admitted, displaced
+from servers.eventhubs.tokens import Keys
+
+DEFAULT_GROUP = "$Default"
+MESSAGE_BYTES_MAX = 1 << 20
+NOT_FOUND = "amqp:not-found"
+
+
+class Detached(Protocol):
+    """A link, as the namespace sees it."""
+
+    epoch: int | None
+
+    def detach(self, refusal: Refusal) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Hub:
+    name: str
+    created_ms: int
+    groups: set[str]
+    partitions: list[Partition] = field(default_factory=list)
+    turn: int = 0
+    receivers: dict[tuple[str, str], list[Detached]] = field(default_factory=dict)
+
+    def grow(self, count: int) -> None:
+        """To that many partitions: there are never fewer."""
+        present = len(self.partitions)
+        self.partitions += [Partition(hub=self.name, id=str(i)) for i in range(present, count)]
+
+    def routed(self, key: str | None) -> Partition:
+        """Of a key always the same one, as long as the count stays; without a key each in turn."""
+        if key is not None:
+            return self.partitions[zlib.crc32(key.encode()) % len(self.partitions)]
+        self.turn += 1
+        return self.partitions[self.turn % len(self.partitions)]
+
+    def has_group(self, group: str) -> bool:
+        return group.lower() in {name.lower() for name in self.groups}
+
+    def receive(self, group: str, partition: str, link: Detached) -> Refusal | None:
+        """Lets the link in, and others go."""
+        present = self.receivers.setdefault((group.lower(), partition), [])
+        outcome = admitted([other.epoch for other in present], link.epoch)
+        if isinstance(outcome, Refusal):
+            return outcome
+        for other in [present[i] for i in outcome]:
+            present.remove(other)
+            other.detach(displaced(other.epoch, link.epoch))
+        present.append(link)
+        return None
+
+    def leave(self, group: str, partition: str, link: Detached) -> None:
+        present = self.receivers.get((group.lower(), partition), [])
+        if link in present:
+            present.remove(link)
+
+
+@dataclass(slots=True, kw_only=True)
+class Namespace:
+    """now_ms: its clock. counts: (what, hub, partition, group or outcome) -> how many."""
+
+    keys: Keys
+    now_ms: Callable[[], int]
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    hubs: dict[str, Hub] = field(default_factory=dict)
+    faults: Faults = field(default_factory=Faults)
+    counts: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
+    producer_ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def make_hub(
+        self, name: str, partitions: int, groups: set[str] | None = None, events_max: int | None = None
+    ) -> Hub:
+        hub = Hub(name=name, created_ms=self.now_ms(), groups={DEFAULT_GROUP, *(groups or ())})
+        hub.grow(partitions)
+        for partition in hub.partitions:
+            partition.events_max = events_max
+        self.hubs[name.lower()] = hub
+        return hub
+
+    def hub(self, name: str) -> Hub | None:
+        return self.hubs.get(name.lower())
+
+    def partition(self, hub: str, partition: str) -> Partition | None:
+        found = self.hub(hub)
+        if (
+            found is None
+            or not partition.isascii()
+            or not partition.isdigit()
+            or int(partition) >= len(found.partitions)
+        ):
+            return None
+        return found.partitions[int(partition)]
+
+    def attach_producer(self, partition: Partition, asked: Asked) -> Producer | Refusal:
+        known = None if asked.id is None else partition.producers.get(asked.id)
+        fresh_id = asked.id if asked.id is not None else next(self.producer_ids)
+        outcome = attached(known, asked, fresh_id)
+        if isinstance(outcome, Producer):
+            partition.producers[outcome.id] = outcome
+        return outcome
+
+    def count(self, what: str, hub: str, partition: str, detail: str = "", by: int = 1) -> None:
+        self.counts[what, hub, partition, detail] += by
+
+
+def not_found(what: str) -> Refusal:
+    return Refusal(condition=NOT_FOUND, description=f"The messaging entity '{what}' could not be found.")

@@ -1,0 +1,89 @@
+"""One partition: a log of encoded events, each with its number, offset and time, and what its idempotent producers have done."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from servers.eventhubs.messages import Event, Numbered, placed
+from servers.eventhubs.producers import Known, Producer, Refusal, published
+from servers.eventhubs.selector import Position
+
+
+@dataclass(slots=True, kw_only=True)
+class Partition:
+    """first: the number of the oldest event still kept. end: the number of the next one; numbers begin with 0."""
+
+    hub: str
+    id: str
+    messages: list[bytes] = field(default_factory=list)
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+    times_ms: array[int] = field(default_factory=lambda: array("q"))
+    first: int = 0
+    size_bytes: int = 0
+    last_offset: int = -1
+    last_time_ms: int = 0
+    events_max: int | None = None
+    producers: dict[int, Producer] = field(default_factory=dict)
+    numbered: dict[int, Numbered] = field(default_factory=dict)
+    repeated: int = 0
+    watchers: set[Callable[[], None]] = field(default_factory=set)
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.messages)
+
+    def append(self, events: Sequence[Event], now_ms: int) -> None:
+        """All or none, with one time; it never goes back."""
+        now_ms = max(now_ms, self.last_time_ms)
+        number, offset = self.end, self.size_bytes
+        for event in events:
+            message = placed(event, number, offset, now_ms)
+            self.messages.append(message)
+            self.offsets.append(offset)
+            self.last_offset = offset
+            number += 1
+            offset += len(message)
+        self.times_ms.extend([now_ms] * len(events))
+        self.size_bytes, self.last_time_ms = offset, now_ms
+        if self.events_max is not None:
+            self.trim(self.end - self.events_max)
+        for wake in tuple(self.watchers):
+            wake()
+
+    def publish(self, events: Sequence[Event], producer_id: int, now_ms: int) -> Refusal | None:
+        """A batch of an idempotent producer."""
+        numbers = [event.numbered for event in events]
+        outcome = published(self.producers[producer_id], numbers)
+        if isinstance(outcome, Refusal):
+            return outcome
+        if isinstance(outcome, Known):
+            self.repeated += 1
+            return None
+        self.producers[producer_id] = outcome.after
+        self.numbered.update((self.end + i, each) for i, each in enumerate(numbers) if each)
+        self.append(events, now_ms)
+        return None
+
+    def trim(self, first: int) -> None:
+        """Forgets what is before `first`, as retention does."""
+        count = max(0, min(first, self.end) - self.first)
+        if not count:
+            return
+        for number in range(self.first, self.first + count):
+            self.numbered.pop(number, None)
+        del self.messages[:count], self.offsets[:count], self.times_ms[:count]
+        self.first += count
+
+    def number_at(self, position: Position) -> int:
+        """The number of the first event that the position lets through."""
+        if position.by == "latest":
+            return self.end
+        within = bisect_left if position.is_inclusive else bisect_right
+        if position.by == "offset":
+            return self.first + within(self.offsets, position.value)
+        if position.by == "time":
+            return self.first + within(self.times_ms, position.value)
+        return max(self.first, position.value + (not position.is_inclusive))
