@@ -49,6 +49,7 @@ class Control:
     """Orders to the server, one method each; tests/servers/README.md says what they do. Raises ValueError for what it refuses."""
 
     def __init__(self, url: str) -> None:
+        self.url = url
         self._http = httpx.Client(base_url=url, timeout=60, trust_env=False)
 
     def order(self, name: str, **what: Any) -> Any:
@@ -101,6 +102,10 @@ class Control:
 
     def move_clock(self, seconds: float) -> None:
         self.order("clock", move_s=seconds)
+
+    def reply_with(self, number: str) -> None:
+        """What a producer that is behind is told: `known` (the last number of the service) or `asked` (its own)."""
+        self.order("rules", reply=number)
 
     def reset(self) -> None:
         self.order("reset")

@@ -12,7 +12,7 @@ from servers.eventhubs.links import Incoming, Link
 from servers.eventhubs.messages import PRODUCER_ID, PRODUCER_LEVEL, PRODUCER_NUMBER
 from servers.eventhubs.namespace import Hub, not_found
 from servers.eventhubs.partition import Partition
-from servers.eventhubs.producers import ARGUMENT, Asked, Refusal
+from servers.eventhubs.producers import ARGUMENT, Asked, Attached, Refusal
 from servers.eventhubs.publishing import Publishing
 from servers.eventhubs.receiving import Receiving
 from servers.eventhubs.selector import begin
@@ -102,15 +102,17 @@ def _reply(session: Session, asked: Attach, link: Link) -> Attach:
         initial_delivery_count=UInt(0) if asked.role else None,
         max_message_size=ULong(session.connection.namespace.message_bytes_max),
     )
-    if isinstance(link, Publishing) and link.producer is not None and link.partition is not None:
-        producer = link.partition.producers[link.producer]
-        state = {
-            Symbol(PRODUCER_ID): Long(producer.id),
-            Symbol(PRODUCER_LEVEL): Short(producer.level),
-            Symbol(PRODUCER_NUMBER): Int(producer.last),
-        }
-        return reply._replace(offered_capabilities=Array([Symbol(IDEMPOTENT)]), properties=state)
+    if isinstance(link, Publishing) and link.attached:
+        return reply._replace(offered_capabilities=Array([Symbol(IDEMPOTENT)]), properties=_state(link.attached))
     return reply
+
+
+def _state(attached: Attached) -> dict[Symbol, int]:
+    return {
+        Symbol(PRODUCER_ID): Long(attached.producer.id),
+        Symbol(PRODUCER_LEVEL): Short(attached.producer.level),
+        Symbol(PRODUCER_NUMBER): Int(attached.replied),
+    }
 
 
 def _end(end: Any, code: int, count: int) -> Described:
@@ -178,24 +180,24 @@ def wishes(asked: Attach) -> list[Any]:
 
 def _sender(session: Session, asked: Attach, hub: Hub, partition: Partition | None) -> Link | Refusal:
     namespace = session.connection.namespace
-    producer: int | None = None
+    attached: Attached | None = None
     if IDEMPOTENT in wishes(asked):
         outcome = _producer(session, asked, partition)
         if isinstance(outcome, Refusal):
             return outcome
-        producer = outcome
+        attached = outcome
     return Publishing(
         session=session,
         handle=asked.handle,
         name=asked.name,
         hub=hub,
         partition=partition,
-        producer=producer,
+        attached=attached,
         bytes_max=namespace.message_bytes_max,
     )
 
 
-def _producer(session: Session, asked: Attach, partition: Partition | None) -> int | Refusal:
+def _producer(session: Session, asked: Attach, partition: Partition | None) -> Attached | Refusal:
     if partition is None:
         text = "An idempotent producer has to be attached to a partition."
         return Refusal(condition=ARGUMENT, description=text)
@@ -203,5 +205,4 @@ def _producer(session: Session, asked: Attach, partition: Partition | None) -> i
     wished = Asked(
         id=properties.get(PRODUCER_ID), level=properties.get(PRODUCER_LEVEL), last=properties.get(PRODUCER_NUMBER)
     )
-    outcome = session.connection.namespace.attach_producer(partition, wished)
-    return outcome if isinstance(outcome, Refusal) else outcome.id
+    return session.connection.namespace.attach_producer(partition, wished)

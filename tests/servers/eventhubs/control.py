@@ -185,6 +185,12 @@ def clock(control: Control, said: Fields) -> Fields:
     return {"now_ms": control.clock.now_ms()}
 
 
+def rules(control: Control, said: Fields) -> Fields:
+    """Where nobody knows what the service does: both ways."""
+    control.namespace.replies_known = {"known": True, "asked": False}[said["reply"]]
+    return {}
+
+
 def reset(control: Control, said: Fields) -> Fields:
     for edge in list(control.edges.open):
         edge.connection.abort()
@@ -193,6 +199,7 @@ def reset(control: Control, said: Fields) -> Fields:
     namespace.faults.heal()
     namespace.counts.clear()
     control.clock.moved_s = 0.0
+    namespace.replies_known = True
     control.edges.accepted = 0
     control.make_hubs()
     return {}
@@ -264,7 +271,7 @@ def links(control: Control, said: Fields) -> list[Fields]:
             "role": "receiver" if isinstance(link, Receiving) else "sender",
             "group": link.group if isinstance(link, Receiving) else None,
             "epoch": link.epoch if isinstance(link, Receiving) else None,
-            "producer": link.producer if isinstance(link, Publishing) else None,
+            "producer": link.attached.producer.id if isinstance(link, Publishing) and link.attached else None,
             "container": link.session.connection.container,
         }
         for link in control.links(said)
@@ -274,7 +281,7 @@ def links(control: Control, said: Fields) -> list[Fields]:
 ORDERS: dict[str, Callable[[Control, Fields], Any]] = {
     order.__name__: order
     for order in (
-        append, clock, close, cut, detach, fault, faults, grow, heal, links, make_hub, partitions, reset, statistics,
+        append, clock, close, cut, detach, fault, faults, grow, heal, links, make_hub, partitions, reset, rules, statistics,
         steal, trim, truth,
     )
 }  # fmt: skip

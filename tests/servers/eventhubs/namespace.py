@@ -11,7 +11,7 @@ from typing import Protocol
 
 from servers.eventhubs.faults import Faults
 from servers.eventhubs.partition import Partition
-from servers.eventhubs.producers import Asked, Producer, Refusal, attached
+from servers.eventhubs.producers import Asked, Attached, Refusal, attached
 from servers.eventhubs.receivers import admitted, displaced
 from servers.eventhubs.tokens import Keys
 
@@ -72,7 +72,7 @@ class Hub:
 
 @dataclass(slots=True, kw_only=True)
 class Namespace:
-    """now_ms: its clock. counts: (what, hub, partition, group or outcome) -> how many."""
+    """now_ms: its clock. replies_known: as in `producers.attached`. counts: (what, hub, partition, detail) -> how many."""
 
     keys: Keys
     now_ms: Callable[[], int]
@@ -80,6 +80,7 @@ class Namespace:
     hubs: dict[str, Hub] = field(default_factory=dict)
     faults: Faults = field(default_factory=Faults)
     counts: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
+    replies_known: bool = True
     producer_ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def make_hub(
@@ -106,12 +107,12 @@ class Namespace:
             return None
         return found.partitions[int(partition)]
 
-    def attach_producer(self, partition: Partition, asked: Asked) -> Producer | Refusal:
+    def attach_producer(self, partition: Partition, asked: Asked) -> Attached | Refusal:
         known = None if asked.id is None else partition.producers.get(asked.id)
-        fresh_id = asked.id if asked.id is not None else next(self.producer_ids)
-        outcome = attached(known, asked, fresh_id)
-        if isinstance(outcome, Producer):
-            partition.producers[outcome.id] = outcome
+        fresh_id = next(self.producer_ids) if asked.id is None else asked.id
+        outcome = attached(known, asked, fresh_id, replies_known=self.replies_known)
+        if isinstance(outcome, Attached):
+            partition.producers[outcome.producer.id] = outcome.producer
         return outcome
 
     def count(self, what: str, hub: str, partition: str, detail: str = "", by: int = 1) -> None:

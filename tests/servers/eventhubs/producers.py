@@ -37,6 +37,14 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """replied: the number that the client is told to go on from."""
+
+    producer: Producer
+    replied: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     condition: str
     description: str
@@ -59,23 +67,33 @@ def following(number: int, steps: int = 1) -> int:
     return (number + steps) % (NUMBER_MAX + 1)
 
 
-def attached(known: Producer | None, asked: Asked, fresh_id: int) -> Producer | Refusal:
-    """The producer as the link begins; its `last` goes into the reply. `known`: of the id that is asked for."""
+def attached(known: Producer | None, asked: Asked, fresh_id: int, *, replies_known: bool = True) -> Attached | Refusal:
+    """The producer as the link begins. known: the one of the id that is asked for, if there is one.
+
+    replies_known: to a client that is behind, the reply is what the service knows; else what the client has asked for.
+    """
     if asked.level is not None and not 0 <= asked.level <= LEVEL_MAX:
         return Refusal(condition=OUT_OF_RANGE, description=f"The producer epoch {asked.level} is out of range.")
     if asked.last is not None and not 0 <= asked.last <= NUMBER_MAX:
         return Refusal(condition=OUT_OF_RANGE, description=f"The sequence number {asked.last} is out of range.")
     if known is None:
-        return Producer(id=fresh_id if asked.id is None else asked.id, level=asked.level or 0, last=asked.last or 0)
+        return _begun(fresh_id if asked.id is None else asked.id, asked.level or 0, asked)
     level = known.level if asked.level is None else asked.level
     if level < known.level:
         return _stolen(known, level)
     if level > known.level:
-        return Producer(id=known.id, level=level, last=asked.last or 0)
-    if asked.last is not None and not _is_behind(asked.last, known):
+        return _begun(known.id, level, asked)
+    if asked.last is None:
+        return Attached(producer=known, replied=known.last)
+    if not _is_behind(asked.last, known):
         text = f"Producer {known.id} has published up to {known.last} at epoch {level}, not up to {asked.last}."
         return Refusal(condition=OUT_OF_ORDER, description=text)
-    return known
+    return Attached(producer=known, replied=known.last if replies_known else asked.last)
+
+
+def _begun(id_: int, level: int, asked: Asked) -> Attached:
+    producer = Producer(id=id_, level=level, last=asked.last or 0)
+    return Attached(producer=producer, replied=producer.last)
 
 
 def _is_behind(last: int, known: Producer) -> bool:

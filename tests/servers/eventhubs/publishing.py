@@ -10,7 +10,7 @@ from servers.eventhubs.links import Incoming
 from servers.eventhubs.messages import Event, events
 from servers.eventhubs.namespace import Hub
 from servers.eventhubs.partition import Partition
-from servers.eventhubs.producers import ARGUMENT, Refusal
+from servers.eventhubs.producers import ARGUMENT, Attached, Refusal
 from servers.eventhubs.values import Malformed
 
 FORCED = "amqp:link:detach-forced"
@@ -18,11 +18,11 @@ FORCED = "amqp:link:detach-forced"
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Publishing(Incoming):
-    """partition: None of a link to the hub. producer: the id, of an idempotent one."""
+    """partition: None of a link to the hub. attached: of an idempotent producer, as it was when the link began."""
 
     hub: Hub
     partition: Partition | None = None
-    producer: int | None = None
+    attached: Attached | None = None
 
     @property
     def place(self) -> str:
@@ -82,11 +82,11 @@ class Publishing(Incoming):
         partition = self.partition or self.hub.routed(self._key(batch))
         now_ms = namespace.now_ms()
         before = partition.end
-        if self.producer is None:
+        if self.attached is None:
             partition.append(batch, now_ms)
             refusal = None
         else:
-            refusal = partition.publish(batch, self.producer, now_ms)
+            refusal = partition.publish(batch, self.attached.producer.id, now_ms)
         namespace.count("events", self.hub.name, partition.id, by=partition.end - before)
         return refusal
 

@@ -15,6 +15,7 @@ from servers.eventhubs.producers import (
     OUT_OF_RANGE,
     STOLEN,
     Asked,
+    Attached,
     Known,
     Producer,
     Refusal,
@@ -40,20 +41,26 @@ def after(known: Producer, *batches: list[Numbered]) -> Producer:
     return known
 
 
+def begun(known: Producer | None, asked: Asked, *, replies_known: bool = True) -> tuple[Producer, int]:
+    outcome = attached(known, asked, fresh_id=1, replies_known=replies_known)
+    assert isinstance(outcome, Attached)
+    return outcome.producer, outcome.replied
+
+
 def condition(outcome: object) -> str:
     assert isinstance(outcome, Refusal)
     return outcome.condition
 
 
 def test_a_fresh_producer_has_published_0_and_begins_with_1() -> None:
-    assert attached(None, Asked(), fresh_id=1) == FRESH
+    assert begun(None, Asked()) == (FRESH, 0)
     assert after(FRESH, batch(1, 5)).last == 5
     assert condition(published(FRESH, batch(0, 5))) == OUT_OF_ORDER
     assert condition(published(FRESH, batch(2, 5))) == OUT_OF_ORDER
 
 
 def test_what_a_new_producer_asks_for_it_gets() -> None:
-    assert attached(None, Asked(id=77, level=3, last=41), fresh_id=1) == Producer(id=77, level=3, last=41)
+    assert begun(None, Asked(id=77, level=3, last=41)) == (Producer(id=77, level=3, last=41), 41)
 
 
 def test_an_exact_repetition_of_a_recent_batch_is_known_and_a_part_of_it_is_out_of_order() -> None:
@@ -86,23 +93,23 @@ def test_numbers_that_are_not_consecutive_are_out_of_order_and_missing_ones_an_a
 
 def test_a_higher_level_fences_the_lower_one_and_starts_its_own_numbers() -> None:
     known = after(FRESH, batch(1, 5))
-    raised = attached(known, Asked(id=1, level=1, last=None), fresh_id=9)
-    assert raised == Producer(id=1, level=1, last=0)
-    assert isinstance(raised, Producer)
+    raised, replied = begun(known, Asked(id=1, level=1, last=None))
+    assert (raised, replied) == (Producer(id=1, level=1, last=0), 0)
     assert condition(published(raised, batch(6, 1, level=0))) == STOLEN
     assert condition(attached(raised, Asked(id=1, level=0), fresh_id=9)) == STOLEN
     assert after(raised, batch(1, 1, level=1)).last == 1
 
 
 def test_a_higher_level_may_go_on_with_the_numbers_of_the_lower_one() -> None:
-    assert attached(FRESH, Asked(id=1, level=4, last=17), fresh_id=9) == Producer(id=1, level=4, last=17)
+    assert begun(FRESH, Asked(id=1, level=4, last=17)) == (Producer(id=1, level=4, last=17), 17)
 
 
 def test_at_the_same_level_the_reply_is_what_the_service_knows() -> None:
     known = after(FRESH, batch(1, 5), batch(6, 3))
-    assert attached(known, Asked(id=1), fresh_id=9) == known
-    assert attached(known, Asked(id=1, level=0, last=8), fresh_id=9) == known
-    assert attached(known, Asked(id=1, level=0, last=5), fresh_id=9) == known  # the last acknowledgement was lost
+    assert begun(known, Asked(id=1)) == (known, 8)
+    assert begun(known, Asked(id=1, level=0, last=8)) == (known, 8)
+    assert begun(known, Asked(id=1, level=0, last=5)) == (known, 8)  # the last acknowledgement was lost
+    assert begun(known, Asked(id=1, level=0, last=5), replies_known=False) == (known, 5)
     assert condition(attached(known, Asked(id=1, level=0, last=7), fresh_id=9)) == OUT_OF_ORDER
     assert condition(attached(known, Asked(id=1, level=0, last=9), fresh_id=9)) == OUT_OF_ORDER
 
