@@ -4,7 +4,7 @@ import { EventHubBufferedProducerClient, EventHubProducerClient } from "@azure/e
 
 const [connectionString, hub, control] = process.argv.slice(2);
 const order = async (name, what) => (await fetch(control + name, { method: "POST", body: JSON.stringify(what) })).json();
-const retryOptions = { maxRetries: 3, retryDelayInMs: 10, maxRetryDelayInMs: 100 };
+const retryOptions = { maxRetries: 3, retryDelayInMs: 10, maxRetryDelayInMs: 100, timeoutInMs: 3000 };
 const made = [];
 
 function idempotent(partitionOptions) {
@@ -23,7 +23,8 @@ async function sent(producer, partitionId, ...bodies) {
 }
 
 const state = (producer, partitionId) => producer.getPartitionPublishingProperties(partitionId);
-const said = (promise) => promise.then(() => "sent", (error) => error.code ?? error.message);
+const last = (error) => [error, ...(error.errors ?? [])].at(-1); // of the tries
+const said = (promise) => promise.then(() => "sent", (error) => last(error).code ?? last(error).message);
 
 const chosen = idempotent();
 const fresh = await state(chosen, "0");
@@ -31,11 +32,14 @@ await sent(chosen, "0", "a", "b", "c");
 await chosen.sendBatch([{ body: "d" }], { partitionId: "0" });
 const after = await state(chosen, "0");
 
-// The connection goes after the batch was stored; the retry has to be recognised.
+// The batch was stored, and the acknowledgement or the connection goes. The producer notices when its time is up, and then
+// numbers its events anew, by what a new link has told it: the retry has to be recognised.
 await order("rules", { reply: "asked" });
-await order("fault", { do: "cut_after", of: "send", times: 1 });
-await sent(chosen, "0", "e", "f");
-await sent(chosen, "0", "g");
+await order("fault", { do: "lose_ack", of: "send", partition: "0", times: 1 });
+await order("fault", { do: "cut_after", of: "send", partition: "3", times: 1 });
+const lost = idempotent();
+await Promise.all([sent(chosen, "0", "e", "f"), sent(lost, "3", "a", "b")]);
+await Promise.all([sent(chosen, "0", "g"), sent(lost, "3", "c")]);
 
 const asked = idempotent({ 1: { producerGroupId: 77, ownerLevel: 3, startingSequenceNumber: 41 } });
 const granted = await state(asked, "1");

@@ -40,14 +40,15 @@ def test_idempotent_producers_their_options_their_retries_and_their_fencing(even
         "after": [id_, 0, 4],
         "granted": [77, 3, 41],
         "resumed": [77, 3, 43],
-        "fenced": "com.microsoft:producer-epoch-stolen",
-        "lower": "com.microsoft:producer-epoch-stolen",
-        "behind": "com.microsoft:out-of-order-sequence",
-        "negative": "com.microsoft:argument-out-of-range",
+        "fenced": "ProducerDisconnectedError",
+        "lower": "Producer 77 is at epoch 4: epoch 3 has been fenced off.",
+        "behind": "Producer 77 has published up to 1 at epoch 4, not up to 7.",
+        "negative": "ArgumentOutOfRangeError",
     }
     stored = eventhubs.control.events(HUB, "0")
     assert [event.body for event in stored] == [f'"{letter}"' for letter in "abcdefg"]
     assert [event.producer for event in stored] == [[id_, 0, number] for number in range(1, 8)]
-    assert eventhubs.control.partition(HUB, "0").repeated == 1
+    assert eventhubs.control.bodies(HUB, "3") == ['"a"', '"b"', '"c"']
+    assert [eventhubs.control.partition(HUB, partition).repeated for partition in "03"] == [1, 1]
     assert [event.producer for event in eventhubs.control.events(HUB, "1")] == [[77, 3, 42], [77, 3, 43], [77, 4, 1]]
     assert [event.body for event in eventhubs.control.events(HUB, "2")] == [str(n) for n in range(50)]
