@@ -247,7 +247,7 @@ def truth(control: Control, said: Fields) -> list[Fields]:
 def _event(partition: Partition, number: int) -> Fields:
     at = number - partition.first
     inside = contents(partition.messages[at])
-    numbered = partition.numbered.get(number)
+    numbered = partition.numbered(number)
     return {
         "sequence": number,
         "offset": str(partition.offsets[at]),

@@ -6,10 +6,19 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from servers.eventhubs.messages import Event, Numbered, placed
-from servers.eventhubs.producers import Known, Producer, Refusal, published
+from servers.eventhubs.producers import Known, Producer, Refusal, following, published
 from servers.eventhubs.selector import Position
+
+
+class Run(NamedTuple):
+    """A batch of an idempotent producer: where it lies, and what its first event carries."""
+
+    start: int
+    end: int
+    first: Numbered
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,7 +36,7 @@ class Partition:
     last_time_ms: int = 0
     events_max: int | None = None
     producers: dict[int, Producer] = field(default_factory=dict)
-    numbered: dict[int, Numbered] = field(default_factory=dict)
+    runs: list[Run] = field(default_factory=list)
     repeated: int = 0
     watchers: set[Callable[[], None]] = field(default_factory=set)
 
@@ -63,7 +72,8 @@ class Partition:
             self.repeated += 1
             return None
         self.producers[producer_id] = outcome.after
-        self.numbered.update((self.end + i, each) for i, each in enumerate(numbers) if each)
+        if first := numbers[0]:
+            self.runs.append(Run(self.end, self.end + len(numbers), first))
         self.append(events, now_ms)
         return None
 
@@ -72,10 +82,18 @@ class Partition:
         count = max(0, min(first, self.end) - self.first)
         if not count:
             return
-        for number in range(self.first, self.first + count):
-            self.numbered.pop(number, None)
         del self.messages[:count], self.offsets[:count], self.times_ms[:count]
         self.first += count
+        del self.runs[: bisect_right(self.runs, self.first, key=lambda run: run.end)]
+
+    def numbered(self, number: int) -> Numbered | None:
+        """What the event with that number has carried, if its producer was an idempotent one."""
+        at = bisect_right(self.runs, number, key=lambda run: run.start) - 1
+        if at < 0 or number >= self.runs[at].end:
+            return None
+        run = self.runs[at]
+        begun = run.first.number
+        return run.first if begun is None else run.first._replace(number=following(begun, number - run.start))
 
     def number_at(self, position: Position) -> int:
         """The number of the first event that the position lets through."""

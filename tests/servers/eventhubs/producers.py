@@ -112,8 +112,9 @@ def published(known: Producer, numbers: Sequence[Numbered | None]) -> Stored | K
     if first is None or first.level is None or first.number is None or first.producer != known.id:
         text = f"The events of producer {known.id} have to carry its id, its epoch and their sequence numbers."
         return Refusal(condition=ARGUMENT, description=text)
-    if any(each != (first.producer, first.level, following(first.number, i)) for i, each in enumerate(numbers)):
-        text = f"The sequence numbers of a batch have to be consecutive; it begins with {first.number}."
+    begin = first.number
+    if list(numbers) != [(first.producer, first.level, (begin + i) & NUMBER_MAX) for i in range(len(numbers))]:
+        text = f"The sequence numbers of a batch have to be consecutive; it begins with {begin}."
         return Refusal(condition=OUT_OF_ORDER, description=text)
     if first.level < known.level:
         return _stolen(known, first.level)
