@@ -139,11 +139,13 @@ class Control:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventHubs:
-    """connection_string: of AMQP without TLS, for any hub. tls_port: with a certificate of the authority in the file `ca`."""
+    """connection_string: of AMQP without TLS, for any hub. ca: a file, the authority of what `tls_port` and `wss_port` show."""
 
     host: str
     port: int
     tls_port: int
+    ws_port: int
+    wss_port: int
     ca: str
     key_name: str
     key: str

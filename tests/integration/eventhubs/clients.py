@@ -58,7 +58,7 @@ async def consumed(eventhubs: EventHubs, count: int, partition: str = "0", **how
         if not ended.done():
             ended.set_exception(error)
 
-    async with consumer(eventhubs) as client:
+    async with consumer(eventhubs, **how.pop("options", {})) as client:
         how = {"starting_position": "-1"} | how
         task = asyncio.create_task(client.receive(on_event, on_error=on_error, partition_id=partition, **how))
         try:

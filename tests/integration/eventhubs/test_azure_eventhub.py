@@ -12,7 +12,7 @@ from azure.eventhub import EventData, EventHubConsumerClient, EventHubProducerCl
 from azure.eventhub._pyamqp.error import AMQPLinkError, ErrorCondition, MessageException
 from azure.eventhub._utils import get_last_enqueued_event_properties
 from azure.eventhub.aio import EventHubProducerClient as AsyncProducer
-from azure.eventhub.exceptions import AuthenticationError, ConnectError
+from azure.eventhub.exceptions import AuthenticationError, ConnectError, EventHubError
 
 from tests.integration.eventhubs.clients import HUB, consumed, idempotent, producer, received, receiver, send
 from tests.plugins_eventhubs import EventHubs, running
@@ -224,11 +224,15 @@ class Credential:
     async def __aexit__(self, *_: Any) -> None: ...
 
 
-async def test_an_access_token_and_tls_with_the_authority_that_the_server_names(eventhubs: EventHubs) -> None:
+@pytest.mark.parametrize("transport", [TransportType.Amqp, TransportType.AmqpOverWebsocket])
+async def test_an_access_token_and_tls_with_the_authority_that_the_server_names(
+    eventhubs: EventHubs, transport: TransportType
+) -> None:
+    port = eventhubs.tls_port if transport is TransportType.Amqp else eventhubs.wss_port
     where = {
-        "custom_endpoint_address": f"sb://{eventhubs.host}:{eventhubs.tls_port}",
+        "custom_endpoint_address": f"sb://{eventhubs.host}:{port}",
         "connection_verify": eventhubs.ca,
-        "transport_type": TransportType.Amqp,
+        "transport_type": transport,
     }
     for token, is_taken in ((eventhubs.token, True), ("another", False)):
         client = AsyncProducer("127.0.0.1", HUB, Credential(token), retry_total=0, **where)  # type: ignore[arg-type]
@@ -247,3 +251,29 @@ async def test_a_hub_that_grows_has_more_partitions(eventhubs: EventHubs) -> Non
         assert await client.get_partition_ids() == list("012345")
     await send(eventhubs, "x", partition_id="5")
     assert len(await received(eventhubs, 1, "5")) == 1
+
+
+async def test_events_cross_a_web_socket_both_ways(eventhubs: EventHubs) -> None:
+    bodies = ["x" * 100_000, *(str(n) for n in range(500))]
+    over = {
+        "transport_type": TransportType.AmqpOverWebsocket,
+        "custom_endpoint_address": f"sb://{eventhubs.host}:{eventhubs.ws_port}",
+    }
+    async with producer(eventhubs, **over) as client:
+        await client.send_batch([EventData(body) for body in bodies], partition_id="0")
+    assert eventhubs.control.bodies(HUB, "0") == bodies
+    events = await consumed(eventhubs, len(bodies), options=over)
+    assert [event.body_as_str() for event in events] == bodies
+
+
+async def test_a_web_socket_is_cut_and_closed_like_any_connection(eventhubs: EventHubs) -> None:
+    over = {
+        "transport_type": TransportType.AmqpOverWebsocket,
+        "custom_endpoint_address": f"sb://{eventhubs.host}:{eventhubs.ws_port}",
+    }
+    for do, is_stored in (("cut", False), ("cut_after", True)):
+        eventhubs.control.fault(do, times=1)
+        async with producer(eventhubs, **over) as client:
+            with pytest.raises(EventHubError):
+                await client.send_batch([EventData(do)], partition_id="0")
+        assert (do in eventhubs.control.bodies(HUB, "0")) is is_stored

@@ -11,7 +11,9 @@ import signal
 import ssl
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import trustme
 from aiohttp import web
@@ -20,6 +22,7 @@ from servers.eventhubs.control import Clock, Control
 from servers.eventhubs.edge import Edges
 from servers.eventhubs.namespace import MESSAGE_BYTES_MAX, Namespace
 from servers.eventhubs.tokens import Keys
+from servers.eventhubs.tunnel import tunnelled
 
 KEY = base64.b64encode(b"a key for tests alone, of 32 byte").decode()
 
@@ -29,6 +32,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="of AMQP without TLS; 0 for any")
     parser.add_argument("--tls-port", type=int, default=0, help="of AMQP with a certificate of its own; 0 for any")
+    parser.add_argument("--ws-port", type=int, default=0, help="of WebSockets; 0 for any")
+    parser.add_argument("--wss-port", type=int, default=0, help="of WebSockets with that certificate; 0 for any")
     parser.add_argument("--control-port", type=int, default=0)
     parser.add_argument(
         "--hubs", default="raw-event:4,transformed-event:4", help="name:partitions, with commas between"
@@ -53,21 +58,26 @@ async def main() -> None:
     control = Control(edges=edges, clock=clock, hubs=hubs(options))
     control.make_hubs()
     loop = asyncio.get_running_loop()
-    plain = await loop.create_server(edges.edge, options.host, options.port)
+    host = options.host
+    plain = await loop.create_server(edges.socket, host, options.port)
+    tunnels = partial(tunnelled, edges)
     with tempfile.TemporaryDirectory(prefix="leasehold-eventhubs-") as directory:
         ca = Path(directory, "ca.pem")
-        tls = await loop.create_server(edges.edge, options.host, options.tls_port, ssl=certified(options.host, ca))
+        tls = certified(host, ca)
+        secure = await loop.create_server(edges.socket, host, options.tls_port, ssl=tls)
         said = {
-            "host": options.host,
+            "host": host,
             "port": port_of(plain),
-            "tls_port": port_of(tls),
+            "tls_port": port_of(secure),
+            "ws_port": await listening(tunnels, host, options.ws_port),
+            "wss_port": await listening(tunnels, host, options.wss_port, tls),
             "ca": str(ca),
             "key_name": options.key_name,
             "key": options.key,
             "token": options.token,
-            "connection_string": f"Endpoint=sb://{options.host}:{port_of(plain)};SharedAccessKeyName={options.key_name};"
+            "connection_string": f"Endpoint=sb://{host}:{port_of(plain)};SharedAccessKeyName={options.key_name};"
             f"SharedAccessKey={options.key};UseDevelopmentEmulator=true",
-            "control": f"http://{options.host}:{await controlled(control, options)}/",
+            "control": f"http://{host}:{await listening(control.serve, host, options.control_port)}/",
         }
         quieten_gc()
         print(json.dumps(said), flush=True)  # noqa: T201
@@ -93,11 +103,11 @@ def certified(host: str, ca: Path) -> ssl.SSLContext:
     return tls
 
 
-async def controlled(control: Control, options: argparse.Namespace) -> int:
-    """The port."""
-    runner = web.ServerRunner(web.Server(control.serve, access_log=None))
+async def listening(handler: Any, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+    """The port of HTTP, on which the handler answers."""
+    runner = web.ServerRunner(web.Server(handler, access_log=None))
     await runner.setup()
-    site = web.TCPSite(runner, options.host, options.control_port)
+    site = web.TCPSite(runner, host, port, ssl_context=tls)
     await site.start()
     return int(runner.addresses[0][1])
 
