@@ -159,7 +159,7 @@ class EventHubs:
 def running(*arguments: str) -> Iterator[EventHubs]:
     """A server of one's own, for whoever needs two namespaces, another key or other limits."""
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-    command = [sys.executable, "-m", "servers.eventhubs", *arguments]
+    command = [sys.executable, "-m", "servers.eventhubs", "--with-parent", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None

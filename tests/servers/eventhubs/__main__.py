@@ -7,10 +7,12 @@ import asyncio
 import base64
 import gc
 import json
+import os
 import signal
 import ssl
 import tempfile
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--key-name", default="RootManageSharedAccessKey")
     parser.add_argument("--key", default=KEY)
     parser.add_argument("--token", default="a token for tests alone", help="what it takes for an access token of Entra")
+    parser.add_argument("--with-parent", action="store_true", help="end when the process that started it has ended")
     return parser.parse_args()
 
 
@@ -81,7 +84,7 @@ async def main() -> None:
         }
         quieten_gc()
         print(json.dumps(said), flush=True)  # noqa: T201
-        await stopped()
+        await stopped(os.getppid() if options.with_parent else None)
 
 
 def hubs(options: argparse.Namespace) -> dict[str, tuple[int, set[str], int | None]]:
@@ -118,11 +121,14 @@ def quieten_gc() -> None:
     gc.set_threshold(200_000, 20, 100)
 
 
-async def stopped() -> None:
+async def stopped(parent: int | None) -> None:
+    """By a signal, or with the parent."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await stop.wait()
+    while not stop.is_set() and parent in (None, os.getppid()):
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), 1)
 
 
 if __name__ == "__main__":
