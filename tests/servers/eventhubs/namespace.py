@@ -30,9 +30,12 @@ class Detached(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Hub:
+    """events_max: how many a partition keeps; None for all."""
+
     name: str
     created_ms: int
     groups: set[str]
+    events_max: int | None = None
     partitions: list[Partition] = field(default_factory=list)
     turn: int = 0
     receivers: dict[tuple[str, str], list[Detached]] = field(default_factory=dict)
@@ -40,7 +43,9 @@ class Hub:
     def grow(self, count: int) -> None:
         """To that many partitions: there are never fewer."""
         present = len(self.partitions)
-        self.partitions += [Partition(hub=self.name, id=str(i)) for i in range(present, count)]
+        self.partitions += [
+            Partition(hub=self.name, id=str(i), events_max=self.events_max) for i in range(present, count)
+        ]
 
     def routed(self, key: str | None) -> Partition:
         """Of a key always the same one, as long as the count stays; without a key each in turn."""
@@ -86,10 +91,8 @@ class Namespace:
     def make_hub(
         self, name: str, partitions: int, groups: set[str] | None = None, events_max: int | None = None
     ) -> Hub:
-        hub = Hub(name=name, created_ms=self.now_ms(), groups={DEFAULT_GROUP, *(groups or ())})
+        hub = Hub(name=name, created_ms=self.now_ms(), groups={DEFAULT_GROUP, *(groups or ())}, events_max=events_max)
         hub.grow(partitions)
-        for partition in hub.partitions:
-            partition.events_max = events_max
         self.hubs[name.lower()] = hub
         return hub
 

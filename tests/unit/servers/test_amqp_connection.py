@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+from servers.eventhubs.codec import encode
 from servers.eventhubs.connection import Connection, State
 from servers.eventhubs.faults import Fault
 from servers.eventhubs.frames import (
@@ -28,7 +29,7 @@ from servers.eventhubs.frames import (
     Transfer,
     framed,
 )
-from servers.eventhubs.messages import data_event
+from servers.eventhubs.messages import contents, data_event
 from servers.eventhubs.namespace import Namespace
 from servers.eventhubs.tokens import Keys
 from servers.eventhubs.values import Described, Symbol, UInt, ULong, UShort
@@ -188,6 +189,16 @@ def test_nothing_is_sent_without_credit_nor_beyond_the_window() -> None:
     assert len(client.heard()) == 4
 
 
+def test_a_flow_that_crossed_what_was_sent_counts_it() -> None:
+    client = Client().open(window=3).receive_link().fill(20)
+    client.credit(20, window=3)
+    assert len(client.heard()) == 3
+    client.credit(20, window=3, known=1)  # said when it had only seen one
+    assert len(client.heard()) == 1
+    client.credit(5, window=1000, known=1)
+    assert len(client.heard()) == 2
+
+
 def test_what_comes_later_goes_out_once_and_without_being_asked_for() -> None:
     client = Client().open().receive_link()
     client.credit(10)
@@ -251,6 +262,31 @@ def test_nothing_behind_a_cut_is_stored_though_it_has_arrived() -> None:
     client.say(transfer(0), transfer(1), payload=data_event(b"x").rest)
     assert client.wire.is_aborted
     assert (client.heard(), client.stored) == ([], 0)
+
+
+@pytest.mark.parametrize("token", [None, "SharedAccessSignature sr=hub&sig=wrong&se=9999999999&skn=name", "unknown"])
+def test_properties_are_not_read_without_a_token_that_is_right(token: str | None) -> None:
+    client = Client()
+    client.connection.receive(SASL + framed(0, Init(Symbol("ANONYMOUS"))) + AMQP)
+    node = Described(ULong(0x29), ["$management"])
+    client.say(
+        Open("client"),
+        Begin(None, UInt(0), UInt(99), UInt(99)),
+        Attach("asks", UInt(0), False, target=node, initial_delivery_count=UInt(0)),
+        Attach("hears", UInt(1), True, source=node),
+        Flow(UInt(0), UInt(99), UInt(0), UInt(99), UInt(1), UInt(0), UInt(9)),
+    )
+    client.heard()
+    asked = {"operation": "READ", "type": "com.microsoft:eventhub", "name": "hub"}
+    if token:
+        asked["security_token"] = token
+    client.say(transfer(0), payload=encode(Described(ULong(0x74), asked)))
+    client.frames.arrived(bytes(client.wire.written))
+    frames = [client.frames.next() for _ in range(2)]
+    answers = [
+        frame.payload for frame in frames if isinstance(frame, Frame) and isinstance(frame.performative, Transfer)
+    ]
+    assert [contents(answer).application["status-code"] for answer in answers] == [401]
 
 
 def test_a_client_that_wants_signs_of_life_gets_them_and_gives_up_its_links_when_it_goes() -> None:
