@@ -47,8 +47,6 @@ SLOW_PAGE_EVENTS = 25
 """Of a slow host: ten batches in a partition, so that there is more to read than it may."""
 BUFFER_BYTES = {"generate": 17_000, "transform": 17_000, "balances": 7_700}
 """What a slow host reads ahead of each partition: two or three pages, behind three batches that are in hand or transformed."""
-FULL_BYTES = {"generate": 110_000, "transform": 92_000, "balances": 38_000}
-"""What a slow host holds of all partitions together only where each of them has something in its buffer."""
 END_S = 240
 """On a machine that is busy with other things, too."""
 LOOK_S = 0.05

@@ -8,9 +8,10 @@ delivered. What a had buffered of them is discarded: b delivers it.
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable
 
-from scenarios.bank import FULL_BYTES, PARTITIONS, TRANSACTIONS, Bank, Batch, Failed, Host, behind, until
+from scenarios.bank import BUFFER_BYTES, PARTITIONS, TRANSACTIONS, Bank, Batch, Failed, Host, behind, until
 
 MOVED = PARTITIONS // 2
 Batches = dict[str, list[Batch]]
@@ -52,9 +53,17 @@ def _see_full(bank: Bank, role: str, a: Host) -> None:
     """a has delivered a batch of every partition, is stuck with the second, and has read as far ahead as it may."""
     until(lambda: a.is_ready, "host a is ready")
     until(lambda: len(_by_partition(a, role)) == PARTITIONS, "host a delivers a batch of every partition")
-    until(lambda: a.buffer_bytes >= FULL_BYTES[role], "the buffer of host a is full")
+    until(
+        lambda: PARTITIONS * BUFFER_BYTES[role] <= a.buffer_bytes == _a_second_later(a), "the buffer of host a is full"
+    )
     if any(len(batches) > 1 for batches in _by_partition(a, role).values()):
         raise Failed("host a is not slow")
+
+
+def _a_second_later(host: Host) -> float:
+    """What it holds by then: where it goes on reading, that is more."""
+    threading.Event().wait(1)
+    return host.buffer_bytes
 
 
 def _asked_for(bank: Bank, role: str) -> set[str]:
