@@ -128,7 +128,7 @@ def test_a_mutant_that_changes_nothing_is_refused() -> None:
 def test_a_mutant_is_caught(name: str) -> None:
     hunt = run("simulation.mutants", "--hunt", name, "--seeds", "10")
     assert hunt.returncode == 0, hunt.stderr
-    assert hunt.stdout.split()[0] in ("1", "2", "3")
+    assert 1 <= int(hunt.stdout.split()[0]) <= 10
 
 
 def test_a_mutant_that_is_not_caught_fails_the_hunt() -> None:

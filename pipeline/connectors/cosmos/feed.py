@@ -81,7 +81,15 @@ class CosmosFeed:
         return await self._container.rid()
 
     async def partitions(self) -> list[FeedPartition]:
-        return sorted(partition_of(each) for each in await self._where.listed())
+        """An account that throttles says when to ask again, and is asked again then."""
+        patience = Patience(self._pauses)
+        while True:
+            try:
+                return sorted(partition_of(each) for each in await self._where.listed())
+            except FeedUnavailable as error:
+                if error.retry_after_s is None:
+                    raise
+                await patience.pause(error)
 
     def remember(self, scopes: Mapping[str, str]) -> None:
         self._where.remember(scopes)

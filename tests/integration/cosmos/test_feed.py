@@ -338,6 +338,25 @@ async def test_throttling_is_waited_for_as_long_as_asked_and_keeps_nobody_else(b
     await feed.close()
 
 
+async def test_a_listing_that_is_throttled_is_asked_for_again_when_the_account_says(bank: Bank) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await asyncio.sleep(0)
+
+    feed = bank.feed(pauses=Pauses(sleep=sleep))
+    bank.cosmos.control.fault("throttle", "ranges.list", container=bank.name, retry_after_ms=300, times=2)
+    assert len(await feed.partitions()) == 4
+    assert len(slept) == 2
+    assert all(0.3 <= pause < 0.4 for pause in slept)
+    bank.cosmos.control.fault("fail", "ranges.list", container=bank.name, status=503)
+    with pytest.raises(FeedUnavailable):
+        await feed.partitions()
+    assert len(slept) == 2
+    await feed.close()
+
+
 async def test_an_account_that_stays_away_is_told_once_patience_is_used_up(bank: Bank) -> None:
     feed = bank.feed(pauses=Pauses(first_s=0.01, longest_s=0.05, patience_s=0.2))
     bank.cosmos.control.fault("throttle", "feed.*", retry_after_ms=10)
