@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.alone]
 
 STORM = 0.5
 """How much of what is asked is throttled."""
+CHECKPOINT_S = 5
+"""How far a lease's position may be behind what its sink holds, by default."""
 LATE = 7
 """Transactions that come when no host is there."""
 MERGED = ("20000000000000000000000000000000-30000000000000000000000000000000", "30000000000000000000000000000000-FF")
@@ -116,12 +118,17 @@ def _noon(day: Day) -> None:
     day.see("a carries on", lambda: bank.is_shared_evenly("a", "b"))
 
 
+def _is_level(day: Day) -> bool:
+    day.lag = day.bank.told("lag")
+    return bool(day.lag["events"] == 0)
+
+
 def _evening(day: Day) -> None:
     """Everything is booked and counted, the hosts go home, and somebody is late."""
     bank = day.bank
     bank.close_counters()
     day.see("all is delivered", bank.is_delivered, within_s=120)
-    day.lag = bank.told("lag")
+    day.see("the leases say so too", lambda: _is_level(day), within_s=3 * CHECKPOINT_S)
     day.closed = time.time()
     for name in ("a", "b again"):
         day.hosts[name].send(signal.SIGTERM)

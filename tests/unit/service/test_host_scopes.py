@@ -7,11 +7,12 @@ from simulation.group import Group, always, until
 from simulation.loop import run_virtual
 
 from leases.membership import DEAD_AFTER
+from leases.timing import Timing
 from service.lag import looked, measured
 
 
-def merging(partitions: str) -> Group:
-    group = Group(partitions)
+def merging(partitions: str, timing: Timing | None = None) -> Group:
+    group = Group(partitions, timing=timing)
     feed = NumberedFeed(partitions, page_events_max=100)
     feed.weather = group.weather
     group.feed = feed
@@ -42,7 +43,7 @@ def test_the_parts_of_a_merged_partition_go_on_where_their_leases_ended() -> Non
 
 def test_the_leases_of_what_was_merged_are_cleared_away_once_nobody_can_need_them() -> None:
     async def main() -> None:
-        group = merging("ab")
+        group = merging("ab", Timing(duration_s=6, renew_s=2, balance_s=2, margin_s=0.5, call_timeout_s=1))
         a, b = await group.start("host-a"), await group.start("host-b")
         group.feed.merge_in_parts("ab")  # type: ignore[attr-defined]
         parts = {part_of(name) for name in "ab"}
