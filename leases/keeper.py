@@ -213,6 +213,10 @@ class OwnedLease:
                     raise self._lost
                 if await self._replaced(transition(self._lease)):
                     return
+            if self._unsettled_since is not None:
+                raise StoreAmbiguous(
+                    f"{_name(self._lease)} was written {CONFLICTS_MAX} times, and no write was answered"
+                )
             raise StoreConflict(
                 f"{_name(self._lease)} was changed by others {CONFLICTS_MAX} times in a row: look for a program that writes it"
             )

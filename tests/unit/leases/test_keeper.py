@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from simulation.loop import VirtualClock, run_virtual
 
 from leases.document import decode_lease, encode_lease, lease_id
 from leases.errors import LeaseLost, LeaseReset, StoreAmbiguous, StoreConflict, StoreUnavailable
-from leases.keeper import Keeper, OwnedLease, Seen
+from leases.keeper import CONFLICTS_MAX, Keeper, OwnedLease, Seen
 from leases.lease import Lease
 from leases.stores.memory import MemoryStore
 from leases.timing import Timing
@@ -345,6 +345,7 @@ def test_one_bad_document_does_not_hide_the_others() -> None:
 @given(
     st.lists(st.sampled_from(["ok", "lost", "ghost", "down"]), max_size=12), st.lists(st.integers(0, 3), max_size=12)
 )
+@example(["ghost"] * CONFLICTS_MAX, [])
 def test_whatever_answers_are_lost_the_last_checkpoint_that_succeeded_stands(
     faults: list[str], outages: list[int]
 ) -> None:
