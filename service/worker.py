@@ -49,9 +49,9 @@ from service.tally import Tally
 TRANSIENT = (FeedUnavailable, SinkUnavailable, EngineUnavailable, Ambiguous)
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 30.0
 IDLE_S = 0.5
+"""A partition that had nothing to do for so long gets its checkpoint."""
 SPARED_S = 2.5
 """Between two checkpoints of a partition that is idle again and again: a trickle of events would cost a write for each."""
-"""A partition that had nothing to do for so long gets its checkpoint."""
 SUSPENDED_POLL_S = 0.1
 CONTINUATION_LOGGED = 60
 """Characters; a feed of files has long ones, and `leasehold leases show` has them whole."""
