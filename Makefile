@@ -24,8 +24,9 @@ demo: setup  ## the bank, end to end: files -> log -> Spark -> PostgreSQL, balan
 	@.venv/bin/leasehold demo $(DEMO)
 
 test: setup  ## everything: check, then unit, integration and acceptance tests
-	@$(MAKE) --no-print-directory -j 3 $(ARCHIVE) node check
-	@$(MAKE) --no-print-directory unit integration acceptance
+	@$(MAKE) --no-print-directory -j 2 $(ARCHIVE) check
+	@$(MAKE) --no-print-directory -j 2 node unit
+	@$(MAKE) --no-print-directory integration acceptance
 
 check: lint types arrows  ## lint, format, types and import arrows
 
@@ -40,7 +41,7 @@ thorough: setup  ## the unit tests once more, with fifty times as many examples 
 	$(PYTEST) $(BY_FILE) --hypothesis-profile=thorough tests/unit
 
 integration: setup node $(ARCHIVE)  ## tests with a real Spark and PostgreSQL, and clients that nobody here wrote
-	$(PYTEST) $(BY_FILE) tests/integration
+	$(PYTEST) $(BY_FILE) -n 4 tests/integration
 
 acceptance: setup $(ARCHIVE)  ## tests of whole hosts as processes: shares, kill -9, SIGSTOP, the demo, the command line
 	$(PYTEST) -m alone tests/acceptance

@@ -22,7 +22,7 @@ from scenarios.bank import Host, until
 from scenarios.cosmos_bank import PIPELINES, TAKEOVER_S, TRANSACTIONS, CosmosBank, Step, spread
 from scenarios.cosmos_books import Writing, beginnings, by_partition, lag, silences, writings
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(950)
 
 STORM = 0.5
 """How much of what is asked is throttled."""
