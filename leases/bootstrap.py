@@ -151,8 +151,10 @@ class Bootstrap:
         if not self._is_complete:
             await self.opened()  # another host may have completed the first round since; what came later begins earlier
         leases = {lease.partition: lease for lease in scan.leases if lease.pipeline == self._pipeline}
+        unreadable = {partition for pipeline, partition in scan.unreadable if pipeline == self._pipeline}
+        due = children_due(partitions, leases, unreadable)
         created = []
-        for lease in [*children_due(partitions, leases), *births(self._pipeline, partitions, leases, uncovered)]:
+        for lease in [*due, *births(self._pipeline, partitions, leases, uncovered, unreadable)]:
             if not self._is_complete and not lease.parents:
                 lease = replace(lease, continuation=await start_of(lease.partition))
             if await self._keeper.create(lease):
@@ -181,15 +183,18 @@ class Bootstrap:
                 )
 
 
-def children_due(partitions: Sequence[Partition], leases: Mapping[str, Lease]) -> list[Lease]:
+def children_due(
+    partitions: Sequence[Partition], leases: Mapping[str, Lease], unreadable: Collection[str] = ()
+) -> list[Lease]:
     """The leases that closed parents call for. A child of several parents (a merge) waits until all of them are closed."""
     parents = {partition.name: partition.parents for partition in partitions}
+    known = {*parents, *unreadable}
     scopes = {partition.name: partition.scope for partition in partitions}
     due: dict[str, Lease] = {}
     for parent in sorted((lease for lease in leases.values() if lease.children), key=lambda lease: lease.partition):
         for child in parent.children:
             family = parents.get(child.partition) or (parent.partition,)
-            if child.partition not in leases and not any(_is_at_work(name, parents, leases) for name in family):
+            if child.partition not in leases and not any(_is_at_work(name, known, leases) for name in family):
                 due.setdefault(
                     child.partition,
                     Lease(
@@ -204,16 +209,22 @@ def children_due(partitions: Sequence[Partition], leases: Mapping[str, Lease]) -
 
 
 def births(
-    pipeline: str, partitions: Sequence[Partition], leases: Mapping[str, Lease], uncovered: Uncovered = whole
+    pipeline: str,
+    partitions: Sequence[Partition],
+    leases: Mapping[str, Lease],
+    uncovered: Uncovered = whole,
+    unreadable: Collection[str] = (),
 ) -> list[Lease]:
     """The leases of partitions that have none, unless a parent has yet to be read and will name its children itself.
+
+    One whose parent's lease is unreadable waits until that is mended: nobody knows where the parent ended.
 
     Where leases of other names hold a part of a partition's scope (one range was merged from several, and each of their leases
     goes on with its part), only the rest of it is born.
     """
-    listed = {partition.name for partition in partitions}
+    listed = {*(partition.name for partition in partitions), *unreadable}
     children = [child for lease in leases.values() for child in lease.children]
-    taken = leases.keys() | {child.partition for child in children}
+    taken = {*leases, *unreadable, *(child.partition for child in children)}
     scopes = {lease.scope for lease in leases.values() if not lease.closed}
     scopes |= {child.scope for child in children if child.partition not in leases}
     held = {scope for scope in scopes if scope is not None}

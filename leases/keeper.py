@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from leases.clock import Clock
-from leases.document import decode_lease, encode_lease, lease_id, lease_prefix
+from leases.document import decode_lease, encode_lease, lease_id, lease_prefix, partition_of
 from leases.errors import InvalidDocument, LeaseLost, LeaseReset, StoreAmbiguous, StoreConflict, StoreMissing
 from leases.expiry import Mark
 from leases.lease import Child, Lease
@@ -37,13 +37,14 @@ class Seen(NamedTuple):
 class Scan:
     """All leases of some pipelines, read between `started` and `ended` (Clock seconds).
 
-    invalid: the documents that could not be trusted; they stop nobody but themselves.
+    invalid: the documents that could not be trusted; they stop nobody but themselves. unreadable: whose leases those are.
     """
 
     seen: Mapping[tuple[str, str], Seen]
     invalid: tuple[InvalidDocument, ...]
     started: float
     ended: float
+    unreadable: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def leases(self) -> list[Lease]:
@@ -72,16 +73,18 @@ class Keeper:
     async def scan(self, pipelines: Iterable[str]) -> Scan:
         """Raises StoreUnavailable."""
         started = self._clock.monotonic()
-        documents = [stored for name in pipelines for stored in await self.store.list(lease_prefix(name))]
+        documents = [(name, stored) for name in pipelines for stored in await self.store.list(lease_prefix(name))]
         seen: dict[tuple[str, str], Seen] = {}
         invalid: list[InvalidDocument] = []
-        for stored in documents:
+        unreadable: set[tuple[str, str]] = set()
+        for name, stored in documents:
             try:
                 lease = decode_lease(stored.id, stored.body)
                 seen[lease.key] = Seen(lease, stored.etag)
             except InvalidDocument as error:
                 invalid.append(error)
-        return Scan(seen, tuple(invalid), started, self._clock.monotonic())
+                unreadable.add((name, partition_of(stored.id)))
+        return Scan(seen, tuple(invalid), started, self._clock.monotonic(), frozenset(unreadable))
 
     async def read(self, pipeline: str, partition: str) -> Seen:
         """Raises StoreMissing, StoreUnavailable, InvalidDocument."""

@@ -112,6 +112,26 @@ def test_an_orphan_is_a_lease_of_which_the_feed_has_nothing(name: str, scope: st
     assert found == ((name,) if is_orphan else ())
 
 
+def test_the_children_of_a_partition_whose_lease_is_unreadable_wait_until_it_is_mended() -> None:
+    split = [Partition("1", ("0",), "0-4"), Partition("2", ("0",), "4-8")]
+    assert births("p", split, {}, uncovered, {"0"}) == []
+    assert [each.partition for each in births("p", split, {}, uncovered)] == ["1", "2"]
+    both = (replace(CLOSED[0], children=(Child("3", "c1", "0-8"),)),)
+    assert children_due([Partition("3", ("1", "2"), "0-8")], by_name(*both), {"2"}) == []
+    assert [each.partition for each in children_due([Partition("3", ("1", "2"), "0-8")], by_name(*both))] == ["3"]
+
+
+def test_a_scan_tells_whose_leases_are_unreadable() -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        keeper = Keeper(store, host="a", incarnation="a-1", clock=VirtualClock(), timing=Timing())
+        await keeper.create(lease("1", "0-4"))
+        await store.create(lease_id("p", "2"), "{}")
+        assert (await keeper.scan(["p"])).unreadable == {("p", "2")}
+
+    run_virtual(main())
+
+
 def test_a_closed_lease_is_outlived_once_the_feed_has_forgotten_it_and_its_children_have_leases() -> None:
     parts = (lease("0-4", "0-4", parents=("1",)), lease("4-8", "4-8", parents=("2",)))
     assert outlived(MERGED, by_name(*CLOSED, *parts)) == ("1", "2")
