@@ -121,6 +121,27 @@ def test_the_children_of_a_partition_whose_lease_is_unreadable_wait_until_it_is_
     assert [each.partition for each in children_due([Partition("3", ("1", "2"), "0-8")], by_name(*both))] == ["3"]
 
 
+def test_a_split_under_an_unreadable_lease_is_followed_once_that_is_mended() -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        keeper = Keeper(store, host="a", incarnation="a-1", clock=VirtualClock(), timing=Timing())
+        bootstrap = Bootstrap(keeper, "p", Identity("feed", "sink"))
+        await bootstrap.opened()
+        await bootstrap.reconciled([Partition("0", (), "0-8")], await keeper.scan(["p"]), begins, uncovered)
+        split = [Partition("1", ("0",), "0-4"), Partition("2", ("0",), "4-8")]
+        stored = await store.read(lease_id("p", "0"))
+        etag = await store.replace(stored.id, "{}", stored.etag)
+        audit = await bootstrap.reconciled(split, await keeper.scan(["p"]), begins, uncovered)
+        assert audit.created == ()
+        children = (Child("1", "c", "0-4"), Child("2", "c", "4-8"))
+        await store.replace(stored.id, encode_lease(lease("0", "0-8", closed=True, children=children)), etag)
+        audit = await bootstrap.reconciled(split, await keeper.scan(["p"]), begins, uncovered)
+        assert audit.created == ("1", "2")
+        assert {each.continuation for each in (await keeper.scan(["p"])).leases if each.parents} == {"c"}
+
+    run_virtual(main())
+
+
 def test_a_scan_tells_whose_leases_are_unreadable() -> None:
     async def main() -> None:
         store = MemoryStore()
