@@ -12,7 +12,8 @@ from leases.clock import BootClock
 from leases.errors import InvalidDocument, StoreMissing
 from leases.keeper import Keeper
 from leases.store import TimedStore
-from service.settings import AnyLeases, CosmosLeases, Settings, SqliteLeases
+from service.settings import Settings
+from service.settings.leases import AnyLeases, CosmosLeases, SqliteLeases
 from service.status import Group
 from service.view import View
 from service.wiring import pipelines_of, store_of

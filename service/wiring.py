@@ -27,23 +27,10 @@ from pipeline.transform import Identity, Transform
 from service.errors import StartFailed
 from service.pipeline import Pipeline
 from service.processor import Processor
-from service.settings import (
-    AnyFeed,
-    AnySink,
-    CosmosFeedSettings,
-    CosmosLeases,
-    CustomFeedSettings,
-    CustomLeases,
-    CustomSinkSettings,
-    FilesFeedSettings,
-    LogFeedSettings,
-    LogSinkSettings,
-    PipelineSettings,
-    PostgresSinkSettings,
-    Settings,
-    SparkSettings,
-    SqliteLeases,
-)
+from service.settings import PipelineSettings, Settings, SparkSettings
+from service.settings.feeds import AnyFeed, CosmosFeedSettings, CustomFeedSettings, FilesFeedSettings, LogFeedSettings
+from service.settings.leases import CosmosLeases, CustomLeases, SqliteLeases
+from service.settings.sinks import AnySink, CustomSinkSettings, LogSinkSettings, PostgresSinkSettings
 
 
 def processor_of(settings: Settings, *, host: str, log: Log) -> Processor:

@@ -17,7 +17,11 @@ from pipeline.batch import BatchLimits
 from service.config import FILE_BYTES_MAX, ConfigurationError, load, parse
 from service.pipeline import Pipeline
 from service.reference import describe, markdown
-from service.settings import FilesFeedSettings, LogFeedSettings, PostgresSinkSettings, Section, Settings, SqliteLeases
+from service.settings import Settings
+from service.settings.feeds import FilesFeedSettings, LogFeedSettings
+from service.settings.leases import SqliteLeases
+from service.settings.section import Section
+from service.settings.sinks import PostgresSinkSettings
 
 DOCUMENT = Path(__file__).parents[3] / "docs/configuration.md"
 SECRET = "hunter2"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.config import ConfigurationError, load, parse
-from service.settings import CosmosFeedSettings
+from service.settings.feeds import CosmosFeedSettings
 from service.wiring import feed_of
 
 SECRET = "c2VjcmV0"

@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from leases.stores.cosmos import CosmosStore
 from service.errors import StartFailed
-from service.settings import CosmosLeases, Settings
+from service.settings import Settings
+from service.settings.leases import CosmosLeases
 from service.wiring import store_of
 
 KEY = "c2VjcmV0IGtleQ=="

@@ -1,0 +1,139 @@
+"""All settings: frozen values, each with its default and its meaning. They come from one YAML file by `service.config`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from pipeline.batch import BatchLimits
+from pipeline.budget import BYTES_MAX
+from service.setting_types import (
+    Conf,
+    Count,
+    FilePath,
+    HostName,
+    Importable,
+    Loopback,
+    Memory,
+    PipelineName,
+    Port,
+    Seconds,
+    SecondsOrNone,
+    Text,
+)
+from service.settings.feeds import AnyFeed
+from service.settings.leases import AnyLeases, SqliteLeases
+from service.settings.section import Section
+from service.settings.sinks import AnySink
+
+
+class HostSettings(Section):
+    name: HostName | None = Field(
+        default=None,
+        description="This host's name among the others. It has to be its own, and to stay the same when the process is started"
+        " again, so that it takes its leases back at once. By default the machine's name (a pod's name), followed by `-2`,"
+        " `-3`, ... where other processes on this machine have it already.",
+    )
+    leases_max: Count | None = Field(
+        default=None, description="How many leases this host takes at most. By default no limit."
+    )
+    buffer_bytes_max: Count = Field(
+        default=BYTES_MAX,
+        description="How much of what is read and not delivered yet this host holds, over all partitions. A partition that"
+        " holds nothing may read a page (at most 4 MiB, or one event) whatever the others hold.",
+    )
+    stop_timeout_s: Seconds = Field(
+        default=25.0,
+        description="How long a stop may take to finish, checkpoint and release; below the grace of whoever sends SIGTERM.",
+    )
+
+
+class SparkSettings(Section):
+    master: Text = Field(
+        default="local[*]", description="Spark's master URL. `local[*]`: inside this process, on all cores."
+    )
+    remote: Text | None = Field(
+        default=None, description="A Spark Connect server, like sc://spark:15002, instead of `master`."
+    )
+    driver_memory: Memory = Field(default="1g", description="The heap of Spark's driver: a number with k, m, g or t.")
+    conf: Conf = Field(default={}, description="More of Spark's own settings, by their names. They win over ours.")
+
+    @model_validator(mode="after")
+    def _is_one_place(self) -> SparkSettings:
+        if self.remote and "master" in self.model_fields_set:
+            raise ValueError("has both `master` and `remote`, and Spark runs in one place: keep one of them")
+        return self
+
+
+class ApiSettings(Section):
+    enabled: bool = Field(default=True, description="Whether this host serves the REST API.")
+    host: Loopback = Field(default="127.0.0.1", description="The address to listen on; loopback only.")
+    port: Port = Field(default=8080, description="The port to listen on. 0: a free one, which the log names.")
+
+
+class LogSettings(Section):
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="What is logged: this and what is worse."
+    )
+    format: Literal["text", "json"] = Field(default="text", description="Lines for people, or one JSON object a line.")
+    file: FilePath | None = Field(default=None, description="A file to append to. By default standard error.")
+
+
+class PipelineSettings(Section):
+    name: PipelineName = Field(
+        description="Its own name, under which leases and positions are kept: do not change it later."
+    )
+    feed: AnyFeed = Field(description="Where events come from.")
+    event_schema: Text | None = Field(
+        default=None,
+        alias="schema",
+        description="Columns to parse from the JSON body, as in SQL's CREATE TABLE; NOT NULL is honoured.",
+    )
+    sql: Text | None = Field(
+        default=None, description="The transform: a SELECT over `events` that keeps the column `partition`."
+    )
+    function: Importable | None = Field(
+        default=None,
+        description="The transform as Python, `module:function`, from DataFrame to DataFrame. Either this, `sql` or none.",
+    )
+    sink: AnySink = Field(description="Where output goes.")
+    batch_events_max: Count = Field(
+        default=BatchLimits().events_max,
+        description="A batch closes when it holds this many events, or one of the next two says so.",
+    )
+    batch_bytes_max: Count = Field(
+        default=BatchLimits().bytes_max, description="A batch closes when it holds this many bytes."
+    )
+    batch_age_max_s: SecondsOrNone = Field(
+        default=BatchLimits().age_max_s,
+        description="A batch closes this long after its first event. 0: as soon as the one before it has been transformed.",
+    )
+    batch_timeout_s: Seconds = Field(
+        default=300.0, description="A batch that makes no progress for this long is cancelled, and its lease released."
+    )
+    buffer_bytes_max: Count = Field(
+        default=32 * 1024 * 1024, description="What is read ahead per partition; at least `batch_bytes_max`."
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> PipelineSettings:
+        if self.sql is not None and self.function is not None:
+            raise ValueError("has both `sql` and `function`: keep one of them")
+        if self.buffer_bytes_max < self.batch_bytes_max:
+            raise ValueError(
+                f"buffer_bytes_max ({self.buffer_bytes_max}) is below batch_bytes_max ({self.batch_bytes_max}), so that no"
+                " batch could fill up: raise the one, or lower the other"
+            )
+        return self
+
+
+class Settings(Section):
+    leases: AnyLeases = Field(default=SqliteLeases(), description="Where leases are kept, and how long they last.")
+    host: HostSettings = Field(default=HostSettings(), description="This process.")
+    spark: SparkSettings = Field(default=SparkSettings(), description="Where transforms run.")
+    api: ApiSettings = Field(default=ApiSettings(), description="The REST API of this host.")
+    log: LogSettings = Field(default=LogSettings(), description="What is logged, how and where.")
+    pipelines: Annotated[tuple[PipelineSettings, ...], Field(min_length=1)] = Field(
+        description="What is processed, each on its own. At least one."
+    )

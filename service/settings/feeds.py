@@ -1,0 +1,130 @@
+"""Settings of the feeds, each with how its source is reached."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, Tag, model_validator
+
+from service.setting_types import (
+    Count,
+    FilePath,
+    Glob,
+    Importable,
+    ProcessorName,
+    RecordBytes,
+    Seconds,
+    Secret,
+    StartAt,
+    Text,
+)
+from service.settings.section import CUSTOM, Custom, Section, tag_of
+
+
+class _Feed(Section):
+    start: StartAt = Field(
+        default="earliest",
+        description="Where a partition begins that has no lease yet: `earliest`, `latest`, or a time like 2026-01-31T12:00:00Z.",
+    )
+
+
+class FilesFeedSettings(_Feed):
+    type: Literal["files"] = Field(description="Every file is a partition, every record in it an event.")
+    path: Glob = Field(description="Which files: a path with `*`, `?`, `[...]` and, for any directories, `**`.")
+    format: Literal["csv", "jsonl"] | None = Field(
+        default=None,
+        description="CSV with a header, or JSON lines. By default as the path ends: .csv, .jsonl or .ndjson.",
+    )
+    final_record: Literal["wait", "accept"] = Field(
+        default="wait",
+        description="What becomes of a last record without a line end: it is held back until it has one, or counts as it is.",
+    )
+    key: Text | None = Field(
+        default=None, description="The column or field that is an event's key. By default events have none."
+    )
+    record_bytes_max: RecordBytes = Field(default=1024 * 1024, description="A larger record is malformed.")
+    poll_interval_s: Seconds = Field(default=0.5, description="How often to look for new files and records.")
+
+    @model_validator(mode="after")
+    def _has_a_format(self) -> FilesFeedSettings:
+        if self.format is None and not self.path.lower().endswith((".csv", ".jsonl", ".ndjson")):
+            raise ValueError("the path's ending does not tell the format: say `format: csv` or `format: jsonl`")
+        return self
+
+
+class LogFeedSettings(_Feed):
+    type: Literal["log"] = Field(description="An embedded log, as the sink `log` writes it.")
+    path: FilePath = Field(description="The log's directory.")
+
+
+class CosmosFeedSettings(_Feed):
+    type: Literal["cosmos"] = Field(
+        description="The change feed of a Cosmos DB container; each of its physical ranges is a partition."
+    )
+    endpoint: Text | None = Field(
+        default=None, description="The account's address, like https://account.documents.azure.com."
+    )
+    key: Secret | None = Field(default=None, description="The account's key, a read-only one will do.")
+    connection_string: Secret | None = Field(
+        default=None, description="Instead of `endpoint` and `key`, as the portal shows it."
+    )
+    identity: Text | None = Field(
+        default=None,
+        description="Instead of a key: `default` for whoever azure-identity finds this process to be, or the client id of a"
+        " managed identity. It needs the role Cosmos DB Built-in Data Reader.",
+    )
+    database: Text = Field(description="The database's name.")
+    container: Text = Field(description="The container's name.")
+    mode: Literal["latest", "all_versions"] = Field(
+        default="latest",
+        description="What is told: of each changed document its latest version, or all versions and deletes (from now on:"
+        " `start: latest`).",
+    )
+    page_items_max: Count = Field(
+        default=1000,
+        description="The most documents to ask for at once; halved where the account does not answer in time.",
+    )
+    poll_interval_s: Seconds = Field(default=1.0, description="How often to look for changes where there were none.")
+    timeout_s: Seconds = Field(default=20.0, description="How long one request may take.")
+    processor_name: ProcessorName | None = Field(
+        default=None,
+        description="What the leases are named after where they are kept in Cosmos DB too, as in .NET and in KEDA: take the name"
+        " of a .NET processor to take over its leases. By default the pipeline's name.",
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> CosmosFeedSettings:
+        from pipeline.connectors.cosmos import account_of  # here, so that only who uses it waits for its SDK
+
+        account_of(**self.account)
+        if self.mode == "all_versions" and self.start != "latest":
+            raise ValueError("`mode: all_versions` is kept from now on alone: say `start: latest`")
+        return self
+
+    @property
+    def account(self) -> dict[str, str | None]:
+        """How to reach it, secrets and all."""
+        key, connection_string = (
+            secret.get_secret_value() if secret is not None else None for secret in (self.key, self.connection_string)
+        )
+        return {
+            "endpoint": self.endpoint,
+            "key": key,
+            "connection_string": connection_string,
+            "identity": self.identity,
+        }
+
+
+class CustomFeedSettings(_Feed, Custom):
+    type: Importable = Field(
+        description="A `ChangeFeed` to import. All keys that are not named here are its arguments."
+    )
+
+
+AnyFeed = Annotated[
+    Annotated[FilesFeedSettings, Tag("files")]
+    | Annotated[LogFeedSettings, Tag("log")]
+    | Annotated[CosmosFeedSettings, Tag("cosmos")]
+    | Annotated[CustomFeedSettings, Tag(CUSTOM)],
+    tag_of(None, "files", "log", "cosmos"),
+]

@@ -1,0 +1,124 @@
+"""Settings of the lease containers, and of how long leases last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, Tag, model_validator
+
+from leases.timing import Timing
+from service.setting_types import FilePath, Importable, LeaseSeconds, Seconds, SecondsOrNone, Secret, Text
+from service.settings.section import CUSTOM, Custom, Section, tag_of
+
+
+class LeaseSettings(Section):
+    duration_s: LeaseSeconds = Field(
+        default=Timing().duration_s, description="How long a lease lasts that its owner does not renew."
+    )
+    renew_s: LeaseSeconds = Field(default=Timing().renew_s, description="The longest time between two renewals.")
+    balance_s: LeaseSeconds = Field(
+        default=Timing().balance_s, description="The longest time between two looks at all leases; at most `renew_s`."
+    )
+    call_timeout_s: Seconds | None = Field(
+        default=None,
+        description="How long one call to the lease store may take. By default a sixth of `duration_s`, at most 5.",
+    )
+    margin_s: SecondsOrNone | None = Field(
+        default=None,
+        description="How long before its lease expires an owner stops sending; it covers clocks of different speed."
+        " By default a twelfth of `duration_s`, at most 5.",
+    )
+
+    @property
+    def timing(self) -> Timing:
+        return Timing(
+            duration_s=self.duration_s,
+            renew_s=self.renew_s,
+            balance_s=self.balance_s,
+            call_timeout_s=min(5.0, self.duration_s / 6) if self.call_timeout_s is None else self.call_timeout_s,
+            margin_s=min(5.0, self.duration_s / 12) if self.margin_s is None else self.margin_s,
+        )
+
+    @model_validator(mode="after")
+    def _fits(self) -> LeaseSettings:
+        if problems := self.timing.problems():
+            raise ValueError("\n".join(problems))
+        return self
+
+
+class SqliteLeases(LeaseSettings):
+    type: Literal["sqlite"] = Field(
+        default="sqlite", description="A file on a local disk, for the processes of one machine."
+    )
+    path: FilePath = Field(default=Path("leases.db"), description="The file. It is created where it is missing.")
+
+
+class CosmosLeases(LeaseSettings):
+    type: Literal["cosmos"] = Field(
+        description="A container in Cosmos DB, for hosts anywhere; leases of Cosmos feeds as the .NET processor keeps them."
+    )
+    endpoint: Text | None = Field(
+        default=None, description="The account's address, like https://account.documents.azure.com."
+    )
+    key: Secret | None = Field(
+        default=None, description="The account's key. By default azure-identity says who we are."
+    )
+    connection_string: Secret | None = Field(
+        default=None, description="Instead of `endpoint` and `key`, as the portal shows it."
+    )
+    identity: Text | None = Field(
+        default=None,
+        description="Instead of a key: `default` for whoever azure-identity finds this process to be, or the client id of a"
+        " managed identity. It needs the role Cosmos DB Built-in Data Contributor.",
+    )
+    database: Text = Field(description="The database's name.")
+    container: Text = Field(
+        default="leases",
+        description="The container's name. It is made where it is missing and we may, with the partition key /id.",
+    )
+    ca_file: FilePath | None = Field(
+        default=None, description="Certificates (PEM) to trust instead of the system's, for an emulator with its own."
+    )
+
+    @model_validator(mode="after")
+    def _reaches(self) -> CosmosLeases:
+        from pipeline.connectors.cosmos import account_of  # here, so that only who uses it waits for its SDK
+
+        account_of(**self.account)
+        return self
+
+    @property
+    def account(self) -> dict[str, str | None]:
+        """How to reach it, secrets and all."""
+        key, connection_string = (
+            secret.get_secret_value() if secret is not None else None for secret in (self.key, self.connection_string)
+        )
+        is_anybody = self.identity is None and key is None and connection_string is None
+        return {
+            "endpoint": self.endpoint,
+            "key": key,
+            "connection_string": connection_string,
+            "identity": "default" if is_anybody else self.identity,
+        }
+
+
+class MemoryLeases(LeaseSettings):
+    type: Literal["memory"] = Field(
+        default="memory", description="This process's memory: nothing is shared, nothing survives."
+    )
+
+
+class CustomLeases(LeaseSettings, Custom):
+    type: Importable = Field(
+        description="A `LeaseStore` to import. All keys that are not named here are its arguments."
+    )
+
+
+AnyLeases = Annotated[
+    Annotated[SqliteLeases, Tag("sqlite")]
+    | Annotated[CosmosLeases, Tag("cosmos")]
+    | Annotated[MemoryLeases, Tag("memory")]
+    | Annotated[CustomLeases, Tag(CUSTOM)],
+    tag_of("sqlite", "sqlite", "cosmos", "memory"),
+]
