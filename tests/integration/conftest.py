@@ -19,6 +19,11 @@ from pipeline.spark import SparkEngine, SparkTransform
 Prepare = Callable[..., Awaitable[SparkTransform]]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with Spark first, since they take longest: so none of them is all that is left in the end."""
+    items.sort(key=lambda item: not item.path.name.startswith("test_spark_"))
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkEngine]:
     engine = SparkEngine(master="local[2]", driver_memory="512m", result_bytes_max=16 * 1024 * 1024)

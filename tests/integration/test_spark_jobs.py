@@ -3,44 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from pipeline.batch import Batch
-from pipeline.errors import EngineUnavailable, PoisonEvent, TransformError
-from pipeline.spark import SparkEngine, SparkTransform
-
-Prepare = Callable[..., Awaitable[SparkTransform]]
-MakeBatch = Callable[..., Batch]
-Write = Callable[[str], str]
-
-PER_KEY = """
-    def transform(events):
-        def looked_at(key):
-            {body}
-            return key
-        return events.select("partition", "sequence", F.udf(looked_at, "string")("key").alias("key"))
-"""
-
-
-def keyed(keys: str) -> list[dict[str, Any]]:
-    return [{"key": key} for key in keys]
-
-
-async def until(condition: Callable[[], bool], within_s: float) -> None:
-    async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 - other processes have no events to wait on
-            await asyncio.sleep(0.05)
+from pipeline.errors import PoisonEvent, TransformError
+from tests.integration.jobs import PER_KEY, MakeBatch, Prepare, Write, keyed, until
 
 
 @pytest.mark.parametrize(
@@ -178,119 +147,3 @@ async def test_a_job_of_two_goes_on_when_one_is_not_wanted_any_more(
     gate.touch()
     assert (await stays).column("key").to_pylist() == ["b"]
     assert leaves.cancelled()
-
-
-async def test_a_dead_jvm_blames_nobody_and_the_next_batch_starts_another(
-    spark: SparkEngine, prepared: Prepare, batch: MakeBatch, function: Write, tmp_path: Path
-) -> None:
-    started = tmp_path / "started"
-    hangs = await prepared(
-        function=function(PER_KEY.format(body=f"open({str(started)!r}, 'w').close(); __import__('time').sleep(60)"))
-    )
-    passes = await prepared(sql="SELECT partition, key FROM events")
-    hung = asyncio.create_task(hangs.apply(batch("0", keyed("a"))))
-    await until(started.exists, within_s=60)
-    process = spark.running().process
-    assert process is not None
-    process.kill()
-    with pytest.raises(EngineUnavailable, match="the next batch starts another"):
-        await hung
-    assert (await passes.apply(batch("0", keyed("ab")))).column("key").to_pylist() == ["a", "b"]
-
-
-PROGRAM = """
-    import asyncio, os, signal, sys
-    from datetime import UTC, datetime
-    import pyarrow as pa
-    from pipeline.batch import Batch
-    from pipeline.errors import TransformError
-    from pipeline.event import EVENT_SCHEMA, Page
-    from pipeline.spark import SparkEngine
-
-    ROW = {"partition": "0", "sequence": 1, "offset": "1", "enqueued_time": datetime(2026, 1, 1, tzinfo=UTC), "key": "a"}
-
-    async def main():
-        interrupted = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
-        engine = SparkEngine(master="local[1]", driver_memory="512m")
-        try:
-            await engine.transform("wrong", sql="SELECT nosuch FROM events").prepare()
-        except TransformError:
-            pass
-        transform = engine.transform("right", sql="SELECT partition, key FROM events")
-        await transform.prepare()
-        print("ready", flush=True)
-        await interrupted.wait()
-        batch = Batch("0", None, (Page(pa.Table.from_pylist([ROW], schema=EVENT_SCHEMA), "1"),), 0.0)
-        print((await transform.apply(batch)).column("key").to_pylist(), flush=True)
-        await transform.close()
-        engine.stop()
-
-    asyncio.run(main())
-"""
-
-
-START = """
-    import asyncio
-
-    from pipeline import spark, spark_jvm
-
-    async def main():
-        spark_jvm._quieten = lambda context: print("a session was made")
-        engine = spark.SparkEngine(master="local[1]", driver_memory="512m")
-        launched, told = asyncio.Event(), engine._launched
-        processes, loop = [], asyncio.get_running_loop()
-
-        def on_launch(process):
-            processes.append(process)
-            told(process)
-            loop.call_soon_threadsafe(launched.set)
-
-        engine._launched = on_launch
-        transform = engine.transform("cancelled", sql="SELECT * FROM events")
-        preparing = asyncio.create_task(transform.prepare())
-        await launched.wait()
-        preparing.cancel()
-        await transform.close()
-        print("its JVM is", "there" if processes[0].poll() is None else "gone")
-        print("nobody waits" if preparing.cancelled() else "somebody waits")
-
-    asyncio.run(main())
-"""
-
-
-def test_a_start_that_nobody_waits_for_any_more_is_not_finished(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(START))
-    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "TMPDIR": str(tmp_path)}
-    ended = subprocess.run(
-        [sys.executable, str(program)], env=environment, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert (ended.stdout, ended.stderr) == ("its JVM is gone\nnobody waits\n", "")
-
-
-def test_spark_says_nothing_and_outlives_a_terminals_interrupt_until_it_is_stopped(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(PROGRAM))
-    with subprocess.Popen(
-        [sys.executable, str(program)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.getcwd(), "TMPDIR": str(tmp_path)},
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            children = psutil.Process(process.pid).children(recursive=True)
-            assert children
-            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-            output, errors = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert (output, errors, process.returncode) == ("['a']\n", "", 0)
-    deadline = time.monotonic() + 10
-    while any(child.is_running() for child in children) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not [child for child in children if child.is_running()]

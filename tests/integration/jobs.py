@@ -1,0 +1,32 @@
+"""What tests of Spark's jobs have in common: a function of one row, events by their keys, and a way to wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pipeline.batch import Batch
+from pipeline.spark import SparkTransform
+
+Prepare = Callable[..., Awaitable[SparkTransform]]
+MakeBatch = Callable[..., Batch]
+Write = Callable[[str], str]
+
+PER_KEY = """
+    def transform(events):
+        def looked_at(key):
+            {body}
+            return key
+        return events.select("partition", "sequence", F.udf(looked_at, "string")("key").alias("key"))
+"""
+
+
+def keyed(keys: str) -> list[dict[str, Any]]:
+    return [{"key": key} for key in keys]
+
+
+async def until(condition: Callable[[], bool], within_s: float) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110 - other processes have no events to wait on
+            await asyncio.sleep(0.05)
