@@ -7,7 +7,7 @@ PYTEST = .venv/bin/pytest
 # Three processes at a time, as tests wait nearly as long as they compute, each with files of its own: the tests of a file may
 # share what is dear to start.
 BY_FILE = -n 3 --dist loadfile
-# Whole hosts wait for each other half of the time. Which tests stay together, tests/acceptance/conftest.py says.
+# Processes wait for each other half of the time. Which tests stay together, the conftest.py of the tests says.
 SPREAD = -n 3 --dist loadscope
 # Spark's classes as Java likes them: a third off every start of a test's Spark. Tests do without it as well.
 ARCHIVE = build/spark.jsa
@@ -23,17 +23,13 @@ help:  ## this list
 demo: setup  ## the bank, end to end: files -> log -> Spark -> PostgreSQL, balances checked (DEMO='--json' for options)
 	@.venv/bin/leasehold demo $(DEMO)
 
-# What is quick to fail comes first. Types take a minute of one core: beside tests, which leave one idle now and then.
+# What is quick to fail comes first. Types take a minute of one core: beside tests that leave one idle.
 test: setup  ## everything: check, unit, integration and acceptance tests
 	@$(MAKE) --no-print-directory lint arrows
-	@mkdir -p build
-	@nice -n 19 $(MAKE) --no-print-directory types > build/types.txt 2>&1 & types=$$!; \
-		$(MAKE) --no-print-directory tests; tests=$$?; wait $$types; types=$$?; cat build/types.txt; exit $$((tests + types))
-
-.PHONY: tests
-tests: setup
 	@$(MAKE) --no-print-directory -j 3 $(ARCHIVE) node unit
-	@$(MAKE) --no-print-directory integration acceptance
+	@mkdir -p build; nice -n 19 $(MAKE) --no-print-directory types > build/types.txt 2>&1 & types=$$!; \
+		$(MAKE) --no-print-directory integration acceptance; \
+		tests=$$?; wait $$types; types=$$?; cat build/types.txt; exit $$((tests + types))
 
 check: lint types arrows  ## lint, format, types and import arrows
 
@@ -48,7 +44,7 @@ thorough: setup  ## the unit tests once more, with fifty times as many examples 
 	$(PYTEST) $(BY_FILE) --hypothesis-profile=thorough tests/unit
 
 integration: setup node $(ARCHIVE)  ## tests with a real Spark and PostgreSQL, and clients that nobody here wrote
-	$(PYTEST) $(BY_FILE) -n 4 --no-loadscope-reorder tests/integration
+	$(PYTEST) $(SPREAD) -n 4 --no-loadscope-reorder tests/integration
 
 acceptance: setup $(ARCHIVE)  ## tests of whole hosts as processes: shares, kill -9, SIGSTOP, the demo, the command line
 	$(PYTEST) -m alone tests/acceptance
