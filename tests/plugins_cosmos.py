@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
+from plugins_servers import Orders, served
 
 if TYPE_CHECKING:
     from azure.cosmos.aio import CosmosClient
 
-TESTS = Path(__file__).parent
 RANGES = 4
 
 
@@ -34,18 +29,8 @@ class Range:
     documents: int = 0
 
 
-class Control:
+class Control(Orders):
     """Orders to the server, one method each; tests/servers/README.md says what they do. Raises ValueError for what it refuses."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self._http = httpx.Client(base_url=url, timeout=30, trust_env=False)
-
-    def order(self, name: str, **what: Any) -> Any:
-        response = self._http.post(name, json=what)
-        if response.status_code != 200:
-            raise ValueError(response.json()["error"])
-        return response.json()
 
     def split(self, container: str, range_id: str, at: str | None = None, completing: int = 0) -> list[Range]:
         return [
@@ -57,28 +42,16 @@ class Control:
         return Range(**self.order("merge", container=container, left=left, right=right, completing=completing))
 
     def fault(self, do: str, of: str = "*", **more: Any) -> int:
-        return int(self.order("fault", do=do, of=of, **more)["number"])
-
-    def heal(self, number: int | None = None) -> None:
-        self.order("heal", number=number)
+        return super().fault(do, of, **more)
 
     def disconnect(self) -> int:
         return int(self.order("disconnect")["connections"])
-
-    def move_clock(self, seconds: float) -> None:
-        self.order("clock", move_s=seconds)
 
     def ranges_of(self, container: str, ranges: int) -> None:
         self.order("ranges_of", container=container, ranges=ranges)
 
     def images(self, container: str, previous: str) -> None:
         self.order("images", container=container, previous=previous)
-
-    def reset(self) -> None:
-        self.order("reset")
-
-    def faults(self) -> list[dict[str, Any]]:
-        return list(self.order("faults"))
 
     def statistics(self, *, clear: bool = False) -> list[dict[str, Any]]:
         return list(self.order("statistics", clear=clear))
@@ -120,18 +93,8 @@ class Cosmos:
 @contextmanager
 def running(*arguments: str) -> Iterator[Cosmos]:
     """A server of one's own, for whoever needs two accounts or another key."""
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-    command = [sys.executable, "-m", "servers.cosmos", "--with-parent", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-    try:
-        assert process.stdout is not None
-        said = json.loads(process.stdout.readline())
+    with served("servers.cosmos", *arguments) as (said, process):
         yield Cosmos(**said | {"control": Control(said["control"])}, process=process)
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-        if process.stdout:
-            process.stdout.close()
 
 
 @pytest.fixture(scope="session")

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
+from plugins_servers import Orders, served
 
-TESTS = Path(__file__).parent
 HUBS = {"raw-event": 4, "transformed-event": 4}
 
 
@@ -45,29 +40,13 @@ class Partition:
     producers: list[dict[str, Any]]
 
 
-class Control:
+class Control(Orders):
     """Orders to the server, one method each; tests/servers/README.md says what they do. Raises ValueError for what it refuses."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self._http = httpx.Client(base_url=url, timeout=60, trust_env=False)
-
-    def order(self, name: str, **what: Any) -> Any:
-        response = self._http.post(name, json={name: value for name, value in what.items() if value is not None})
-        if response.status_code != 200:
-            raise ValueError(response.json()["error"])
-        return response.json()
 
     # --- faults ---
 
     def fault(self, do: str, of: str = "send", **more: Any) -> int:
-        return int(self.order("fault", do=do, of=of, **more)["number"])
-
-    def heal(self, number: int | None = None) -> None:
-        self.order("heal", number=number)
-
-    def faults(self) -> list[dict[str, Any]]:
-        return list(self.order("faults"))
+        return super().fault(do, of, **more)
 
     def cut(self, **which: Any) -> int:
         return int(self.order("cut", **which)["count"])
@@ -100,15 +79,9 @@ class Control:
     def trim(self, hub: str, partition: str, first: int) -> None:
         self.order("trim", hub=hub, partition=partition, first=first)
 
-    def move_clock(self, seconds: float) -> None:
-        self.order("clock", move_s=seconds)
-
     def reply_with(self, number: str) -> None:
         """What a producer that is behind is told: `known` (the last number of the service) or `asked` (its own)."""
         self.order("rules", reply=number)
-
-    def reset(self) -> None:
-        self.order("reset")
 
     # --- what there is ---
 
@@ -158,18 +131,8 @@ class EventHubs:
 @contextmanager
 def running(*arguments: str) -> Iterator[EventHubs]:
     """A server of one's own, for whoever needs two namespaces, another key or other limits."""
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-    command = [sys.executable, "-m", "servers.eventhubs", "--with-parent", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-    try:
-        assert process.stdout is not None
-        said = json.loads(process.stdout.readline())
+    with served("servers.eventhubs", *arguments) as (said, process):
         yield EventHubs(**said | {"control": Control(said["control"])}, process=process)
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-        if process.stdout:
-            process.stdout.close()
 
 
 @pytest.fixture(scope="session")

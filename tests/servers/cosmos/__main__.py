@@ -7,20 +7,17 @@ import asyncio
 import base64
 import json
 import os
-import signal
-import ssl
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import trustme
 from aiohttp import web
 
 from servers.cosmos.account import Account
 from servers.cosmos.control import Clock, Control
 from servers.cosmos.wire import BODY_BYTES_MAX, Wire
+from servers.hosting import certified, listening, stopped
 
 KEY = base64.b64encode(b"a key for tests alone, of sixty-four bytes as the service has it.").decode()
 
@@ -61,25 +58,6 @@ async def main() -> None:
         await stopped(os.getppid() if options.with_parent else None)
 
 
-async def stopped(parent: int | None) -> None:
-    """By a signal, or with the parent."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    while not stop.is_set() and parent in (None, os.getppid()):
-        with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), 1)
-
-
-def certified(host: str, ca: Path) -> ssl.SSLContext:
-    """With a certificate for the host and `localhost`, of an authority that lives as long as the process, and stands in `ca`."""
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(ca)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert(host, "localhost").configure_cert(tls)
-    return tls
-
-
 def request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
     """With room for what the service refuses itself."""
     loop = asyncio.get_running_loop()
@@ -89,14 +67,6 @@ def request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -
 def server_of(handler: Any) -> web.Server:
     """A client may keep its connection for as long as it likes."""
     return web.Server(handler, request_factory=request, access_log=None, keepalive_timeout=3600)
-
-
-async def listening(server: web.Server, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-    """The port."""
-    runner = web.ServerRunner(server)
-    await runner.setup()
-    await web.TCPSite(runner, host, port, ssl_context=tls).start()
-    return int(runner.addresses[0][1])
 
 
 if __name__ == "__main__":

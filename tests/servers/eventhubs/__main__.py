@@ -8,16 +8,12 @@ import base64
 import gc
 import json
 import os
-import signal
-import ssl
 import tempfile
 import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import trustme
 from aiohttp import web
 
 from servers.eventhubs.control import Clock, Control
@@ -25,6 +21,7 @@ from servers.eventhubs.edge import Edges
 from servers.eventhubs.namespace import MESSAGE_BYTES_MAX, Namespace
 from servers.eventhubs.tokens import Keys
 from servers.eventhubs.tunnel import tunnelled
+from servers.hosting import certified, listening, stopped
 
 KEY = base64.b64encode(b"a key for tests alone, of 32 byte").decode()
 
@@ -72,15 +69,15 @@ async def main() -> None:
             "host": host,
             "port": port_of(plain),
             "tls_port": port_of(secure),
-            "ws_port": await listening(tunnels, host, options.ws_port),
-            "wss_port": await listening(tunnels, host, options.wss_port, tls),
+            "ws_port": await listening(http(tunnels), host, options.ws_port),
+            "wss_port": await listening(http(tunnels), host, options.wss_port, tls),
             "ca": str(ca),
             "key_name": options.key_name,
             "key": options.key,
             "token": options.token,
             "connection_string": f"Endpoint=sb://{host}:{port_of(plain)};SharedAccessKeyName={options.key_name};"
             f"SharedAccessKey={options.key};UseDevelopmentEmulator=true",
-            "control": f"http://{host}:{await listening(control.serve, host, options.control_port)}/",
+            "control": f"http://{host}:{await listening(http(control.serve), host, options.control_port)}/",
         }
         quieten_gc()
         print(json.dumps(said), flush=True)  # noqa: T201
@@ -97,38 +94,14 @@ def port_of(server: asyncio.Server) -> int:
     return int(server.sockets[0].getsockname()[1])
 
 
-def certified(host: str, ca: Path) -> ssl.SSLContext:
-    """With a certificate for the host and `localhost`, of an authority that lives as long as the process, and stands in `ca`."""
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(ca)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert(host, "localhost").configure_cert(tls)
-    return tls
-
-
-async def listening(handler: Any, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-    """The port of HTTP, on which the handler answers."""
-    runner = web.ServerRunner(web.Server(handler, access_log=None))
-    await runner.setup()
-    site = web.TCPSite(runner, host, port, ssl_context=tls)
-    await site.start()
-    return int(runner.addresses[0][1])
+def http(handler: Any) -> web.Server:
+    return web.Server(handler, access_log=None)
 
 
 def quieten_gc() -> None:
     """Events by the million are no rubbish to look through; connections are few."""
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
-
-
-async def stopped(parent: int | None) -> None:
-    """By a signal, or with the parent."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    while not stop.is_set() and parent in (None, os.getppid()):
-        with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), 1)
 
 
 if __name__ == "__main__":
