@@ -7,22 +7,29 @@ was completed; partitions that appear after it start at their beginning, since n
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import NamedTuple
 
 from leases.document import Fields, to_json
 from leases.errors import GroupMismatch, StoreConflict, StoreMissing
+from leases.family import Partition, Uncovered, births, children_due, orphans, outlived, whole
 from leases.keeper import Keeper, Scan
 from leases.lease import Lease
+from leases.lost import Memory, Standing, ancestors, is_lost, of_one, restored, unknown, waiting
+from leases.membership import DEAD_AFTER
 from leases.store import LeaseStore
 
 VERSION = 1
 IDENTITY_BYTES_MAX = 4096
+INFO_LOOKED_AT_S = 600.0
+"""How often a host looks whether the `info` document is still there."""
 
 StartOf = Callable[[str], Awaitable[str | None]]
 """partition -> the position at which it begins."""
+StandingOf = Callable[[str], Awaitable[Standing | None]]
+"""partition -> where the sink says that it stands; None where it holds nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,33 +50,19 @@ class Info:
     unknown: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
 
 
-class Partition(NamedTuple):
-    """A partition of the feed, the ones it came from by split or merge, and which part of the source it is."""
-
-    name: str
-    parents: tuple[str, ...] = ()
-    scope: str | None = None
-
-
-Uncovered = Callable[[Partition, Collection[str]], Sequence[Partition]]
-"""(a partition, scopes) -> what of it lies in none of the scopes: itself where nothing does, nothing where all does."""
-
-
-def whole(partition: Partition, scopes: Collection[str]) -> Sequence[Partition]:
-    """Of a feed whose partitions are told apart by their names alone."""
-    return [partition]
-
-
 @dataclass(frozen=True, slots=True)
 class Audit:
     """created: partitions that got a lease now. orphaned: leases whose partition the feed does not have.
 
-    outlived: closed leases that nothing needs any more.
+    outlived: closed leases that nothing needs any more. told: what people should know of documents that were deleted.
+    waiting: partitions that get no lease until a person has done something, and what.
     """
 
     created: tuple[str, ...] = ()
     orphaned: tuple[str, ...] = ()
     outlived: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
+    waiting: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def info_id(pipeline: str) -> str:
@@ -108,6 +101,8 @@ class Bootstrap:
         self._pipeline = pipeline
         self._identity = identity
         self._is_complete = False
+        self._memory = Memory()
+        self._info_seen_at = 0.0
 
     async def opened(self) -> bool:
         """Make sure of the `info` document; whether the transform differs from the one recorded, which is now replaced.
@@ -145,23 +140,84 @@ class Bootstrap:
         await self._complete()
 
     async def reconciled(
-        self, partitions: Sequence[Partition], scan: Scan, start_of: StartOf, uncovered: Uncovered = whole
+        self,
+        partitions: Sequence[Partition],
+        scan: Scan,
+        start_of: StartOf,
+        uncovered: Uncovered = whole,
+        standing_of: StandingOf | None = None,
     ) -> Audit:
-        """Create what is missing. Idempotent; cheap where nothing is. Raises as `opened` does, and what `start_of` raises."""
-        if not self._is_complete:
-            await self.opened()  # another host may have completed the first round since; what came later begins earlier
+        """Create what is missing. Idempotent; cheap where nothing is. Raises as `opened` does, and what the callbacks raise.
+
+        standing_of: None where the sink holds no positions, or does not tell them.
+        """
+        told = await self._info_kept(scan)
         leases = {lease.partition: lease for lease in scan.leases if lease.pipeline == self._pipeline}
         unreadable = {partition for pipeline, partition in scan.unreadable if pipeline == self._pipeline}
-        due = children_due(partitions, leases, unreadable)
         created = []
-        for lease in [*due, *births(self._pipeline, partitions, leases, uncovered, unreadable)]:
-            if not self._is_complete and not lease.parents:
-                lease = replace(lease, continuation=await start_of(lease.partition))
+        for lease in self._deleted(partitions, leases, unreadable, scan, uncovered):
+            leases[lease.partition] = lease
             if await self._keeper.create(lease):
                 created.append(lease.partition)
+                told.append(_put_back(lease))
+        stuck = waiting(partitions, leases, unreadable)
+        for lease in [
+            *children_due(partitions, leases, unreadable),
+            *births(self._pipeline, partitions, leases, uncovered, unreadable),
+        ]:
+            family = ancestors(lease, partitions, leases, uncovered)
+            if lease.parents:
+                begun: Lease | None = lease
+            elif not self._is_complete:
+                begun = replace(lease, continuation=await start_of(lease.partition))
+            elif is_lost(lease, family, leases):
+                begun, why = await _found(lease, family, standing_of)
+                told += [f"partition '{lease.partition}': {why}"] if begun else []
+                stuck |= {} if begun else {lease.partition: why}
+            else:
+                begun = lease
+            if begun is not None and await self._keeper.create(begun):
+                created.append(begun.partition)
         if not self._is_complete:
             await self._complete()
-        return Audit(tuple(created), orphans(partitions, leases, uncovered), outlived(partitions, leases))
+            self._info_seen_at = scan.started
+        self._memory = self._memory.refreshed(leases, unreadable, scan.started)
+        return Audit(
+            tuple(created),
+            orphans(partitions, leases, uncovered),
+            outlived(partitions, leases),
+            tuple(told),
+            stuck,
+        )
+
+    def _deleted(
+        self,
+        partitions: Sequence[Partition],
+        leases: Mapping[str, Lease],
+        unreadable: Collection[str],
+        scan: Scan,
+        uncovered: Uncovered,
+    ) -> list[Lease]:
+        """Half of the time after which anything is cleared away is soon enough to know that somebody deleted it."""
+        within_s = DEAD_AFTER * self._keeper.timing.duration_s / 2
+        gone = self._memory.gone(leases, unreadable, scan.started, within_s)
+        return restored(gone, partitions, leases, uncovered) if gone else []
+
+    async def _info_kept(self, scan: Scan) -> list[str]:
+        """Another host may have completed the first round since; and once that is over, the document may have been deleted."""
+        if not self._is_complete:
+            await self.opened()
+            self._info_seen_at = scan.started
+        elif scan.started - self._info_seen_at >= INFO_LOOKED_AT_S:
+            self._info_seen_at = scan.started
+            document = info_id(self._pipeline)
+            try:
+                await self._store.read(document)
+            except StoreMissing:
+                with suppress(StoreConflict):  # another host was quicker
+                    await self._store.create(document, encode_info(Info(identity=self._identity, complete=True)))
+                return [f"document '{document}' was deleted, and is made again as it was"]
+        return []
 
     async def _complete(self) -> None:
         stored = await self._store.read(info_id(self._pipeline))
@@ -183,89 +239,28 @@ class Bootstrap:
                 )
 
 
-def children_due(
-    partitions: Sequence[Partition], leases: Mapping[str, Lease], unreadable: Collection[str] = ()
-) -> list[Lease]:
-    """The leases that closed parents call for. A child of several parents (a merge) waits until all of them are closed."""
-    parents = {partition.name: partition.parents for partition in partitions}
-    known = {*parents, *unreadable}
-    scopes = {partition.name: partition.scope for partition in partitions}
-    due: dict[str, Lease] = {}
-    for parent in sorted((lease for lease in leases.values() if lease.children), key=lambda lease: lease.partition):
-        for child in parent.children:
-            family = parents.get(child.partition) or (parent.partition,)
-            if child.partition not in leases and not any(_is_at_work(name, known, leases) for name in family):
-                due.setdefault(
-                    child.partition,
-                    Lease(
-                        pipeline=parent.pipeline,
-                        partition=child.partition,
-                        scope=child.scope or scopes.get(child.partition),
-                        continuation=child.continuation,
-                        parents=family,
-                    ),
-                )
-    return list(due.values())
-
-
-def births(
-    pipeline: str,
-    partitions: Sequence[Partition],
-    leases: Mapping[str, Lease],
-    uncovered: Uncovered = whole,
-    unreadable: Collection[str] = (),
-) -> list[Lease]:
-    """The leases of partitions that have none, unless a parent has yet to be read and will name its children itself.
-
-    One whose parent's lease is unreadable waits until that is mended: nobody knows where the parent ended.
-
-    Where leases of other names hold a part of a partition's scope (one range was merged from several, and each of their leases
-    goes on with its part), only the rest of it is born.
-    """
-    listed = {*(partition.name for partition in partitions), *unreadable}
-    children = [child for lease in leases.values() for child in lease.children]
-    taken = {*leases, *unreadable, *(child.partition for child in children)}
-    scopes = {lease.scope for lease in leases.values() if not lease.closed}
-    scopes |= {child.scope for child in children if child.partition not in leases}
-    held = {scope for scope in scopes if scope is not None}
-    return [
-        Lease(pipeline=pipeline, partition=part.name, scope=part.scope)
-        for partition in partitions
-        if partition.name not in taken and not any(_is_at_work(parent, listed, leases) for parent in partition.parents)
-        for part in uncovered(partition, held)
-        if part.name not in taken
-    ]
-
-
-def orphans(
-    partitions: Sequence[Partition], leases: Mapping[str, Lease], uncovered: Uncovered = whole
-) -> tuple[str, ...]:
-    """The open leases of what the feed does not have: no such partition, none that came from it, none with a part of it."""
-    known = {name for partition in partitions for name in (partition.name, *partition.parents)}
-    lost = (lease for name, lease in leases.items() if name not in known and not lease.closed)
-    return tuple(sorted(lease.partition for lease in lost if not _is_found(lease.scope, partitions, uncovered)))
-
-
-def outlived(partitions: Sequence[Partition], leases: Mapping[str, Lease]) -> tuple[str, ...]:
-    """The closed leases that nothing needs any more: the feed has forgotten the partition, and every child has its lease.
-
-    One that another lease names as its child is needed as long as that one is there, which would have it created anew.
-    """
-    needed = {partition.name for partition in partitions}
-    needed |= {child.partition for lease in leases.values() for child in lease.children}
-    return tuple(
-        sorted(
-            name
-            for name, lease in leases.items()
-            if name not in needed and lease.closed and all(child.partition in leases for child in lease.children)
-        )
+async def _found(lease: Lease, family: Sequence[str], standing_of: StandingOf | None) -> tuple[Lease | None, str]:
+    """A lost lease where its sink says that it, or what it came from, stands; None where nobody knows. And what to tell of it."""
+    if standing_of is None:
+        return None, unknown(lease, family)
+    if (own := await standing_of(lease.partition)) is not None:
+        begun = replace(lease, continuation=own.position, generation=own.generation)
+        return begun, f"its lease was deleted: it goes on where its sink stands ({own.position})"
+    known = [found for name in family if (found := await standing_of(name)) is not None]
+    if not known:
+        return lease, "its lease was deleted, and its sink holds nothing of it: it begins at the feed's beginning"
+    if (one := of_one(known)) is None:
+        return None, unknown(lease, family)
+    begun = replace(lease, continuation=one.position, parents=tuple(family))
+    return (
+        begun,
+        f"the lease of what it came from was deleted: it goes on where the sink stands with that ({one.position})",
     )
 
 
-def _is_found(scope: str | None, partitions: Sequence[Partition], uncovered: Uncovered) -> bool:
-    return scope is not None and any(list(uncovered(each, [scope])) != [each] for each in partitions)
-
-
-def _is_at_work(name: str, listed: Container[str], leases: Mapping[str, Lease]) -> bool:
-    """Whether a parent still has events to deliver: its lease is open, or it has none yet and will get one."""
-    return not leases[name].closed if name in leases else name in listed
+def _put_back(lease: Lease) -> str:
+    place = "the feed's beginning" if lease.continuation is None else lease.continuation
+    return (
+        f"the lease of partition '{lease.partition}' was deleted: it is put back where this host saw it last ({place}); to begin"
+        f" elsewhere, `leasehold leases reset FILE {lease.pipeline} {lease.partition} --to ...`"
+    )

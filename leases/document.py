@@ -112,6 +112,18 @@ def told(error: InvalidDocument) -> str:
     return said
 
 
+def advised(error: InvalidDocument, pipeline: str, partition: str) -> InvalidDocument:
+    """Of a document that stands for a lease: it may hold the only position there is, and deleting it may cost that."""
+    said = str(error)
+    for remedy in _REMEDIES:
+        said = said.removesuffix(remedy)
+    return InvalidDocument(
+        f"{said}: until that is mended the partition is not processed, nor what it is split into. Restore the document, or give"
+        f" the partition a position: `leasehold leases reset FILE {pipeline} {partition} --to ...`. (Deleted, it begins anew,"
+        " unless a host or its sink knows where it stood)"
+    )
+
+
 def unreadable(reason: str) -> str:
     """The body that a store gives back whose documents are not ours, for one that does not stand for a lease."""
     return to_json({_UNREADABLE: reason})

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from leases.clock import Clock
-from leases.document import decode_lease, encode_lease, lease_id, lease_prefix, partition_of
+from leases.document import advised, decode_lease, encode_lease, lease_id, lease_prefix, partition_of
 from leases.errors import InvalidDocument, LeaseLost, LeaseReset, StoreAmbiguous, StoreConflict, StoreMissing
 from leases.expiry import Mark
 from leases.lease import Child, Lease
@@ -37,14 +38,14 @@ class Seen(NamedTuple):
 class Scan:
     """All leases of some pipelines, read between `started` and `ended` (Clock seconds).
 
-    invalid: the documents that could not be trusted; they stop nobody but themselves. unreadable: whose leases those are.
+    invalid: the documents that could not be trusted; they stop nobody but themselves. unreadable: the same by their leases.
     """
 
     seen: Mapping[tuple[str, str], Seen]
     invalid: tuple[InvalidDocument, ...]
     started: float
     ended: float
-    unreadable: frozenset[tuple[str, str]] = frozenset()
+    unreadable: Mapping[tuple[str, str], InvalidDocument] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def leases(self) -> list[Lease]:
@@ -75,16 +76,15 @@ class Keeper:
         started = self._clock.monotonic()
         documents = [(name, stored) for name in pipelines for stored in await self.store.list(lease_prefix(name))]
         seen: dict[tuple[str, str], Seen] = {}
-        invalid: list[InvalidDocument] = []
-        unreadable: set[tuple[str, str]] = set()
+        unreadable: dict[tuple[str, str], InvalidDocument] = {}
         for name, stored in documents:
             try:
                 lease = decode_lease(stored.id, stored.body)
                 seen[lease.key] = Seen(lease, stored.etag)
             except InvalidDocument as error:
-                invalid.append(error)
-                unreadable.add((name, partition_of(stored.id)))
-        return Scan(seen, tuple(invalid), started, self._clock.monotonic(), frozenset(unreadable))
+                partition = partition_of(stored.id)
+                unreadable[name, partition] = advised(error, name, partition)
+        return Scan(seen, tuple(unreadable.values()), started, self._clock.monotonic(), unreadable)
 
     async def read(self, pipeline: str, partition: str) -> Seen:
         """Raises StoreMissing, StoreUnavailable, InvalidDocument."""

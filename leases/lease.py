@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+RESTORED_ABOVE = 1000
+"""How far the epoch of a lease that is put back lies above the one that was seen: its owner may have raised it since."""
 SINK_STATE_BYTES_MAX = 4096
 """A sink's state crosses the lease document; it is a few numbers, never data."""
 
@@ -113,6 +115,11 @@ class Lease:
     def revoked(self) -> Lease:
         """An operator's release: the owner finds out at its next write. As every edit of others, it leaves the tick alone."""
         return replace(self, owner=None, incarnation=None)
+
+    def put_back(self) -> Lease:
+        """As it was seen before its document was deleted, nobody's, under epochs that were never used. Its tick stays."""
+        epoch = min(self.epoch + RESTORED_ABOVE, 2**63 - 1)
+        return replace(self, owner=None, incarnation=None, handoff_to=None, epoch=epoch)
 
     def reset(self, continuation: str | None) -> Lease:
         """An operator's new position: a new generation, and the present owner out."""

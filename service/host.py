@@ -23,17 +23,20 @@ from typing import TypeVar
 from structlog.typing import FilteringBoundLogger as Log
 
 from leases.balance import Key, plan
-from leases.bootstrap import Audit, Bootstrap, Partition
+from leases.bootstrap import Audit, Bootstrap
 from leases.clock import Clock
 from leases.errors import DuplicateHost, StoreConflict, StoreError
 from leases.expiry import Watch
+from leases.family import Partition
 from leases.keeper import Keeper, Scan
+from leases.lost import Standing
 from leases.membership import DEAD_AFTER, Membership, Roll, mismatched
 from leases.timing import Timing
 from pipeline.budget import Budget
 from pipeline.crash_point import crash_point
-from pipeline.errors import FeedUnavailable
+from pipeline.errors import FeedError, FeedUnavailable
 from pipeline.feed import FeedPartition, no_partitions, remember, uncovered
+from pipeline.sink import StandingSink
 from service.pipeline import Pipeline
 from service.stopping import unless_stopping
 from service.tally import Tally
@@ -76,6 +79,7 @@ class Host:
         self.pipelines = {pipeline.name: pipeline for pipeline in pipelines}
         self.workers: dict[Key, Worker] = {}
         self.failures: dict[Key, Failure] = {}
+        self.waiting: dict[Key, str] = {}
         self.outcomes: deque[tuple[Key, Outcome]] = deque(maxlen=OUTCOMES_KEPT)
         self.scan: Scan | None = None
         self.roll: Roll | None = None
@@ -251,6 +255,7 @@ class Host:
                 lambda partition, scopes: [
                     Partition(*part) for part in uncovered(feed, FeedPartition(*partition), scopes)
                 ],
+                self._standing_in(pipeline),
             )
         except Exception as error:
             self._log.warning("listing partitions failed, will try again", pipeline=name, error=_told(error))
@@ -259,11 +264,40 @@ class Host:
             self._report(f"pipeline '{name}': {no_partitions(feed)}")
         if audit.created:
             self._log.info("leases created", pipeline=name, partitions=list(audit.created))
-        for partition in audit.orphaned:
-            self._report(
-                f"pipeline '{name}' has a lease for partition '{partition}', which its feed does not have (any more)"
-            )
+        self._attend(name, audit, scan)
         return audit
+
+    def _attend(self, pipeline: str, audit: Audit, scan: Scan) -> None:
+        """What only people can mend is told, and not tried in vain: an orphan would fail each time under a higher epoch."""
+        for text in audit.told:
+            self._report(f"pipeline '{pipeline}': {text}")
+        self.waiting = {key: why for key, why in self.waiting.items() if key[0] != pipeline}
+        for partition, why in sorted(audit.waiting.items()):
+            self.waiting[pipeline, partition] = why
+            self._report(f"pipeline '{pipeline}', partition '{partition}' waits: {why}")
+        for partition in audit.orphaned:
+            error = FeedError(
+                f"pipeline '{pipeline}' has a lease for partition '{partition}', which its feed does not have (any more):"
+                " it is set aside. Look at what the feed reads, or delete the lease's document if it is done with"
+            )
+            self._report(str(error))
+            if (key := (pipeline, partition)) not in self.workers and self._is_ours_to_try(key, scan):
+                count = self.failures[key].count if key in self.failures else 1
+                self.failures[key] = Failure(error, self._clock.monotonic() + HOLD_OFF_MAX_S, count)
+
+    def _standing_in(self, pipeline: Pipeline) -> Callable[[str], Awaitable[Standing | None]] | None:
+        """None where the sink cannot tell."""
+        sink = pipeline.sink
+        if not isinstance(sink, StandingSink):
+            return None
+        telling: StandingSink = sink
+
+        async def standing(partition: str) -> Standing | None:
+            what = f"the sink of pipeline '{pipeline.name}'"
+            found = await self._answered(telling.standing(pipeline.name, partition), what)
+            return None if found is None else Standing(*found)
+
+        return standing
 
     async def _answered(self, call: Awaitable[T], what: str) -> T:
         """A feed that does not answer must not keep this host from its leases. Raises FeedUnavailable."""

@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Generic, Literal, TypeVar
 
 from leases.balance import Key
@@ -42,6 +43,8 @@ class Patience:
 
 
 PATIENCE = Patience()
+NONE: Mapping[Key, str] = MappingProxyType({})
+NO_LEASE = "it has no lease (yet): a host makes one, or says why not"
 TOLD_S = 10.0
 """How often whoever waits for idleness is told what is still to be done."""
 
@@ -58,7 +61,7 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Of all open leases, in the order of pipeline and partition."""
+    """Of all open leases, and of what has none that can be read, in the order of pipeline and partition."""
 
     partitions: tuple[PartitionLag, ...]
 
@@ -81,20 +84,36 @@ class Lag:
         return Lag(tuple(partition for partition in self.partitions if partition.pipeline == pipeline))
 
 
-async def measured(leases: Iterable[Lease], feeds: Mapping[str, ChangeFeed], *, patience: Patience = PATIENCE) -> Lag:
-    """feeds: by pipeline, for every pipeline that the leases are of."""
+async def measured(
+    leases: Iterable[Lease],
+    feeds: Mapping[str, ChangeFeed],
+    *,
+    unreadable: Mapping[Key, str] = NONE,
+    waiting: Mapping[Key, str] = NONE,
+    patience: Patience = PATIENCE,
+) -> Lag:
+    """feeds: by pipeline, for every pipeline that the leases are of. unreadable: leases that nobody can read, and why.
+
+    waiting: why partitions have no lease, as far as a host knows. Where nobody knows how far something got, its lag is unknown.
+    """
     leases = list(leases)
     _remind(feeds, leases)
     still_open = {lease.key: lease for lease in leases if not lease.closed}
+    listed = await _asked({name: feed.partitions for name, feed in feeds.items()}, patience=patience)
     answers = await _asked(
         {key: _lag_of(feeds[lease.pipeline], lease) for key, lease in still_open.items()}, patience=patience
     )
+    missing = {
+        (name, part): waiting.get((name, part), NO_LEASE)
+        for name, found in listed.found.items()
+        for part in _missing(name, found, feeds[name], leases)
+    }
+    unlisted = {(name, ""): f"the feed cannot list its partitions ({why})" for name, why in listed.errors.items()}
+    errors = {**unlisted, **missing, **unreadable, **answers.errors}
     return Lag(
         tuple(
-            PartitionLag(
-                pipeline=key[0], partition=key[1], events=answers.found.get(key), error=answers.errors.get(key)
-            )
-            for key in sorted(still_open)
+            PartitionLag(pipeline=key[0], partition=key[1], events=answers.found.get(key), error=errors.get(key))
+            for key in sorted(still_open.keys() | errors.keys())
         )
     )
 

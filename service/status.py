@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal
 
 from leases.balance import Key
@@ -71,7 +72,8 @@ class PipelineStatus:
 class Group:
     """Everything at one moment. leases: in the order of pipeline and partition. batches: newest first.
 
-    problems: what needs somebody's attention: documents that could not be trusted, hosts with other settings.
+    problems: what needs somebody's attention: documents that could not be trusted, partitions that wait for somebody, hosts with
+    other settings. unreadable: the leases whose documents could not be trusted, and what is to be done.
     """
 
     leases: Mapping[Key, LeaseStatus]
@@ -79,6 +81,7 @@ class Group:
     pipelines: Mapping[str, PipelineStatus]
     batches: tuple[BatchStatus, ...]
     problems: tuple[str, ...]
+    unreadable: Mapping[Key, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def failures(self) -> dict[Key, str]:
@@ -143,6 +146,7 @@ def group_of(
         pipelines={name: _pipeline(name, pipelines[name], leases, hosts.values()) for name in pipelines},
         batches=tuple(sorted(_batches(heard.values()), key=lambda batch: batch.at, reverse=True)),
         problems=(*map(str, scan.invalid), *problems, *map(str, invalid), *_disagreements(known, me)),
+        unreadable={key: str(error) for key, error in sorted(scan.unreadable.items())},
     )
 
 

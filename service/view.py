@@ -127,8 +127,12 @@ class View:
         return Health(tuple(reasons))
 
     async def _measure_lag(self) -> Lag:
-        leases = [status.lease for status in (await self.group()).leases.values()]
-        return await measured(leases, self._feeds, patience=self._patience)
+        group = await self.group()
+        leases = [status.lease for status in group.leases.values()]
+        waiting = self.host.waiting if self.host is not None else {}
+        return await measured(
+            leases, self._feeds, unreadable=group.unreadable, waiting=waiting, patience=self._patience
+        )
 
     async def _read_group(self) -> Group:
         documents = await self._keeper.store.list(HOSTS_PREFIX)
@@ -141,6 +145,8 @@ class View:
                 problems.append(str(error))
         scan = await self._keeper.scan(self.pipelines)
         host = self.host
+        if host is not None:
+            problems += [f"pipeline '{key[0]}', partition '{key[1]}' waits: {why}" for key, why in host.waiting.items()]
         return group_of(
             scan,
             records,

@@ -183,19 +183,19 @@ MUTANTS = (
     ),
     mutant(
         "children begin before their parent is closed",
-        "leases.bootstrap",
+        "leases.family",
         " and not any(_is_at_work(parent, listed, leases) for parent in partition.parents)\n",
         "\n",
     ),
     mutant(
         "what leases hold of a merged partition gets a lease once more",
-        "leases.bootstrap",
+        "leases.family",
         "        for part in uncovered(partition, held)\n",
         "        for part in whole(partition, held)\n",
     ),
     mutant(
         "a child begins at its beginning and not where its parent ended",
-        "leases.bootstrap",
+        "leases.family",
         "                        continuation=child.continuation,\n",
         "                        continuation=None,\n",
     ),

@@ -12,9 +12,10 @@ from azure.cosmos.aio import ContainerProxy
 from plugins_cosmos import Cosmos
 
 from leases import dotnet
-from leases.bootstrap import Bootstrap, Identity, Partition, decode_info, info_id
+from leases.bootstrap import Bootstrap, Identity, decode_info, info_id
 from leases.clock import BootClock
 from leases.errors import InvalidDocument, LeaseLost, StoreAmbiguous, StoreConflict, StoreUnavailable
+from leases.family import Partition
 from leases.keeper import Keeper, Scan
 from leases.membership import HostRecord, Membership
 from leases.stores.cosmos import Account, Container, CosmosStore, Place, container

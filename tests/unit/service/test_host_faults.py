@@ -13,7 +13,8 @@ from simulation.loop import run_virtual
 from simulation.weather import Outlet
 
 from leases.bootstrap import info_id
-from leases.document import INTEGER_MAX, lease_id
+from leases.document import INTEGER_MAX, encode_lease, lease_id
+from leases.lease import RESTORED_ABOVE, Lease
 from leases.membership import HOSTS_PREFIX, host_id
 from leases.timing import Timing
 from pipeline.batch import Batch, BatchLimits
@@ -219,7 +220,46 @@ def test_a_lease_document_that_is_deleted_while_owned_comes_back_and_nothing_is_
         await asyncio.sleep(40)
         await until(group.is_balanced)
         await until(group.is_delivered)
+        assert group.leases["b"].epoch > RESTORED_ABOVE  # far above any epoch that its owner may have had
+        assert group.leases["b"].continuation == "10"
+        assert any("put back where this host saw it last" in entry["what"] for entry in a.said("needs attention"))
+        await a.stop()
+
+    run_virtual(main())
+
+
+def test_a_lease_document_that_is_deleted_while_nobody_looks_comes_back_and_outranks_what_its_sink_knows() -> None:
+    async def main() -> None:
+        group = Group("abc")
+        for partition in "abc":
+            group.append(partition, 5)
+        for _ in range(2):
+            [a] = await settled(group, "host-a")
+            await until(group.is_delivered)
+            await a.stop()
+        group.remove(lease_id("bank", "b"))
+        group.append("b", 5)
+        [a] = await settled(group, "host-a")
+        await until(group.is_delivered)
         assert group.leases["b"].epoch == 3  # it came back with 1; the sink knew 2, and had to be outranked
+        await a.stop()
+
+    run_virtual(main())
+
+
+def test_an_orphan_is_set_aside_and_told_and_taken_once_its_feed_has_it() -> None:
+    async def main() -> None:
+        group = Group("ab")
+        [a] = await settled(group, "host-a")
+        group.put(lease_id("bank", "c"), encode_lease(Lease(pipeline="bank", partition="c", epoch=7)))
+        await asyncio.sleep(600)
+        assert group.leases["c"].epoch == 7
+        assert group.leases["c"].owner is None
+        assert "which its feed does not have (any more): it is set aside" in str(a.host.failures["bank", "c"].error)
+        assert [entry for entry in a.said("needs attention") if "set aside" in entry["what"]]
+        group.feed._logs["c"] = type(group.feed._logs["a"])()
+        group.append("c", 3)
+        await until(lambda: group.delivered("c") == [0, 1, 2] and not a.host.failures)
         await a.stop()
 
     run_virtual(main())
@@ -391,7 +431,8 @@ def test_a_settled_group_reads_and_writes_no_more_than_its_intervals_ask_for() -
         writes = sum(request.operation == "replace" for request in made)
         assert lists <= 2 * 2 * 115  # hosts and leases, from each host, every 13 s less a tenth
         assert writes <= (6 + 2) * 88  # every lease and every host, every 17 s less a tenth
-        assert {request.operation for request in made} == {"list", "replace"}
+        assert sum(request.operation == "read" for request in made) <= 2 * 3  # whether `info` is there, every 600 s
+        assert {request.operation for request in made} == {"list", "read", "replace"}
 
     run_virtual(main())
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 from leases.lease import Child, Lease
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.errors import FeedUnavailable
+from pipeline.feed import FeedPartition
 from service.lag import Backlog, Patience, looked, measured, until_idle, verdict
 
 T = TypeVar("T")
@@ -92,6 +93,34 @@ async def test_lag_is_told_for_one_pipeline_alone() -> None:
     leases = [lease("a"), replace(lease("a"), pipeline="other")]
     lag = await measured(leases, {"bank": feed(a=5), "other": feed(a=2)})
     assert (lag.events, lag.of("other").events, lag.of("nowhere").events) == (7, 2, 0)
+
+
+async def test_what_has_no_lease_or_one_that_nobody_can_read_counts_as_unknown() -> None:
+    unreadable = {("bank", "b"): "document 'b' is not JSON"}
+    lag = await measured([lease("a", "2")], {"bank": feed(a=5, b=4, c=3)}, unreadable=unreadable)
+    assert [(p.partition, p.events) for p in lag.partitions] == [("a", 3), ("b", None), ("c", None)]
+    assert lag.partitions[1].error == "document 'b' is not JSON"
+    assert "it has no lease" in str(lag.partitions[2].error)
+    assert (lag.events, lag.unknown, lag.is_known) == (3, 2, True)
+
+
+async def test_where_a_host_knows_why_there_is_no_lease_that_is_told() -> None:
+    lag = await measured(
+        [], {"bank": feed(a=5)}, waiting={("bank", "a"): "it came from '0', whose lease is unreadable"}
+    )
+    assert [p.error for p in lag.partitions] == ["it came from '0', whose lease is unreadable"]
+    assert not lag.is_known
+
+
+async def test_a_feed_that_cannot_list_its_partitions_may_have_more_than_there_are_leases() -> None:
+    class Unlisted(MemoryFeed):
+        async def partitions(self) -> list[FeedPartition]:
+            raise FeedUnavailable("the broker is away")
+
+    unlisted = Unlisted(["a"])
+    lag = await measured([lease("a")], {"bank": unlisted})
+    assert [(p.partition, p.events) for p in lag.partitions] == [("", None), ("a", 0)]
+    assert "the feed cannot list its partitions (the broker is away)" in str(lag.partitions[0].error)
 
 
 async def test_closed_leases_have_no_lag() -> None:

@@ -1,0 +1,287 @@
+"""Leases that were deleted by hand: put back where a host saw them, found by their sink, or left for people to place."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from simulation.loop import VirtualClock, run_virtual
+
+from leases.bootstrap import INFO_LOOKED_AT_S, Audit, Bootstrap, Identity, decode_info, info_id
+from leases.document import encode_lease, lease_id
+from leases.family import Partition
+from leases.keeper import Keeper
+from leases.lease import RESTORED_ABOVE, Child, Lease
+from leases.lost import Standing
+from leases.stores.memory import MemoryStore
+from leases.timing import Timing
+
+Standings = dict[str, Standing]
+
+
+def numbers(scope: str) -> set[int]:
+    first, end = scope.split("-")
+    return set(range(int(first), int(end)))
+
+
+def uncovered(partition: Partition, scopes: Collection[str]) -> Sequence[Partition]:
+    """Of a source of numbers: scope 2-5 are the numbers 2, 3 and 4."""
+    if partition.scope is None:
+        return [partition]
+    left = sorted(numbers(partition.scope).difference(*map(numbers, scopes)))
+    if len(left) == len(numbers(partition.scope)):
+        return [partition]
+    starts = [n for n in left if n - 1 not in left]
+    ends = [n + 1 for n in left if n + 1 not in left]
+    return [Partition(f"{a}-{b}", (), f"{a}-{b}") for a, b in zip(starts, ends, strict=True)]
+
+
+WHOLE = [Partition("0", (), "0-8")]
+SPLIT = [Partition("1", ("0",), "0-4"), Partition("2", ("0",), "4-8")]
+MERGED = [Partition("3", ("1", "2"), "0-8")]
+
+
+class Host:
+    """standings: what its sink holds; None of a sink that holds no positions."""
+
+    def __init__(self, store: MemoryStore, clock: VirtualClock, standings: Standings | None = None) -> None:
+        self.keeper = Keeper(store, host="a", incarnation="a-1", clock=clock, timing=Timing())
+        self.bootstrap = Bootstrap(self.keeper, "p", Identity("feed", "sink"))
+        self._standings = standings
+
+    async def round(self, partitions: Sequence[Partition]) -> Audit:
+        async def start_of(partition: str) -> str | None:
+            return "start"
+
+        async def standing_of(partition: str) -> Standing | None:
+            assert self._standings is not None
+            return self._standings.get(partition)
+
+        scan = await self.keeper.scan(["p"])
+        telling = None if self._standings is None else standing_of
+        return await self.bootstrap.reconciled(partitions, scan, start_of, uncovered, telling)
+
+    async def leases(self) -> dict[str, Lease]:
+        return {lease.partition: lease for lease in (await self.keeper.scan(["p"])).leases}
+
+
+class Place:
+    """A container in which the first round is over, with the lease of 0 at "100", under epoch 4."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.clock = VirtualClock()
+
+    def host(self, standings: Standings | None = None) -> Host:
+        return Host(self.store, self.clock, standings)
+
+    async def begun(self, standings: Standings | None = None, partitions: Sequence[Partition] = WHOLE) -> Host:
+        host = self.host(standings)
+        await host.bootstrap.opened()
+        await host.round(partitions)
+        for name, lease in (await host.leases()).items():
+            self.put(replace(lease, continuation="100", epoch=4, generation=1, owner="a", incarnation="a-1"))
+            assert name in {each.name for each in partitions}
+        await host.round(partitions)
+        return host
+
+    def put(self, lease: Lease) -> None:
+        self.store._put(lease_id("p", lease.partition), encode_lease(lease))
+
+    def delete(self, *partitions: str) -> None:
+        for name in partitions:
+            del self.store._documents[lease_id("p", name)]
+
+
+def test_a_host_puts_back_what_it_saw_under_an_epoch_that_was_never_used() -> None:
+    async def main() -> None:
+        place = Place()
+        host = await place.begun()
+        place.delete("0")
+        audit = await host.round(WHOLE)
+        lease = (await host.leases())["0"]
+        assert audit.created == ("0",)
+        assert "was deleted: it is put back where this host saw it last (100)" in audit.told[0]
+        assert (lease.continuation, lease.generation, lease.owner) == ("100", 1, None)
+        assert lease.epoch == 4 + RESTORED_ABOVE
+        assert (await host.round(WHOLE)).told == ()
+
+    run_virtual(main())
+
+
+def test_a_lease_that_was_deleted_before_a_split_is_put_back_and_its_children_wait_for_its_end() -> None:
+    async def main() -> None:
+        place = Place()
+        host = await place.begun()
+        place.delete("0")
+        assert (await host.round(SPLIT)).created == ("0",)
+        assert (await host.leases())["0"].continuation == "100"
+        children = (Child("1", "120", "0-4"), Child("2", "120", "4-8"))
+        place.put(replace((await host.leases())["0"], closed=True, children=children))
+        assert (await host.round(SPLIT)).created == ("1", "2")
+        assert {each.continuation for each in (await host.leases()).values() if each.parents} == {"120"}
+
+    run_virtual(main())
+
+
+def test_one_that_became_unreadable_is_put_back_as_it_was_once_somebody_deletes_it() -> None:
+    async def main() -> None:
+        place = Place()
+        host = await place.begun()
+        place.store._put(lease_id("p", "0"), "{")
+        assert (await host.round(WHOLE)).created == ()
+        place.delete("0")
+        assert (await host.round(WHOLE)).created == ("0",)
+        assert (await host.leases())["0"].continuation == "100"
+
+    run_virtual(main())
+
+
+def test_what_a_host_saw_long_ago_is_not_put_back() -> None:
+    """It may have ended and been cleared away meanwhile."""
+
+    async def main() -> None:
+        place = Place()
+        host = await place.begun()
+        place.delete("0")
+        await place.clock.sleep(301)
+        assert (await host.round(WHOLE)).created == ()
+        assert await host.leases() == {}
+
+    run_virtual(main())
+
+
+def test_an_orphan_that_somebody_deletes_stays_away() -> None:
+    async def main() -> None:
+        place = Place()
+        host = await place.begun()
+        place.put(Lease(pipeline="p", partition="gone", scope="20-30"))
+        assert (await host.round(WHOLE)).orphaned == ("gone",)
+        place.delete("gone")
+        assert (await host.round(WHOLE)).created == ()
+
+    run_virtual(main())
+
+
+def test_a_closed_lease_is_put_back_only_where_a_child_has_yet_to_be_made() -> None:
+    async def main() -> None:
+        for is_made in (False, True):
+            place = Place()
+            host = await place.begun()
+            children = (Child("1", "120", "0-4"), Child("2", "120", "4-8"))
+            place.put(replace((await host.leases())["0"], closed=True, children=children, owner=None, incarnation=None))
+            if is_made:
+                await host.round(SPLIT)
+            else:
+                await host.round(WHOLE)
+                place.delete("1", "2")
+            place.delete("0")
+            created = (await host.round(SPLIT)).created
+            assert ("0" in created) != is_made
+
+    run_virtual(main())
+
+
+def test_without_anybody_who_saw_it_a_lease_goes_on_where_its_sink_stands_in_the_sinks_generation() -> None:
+    async def main() -> None:
+        place = Place()
+        await place.begun({})
+        place.delete("0")
+        host = place.host({"0": Standing(2, "150")})
+        await host.bootstrap.opened()
+        audit = await host.round(WHOLE)
+        lease = (await host.leases())["0"]
+        assert (lease.continuation, lease.generation) == ("150", 2)
+        assert "it goes on where its sink stands (150)" in audit.told[0]
+
+    run_virtual(main())
+
+
+def test_the_children_of_a_deleted_lease_go_on_where_its_sink_stood_with_it() -> None:
+    async def main() -> None:
+        place = Place()
+        await place.begun({})
+        place.delete("0")
+        host = place.host({"0": Standing(2, "150")})
+        await host.bootstrap.opened()
+        audit = await host.round(SPLIT)
+        leases = await host.leases()
+        assert {name: (each.continuation, each.generation) for name, each in leases.items()} == {
+            "1": ("150", 0),
+            "2": ("150", 0),
+        }
+        assert len(audit.told) == 2
+
+    run_virtual(main())
+
+
+def test_where_a_sink_holds_no_positions_the_children_of_a_deleted_lease_wait_for_a_person() -> None:
+    async def main() -> None:
+        for partitions in (WHOLE, SPLIT):
+            place = Place()
+            await place.begun()
+            place.delete("0")
+            host = place.host()
+            await host.bootstrap.opened()
+            audit = await host.round(partitions)
+            assert audit.created == ()
+            assert list(audit.waiting) == [each.name for each in partitions]
+            assert all("leases reset FILE p" in why for why in audit.waiting.values())
+            place.put(Lease(pipeline="p", partition="1", scope="0-4"))
+            assert "1" not in (await host.round(partitions)).waiting
+
+    run_virtual(main())
+
+
+def test_where_the_parents_of_a_merged_part_stood_apart_nobody_guesses() -> None:
+    async def main() -> None:
+        place = Place()
+        await place.begun({}, SPLIT)
+        place.delete("1", "2")
+        host = place.host({"1": Standing(0, "100"), "2": Standing(0, "200")})
+        await host.bootstrap.opened()
+        assert list((await host.round(MERGED)).waiting) == ["3"]
+        place.put(Lease(pipeline="p", partition="1", scope="0-4", closed=True, children=(Child("0-4", "100", "0-4"),)))
+        assert (await host.round(MERGED)).created == ("0-4", "4-8")
+        leases = await host.leases()
+        assert {name: leases[name].continuation for name in ("0-4", "4-8")} == {"0-4": "100", "4-8": "200"}
+
+    run_virtual(main())
+
+
+def test_a_partition_known_by_its_name_alone_may_be_new_and_begins_at_its_beginning() -> None:
+    async def main() -> None:
+        place = Place()
+        host = await place.begun(None, [Partition("a")])
+        assert (await host.round([Partition("a"), Partition("b")])).created == ("b",)
+        assert (await host.leases())["b"].continuation is None
+
+    run_virtual(main())
+
+
+def test_what_waits_for_an_unreadable_parent_is_told_with_its_reason() -> None:
+    async def main() -> None:
+        place = Place()
+        host = await place.begun()
+        place.store._put(lease_id("p", "0"), "{")
+        audit = await host.round(SPLIT)
+        assert audit.created == ()
+        assert sorted(audit.waiting) == ["1", "2"]
+        assert "it came from '0', whose lease is unreadable" in audit.waiting["1"]
+
+    run_virtual(main())
+
+
+def test_an_info_document_that_is_deleted_is_made_again_by_a_running_host() -> None:
+    async def main() -> None:
+        place = Place()
+        host = await place.begun()
+        del place.store._documents[info_id("p")]
+        assert (await host.round(WHOLE)).told == ()
+        await place.clock.sleep(INFO_LOOKED_AT_S)
+        assert "'p/info' was deleted" in (await host.round(WHOLE)).told[0]
+        stored = await place.store.read(info_id("p"))
+        assert decode_info(stored.id, stored.body).complete
+        assert (await host.round(WHOLE)).told == ()
+
+    run_virtual(main())
