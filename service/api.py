@@ -26,7 +26,7 @@ from leases.errors import StoreError
 from service import schemas
 from service.docs_page import docs_page
 from service.metrics import CONTENT_TYPE, Metrics
-from service.status import LeaseState, LeaseStatus
+from service.status import Group, LeaseState, LeaseStatus
 from service.view import View
 
 METRICS_LAG_AGE_MAX_S = 15.0
@@ -193,15 +193,7 @@ def _group(view: View) -> APIRouter:
     ) -> schemas.LeaseDetail | Response:
         """One lease, with the ETag of its document."""
         _known(view, pipeline)
-        group = await view.group()
-        status = group.leases.get((pipeline, partition))
-        if status is None:
-            unread = f" ({len(group.problems)} problems: GET /api/pipelines)" if group.problems else ""
-            raise HTTPException(
-                HTTPStatus.NOT_FOUND,
-                f"pipeline '{pipeline}' has no lease for partition {_shown(partition)}{unread}:"
-                " GET /api/leases lists those there are",
-            )
+        status = _found(await view.group(), pipeline, partition)
         etag = _etag(status)
         if if_none_match is not None and _matches(if_none_match, etag):
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"etag": etag})
@@ -237,6 +229,21 @@ def _known(view: View, pipeline: str | None) -> None:
     if pipeline is not None and pipeline not in view.pipelines:
         names = ", ".join(sorted(view.pipelines)) or "none"
         raise HTTPException(HTTPStatus.NOT_FOUND, f"there is no pipeline {_shown(pipeline)}; there are: {names}")
+
+
+def _found(group: Group, pipeline: str, partition: str) -> LeaseStatus:
+    """Raises HTTPException."""
+    key = (pipeline, partition)
+    if key in group.leases:
+        return group.leases[key]
+    if key in group.unreadable:
+        raise HTTPException(HTTPStatus.NOT_FOUND, f"the lease cannot be read: {group.unreadable[key]}")
+    unread = f" ({len(group.problems)} problems: GET /api/pipelines)" if group.problems else ""
+    raise HTTPException(
+        HTTPStatus.NOT_FOUND,
+        f"pipeline '{pipeline}' has no lease for partition {_shown(partition)}{unread}:"
+        " GET /api/leases lists those there are",
+    )
 
 
 def _etag(status: LeaseStatus) -> str:

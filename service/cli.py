@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from leases.errors import StoreMissing
+from leases.errors import InvalidDocument, StoreMissing
 from service.cli_migration import export_leases, import_leases, reset_lease
 from service.commands import (
     FAILED,
@@ -30,6 +30,7 @@ from service.commands import (
 from service.host_name import host_name
 
 if TYPE_CHECKING:
+    from leases.balance import Key
     from leases.keeper import Keeper
     from service.lag import Backlog, Lag
     from service.look import Read
@@ -111,19 +112,26 @@ def leases() -> None:
 def list_leases(file: Path, pipeline: str | None, as_json: bool) -> None:
     """Who owns which partition, and how far it got.
 
-    Whether an owner is still alive only hosts know, by watching: ask one at /api/leases.
+    Whether an owner is still alive only hosts know, by watching: ask one at /api/leases. Of a lease that cannot be read is said
+    what is wrong with it, and what to do.
     """
 
-    from service.tables import lease_fields, leases_table, screen_of
+    from service.tables import lease_fields, leases_table, screen_of, unreadable_fields
 
-    async def read(view: View, keeper: Keeper) -> list[LeaseStatus]:
-        return [status for status in (await view.group()).leases.values() if pipeline in (None, status.lease.pipeline)]
+    async def read(view: View, keeper: Keeper) -> tuple[list[LeaseStatus], dict[Key, str]]:
+        group = await view.group()
+        found = [status for status in group.leases.values() if pipeline in (None, status.lease.pipeline)]
+        return found, {key: why for key, why in group.unreadable.items() if pipeline in (None, key[0])}
 
-    found = viewed(file, read, pipeline)
+    found, unreadable = viewed(file, read, pipeline)
     if as_json:
-        click.echo(json.dumps([lease_fields(status) for status in found], ensure_ascii=False))
-    else:
-        screen_of(sys.stdout).print(leases_table(found))
+        rows = [*map(lease_fields, found), *(unreadable_fields(key, why) for key, why in unreadable.items())]
+        click.echo(json.dumps(rows, ensure_ascii=False))
+        return
+    screen = screen_of(sys.stdout)
+    screen.print(leases_table(found, unreadable))
+    for why in unreadable.values():
+        click.echo(why)
 
 
 @leases.command("show", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
@@ -204,7 +212,10 @@ def run_demo(directory: Path | None, transactions: Path | None, as_json: bool) -
 
 def _one(pipeline: str, partition: str) -> Read[LeaseStatus]:
     async def read(view: View, keeper: Keeper) -> LeaseStatus:
-        found = (await view.group()).leases.get((pipeline, partition))
+        group = await view.group()
+        if (why := group.unreadable.get((pipeline, partition))) is not None:
+            raise InvalidDocument(why)
+        found = group.leases.get((pipeline, partition))
         if found is None:
             raise StoreMissing(
                 f"pipeline '{pipeline}' has no lease '{partition}': `leasehold leases list` shows those that it has"

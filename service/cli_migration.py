@@ -41,15 +41,21 @@ def reset_lease(file: Path, pipeline: str, partition: str, place: str) -> None:
     """Set the position of a lease, forwards or back. What lies between is skipped, or comes again.
 
     It begins a new generation, in which no position that the sink holds counts. An owner loses the lease at its next write.
+    A lease whose document cannot be read, or was deleted, is made anew.
     """
     from service.migration import reset
 
-    async def moved(view: View, keeper: Keeper) -> tuple[Lease, Lease]:
-        return await reset(keeper, view.pipelines[pipeline], partition, _start_of(place))
+    async def moved(view: View, keeper: Keeper) -> tuple[Lease | None, Lease]:
+        now_ms = int(datetime.now(UTC).timestamp() * 1e3)
+        return await reset(keeper, view.pipelines[pipeline], partition, _start_of(place), now_ms=now_ms)
 
-    before, after = viewed(file, moved, pipeline)
+    before, after = viewed(file, moved, pipeline, heeds=False)
     said = f"lease '{partition}' of pipeline '{pipeline}' goes on from {_told(after.continuation)}, generation {after.generation}"
-    click.echo(said + (f"; '{before.owner}' loses it at its next write" if before.owner else ""))
+    if before is None:
+        said += "; its document is made anew"
+    elif before.owner:
+        said += f"; '{before.owner}' loses it at its next write"
+    click.echo(said)
 
 
 @click.command("export")

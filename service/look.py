@@ -56,7 +56,7 @@ def _place_of(leases: AnyLeases) -> str:
 
 
 def _heed(group: Group, leases: AnyLeases, pipeline: str | None) -> None:
-    if any(pipeline in (None, name) for name, _ in group.leases):
+    if any(pipeline in (None, name) for name, _ in (*group.leases, *group.unreadable)):
         return
     if group.problems:
         raise InvalidDocument("\n".join(group.problems))

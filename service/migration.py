@@ -12,9 +12,18 @@ from datetime import datetime
 
 from leases.bootstrap import Bootstrap, Info, decode_info, info_id
 from leases.clock import Clock
-from leases.errors import Incomparable, StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
+from leases.document import decode_lease, lease_id
+from leases.errors import (
+    Incomparable,
+    InvalidDocument,
+    StoreAmbiguous,
+    StoreConflict,
+    StoreError,
+    StoreMissing,
+    StoreUnavailable,
+)
 from leases.exported import Group, lines_of
-from leases.keeper import Keeper, Scan
+from leases.keeper import Keeper, Scan, Seen
 from leases.lease import Lease
 from leases.migration import Candidate, Change, Compare, Rules, planned
 from leases.store import LeaseStore
@@ -63,21 +72,85 @@ async def _info(store: LeaseStore, pipeline: Pipeline) -> Info:
     return decode_info(stored.id, stored.body)
 
 
-async def reset(keeper: Keeper, pipeline: Pipeline, partition: str, to: Start | str) -> tuple[Lease, Lease]:
-    """The lease before and after. to: where to start, or a continuation. Raises LeasesError, PipelineError."""
-    seen = await keeper.read(pipeline.name, partition)
-    if seen.lease.closed:
-        names = ", ".join(f"'{child.partition}'" for child in seen.lease.children)
+async def reset(
+    keeper: Keeper, pipeline: Pipeline, partition: str, to: Start | str, *, now_ms: int
+) -> tuple[Lease | None, Lease]:
+    """The lease before and after; None before where its document was unreadable or gone, and is made anew.
+
+    to: where to start, or a continuation. now_ms: wall clock, since 1970. Raises LeasesError, PipelineError.
+    """
+    scan = await keeper.scan([pipeline.name])
+    try:
+        stored = await keeper.store.read(lease_id(pipeline.name, partition))
+    except StoreMissing:
+        return None, await _made_anew(keeper, pipeline, partition, to, now_ms, scan)
+    try:
+        lease = decode_lease(stored.id, stored.body)
+    except InvalidDocument:
+        wanted = await _anew(pipeline, await _part_of(pipeline, partition, []), partition, to, now_ms)
+        await keeper.rewrite(Seen(wanted, stored.etag), wanted)
+        return None, wanted
+    if (pipeline.name, partition) in scan.unreadable:  # there are two, and this is one of them
+        raise scan.unreadable[pipeline.name, partition]
+    if lease.closed:
+        names = ", ".join(f"'{child.partition}'" for child in lease.children)
         raise StoreConflict(
             f"lease '{partition}' of pipeline '{pipeline.name}' has ended: reset what goes on from it, {names}"
         )
-    place = await _place(pipeline.feed, partition, to)
-    _compare_of(pipeline.feed)(place, place)
+    place = await _checked_place(pipeline.feed, partition, to)
     held = await standing(pipeline.sink, pipeline.name, partition)
-    newest = max(seen.lease.generation, held.generation if held else 0)
-    wanted = replace(seen.lease.reset(place), generation=newest + 1)
-    await keeper.rewrite(seen, wanted)
-    return seen.lease, wanted
+    newest = max(lease.generation, held.generation if held else 0)
+    wanted = replace(lease.reset(place), generation=newest + 1)
+    await keeper.rewrite(Seen(lease, stored.etag), wanted)
+    return lease, wanted
+
+
+async def _made_anew(
+    keeper: Keeper, pipeline: Pipeline, partition: str, to: Start | str, now_ms: int, scan: Scan
+) -> Lease:
+    """Of a partition whose lease was deleted. Raises StoreMissing where its feed has no such partition, or others hold it."""
+    if await Bootstrap(keeper, pipeline.name, pipeline.identity).recorded() is None:
+        raise StoreMissing(f"no leases of pipeline '{pipeline.name}' yet: no host has run it")
+    part = await _part_of(pipeline, partition, scan.leases)
+    if part is None:
+        raise StoreMissing(
+            f"pipeline '{pipeline.name}' has no lease '{partition}', nor does its feed have such a partition that no other lease"
+            " holds: `leasehold leases list` shows the leases that it has"
+        )
+    wanted = await _anew(pipeline, part, partition, to, now_ms)
+    if not await keeper.create(wanted):
+        raise StoreConflict(f"lease '{partition}' of pipeline '{pipeline.name}' has just been made: {AGAIN}")
+    return wanted
+
+
+async def _part_of(pipeline: Pipeline, partition: str, leases: Collection[Lease]) -> FeedPartition | None:
+    """What the feed has under that name, and no open lease holds."""
+    still_open = [lease for lease in leases if not lease.closed]
+    held, names = [lease.scope for lease in still_open if lease.scope is not None], {x.partition for x in still_open}
+    listed = await pipeline.feed.partitions()
+    free = [part for each in listed if not names & {*each.parents} for part in uncovered(pipeline.feed, each, held)]
+    return next((part for part in free if part.name == partition), None)
+
+
+async def _anew(pipeline: Pipeline, part: FeedPartition | None, partition: str, to: Start | str, now_ms: int) -> Lease:
+    """A lease about which nothing is known but what an operator says. Its epoch is one that no count of owners ever reached."""
+    place = await _checked_place(pipeline.feed, partition, to)
+    held = await standing(pipeline.sink, pipeline.name, partition)
+    return Lease(
+        pipeline=pipeline.name,
+        partition=partition,
+        scope=part.scope if part else None,
+        continuation=place,
+        epoch=now_ms,
+        generation=(held.generation if held else 0) + 1,
+    )
+
+
+async def _checked_place(feed: ChangeFeed, partition: str, to: Start | str) -> str | None:
+    """Raises PipelineError, Incomparable."""
+    place = await _place(feed, partition, to)
+    _compare_of(feed)(place, place)
+    return place
 
 
 async def _place(feed: ChangeFeed, partition: str, to: Start | str) -> str | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from leases.document import lease_prefix
+from leases.clock import BootClock
 from leases.errors import StoreError
+from leases.keeper import Keeper
 from leases.store import TimedStore
+from leases.timing import Timing
 from pipeline.errors import PipelineError
 from pipeline.feed import no_partitions
 from service.errors import StartFailed
@@ -25,7 +27,7 @@ async def probed(settings: Settings, say: Say) -> bool:
     store = TimedStore(store_of(settings, pipelines), settings.leases.timing.call_timeout_s)
     try:
         fine = len(pipelines) == len(settings.pipelines)
-        fine &= await _tried(say, "leases", _listed(store, pipelines))
+        fine &= await _tried(say, "leases", _listed(store, pipelines, settings.leases.timing))
         for pipeline in pipelines:
             fine &= await _tried(say, f"{pipeline.name}: feed", _counted(pipeline))
             fine &= await _tried(say, f"{pipeline.name}: transform", _prepared(pipeline))
@@ -57,8 +59,12 @@ async def _tried(say: Say, what: str, step: Awaitable[str]) -> bool:
     return True
 
 
-async def _listed(store: TimedStore, pipelines: list[Pipeline]) -> str:
-    count = sum([len(await store.list(lease_prefix(pipeline.name))) for pipeline in pipelines])
+async def _listed(store: TimedStore, pipelines: list[Pipeline], timing: Timing) -> str:
+    keeper = Keeper(store, host="check", incarnation="", clock=BootClock(), timing=timing)
+    scan = await keeper.scan([pipeline.name for pipeline in pipelines])
+    count = len(scan.seen) + len(scan.invalid)
+    if scan.invalid:
+        return "\n  ".join([f"warning: {count} there, {len(scan.invalid)} unreadable", *map(str, scan.invalid)])
     return f"fine, {count} there"
 
 

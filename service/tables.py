@@ -32,7 +32,8 @@ def stopped(pipeline: str, partition: str, error: str) -> str:
     return f"pipeline '{pipeline}', {named} stopped: {error.removeprefix(f'{named}, ')}"
 
 
-def leases_table(leases: Iterable[LeaseStatus]) -> Table:
+def leases_table(leases: Iterable[LeaseStatus], unreadable: Iterable[tuple[str, str]] = ()) -> Table:
+    """unreadable: (pipeline, partition) of those whose documents cannot be read."""
     table = _table("pipeline", "partition", "state", "owner", "epoch>", "generation>", "continuation")
     for status in leases:
         lease = status.lease
@@ -46,6 +47,8 @@ def leases_table(leases: Iterable[LeaseStatus]) -> Table:
             str(lease.generation),
             _shortened(lease.continuation),
         )
+    for pipeline, partition in unreadable:
+        _add_row(table, pipeline, partition, "unreadable", "", "", "", "")
     return table
 
 
@@ -114,6 +117,11 @@ def lease_fields(status: LeaseStatus) -> dict[str, object]:
         "children": [{"partition": child.partition, "continuation": child.continuation} for child in lease.children],
         "etag": status.etag,
     }
+
+
+def unreadable_fields(key: tuple[str, str], why: str) -> dict[str, object]:
+    """A lease whose document cannot be read, as `leases list --json` has it."""
+    return {"pipeline": key[0], "partition": key[1], "state": "unreadable", "error": why}
 
 
 def change_fields(change: Change) -> dict[str, object]:
