@@ -24,10 +24,12 @@ async def keep_renewed(
     failed: Callable[[StoreError, int], None] = lambda error, attempt: None,
 ) -> None:
     """Never returns: it is cancelled, or raises LeaseLost. `failed` is told of every attempt that did not succeed."""
-    attempt = 0
+    attempt, is_settled = 0, False
     while True:
         renewed_at = owned.renewed_at
-        await clock.sleep(pause_before(renewed_at, clock.monotonic(), attempt, timing, rng.random()))
+        jitter = rng.random()
+        await clock.sleep(pause_before(renewed_at, clock.monotonic(), attempt, timing, jitter, is_settled=is_settled))
+        is_settled = attempt == 0
         if owned.renewed_at > renewed_at:
             attempt = 0
             continue  # a checkpoint has renewed meanwhile
@@ -43,9 +45,12 @@ async def keep_renewed(
                 attempt = max(attempt, 3)  # somebody writes in a loop: give way
 
 
-def pause_before(renewed_at: float, now: float, attempt: int, timing: Timing, jitter: float) -> float:
+def pause_before(
+    renewed_at: float, now: float, attempt: int, timing: Timing, jitter: float, *, is_settled: bool = False
+) -> float:
     """Seconds until the next attempt. After failures: exponential from renew_s / 64 to renew_s / 4, so that a lease survives
-    any outage shorter than its trust. Jitter (0..1) takes off up to a tenth, lest all leases of a host renew together."""
+    any outage shorter than its trust. Jitter (0..1) takes off up to a half before the first renewal, and the first after a
+    failure, lest all leases of a host renew together. From then on they are apart, and more of it would only cost writes."""
     if attempt == 0:
-        return max(0.0, renewed_at + timing.renew_s * (1 - 0.1 * jitter) - now)
+        return max(0.0, renewed_at + timing.renew_s * (1.0 if is_settled else 1 - 0.5 * jitter) - now)
     return min(timing.renew_s / 64 * 2.0 ** min(attempt - 1, 10), timing.renew_s / 4) * (1 - 0.1 * jitter)

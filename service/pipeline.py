@@ -18,7 +18,8 @@ class Pipeline:
 
     start: where partitions begin that are there when the pipeline first runs. buffer_bytes_max: read ahead per partition.
     batch_timeout_s: how long one stage of one batch may take. checkpoint_s: how far the lease's continuation may lag behind a
-    sink that holds its position.
+    sink that holds its position. unkept_s: how long what was delivered to a sink that holds none may go without a checkpoint; it
+    comes again after a crash. 0: every batch is kept before the next is sent.
     """
 
     name: str
@@ -31,6 +32,12 @@ class Pipeline:
     buffer_bytes_max: int = 32 * 1024 * 1024
     batch_timeout_s: float = 300.0
     checkpoint_s: float = 5.0
+    unkept_s: float = 0.0
+
+    @property
+    def lag_s(self) -> float:
+        """How far the lease may lag behind what was delivered, where nobody keeps that before the next batch is sent."""
+        return self.checkpoint_s if self.sink.holds_position or not self.unkept_s else self.unkept_s
 
     @property
     def identity(self) -> Identity:

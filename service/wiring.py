@@ -30,7 +30,13 @@ from service.processor import Processor
 from service.settings import PipelineSettings, Settings, SparkSettings
 from service.settings.feeds import AnyFeed, CosmosFeedSettings, CustomFeedSettings, FilesFeedSettings, LogFeedSettings
 from service.settings.leases import CosmosLeases, CustomLeases, SqliteLeases
-from service.settings.sinks import AnySink, CustomSinkSettings, LogSinkSettings, PostgresSinkSettings
+from service.settings.sinks import (
+    AnySink,
+    CustomSinkSettings,
+    LogSinkSettings,
+    PostgresSinkSettings,
+    PythonSinkSettings,
+)
 
 
 def processor_of(settings: Settings, *, host: str, log: Log) -> Processor:
@@ -120,6 +126,7 @@ def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing
         ),
         buffer_bytes_max=settings.buffer_bytes_max,
         batch_timeout_s=settings.batch_timeout_s,
+        unkept_s=settings.sink.checkpoint_s if isinstance(settings.sink, PythonSinkSettings) else 0.0,
     )
 
 

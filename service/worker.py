@@ -119,6 +119,7 @@ class Worker:
         self._writer: SinkWriter | None = None
         self._safe: tuple[str | None, str] | None = None
         self._dirty = asyncio.Event()
+        self._keeping = asyncio.Lock()
         self._checkpointed_at = self._spared_until = clock.monotonic()
 
     @property
@@ -241,13 +242,13 @@ class Worker:
         )
 
     async def _delivered(self, delivered: Delivered) -> None:
-        """Positions that the sink holds may lag in the lease; those that it does not may not (R4)."""
+        """Positions that the sink holds may lag in the lease; those that it does not only for as long as was agreed to (R4)."""
         assert self._writer is not None, "a batch was delivered without a writer"
         self._tally.batch_delivered(self.owned.lease, delivered)
         self._safe = (self._writer.position, self._writer.state)
         self._dirty.set()
         attempt = 0
-        while not self.pipeline.sink.holds_position and self._safe is not None:
+        while not self.pipeline.sink.holds_position and self._safe is not None and self._left_unkept() <= 0:
             try:
                 await self._checkpoint()
             except StoreError as error:
@@ -255,6 +256,9 @@ class Worker:
                 if self._stopping.is_set():
                     return  # delivered, and not kept: at least once is what such a sink promises
                 await self._back_off(error, attempt)
+
+    def _left_unkept(self) -> float:
+        return self._checkpointed_at + self.pipeline.unkept_s - self._clock.monotonic()
 
     async def _ended(self, writer: SinkWriter, ended: PartitionEnded) -> CloseReason:
         """Split or merged: close the sink's position first, then the lease, then the children may start (I7)."""
@@ -301,7 +305,7 @@ class Worker:
         """Once checkpoint_s after the last, or where the partition has been idle for a moment, sooner."""
         while True:
             await self._dirty.wait()
-            due = self._checkpointed_at + self.pipeline.checkpoint_s
+            due = self._checkpointed_at + self.pipeline.lag_s
             if self.progress.idle_since is not None:
                 due = min(due, max(self.progress.idle_since + IDLE_S, self._spared_until))
             left = due - self._clock.monotonic()
@@ -315,17 +319,18 @@ class Worker:
                 await self._clock.sleep(self._timing.renew_s / 16)
 
     async def _checkpoint(self) -> None:
-        safe = self._safe
-        if safe is None:
-            return
-        crash_point("before checkpoint")
-        await self.owned.checkpoint(*safe)
-        crash_point("checkpointed")
-        self._checkpointed_at = self._clock.monotonic()
-        self._spared_until = self._checkpointed_at + SPARED_S
-        if self._safe == safe:
-            self._safe = None
-            self._dirty.clear()
+        async with self._keeping:  # one write is enough for those who come at once
+            safe = self._safe
+            if safe is None:
+                return
+            crash_point("before checkpoint")
+            await self.owned.checkpoint(*safe)
+            crash_point("checkpointed")
+            self._checkpointed_at = self._clock.monotonic()
+            self._spared_until = self._checkpointed_at + SPARED_S
+            if self._safe == safe:
+                self._safe = None
+                self._dirty.clear()
 
     async def _notice(self) -> CloseReason:
         """Ends when somebody asks for the lease, or a scan shows that it is lost."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from service.setting_types import Connections, Count, Dsn, FilePath, Importable, Seconds, Text
+from service.setting_types import Connections, Count, Dsn, FilePath, Importable, Seconds, SecondsOrNone, Text
 from service.settings.section import CUSTOM, Custom, Section, tag_of
 
 
@@ -63,6 +63,11 @@ class PostgresSinkSettings(Section):
 class PythonSinkSettings(Section):
     type: Literal["python"] = Field(description="An observer of yours, one per lease; every batch at least once.")
     handler: Importable = Field(description="What makes the observers: `module:factory`.")
+    checkpoint_s: SecondsOrNone = Field(
+        default=0.0,
+        description="How long batches may go without a checkpoint, each of which is a write to the lease: what was processed"
+        " since the last one comes again after a crash. 0: every batch is kept before the next is sent.",
+    )
 
 
 class CustomSinkSettings(Custom):

@@ -6,7 +6,10 @@ intervals: every host lists all leases each 13 s; a renewal, each 17 s, reads a 
 replace. It is not charged for what it does where writes meet (a conflict, a read and a replace again).
 
 Idle: nothing changes. Busy: a change each second in every partition. A sink that holds its position (PostgreSQL, log) needs a
-checkpoint each 5 s at most, and a checkpoint renews; a handler, or any at-least-once sink, needs one for each batch.
+checkpoint each 5 s at most, and a checkpoint renews; a handler, or any at-least-once sink, needs one for each batch, as .NET's
+does, unless its `checkpoint_s` lets batches go unkept for a while. Documents are as large as real ones: with a scope, a
+continuation of six digits, and the sink state of an idempotent producer. A host's own document, which .NET has none of, is
+told apart: it costs the same however many leases the host has.
 Prints, and writes into build/bench_store.json. Exit code 1 where the target is missed.
 """
 
@@ -15,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -32,6 +35,8 @@ from leases.errors import StoreConflict, StoreMissing
 from leases.lease import Lease
 from leases.stores.cosmos import CosmosStore
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from pipeline.feed import FeedPartition
+from pipeline.producer import claimed
 from service.pipeline import Pipeline
 from service.processor import Processor
 
@@ -48,17 +53,21 @@ SYSTEM = {
     "_attachments": "attachments/",
     "_ts": 1772668516,
 }
+HOSTS_ID = "leasehold:_hosts:"
+READ = 1_234_567
+HOLDS, UNKEPT = "busy, sink holds its position", "busy, handler with checkpoint_s: 5"
 RESULT = Path(__file__).parents[2] / "build" / "bench_store.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """bytes: of documents, both ways."""
+    """bytes: of documents, both ways. of_hosts: how many of those written are hosts' own."""
 
     requests: float = 0
     read: float = 0
     written: float = 0
     bytes: float = 0
+    of_hosts: float = 0
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(**{name: getattr(self, name) + getattr(other, name) for name in asdict(self)})
@@ -117,7 +126,8 @@ class CountingContainer:
 
     async def _put(self, document: Mapping[str, Any]) -> str:
         await asyncio.sleep(0.005)
-        self.cost += Cost(requests=1, written=1, bytes=size(document))
+        of_hosts = int(str(document["id"]).startswith(HOSTS_ID))
+        self.cost += Cost(requests=1, written=1, bytes=size(document), of_hosts=of_hosts)
         etag = next(self._etags)
         self._documents[str(document["id"])] = {**document, **SYSTEM, "_etag": etag}
         return etag
@@ -134,15 +144,46 @@ class Monitored:
         return PREFIX
 
 
+class RangesFeed(MemoryFeed):
+    """Partitions as those of a container: with a scope each, and far from their beginning."""
+
+    def __init__(self) -> None:
+        super().__init__([str(n) for n in range(LEASES)])
+        for log in self._logs.values():
+            log.first = READ
+
+    async def partitions(self) -> list[FeedPartition]:
+        return [FeedPartition(name, (), scope_of(int(name))) for name in sorted(self._logs)]
+
+    def remember(self, scopes: Mapping[str, str]) -> None:
+        """Names say it all here."""
+
+    def uncovered(self, partition: FeedPartition, scopes: Collection[str]) -> list[FeedPartition]:
+        return [] if partition.scope in scopes else [partition]
+
+
+class HoldingSink(MemorySink):
+    """Keeps in the lease what the sink `log` does."""
+
+    def claimed(self, state: str) -> str:
+        return claimed(state)
+
+
 class AtLeastOnceSink(MemorySink):
     holds_position = False
 
 
-async def counted(seconds: float, sink: type[MemorySink], *, is_busy: bool) -> Cost:
+def scope_of(number: int) -> str:
+    """As ranges of a container are: 30 digits each, but for the ends."""
+    low, high = (f"{n * 256 // LEASES:02X}".ljust(30, "C") if 0 < n < LEASES else "" for n in (number, number + 1))
+    return f"{low}-{high or 'FF'}"
+
+
+async def counted(seconds: float, sink: type[MemorySink], *, is_busy: bool, unkept_s: float = 0.0) -> Cost:
     """Of a settled group, per lease and hour."""
     container, clock = CountingContainer(), VirtualClock()
-    feed, destination = MemoryFeed([str(n) for n in range(LEASES)]), MemoryDestination()
-    hosts = [host_of(f"host-{n}", container, clock, feed, sink(destination)) for n in range(HOSTS)]
+    feed, destination = RangesFeed(), MemoryDestination()
+    hosts = [host_of(f"host-{n}", container, clock, feed, sink(destination), unkept_s) for n in range(HOSTS)]
     for host in hosts:
         await host.start()
     changing = asyncio.create_task(changed(feed, destination)) if is_busy else None
@@ -158,8 +199,10 @@ async def counted(seconds: float, sink: type[MemorySink], *, is_busy: bool) -> C
     return cost * (HOUR_S / seconds / LEASES)
 
 
-def host_of(name: str, container: Any, clock: VirtualClock, feed: MemoryFeed, sink: MemorySink) -> Processor:
-    pipeline = Pipeline(name="transactions", feed=feed, sink=sink)
+def host_of(
+    name: str, container: Any, clock: VirtualClock, feed: MemoryFeed, sink: MemorySink, unkept_s: float
+) -> Processor:
+    pipeline = Pipeline(name="transactions", feed=feed, sink=sink, start="latest", unkept_s=unkept_s)
     quiet = structlog.wrap_logger(None, processors=[dropped])
     store = CosmosStore(
         container, {"transactions": Monitored()}, now=lambda: START + timedelta(seconds=clock.monotonic())
@@ -182,9 +225,7 @@ async def changed(feed: MemoryFeed, destination: MemoryDestination) -> None:
 
 def computed(*, is_busy: bool) -> Cost:
     """The .NET processor's, per lease and hour."""
-    lease = Lease(
-        pipeline="transactions", partition="7", scope="05C1DFFFFFFFFC-FF", owner="host-0", continuation='"123456"'
-    )
+    lease = Lease(pipeline="transactions", partition="7", scope=scope_of(1), owner="host-0", continuation='"123456"')
     document = dotnet.encode(lease, prefix=PREFIX, now=START)
     del document[dotnet.FIELD]
     stored = size({**document, **SYSTEM, "_etag": next(CountingContainer()._etags)})
@@ -196,11 +237,11 @@ def computed(*, is_busy: bool) -> Cost:
 
 def lines(results: Mapping[str, tuple[Cost, Cost]]) -> Iterator[str]:
     yield f"Leases in Cosmos DB, per lease and hour ({HOSTS} hosts, {LEASES} leases; busy: a batch each {BATCH_S:g} s)"
-    yield f"{'':56}{'requests':>10}{'read':>10}{'written':>10}{'KB':>10}"
+    yield f"{'':64}{'requests':>10}{'read':>10}{'written':>10}{'KB':>10}{'of hosts':>10}"
     for name, (ours, theirs) in results.items():
         for side, cost in (("leasehold", ours), (".NET, by its intervals", theirs)):
-            figures = (cost.requests, cost.read, cost.written, cost.bytes / 1000)
-            yield f"{name + ': ' + side:56}" + "".join(f"{figure:>10,.0f}" for figure in figures)
+            figures = (cost.requests, cost.read, cost.written, cost.bytes / 1000, cost.of_hosts)
+            yield f"{name + ': ' + side:64}" + "".join(f"{figure:>10,.0f}" for figure in figures)
 
 
 def say(text: str) -> None:
@@ -209,15 +250,17 @@ def say(text: str) -> None:
 
 def main() -> int:
     results = {
-        "idle": (run_virtual(counted(HOUR_S, MemorySink, is_busy=False)), computed(is_busy=False)),
-        "busy, sink holds its position": (run_virtual(counted(600, MemorySink, is_busy=True)), computed(is_busy=True)),
+        "idle": (run_virtual(counted(HOUR_S, HoldingSink, is_busy=False)), computed(is_busy=False)),
+        HOLDS: (run_virtual(counted(600, HoldingSink, is_busy=True)), computed(is_busy=True)),
         "busy, handler": (run_virtual(counted(600, AtLeastOnceSink, is_busy=True)), computed(is_busy=True)),
+        UNKEPT: (run_virtual(counted(600, AtLeastOnceSink, is_busy=True, unkept_s=5.0)), computed(is_busy=True)),
     }
     say("\n".join(lines(results)))
-    ours, theirs = results["busy, sink holds its position"]
-    ratio = ours.written / theirs.written
-    is_met = ratio <= WRITES_BUSY_MAX
-    say(f"written when busy: {ratio:.2f} of .NET's (target <= {WRITES_BUSY_MAX:g}): {'met' if is_met else 'MISSED'}")
+    ratios = {name: results[name][0].written / results[name][1].written for name in results}
+    is_met = max(ratios[HOLDS], ratios[UNKEPT]) <= WRITES_BUSY_MAX
+    told_ratios = "; ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
+    say(f"written, of .NET's: {told_ratios}")
+    say(f"{HOLDS} and {UNKEPT}: target <= {WRITES_BUSY_MAX:g}: {'met' if is_met else 'MISSED'}")
     RESULT.parent.mkdir(exist_ok=True)
     told = {name: {"leasehold": asdict(ours), "dotnet": asdict(theirs)} for name, (ours, theirs) in results.items()}
     RESULT.write_text(json.dumps(told, indent=2) + "\n")

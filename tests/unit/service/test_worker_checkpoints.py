@@ -152,6 +152,48 @@ def test_for_a_sink_without_positions_every_batch_is_kept_before_the_next_is_sen
     run_virtual(main())
 
 
+def test_what_such_a_sink_was_sent_may_go_unkept_for_as_long_as_was_agreed_to() -> None:
+    """A busy handler costs a write per interval, each of which renews, and not one per batch."""
+
+    async def main() -> None:
+        group = forgetful(limits=ONE, unkept_s=5.0)
+        tenure = await group.tenure()
+        arrived, lags = list[float](), list[float]()
+        for _ in range(1200):
+            group.append("a", 1)
+            await asyncio.sleep(0.25)
+            now = asyncio.get_running_loop().time()
+            arrived += [now] * (len(group.delivered("a")) - len(arrived))
+            kept = int(group.leases["a"].continuation or 0)
+            lags.append(now - arrived[kept] if kept < len(arrived) else 0.0)
+        assert 4.0 < max(lags) < 5.6
+        assert 55 <= len(group.asked(of("store", "replace"))) <= 66  # of 300 s, one every 5 s
+        tenure.worker.stop()
+        await tenure.task
+        assert group.leases["a"].continuation == str(len(arrived))
+
+    run_virtual(main())
+
+
+def test_where_the_container_is_away_no_more_goes_unkept_than_was_agreed_to() -> None:
+    async def main() -> None:
+        group = forgetful(limits=ONE, unkept_s=5.0)
+        tenure = await group.tenure()
+        await asyncio.sleep(20)
+        group.append("a", 1)
+        await until(lambda: group.leases["a"].continuation == "1")
+        group.weather.down.add(("", "store"))
+        for _ in range(80):
+            group.append("a", 1)
+            await asyncio.sleep(0.25)
+        assert 16 <= len(group.delivered("a")) <= 24  # for 5 s, four each second
+        group.weather.down.clear()
+        await until(group.is_delivered)
+        await stopped(tenure)
+
+    run_virtual(main())
+
+
 def test_without_the_container_a_sink_without_positions_gets_one_batch_and_a_stop_does_not_wait_for_ever() -> None:
     async def main() -> None:
         group = forgetful(limits=ONE)
