@@ -89,7 +89,7 @@ def _cosmos_store_of(
         if isinstance(each.feed, CosmosFeed) and each.name in names
     }
     reached = account_of(**leases.account)
-    account = Account(endpoint=reached.endpoint, key=reached.key, identity=reached.identity, ca_file=leases.ca_file)
+    account = Account(endpoint=reached.endpoint, key=reached.key, identity=reached.identity, ca_file=reached.ca_file)
     place = Place(database=leases.database, container=leases.container, creates=creates)
     try:
         return CosmosStore(Container(account, place, call_timeout_s=leases.timing.call_timeout_s), monitored)

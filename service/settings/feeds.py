@@ -14,10 +14,10 @@ from service.setting_types import (
     ProcessorName,
     RecordBytes,
     Seconds,
-    Secret,
     StartAt,
     Text,
 )
+from service.settings.cosmos import CosmosAccount
 from service.settings.section import CUSTOM, Custom, Section, tag_of
 
 
@@ -57,21 +57,9 @@ class LogFeedSettings(_Feed):
     path: FilePath = Field(description="The log's directory.")
 
 
-class CosmosFeedSettings(_Feed):
+class CosmosFeedSettings(CosmosAccount, _Feed):
     type: Literal["cosmos"] = Field(
         description="The change feed of a Cosmos DB container; each of its physical ranges is a partition."
-    )
-    endpoint: Text | None = Field(
-        default=None, description="The account's address, like https://account.documents.azure.com."
-    )
-    key: Secret | None = Field(default=None, description="The account's key, a read-only one will do.")
-    connection_string: Secret | None = Field(
-        default=None, description="Instead of `endpoint` and `key`, as the portal shows it."
-    )
-    identity: Text | None = Field(
-        default=None,
-        description="Instead of a key: `default` for whoever azure-identity finds this process to be, or the client id of a"
-        " managed identity. It needs the role Cosmos DB Built-in Data Reader.",
     )
     database: Text = Field(description="The database's name.")
     container: Text = Field(description="The container's name.")
@@ -94,25 +82,9 @@ class CosmosFeedSettings(_Feed):
 
     @model_validator(mode="after")
     def _fits(self) -> CosmosFeedSettings:
-        from pipeline.connectors.cosmos import account_of  # here, so that only who uses it waits for its SDK
-
-        account_of(**self.account)
         if self.mode == "all_versions" and self.start != "latest":
             raise ValueError("`mode: all_versions` is kept from now on alone: say `start: latest`")
         return self
-
-    @property
-    def account(self) -> dict[str, str | None]:
-        """How to reach it, secrets and all."""
-        key, connection_string = (
-            secret.get_secret_value() if secret is not None else None for secret in (self.key, self.connection_string)
-        )
-        return {
-            "endpoint": self.endpoint,
-            "key": key,
-            "connection_string": connection_string,
-            "identity": self.identity,
-        }
 
 
 class CustomFeedSettings(_Feed, Custom):

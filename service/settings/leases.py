@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field, Tag, model_validator
 
 from leases.timing import Timing
-from service.setting_types import FilePath, Importable, LeaseSeconds, Seconds, SecondsOrNone, Secret, Text
+from service.setting_types import FilePath, Importable, LeaseSeconds, Seconds, SecondsOrNone, Text
+from service.settings.cosmos import IDENTITY, CosmosAccount
 from service.settings.section import CUSTOM, Custom, Section, tag_of
 
 
@@ -54,53 +55,16 @@ class SqliteLeases(LeaseSettings):
     path: FilePath = Field(default=Path("leases.db"), description="The file. It is created where it is missing.")
 
 
-class CosmosLeases(LeaseSettings):
+class CosmosLeases(CosmosAccount, LeaseSettings):
     type: Literal["cosmos"] = Field(
         description="A container in Cosmos DB, for hosts anywhere; leases of Cosmos feeds as the .NET processor keeps them."
     )
-    endpoint: Text | None = Field(
-        default=None, description="The account's address, like https://account.documents.azure.com."
-    )
-    key: Secret | None = Field(
-        default=None, description="The account's key. By default azure-identity says who we are."
-    )
-    connection_string: Secret | None = Field(
-        default=None, description="Instead of `endpoint` and `key`, as the portal shows it."
-    )
-    identity: Text | None = Field(
-        default=None,
-        description="Instead of a key: `default` for whoever azure-identity finds this process to be, or the client id of a"
-        " managed identity. It needs the role Cosmos DB Built-in Data Contributor.",
-    )
+    identity: Text | None = Field(default=None, description=IDENTITY + "Cosmos DB Built-in Data Contributor.")
     database: Text = Field(description="The database's name.")
     container: Text = Field(
         default="leases",
         description="The container's name. It is made where it is missing and we may, with the partition key /id.",
     )
-    ca_file: FilePath | None = Field(
-        default=None, description="Certificates (PEM) to trust instead of the system's, for an emulator with its own."
-    )
-
-    @model_validator(mode="after")
-    def _reaches(self) -> CosmosLeases:
-        from pipeline.connectors.cosmos import account_of  # here, so that only who uses it waits for its SDK
-
-        account_of(**self.account)
-        return self
-
-    @property
-    def account(self) -> dict[str, str | None]:
-        """How to reach it, secrets and all."""
-        key, connection_string = (
-            secret.get_secret_value() if secret is not None else None for secret in (self.key, self.connection_string)
-        )
-        is_anybody = self.identity is None and key is None and connection_string is None
-        return {
-            "endpoint": self.endpoint,
-            "key": key,
-            "connection_string": connection_string,
-            "identity": "default" if is_anybody else self.identity,
-        }
 
 
 class MemoryLeases(LeaseSettings):

@@ -17,7 +17,7 @@ _NEVER_DONE = frozenset((400, 401, 403, 413, 429, 449))
 """Answers that say: this write was not carried out. After every other failure it may have been."""
 _NOT_THE_DOCUMENT = frozenset((1002, 1003, 1013))
 """Of a 404: the session is ahead of the replica, the container is gone, the container is being made."""
-_REMEDIES = {
+REMEDIES = {
     401: "look at the key, and at this machine's clock, which may be 15 minutes off at most",
     403: "give this identity the role 'Cosmos DB Built-in Data Contributor', and let this machine through the firewall",
     429: "it is out of request units; give it more",
@@ -74,7 +74,7 @@ def _answered(error: CosmosHttpResponseError, doing: str, is_write: bool) -> Sto
     if status == 400:
         return StoreUnavailable(f"{answer}: {_first_line(error)}")
     if status in _NEVER_DONE or status == 404:
-        remedy = _REMEDIES.get(status, "try again later")
+        remedy = REMEDIES.get(status, "try again later")
         return StoreUnavailable(f"{answer}: {remedy}", retry_after_s=retry_after_s(error))
     return _lost(answer, is_write)
 

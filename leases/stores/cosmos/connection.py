@@ -24,7 +24,7 @@ from azure.cosmos.exceptions import CosmosResourceExistsError, CosmosResourceNot
 from azure.identity.aio import DefaultAzureCredential
 
 from leases.errors import StoreMissing, StoreUnavailable
-from leases.stores.cosmos.answers import translated
+from leases.stores.cosmos.answers import REMEDIES, translated
 from leases.stores.cosmos.documents import PARTITION_KEY
 
 _NOTHING_INDEXED: dict[str, Any] = {
@@ -91,13 +91,18 @@ async def connect(account: Account, place: Place, tls: ssl.SSLContext, timeout_s
     """Raises StoreUnavailable, StoreMissing (it is not there, and not to be made)."""
     chosen = {"managed_identity_client_id": account.identity} if account.identity else {}
     credential = None if account.key else DefaultAzureCredential(**chosen)
-    client = _client(account, credential, tls, timeout_s)
+    transport = _OnceOverTls(tls)
+    client = _client(account, credential, transport, timeout_s)
     try:
         await client.__aenter__()
+        transport.is_opening = False
         proxy = client.get_database_client(place.database).get_container_client(place.container)
         return Connection(
             client=client, credential=credential, proxy=proxy, has_own_keys=await _has_own_keys(client, proxy, place)
         )
+    except _Unauthorized:
+        await _closed(client, credential)
+        raise StoreUnavailable(f"opening {place}: Cosmos DB answered 401: {REMEDIES[401]}") from None
     except AzureError as error:
         await _closed(client, credential)
         raise translated(error, f"opening {place}", is_write=False) from error
@@ -106,12 +111,26 @@ async def connect(account: Account, place: Place, tls: ssl.SSLContext, timeout_s
         raise
 
 
+class _Unauthorized(Exception):
+    """The account does not know the key."""
+
+
 class _OnceOverTls(AioHttpTransport):  # type: ignore[misc]  # the SDK exports it where types do not see it
-    """Sends every request once, and with one TLS context: one for each request would be a connection for each request."""
+    """Sends every request once, and with one TLS context: one for each request would be a connection for each request.
+
+    is_opening: the SDK asks for the account, again and again, and a wrong key would only be told seconds later.
+    """
 
     def __init__(self, tls: ssl.SSLContext) -> None:
         super().__init__()
         self._tls = tls
+        self.is_opening = True
+
+    async def send(self, request: Any, **config: Any) -> Any:
+        response = await super().send(request, **config)
+        if self.is_opening and response.status_code == 401:
+            raise _Unauthorized
+        return response
 
     async def open(self) -> None:
         await super().open()
@@ -124,7 +143,7 @@ class _OnceOverTls(AioHttpTransport):  # type: ignore[misc]  # the SDK exports i
 
 
 def _client(
-    account: Account, credential: DefaultAzureCredential | None, tls: ssl.SSLContext, timeout_s: float
+    account: Account, credential: DefaultAzureCredential | None, transport: _OnceOverTls, timeout_s: float
 ) -> CosmosClient:
     policy = ConnectionPolicy()
     policy.RetryOptions = type(policy.RetryOptions)(max_retry_attempt_count=0)  # as an argument, 0 would mean 9
@@ -137,7 +156,7 @@ def _client(
         retry_read=0,
         connection_timeout=timeout_s / 2,
         read_timeout=timeout_s,
-        transport=_OnceOverTls(tls),
+        transport=transport,
     )
 
 
@@ -168,10 +187,15 @@ async def _properties(client: CosmosClient, proxy: ContainerProxy, place: Place)
         pass  # another host was quicker
     except AzureError as error:
         raise StoreUnavailable(
-            f"{place} is not there and cannot be made ({translated(error, 'creating it', is_write=False)}): make it, with"
-            " the partition key /id"
+            f"{place} is not there and cannot be made ({_why_not_made(error)}): make it, with the partition key /id"
         ) from error
     return await proxy.read()
+
+
+def _why_not_made(error: AzureError) -> str:
+    if getattr(error, "status_code", None) == 403:  # no data role helps: they are for what is in a container
+        return "Cosmos DB answered 403: an identity may use containers and not make them, whatever data role it has"
+    return str(translated(error, "creating it", is_write=False))
 
 
 async def _closed(client: CosmosClient, credential: DefaultAzureCredential | None) -> None:

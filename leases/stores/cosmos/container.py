@@ -14,7 +14,7 @@ from azure.core import MatchConditions
 from azure.core.exceptions import AzureError
 from azure.cosmos.exceptions import CosmosResourceNotFoundError
 
-from leases.errors import StoreAmbiguous, StoreConflict, StoreMissing
+from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
 from leases.stores.cosmos.answers import is_gone, pause_s, translated
 from leases.stores.cosmos.connection import Account, Connection, Place, connect
 from leases.stores.cosmos.documents import PARTITION_KEY, Document
@@ -23,6 +23,8 @@ T = TypeVar("T")
 Call = Callable[[Connection], Awaitable[T]]
 
 PAGE_ITEMS_MAX = 1000
+OPENING_SHARE = 0.9
+"""Of the time for a call: who gives up on an opening says more than one whose call was cut off."""
 _BY_PREFIX = "SELECT * FROM c WHERE STARTSWITH(c.id, @id)"
 _BY_ID = "SELECT * FROM c WHERE c.id = @id"
 _ETAG = re.compile(r"(?!\*$)[!-~][ -~]{0,1023}")
@@ -43,6 +45,7 @@ class Container:
         self._connections: list[Connection] = []
         self._connection: Connection | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._refused: StoreError | None = None
         self._keys: dict[str, str] = {}
 
     async def query(self, prefix: str) -> list[Document]:
@@ -100,11 +103,18 @@ class Container:
 
     async def _connected(self) -> Connection:
         """A caller may lose patience where an identity is slow to be found; the opening goes on for those who come next."""
-        while self._connection is None:
-            if self._opening is None:
-                self._opening = asyncio.create_task(self._open(), name=f"opening {self._place}")
-                self._opening.add_done_callback(self._opened)
-            await asyncio.shield(self._opening)
+        try:
+            async with asyncio.timeout(self._call_timeout_s * OPENING_SHARE):
+                while self._connection is None:
+                    if self._opening is None:
+                        self._opening = asyncio.create_task(self._open(), name=f"opening {self._place}")
+                        self._opening.add_done_callback(self._opened)
+                    await asyncio.shield(self._opening)
+        except TimeoutError:
+            raise self._refused or StoreUnavailable(
+                f"opening {self._place} takes longer than {self._call_timeout_s:g} s: it goes on, and the next call may find it"
+                " open; look at the endpoint, or raise call_timeout_s"
+            ) from None
         return self._connection
 
     async def _open(self) -> None:
@@ -112,9 +122,11 @@ class Container:
         self._connections.append(self._connection)
 
     def _opened(self, opening: asyncio.Task[None]) -> None:
+        """Nobody may be left to ask why it failed: whoever comes next and has as little time is told."""
         self._opening = None
         if not opening.cancelled():
-            opening.exception()  # nobody may be left to ask
+            error = opening.exception()
+            self._refused = error if isinstance(error, StoreError) else None
 
     async def _match(self, id: str, etag: str) -> None:
         """An ETag that is none would match everything, or break the request."""

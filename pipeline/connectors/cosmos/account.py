@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import urlsplit
 
 DEFAULT = "default"
@@ -12,11 +13,15 @@ DEFAULT = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """key: the account's, in base64. Without one azure-identity finds who we are; identity: the client id that it has to take."""
+    """key: the account's, in base64. Without one azure-identity finds who we are; identity: the client id that it has to take.
+
+    ca_file: certificates to trust instead of the system's, for an emulator with one of its own.
+    """
 
     endpoint: str
     key: str | None = field(default=None, repr=False)
     identity: str | None = None
+    ca_file: Path | None = None
 
     @property
     def host(self) -> str:
@@ -32,6 +37,7 @@ def account_of(
     key: str | None = None,
     connection_string: str | None = None,
     identity: str | None = None,
+    ca_file: Path | None = None,
 ) -> Account:
     """identity: DEFAULT, or a client id. Raises ValueError, without what was given: it may be a secret."""
     if connection_string is not None:
@@ -47,7 +53,7 @@ def account_of(
         raise ValueError("needs either `key` or `identity`: give one of them")
     if key is not None and not _is_base64(key):
         raise ValueError("`key` must be the account's key, as the portal shows it (base64)")
-    return Account(endpoint=endpoint, key=key, identity=None if identity == DEFAULT else identity)
+    return Account(endpoint=endpoint, key=key, identity=None if identity == DEFAULT else identity, ca_file=ca_file)
 
 
 def _parts(connection_string: str) -> tuple[str, str]:

@@ -9,10 +9,13 @@ the raw answer before the SDK looks at it. What only the SDK can do (another reg
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError
+from azure.core.pipeline.transport import AioHttpTransport
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.cosmos.exceptions import CosmosHttpResponseError
 
@@ -34,6 +37,7 @@ class Container:
         self._database = database
         self._container = container
         self._timeout_s = timeout_s
+        self._tls = _tls_of(account.ca_file)
         self._opening = asyncio.Lock()
         self._client: CosmosClient | None = None
         self._credential: Any = None
@@ -98,6 +102,8 @@ class Container:
         what = f"container {self.name}"
         try:
             return await call
+        except _Unauthorized:
+            raise refusal(Answer(401, {}, b"it does not know the key"), what) from None
         except CosmosHttpResponseError as error:
             raise _refused(error, what) from error
         except ClientAuthenticationError as error:
@@ -108,6 +114,7 @@ class Container:
     async def _opened(self) -> ContainerProxy:
         async with self._opening:
             if self._client is None:
+                transport = _Transport(self._tls)
                 client = CosmosClient(
                     self._account.endpoint,
                     credential=self._account.key or self._identity(),
@@ -115,9 +122,11 @@ class Container:
                     retry_read=0,
                     read_timeout=self._timeout_s,
                     connection_timeout=self._timeout_s,
+                    transport=transport,
                 )
                 try:
                     await self._translated(client.__aenter__())
+                    transport.is_opening = False
                 except BaseException:
                     await client.close()
                     raise
@@ -131,6 +140,40 @@ class Container:
             chosen = {"managed_identity_client_id": self._account.identity} if self._account.identity else {}
             self._credential = DefaultAzureCredential(**chosen)
         return self._credential
+
+
+class _Unauthorized(Exception):
+    """The account does not know the key."""
+
+
+class _Transport(AioHttpTransport):  # type: ignore[misc]  # the SDK exports it where types do not see it
+    """tls: None for whom the SDK trusts. is_opening: the SDK asks for the account, and where it is refused asks again and again,
+    so that a wrong key would only be told seconds later."""
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        super().__init__()
+        self._tls = tls
+        self.is_opening = True
+
+    async def send(self, request: Any, **config: Any) -> Any:
+        """Raises _Unauthorized."""
+        response = await super().send(request, **config)
+        if self.is_opening and response.status_code == 401:
+            raise _Unauthorized
+        return response
+
+    def _build_ssl_config(self, cert: Any, verify: Any) -> Any:
+        return super()._build_ssl_config(cert, verify) if self._tls is None else self._tls
+
+
+def _tls_of(ca_file: Path | None) -> ssl.SSLContext | None:
+    """Raises ValueError where the file holds no certificates."""
+    if ca_file is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(f"ca_file '{ca_file}' holds no certificates ({error}): name a PEM file") from error
 
 
 class _Taken(Exception):

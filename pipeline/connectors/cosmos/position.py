@@ -19,6 +19,11 @@ def lsn_of(position: str | None) -> int:
     if position is None:
         return BEGINNING
     match = _ETAG.fullmatch(position)
+    if match is None and position.startswith("ey"):  # base64 of a JSON object
+        raise PositionLost(
+            f"{position[:24] + '...'!r} is a continuation that Java's change feed processor packed: stop its hosts, then unpack"
+            " all of them by `leasehold leases import FILE --pipeline NAME --from java`"
+        )
     if match is None:
         raise PositionLost(
             f"{position[:100]!r} is no continuation of a Cosmos DB container's change feed, which looks like"

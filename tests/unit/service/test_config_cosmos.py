@@ -8,6 +8,7 @@ import pytest
 
 from service.config import ConfigurationError, load, parse
 from service.settings.feeds import CosmosFeedSettings
+from service.settings.leases import CosmosLeases
 from service.wiring import feed_of
 
 SECRET = "c2VjcmV0"
@@ -28,6 +29,7 @@ def feed(fields: str, **env: str) -> CosmosFeedSettings:
         f"{HERE}, key: '${{S}}'",
         "connection_string: 'AccountEndpoint=https://bank.documents.azure.com:443/;AccountKey=${S};'",
         f"{HERE}, identity: default",
+        HERE,
     ],
 )
 async def test_the_same_container_is_the_same_feed_however_it_is_reached(access: str) -> None:
@@ -36,6 +38,21 @@ async def test_the_same_container_is_the_same_feed_however_it_is_reached(access:
     assert made.identity == "cosmos:bank.documents.azure.com/bank/tx"
     assert SECRET not in repr(found) + str(found) + found.model_dump_json() + repr(made)
     await made.close()
+
+
+def test_leases_and_feeds_say_in_the_same_words_how_an_account_is_reached() -> None:
+    both = {"endpoint": "https://bank.documents.azure.com", "database": "bank", "container": "tx", "type": "cosmos"}
+    for access in ({}, {"identity": "default"}, {"identity": "1f"}, {"key": SECRET}, {"ca_file": "/etc/ca.pem"}):
+        of_feed = CosmosFeedSettings.model_validate({**both, **access})
+        of_leases = CosmosLeases.model_validate({**both, **access})
+        assert of_feed.account == of_leases.account
+        assert (of_feed.account["identity"] is None) == ("key" in access)
+
+
+def test_certificates_that_are_none_are_told_when_the_feed_is_made(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("nothing")
+    with pytest.raises(ValueError, match=r"ca\.pem' holds no certificates"):
+        feed_of(feed(f"{HERE}, key: {SECRET}, ca_file: '{tmp_path}/ca.pem', {WHAT}"))
 
 
 async def test_another_mode_is_another_feed() -> None:
@@ -47,7 +64,6 @@ async def test_another_mode_is_another_feed() -> None:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        (f"{HERE}, {WHAT}", "needs either `key` or `identity`"),
         (f"{HERE}, key: {SECRET}, identity: default, {WHAT}", "needs either `key` or `identity`"),
         (f"key: {SECRET}, {WHAT}", "needs `endpoint`"),
         (f"{HERE}, connection_string: '{SECRET}', {WHAT}", "says it all"),

@@ -1,0 +1,66 @@
+"""How a Cosmos DB account is reached: the same words for leases and for feeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypedDict
+
+from pydantic import Field, model_validator
+
+from service.setting_types import FilePath, Secret, Text
+from service.settings.section import Section
+
+IDENTITY = (
+    "Instead of a key: `default` for whoever azure-identity finds this process to be (so it is without any of these), or the"
+    " client id of a managed identity. It needs the role "
+)
+
+
+class Access(TypedDict):
+    """The arguments of `pipeline.connectors.cosmos.account_of`."""
+
+    endpoint: str | None
+    key: str | None
+    connection_string: str | None
+    identity: str | None
+    ca_file: Path | None
+
+
+class CosmosAccount(Section):
+    endpoint: Text | None = Field(
+        default=None, description="The account's address, like https://account.documents.azure.com."
+    )
+    key: Secret | None = Field(
+        default=None,
+        description="The account's key; to read a feed a read-only one will do. By default azure-identity says who we"
+        " are.",
+    )
+    connection_string: Secret | None = Field(
+        default=None, description="Instead of `endpoint` and `key`, as the portal shows it."
+    )
+    identity: Text | None = Field(default=None, description=IDENTITY + "Cosmos DB Built-in Data Reader.")
+    ca_file: FilePath | None = Field(
+        default=None, description="Certificates (PEM) to trust instead of the system's, for an emulator with its own."
+    )
+
+    @model_validator(mode="after")
+    def _reaches(self) -> CosmosAccount:
+        from pipeline.connectors.cosmos import account_of  # here, so that only who uses it waits for its SDK
+
+        account_of(**self.account)
+        return self
+
+    @property
+    def account(self) -> Access:
+        """How to reach it, secrets and all."""
+        key, connection_string = (
+            secret.get_secret_value() if secret is not None else None for secret in (self.key, self.connection_string)
+        )
+        is_anybody = self.identity is None and key is None and connection_string is None
+        return {
+            "endpoint": self.endpoint,
+            "key": key,
+            "connection_string": connection_string,
+            "identity": "default" if is_anybody else self.identity,
+            "ca_file": self.ca_file,
+        }
