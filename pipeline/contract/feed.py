@@ -31,7 +31,8 @@ class FeedHarness(ABC):
     """A feed to be tested, and a way to put events into its source.
 
     partitions: two names or more, in name order; they exist and are empty. events_max, bytes_max: the page limits that the
-    feed was made with; keep them small (8 events, 4 KiB). lag_is_exact: False where the feed estimates.
+    feed was made with; keep them small (8 events, 4 KiB). lag_is_exact: False where the feed estimates. beginning: the
+    first position to read from; a feed that tells only what comes from now on has another than None.
     """
 
     feed: ChangeFeed
@@ -39,6 +40,7 @@ class FeedHarness(ABC):
     events_max: int
     bytes_max: int
     lag_is_exact: bool = True
+    beginning: str | None = None
 
     @abstractmethod
     async def append(self, partition: str, bodies: Sequence[bytes]) -> None:
@@ -66,12 +68,12 @@ class ChangeFeedContract:
         partition, other = harness.partitions[:2]
         count = await _filled(harness, partition)
         await harness.append(other, [body(1000)])
-        assert _numbers(harness, await _read(harness.feed, partition, None, count)) == list(range(count))
-        assert _numbers(harness, await _read(harness.feed, other, None, 1)) == [1000]
+        assert _numbers(harness, await _read(harness.feed, partition, harness.beginning, count)) == list(range(count))
+        assert _numbers(harness, await _read(harness.feed, other, harness.beginning, 1)) == [1000]
 
     async def test_pages_are_event_tables_of_their_partition(self, harness: FeedHarness) -> None:
         partition = harness.partitions[0]
-        pages = await _read(harness.feed, partition, None, await _filled(harness, partition))
+        pages = await _read(harness.feed, partition, harness.beginning, await _filled(harness, partition))
         for page in pages:
             page.events.validate(full=True)
             assert page.events.schema.equals(EVENT_SCHEMA, check_metadata=True)
@@ -83,19 +85,19 @@ class ChangeFeedContract:
     async def test_reading_again_yields_the_same_events(self, harness: FeedHarness) -> None:
         partition = harness.partitions[0]
         count = await _filled(harness, partition)
-        first, second = [await _read(harness.feed, partition, None, count) for _ in range(2)]
+        first, second = [await _read(harness.feed, partition, harness.beginning, count) for _ in range(2)]
         assert _events(first) == _events(second)
 
     async def test_pages_stay_within_the_limit_of_events(self, harness: FeedHarness) -> None:
         partition = harness.partitions[0]
-        pages = await _read(harness.feed, partition, None, await _filled(harness, partition))
+        pages = await _read(harness.feed, partition, harness.beginning, await _filled(harness, partition))
         assert max(page.events.num_rows for page in pages) <= harness.events_max
 
     async def test_pages_stay_within_the_limit_of_bytes_unless_they_hold_one_event(self, harness: FeedHarness) -> None:
         partition = harness.partitions[0]
         sizes = [1, harness.bytes_max * 2, *([harness.bytes_max // 3] * 5), harness.bytes_max * 2, 1]
         await harness.append(partition, [body(n, "x" * size) for n, size in enumerate(sizes)])
-        pages = await _read(harness.feed, partition, None, len(sizes))
+        pages = await _read(harness.feed, partition, harness.beginning, len(sizes))
         assert _numbers(harness, pages) == list(range(len(sizes)))
         for page in pages:
             held = sum(len(event) for event in page.events["body"].to_pylist() if event)
@@ -105,7 +107,7 @@ class ChangeFeedContract:
         partition = harness.partitions[0]
         count = await _filled(harness, partition)
         seen = 0
-        for page in await _read(harness.feed, partition, None, count):
+        for page in await _read(harness.feed, partition, harness.beginning, count):
             seen += page.events.num_rows
             rest = await _read(harness.feed, partition, page.to, count - seen)
             assert _numbers(harness, rest) == list(range(seen, count))
@@ -114,7 +116,7 @@ class ChangeFeedContract:
         partition = harness.partitions[0]
         count = await _filled(harness, partition)
         seen = 0
-        for page in await _read(harness.feed, partition, None, count):
+        for page in await _read(harness.feed, partition, harness.beginning, count):
             for n in range(1, page.events.num_rows):
                 position = page.position_after(n)
                 if position is not None:
@@ -124,7 +126,7 @@ class ChangeFeedContract:
 
     async def test_compare_orders_positions_as_they_are_read_and_none_first(self, harness: FeedHarness) -> None:
         partition = harness.partitions[0]
-        pages = await _read(harness.feed, partition, None, await _filled(harness, partition))
+        pages = await _read(harness.feed, partition, harness.beginning, await _filled(harness, partition))
         positions = _positions(pages)
         for i, a in enumerate(positions):
             for j, b in enumerate(positions):
@@ -134,26 +136,28 @@ class ChangeFeedContract:
     async def test_latest_lies_behind_the_last_event(self, harness: FeedHarness) -> None:
         feed, partition = harness.feed, harness.partitions[0]
         assert await feed.latest(partition) is None
-        before, last = _positions(await _read(feed, partition, None, await _filled(harness, partition)))[-2:]
+        before, last = _positions(await _read(feed, partition, harness.beginning, await _filled(harness, partition)))[
+            -2:
+        ]
         latest = await feed.latest(partition)
         assert feed.compare(before, latest) < 0 <= feed.compare(last, latest)
 
     async def test_lag_counts_what_is_left_to_read(self, harness: FeedHarness) -> None:
         feed, partition = harness.feed, harness.partitions[0]
-        assert await feed.lag(partition, None) == 0
+        assert await feed.lag(partition, harness.beginning) == 0
         left = await _filled(harness, partition)
         assert await feed.lag(partition, await feed.latest(partition)) == 0
         if harness.lag_is_exact:
-            assert await feed.lag(partition, None) == left
-        for page in await _read(feed, partition, None, left):
+            assert await feed.lag(partition, harness.beginning) == left
+        for page in await _read(feed, partition, harness.beginning, left):
             left -= page.events.num_rows
             lag = await feed.lag(partition, page.to)
             assert (lag == left) if harness.lag_is_exact else ((lag > 0) == (left > 0))
 
     async def test_nothing_is_held_back_where_every_event_is_whole(self, harness: FeedHarness) -> None:
         feed, partition = harness.feed, harness.partitions[0]
-        assert await held_back(feed, partition, None) is None
-        pages = await _read(feed, partition, None, await _filled(harness, partition))
+        assert await held_back(feed, partition, harness.beginning) is None
+        pages = await _read(feed, partition, harness.beginning, await _filled(harness, partition))
         for position in _positions(pages):
             assert await held_back(feed, partition, position) is None
 
@@ -171,34 +175,34 @@ class ChangeFeedContract:
 
     async def test_an_empty_partition_is_waited_for_from_its_beginning(self, harness: FeedHarness) -> None:
         feed, partition = harness.feed, harness.partitions[0]
-        waiting = asyncio.create_task(_read(feed, partition, None, 1))
+        waiting = asyncio.create_task(_read(feed, partition, harness.beginning, 1))
         await _is_waiting(feed, partition, waiting)
         await harness.append(partition, [body(7)])
         assert _numbers(harness, await waiting) == [7]
 
     async def test_a_reader_that_waits_can_be_closed(self, harness: FeedHarness) -> None:
         feed, partition = harness.feed, harness.partitions[0]
-        waiting = asyncio.create_task(_read(feed, partition, None, 1))
+        waiting = asyncio.create_task(_read(feed, partition, harness.beginning, 1))
         await _is_waiting(feed, partition, waiting)
         waiting.cancel()
         async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(asyncio.CancelledError):
                 await waiting
         await harness.append(partition, [body(1)])
-        assert _numbers(harness, await _read(feed, partition, None, 1)) == [1]
+        assert _numbers(harness, await _read(feed, partition, harness.beginning, 1)) == [1]
 
     async def test_a_reader_can_be_closed_between_pages(self, harness: FeedHarness) -> None:
         partition = harness.partitions[0]
         count = await _filled(harness, partition)
-        abandoned = harness.feed.open(partition, None)
+        abandoned = harness.feed.open(partition, harness.beginning)
         await anext(abandoned)
         await _closed(abandoned)
-        assert _numbers(harness, await _read(harness.feed, partition, None, count)) == list(range(count))
+        assert _numbers(harness, await _read(harness.feed, partition, harness.beginning, count)) == list(range(count))
 
     async def test_two_readers_of_a_partition_are_independent(self, harness: FeedHarness) -> None:
         partition = harness.partitions[0]
         count = await _filled(harness, partition)
-        readers = [harness.feed.open(partition, None) for _ in range(2)]
+        readers = [harness.feed.open(partition, harness.beginning) for _ in range(2)]
         pages: list[list[Page]] = [[], []]
         async with asyncio.timeout(PATIENCE_S):
             while min(_count(each) for each in pages) < count:
@@ -212,16 +216,25 @@ class ChangeFeedContract:
     async def test_a_partition_starts_at_its_beginning_or_end(self, harness: FeedHarness) -> None:
         feed, partition = harness.feed, harness.partitions[0]
         count = await _filled(harness, partition)
-        earliest, latest = await feed.start_of(partition, "earliest"), await feed.start_of(partition, "latest")
+        latest = await feed.start_of(partition, "latest")
         await harness.append(partition, [body(count)])
-        assert _numbers(harness, await _read(feed, partition, earliest, count + 1)) == list(range(count + 1))
         assert _numbers(harness, await _read(feed, partition, latest, 1)) == [count]
+        if harness.beginning is None:
+            earliest = await feed.start_of(partition, "earliest")
+            assert _numbers(harness, await _read(feed, partition, earliest, count + 1)) == list(range(count + 1))
+        else:
+            with pytest.raises(FeedError):
+                await feed.start_of(partition, "earliest")
 
     async def test_a_partition_starts_with_the_first_event_of_a_time(self, harness: FeedHarness) -> None:
         feed, partition = harness.feed, harness.partitions[0]
+        if harness.beginning is not None:
+            with pytest.raises(FeedError):
+                await feed.start_of(partition, datetime(2026, 1, 1, tzinfo=UTC))
+            return
         await _filled(harness, partition)
         count = await _filled(harness, partition, first=100)
-        times = [e["enqueued_time"] for e in _events(await _read(feed, partition, None, 2 * count))]
+        times = [e["enqueued_time"] for e in _events(await _read(feed, partition, harness.beginning, 2 * count))]
         for time in (datetime(1970, 1, 1, tzinfo=UTC), times[0], times[count], times[-1]):
             first = next(i for i, enqueued in enumerate(times) if enqueued >= time)
             start = await feed.start_of(partition, time)

@@ -36,3 +36,15 @@ class TestCosmosFeed(ChangeFeedContract):
             harness = CosmosHarness(bank)
             yield harness
             await harness.feed.close()
+
+
+class TestAllVersions(ChangeFeedContract):
+    """From now on alone: `"0"` is the position of a range before anything was written to it."""
+
+    @pytest.fixture
+    async def harness(self, cosmos: Cosmos) -> AsyncIterator[CosmosHarness]:
+        async with banked(cosmos) as bank:
+            harness = CosmosHarness(bank, mode="all_versions")
+            harness.beginning = '"0"'
+            yield harness
+            await harness.feed.close()
