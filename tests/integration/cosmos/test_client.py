@@ -6,6 +6,7 @@ See docs/decisions/0007-a-merged-range-keeps-its-leases.md, "How the change feed
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from pipeline.connectors.cosmos.ask import Ask
 from pipeline.connectors.cosmos.client import Container
 from pipeline.connectors.cosmos.ranges import Place, span_of
 from pipeline.errors import FeedError, FeedUnavailable, PositionLost
-from tests.plugins_cosmos import Cosmos
+from tests.plugins_cosmos import Cosmos, running
 
 
 @pytest.fixture
@@ -279,4 +280,29 @@ async def test_a_container_that_was_made_again_is_not_taken_for_the_old_one(bank
 async def test_the_partition_key_is_learnt_from_the_container(bank: Bank) -> None:
     container = of(bank)
     assert await container.key_paths() == ("/account",)
+    await container.close()
+
+
+async def test_over_tls_it_trusts_whom_a_ca_file_names_and_nobody_else(bank: Bank, tmp_path: Path) -> None:
+    cosmos = bank.cosmos
+
+    def trusting(ca_file: str) -> Container:
+        account = Account(endpoint=cosmos.https, key=cosmos.key, ca_file=Path(ca_file))
+        return Container(account, "bank", Bank.name, timeout_s=10.0)
+
+    container = trusting(cosmos.ca)
+    assert len(await container.ranges()) == 4
+    assert (await container.changes(ask())).status in (200, 304)
+    await container.close()
+    with running("--ranges", "1") as other:
+        stranger = trusting(other.ca)
+        with pytest.raises(FeedUnavailable, match="cannot be reached"):
+            await stranger.rid()
+        await stranger.close()
+
+
+async def test_a_wrong_key_is_told_at_once(bank: Bank) -> None:
+    container = of(bank, key="d3Jvbmc=", timeout_s=1.0)
+    with pytest.raises(FeedError, match=r"401.*check the key"):
+        await container.rid()
     await container.close()

@@ -12,6 +12,7 @@ from azure.core.credentials import AccessToken
 from plugins_cosmos import Cosmos
 
 from leases.errors import StoreAmbiguous, StoreMissing, StoreUnavailable
+from leases.store import TimedStore
 from leases.stores.cosmos import Account, Container, CosmosStore, Place, connection
 
 ID = "pipeline/leases/7"
@@ -129,7 +130,7 @@ async def test_what_the_service_asks_to_try_again_is_tried_again(store: CosmosSt
     cosmos.control.fault("fail", "document.replace", status=449, times=4)
     assert await store.replace(ID, "{}", etag) != etag
     cosmos.control.fault("fail", "document.replace", status=449)
-    impatient = CosmosStore(Container(account_of(cosmos), PLACE, call_timeout_s=0.2))
+    impatient = CosmosStore(Container(account_of(cosmos), PLACE, call_timeout_s=1.0))
     with pytest.raises(StoreUnavailable, match="449"):
         await impatient.replace(ID, "{}", etag)
     await impatient.close()
@@ -145,6 +146,32 @@ async def test_a_wrong_key_is_said_to_be_wrong_and_nothing_was_done(
     store = open_store(replace(account, key="d3Jvbmc="))
     with pytest.raises(StoreUnavailable, match=r"401.*key"):
         await store.create(ID, "{}")
+
+
+async def test_a_wrong_key_is_told_at_once_also_where_calls_have_little_time(account: Account) -> None:
+    """The SDK asks an account that refuses it again and again, for seconds."""
+    store = TimedStore(CosmosStore(Container(replace(account, key="d3Jvbmc="), PLACE, call_timeout_s=1.0)), 1.0)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match=r"401.*key"):
+            await store.list("")
+    await store.close()
+
+
+async def test_an_opening_that_takes_its_time_is_told_as_such_and_its_failure_to_who_comes_next(
+    account: Account, cosmos: Cosmos
+) -> None:
+    cosmos.control.fault("fail", "database.create", status=403)
+    cosmos.control.fault("delay", "*", delay_s=0.35)  # each request; they are three or more
+    container = Container(account, PLACE, call_timeout_s=0.5)
+    store = TimedStore(CosmosStore(container), 0.5)
+    with pytest.raises(StoreUnavailable, match=r"opening .* takes longer than 0\.5 s"):
+        await store.list("")
+    async with asyncio.timeout(PATIENCE_S):
+        while container._refused is None:  # noqa: ASYNC110  # nothing tells of it
+            await asyncio.sleep(0.05)
+    with pytest.raises(StoreUnavailable, match="cannot be made"):
+        await store.list("")
+    await store.close()
 
 
 async def test_an_account_that_is_not_there_has_done_nothing(open_store: Callable[..., CosmosStore]) -> None:
@@ -199,7 +226,9 @@ async def test_a_container_that_may_not_be_made_is_named_with_what_to_do(
     open_store: Callable[..., CosmosStore], cosmos: Cosmos
 ) -> None:
     cosmos.control.fault("fail", "*.create", status=403)
-    with pytest.raises(StoreUnavailable, match=r"bank/leases.*cannot be made.*partition key /id"):
+    with pytest.raises(
+        StoreUnavailable, match=r"bank/leases.*cannot be made.*whatever data role it has.*partition key /id"
+    ):
         await open_store().list("")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import random
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -28,7 +29,7 @@ def test_a_position_is_the_etag_with_its_quotes() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "12", '"', '""', '"-1"', '"1', '"' + "9" * 19 + '"', 'W/"1"', '"\u0661"', '"1"\n', "eyJWIjoxfQ=="]
+    "text", ["", "12", '"', '""', '"-1"', '"1', '"' + "9" * 19 + '"', 'W/"1"', '"\u0661"', '"1"\n', "eJWIjoxfQ=="]
 )
 def test_what_is_no_etag_of_the_change_feed_is_refused(text: str) -> None:
     with pytest.raises(PositionLost, match="set a new one for the lease"):
@@ -86,6 +87,12 @@ class Sleeper:
 
     def pauses(self, **more: Any) -> Pauses:
         return Pauses(rng=random.Random(1), sleep=self.sleep, monotonic=lambda: self.now, **more)
+
+
+def test_a_continuation_of_java_is_named_as_such_with_the_command_that_unpacks_it() -> None:
+    packed = base64.b64encode(b'{"V":1,"Rid":"q0oIALS6YvQ="}').decode()
+    with pytest.raises(PositionLost, match=r"Java's .* leases import FILE --pipeline NAME --from java"):
+        lsn_of(packed)
 
 
 async def test_pauses_grow_with_jitter_up_to_the_longest() -> None:
