@@ -248,7 +248,7 @@ class Worker:
         self._safe = (self._writer.position, self._writer.state)
         self._dirty.set()
         attempt = 0
-        while not self.pipeline.sink.holds_position and self._safe is not None and self._left_unkept() <= 0:
+        while not self.pipeline.sink.holds_position and self._is_to_be_kept():
             try:
                 await self._checkpoint()
             except StoreError as error:
@@ -257,8 +257,9 @@ class Worker:
                     return  # delivered, and not kept: at least once is what such a sink promises
                 await self._back_off(error, attempt)
 
-    def _left_unkept(self) -> float:
-        return self._checkpointed_at + self.pipeline.unkept_s - self._clock.monotonic()
+    def _is_to_be_kept(self) -> bool:
+        """Whether what was delivered has gone without a checkpoint for as long as it may."""
+        return self._safe is not None and self._clock.monotonic() >= self._checkpointed_at + self.pipeline.unkept_s
 
     async def _ended(self, writer: SinkWriter, ended: PartitionEnded) -> CloseReason:
         """Split or merged: close the sink's position first, then the lease, then the children may start (I7)."""

@@ -297,7 +297,7 @@ MUTANTS = (
     mutant(
         "an at-least-once sink is checkpointed now and then",
         "service.worker",
-        "        while not self.pipeline.sink.holds_position and self._safe is not None:",
+        "        while not self.pipeline.sink.holds_position and self._is_to_be_kept():",
         "        while False:",
     ),
 )
