@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 import textwrap
+import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -91,18 +93,25 @@ class Deployment:
         return result.exit_code, result.output
 
     async def processed(self) -> Counter[str]:
-        """A host of ours, until nothing is left to do: the ids of the documents that came out, and how often."""
-        quiet = structlog.wrap_logger(None, processors=[_dropped])
-        processor = processor_of(load(self.file, os.environ), host="host-a", log=quiet)
+        """A host of ours, until nothing is left to do: the ids of the documents that came out, and how often.
+
+        What the host said, and what was read how often, goes to standard output, which pytest shows with a test that fails.
+        """
+        log = structlog.wrap_logger(None, processors=[_told])
+        processor = processor_of(load(self.file, os.environ), host="host-a", log=log)
         await processor.start()
-        async with asyncio.timeout(40):
-            assert not (await processor.idle()).failed
-        await processor.stop()
+        try:
+            async with asyncio.timeout(40):
+                assert not (await processor.idle()).failed
+        finally:
+            await processor.stop()
+            sys.stdout.write(f"read: {self.bank.cosmos.control.delivered(Bank.name)}\n")
         found = await asyncio.to_thread(events_in, self.folder / "out", lambda row: json.loads(row["body"])["id"])
         return Counter(name for names in found.values() for name in names)
 
 
-def _dropped(logger: object, level: str, event: Any) -> str:
+def _told(logger: object, level: str, event: Any) -> str:
+    sys.stdout.write(f"{time.monotonic():.3f} {level} {event}\n")
     raise structlog.DropEvent
 
 
