@@ -241,6 +241,13 @@ class Bootstrap:
 
 async def _found(lease: Lease, family: Sequence[str], standing_of: StandingOf | None) -> tuple[Lease | None, str]:
     """A lost lease where its sink says that it, or what it came from, stands; None where nobody knows. And what to tell of it."""
+    if (
+        standing_of is None and not family
+    ):  # docs/decisions/0006: nothing of it is skipped, whoever left it without a lease
+        return (
+            lease,
+            "it had no lease (was it deleted?), and nobody knows where it stood: it begins at the feed's beginning",
+        )
     if standing_of is None:
         return None, unknown(lease, family)
     if (own := await standing_of(lease.partition)) is not None:

@@ -145,7 +145,7 @@ def test_what_a_host_saw_long_ago_is_not_put_back() -> None:
         host = await place.begun()
         place.delete("0")
         await place.clock.sleep(301)
-        assert (await host.round(WHOLE)).created == ()
+        assert (await host.round(SPLIT)).created == ()
         assert await host.leases() == {}
 
     run_virtual(main())
@@ -217,18 +217,31 @@ def test_the_children_of_a_deleted_lease_go_on_where_its_sink_stood_with_it() ->
 
 def test_where_a_sink_holds_no_positions_the_children_of_a_deleted_lease_wait_for_a_person() -> None:
     async def main() -> None:
-        for partitions in (WHOLE, SPLIT):
-            place = Place()
-            await place.begun()
-            place.delete("0")
-            host = place.host()
-            await host.bootstrap.opened()
-            audit = await host.round(partitions)
-            assert audit.created == ()
-            assert list(audit.waiting) == [each.name for each in partitions]
-            assert all("leases reset FILE p" in why for why in audit.waiting.values())
-            place.put(Lease(pipeline="p", partition="1", scope="0-4"))
-            assert "1" not in (await host.round(partitions)).waiting
+        place = Place()
+        await place.begun()
+        place.delete("0")
+        host = place.host()
+        await host.bootstrap.opened()
+        audit = await host.round(SPLIT)
+        assert audit.created == ()
+        assert list(audit.waiting) == ["1", "2"]
+        assert all("leases reset FILE p" in why for why in audit.waiting.values())
+        place.put(Lease(pipeline="p", partition="1", scope="0-4"))
+        assert list((await host.round(SPLIT)).waiting) == ["2"]
+
+    run_virtual(main())
+
+
+def test_one_that_came_from_nothing_begins_at_the_beginning_where_nobody_knows_better_and_that_is_told() -> None:
+    async def main() -> None:
+        place = Place()
+        await place.begun()
+        place.delete("0")
+        host = place.host()
+        await host.bootstrap.opened()
+        audit = await host.round(WHOLE)
+        assert audit.created == ("0",)
+        assert "nobody knows where it stood: it begins at the feed's beginning" in audit.told[0]
 
     run_virtual(main())
 
