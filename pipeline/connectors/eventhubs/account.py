@@ -1,0 +1,111 @@
+"""How to reach an event hub: a namespace and its hub, and a connection string or an identity. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import urlsplit
+
+Transport = Literal["amqp", "websockets"]
+DEFAULT = "default"
+_HOST = re.compile(r"[A-Za-z0-9._-]+(?::[0-9]{1,5})?", re.ASCII)
+_HUB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}", re.ASCII)
+_GROUP = re.compile(r"\$Default|[A-Za-z0-9][A-Za-z0-9._-]{0,49}", re.ASCII | re.IGNORECASE)
+_LOOKS = "Endpoint=sb://NAMESPACE.servicebus.windows.net/;SharedAccessKeyName=...;SharedAccessKey=..."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """host: the namespace's, with a port where it is not the usual one. Without a connection string azure-identity finds who we
+    are; identity: the client id that it has to take. ca_file: authorities to trust, instead of the usual ones. is_emulator: of
+    a namespace that speaks without TLS, as the connection string says.
+    """
+
+    host: str
+    hub: str
+    connection_string: str | None = field(default=None, repr=False)
+    identity: str | None = None
+    transport: Transport = "amqp"
+    ca_file: str | None = None
+    is_emulator: bool = False
+
+    @property
+    def name(self) -> str:
+        """For people and for telling hubs apart: no secret."""
+        return f"{self.host}/{self.hub}"
+
+    @property
+    def custom_endpoint(self) -> str | None:
+        """Where to connect to, if a port is given that the transport does not take from the host's name."""
+        has_port = ":" in self.host
+        return f"sb://{self.host}" if has_port and (self.transport == "websockets" or not self.is_emulator) else None
+
+
+def account_of(
+    *,
+    connection_string: str | None = None,
+    namespace: str | None = None,
+    event_hub: str | None = None,
+    identity: str | None = None,
+    transport: Transport = "amqp",
+    ca_file: str | None = None,
+) -> Account:
+    """identity: DEFAULT, or a client id. Raises ValueError, without what was given: it may be a secret."""
+    is_emulator = False
+    if connection_string is not None:
+        if namespace is not None or identity is not None:
+            raise ValueError("has `connection_string`, which says who and where: remove `namespace` and `identity`")
+        namespace, entity, is_emulator = _parts(connection_string)
+        event_hub = _one_hub(entity, event_hub)
+    elif identity is None:
+        raise ValueError("needs `connection_string`, or `namespace` and `identity`")
+    if namespace is None or not _is_host(namespace):
+        raise ValueError("`namespace` must be a name like NAMESPACE.servicebus.windows.net, without sb:// before it")
+    if event_hub is None or not _HUB.fullmatch(event_hub):
+        raise ValueError("needs the hub's name: `event_hub`, or EntityPath=... in `connection_string`")
+    return Account(
+        host=namespace,
+        hub=event_hub,
+        connection_string=connection_string,
+        identity=None if identity == DEFAULT else identity,
+        transport=transport,
+        ca_file=ca_file,
+        is_emulator=is_emulator,
+    )
+
+
+def is_consumer_group(name: str) -> bool:
+    """Whether it can be the name of one."""
+    return _GROUP.fullmatch(name) is not None
+
+
+def _parts(connection_string: str) -> tuple[str, str | None, bool]:
+    """Host, EntityPath, and whether it is an emulator's."""
+    pairs = (part.partition("=") for part in connection_string.strip().split(";") if part.strip())
+    found = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    try:
+        host = urlsplit(found["endpoint"]).netloc
+    except (KeyError, ValueError):
+        host = ""
+    if not _is_host(host):
+        raise ValueError(f"`connection_string` must look like {_LOOKS}")
+    has_key = bool(found.get("sharedaccesskeyname")) and bool(found.get("sharedaccesskey"))
+    if has_key == bool(found.get("sharedaccesssignature")):
+        raise ValueError(
+            "`connection_string` must hold SharedAccessKeyName and SharedAccessKey, or SharedAccessSignature"
+        )
+    return host, found.get("entitypath") or None, found.get("usedevelopmentemulator", "").lower() == "true"
+
+
+def _one_hub(entity: str | None, event_hub: str | None) -> str | None:
+    if entity is not None and event_hub is not None and entity.lower() != event_hub.lower():
+        raise ValueError("`event_hub` and EntityPath=... in `connection_string` name two hubs: keep one of them")
+    return event_hub or entity
+
+
+def _is_host(text: str) -> bool:
+    if not _HOST.fullmatch(text):
+        return False
+    port = text.rpartition(":")[2] if ":" in text else "1"
+    return 0 < int(port) < 65_536

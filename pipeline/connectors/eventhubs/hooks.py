@@ -1,0 +1,128 @@
+"""What azure-eventhub does not promise and is used all the same, by name: an SDK that has moved one of these says which.
+
+Its public clients neither receive fast enough nor publish with sequence numbers of ours. So its private AMQP clients are taken,
+below which everything is public: TLS, WebSockets, SASL, tokens, sessions, links. Whoever uses another part of them adds it here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import azure.eventhub
+
+VERSION = "5.15.1"
+AMQP = "azure.eventhub._pyamqp"
+
+TAKEN = {
+    "EventHubConsumerClient": "azure.eventhub.aio",
+    "AMQPClientAsync": f"{AMQP}.aio",
+    "ReceiveClientAsync": f"{AMQP}.aio",
+    "Connection": f"{AMQP}.aio",
+    "SASLTransport": f"{AMQP}.aio",
+    "SASLWithWebSocket": f"{AMQP}.aio._sasl_async",
+    "CBSAuthenticator": f"{AMQP}.aio._cbs_async",
+    "ReceiverSettleMode": f"{AMQP}.constants",
+    "LinkState": f"{AMQP}.constants",
+    "Source": f"{AMQP}.endpoints",
+    "ApacheFilters": f"{AMQP}.endpoints",
+    "AMQPException": f"{AMQP}.error",
+    "AuthenticationException": f"{AMQP}.error",
+    "TokenAuthFailure": f"{AMQP}.error",
+    "RetryPolicy": f"{AMQP}.error",
+    "Message": f"{AMQP}.message",
+    "AMQPTypes": f"{AMQP}.types",
+    "TYPE": f"{AMQP}.types",
+    "VALUE": f"{AMQP}.types",
+    "decode_frame": f"{AMQP}._decode",
+    "decode_payload": f"{AMQP}._decode",
+}
+"""Name -> its module."""
+
+KEPT = {
+    "EventHubConsumerClient": ("_create_auth_async", "_config", "_address"),
+    "AMQPClientAsync": ("open_async", "close_async", "client_ready_async", "mgmt_request_async"),
+    "ReceiveClientAsync": (
+        "open_async",
+        "close_async",
+        "client_ready_async",
+        "_connection",
+        "_session",
+        "_link",
+        "_cbs_authenticator",
+    ),
+    "Connection": ("_transport", "_error", "_process_incoming_frame", "_get_remote_timeout"),
+    "SASLTransport": ("reader", "_read_buffer", "close"),
+    "SASLWithWebSocket": ("sock", "_read_buffer", "close"),
+    "CBSAuthenticator": ("handle_token",),
+    "Session": ("next_incoming_id", "incoming_window", "target_incoming_window"),
+    "ReceiverLink": (
+        "state",
+        "get_state",
+        "flow",
+        "remote_handle",
+        "remote_properties",
+        "current_link_credit",
+        "delivery_count",
+        "_received_delivery_tags",
+    ),
+}
+"""Class -> which of its attributes are used; those that begin with an underscore are private."""
+
+
+class HooksMoved(RuntimeError):
+    """azure-eventhub is another one than this package was written for."""
+
+    def __init__(self, missing: list[str]) -> None:
+        super().__init__(
+            f"azure-eventhub {azure.eventhub.__version__} no longer has {', '.join(missing)}: install"
+            f" azure-eventhub=={VERSION}, on whose private parts Leasehold's Event Hubs connector stands"
+        )
+        self.missing = missing
+
+
+@cache
+def sdk() -> Any:
+    """All of TAKEN, by name. Raises HooksMoved, which names what is missing of TAKEN and KEPT."""
+    missing = missing_hooks()
+    if missing:
+        raise HooksMoved(missing)
+    return SimpleNamespace(**{name: getattr(importlib.import_module(module), name) for name, module in TAKEN.items()})
+
+
+def missing_hooks() -> list[str]:
+    """What the SDK that is installed does not have."""
+    gone = [f"{module}.{name}" for name, module in TAKEN.items() if not _has(module, name)]
+    return gone or [
+        f"{kind}.{attribute}"
+        for kind, specimen in _specimens()
+        for attribute in KEPT[kind]
+        if not hasattr(specimen, attribute)
+    ]
+
+
+def _has(module: str, name: str) -> bool:
+    try:
+        return hasattr(importlib.import_module(module), name)
+    except ImportError:
+        return False
+
+
+def _specimens() -> Iterator[tuple[str, Any]]:
+    """One of each class in KEPT: what an instance holds is seen on an instance alone. None of them is connected to anything."""
+    taken = SimpleNamespace(**{name: getattr(importlib.import_module(module), name) for name, module in TAKEN.items()})
+    connection = taken.Connection("amqps://localhost", sasl_credential=None)
+    session = connection.create_session()
+    authenticated = SimpleNamespace(auth_type=None)
+    yield "EventHubConsumerClient", taken.EventHubConsumerClient("localhost", "hub", "$Default", authenticated)
+    yield "AMQPClientAsync", taken.AMQPClientAsync("localhost")
+    yield "ReceiveClientAsync", taken.ReceiveClientAsync("localhost", "source")
+    yield "Connection", connection
+    yield "SASLTransport", taken.SASLTransport("localhost", None)
+    yield "SASLWithWebSocket", taken.SASLWithWebSocket("localhost", None)
+    yield "CBSAuthenticator", taken.CBSAuthenticator(session, authenticated, auth_timeout=60)
+    yield "Session", session
+    yield "ReceiverLink", session.create_receiver_link("source", on_transfer=None)

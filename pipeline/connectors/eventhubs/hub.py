@@ -1,0 +1,75 @@
+"""One event hub, as the SDK's AMQP clients have to be told of it: address, transport, tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.connectors.eventhubs.account import Account
+from pipeline.connectors.eventhubs.hooks import sdk
+
+GROUP = "$Default"
+
+
+class Hub:
+    """credential: of azure-identity's kind, for whoever has one already; it is not closed."""
+
+    def __init__(self, account: Account, *, credential: Any = None) -> None:
+        self.account = account
+        self.name = account.name
+        self._credential = credential
+        self._own: Any = None
+        self._client: Any = None
+
+    def address(self, path: str = "") -> str:
+        """Of the hub, or of something in it: `Partitions/0`."""
+        return f"amqps://{self.account.host}/{self.account.hub}" + (f"/{path}" if path else "")
+
+    def options(self) -> dict[str, Any]:
+        """`hostname` and the keyword arguments that each of the SDK's AMQP clients takes alike; `auth()` comes besides."""
+        config = self._public()._config
+        names = ("transport_type", "custom_endpoint_address", "connection_verify", "socket_timeout", "use_tls")
+        return {name: getattr(config, name) for name in ("hostname", *names)} | {
+            "retry_policy": sdk().RetryPolicy(retry_total=0)  # pauses are ours
+        }
+
+    async def auth(self) -> Any:
+        """Makes and renews tokens for the hub."""
+        return await self._public()._create_auth_async()
+
+    async def close(self) -> None:
+        own, self._own, self._client = self._own, None, None
+        if own is not None:
+            await own.close()
+
+    def _public(self) -> Any:
+        """A client of the SDK's public part, never opened: it knows what transports, tokens and addresses are made of."""
+        if self._client is None:
+            account = self.account
+            options = {
+                "transport_type": _transport_type(account.transport),
+                "custom_endpoint_address": account.custom_endpoint,
+                "connection_verify": account.ca_file,
+            }
+            clients = sdk().EventHubConsumerClient
+            if account.connection_string is None:
+                who = self._credential or self._identity()
+                self._client = clients(account.host.partition(":")[0], account.hub, GROUP, who, **options)
+            else:
+                self._client = clients.from_connection_string(
+                    account.connection_string, GROUP, eventhub_name=account.hub, **options
+                )
+        return self._client
+
+    def _identity(self) -> Any:
+        from azure.identity.aio import DefaultAzureCredential  # takes half a second to import, and few need it
+
+        if self._own is None:
+            chosen = {"managed_identity_client_id": self.account.identity} if self.account.identity else {}
+            self._own = DefaultAzureCredential(**chosen)
+        return self._own
+
+
+def _transport_type(transport: str) -> Any:
+    from azure.eventhub import TransportType
+
+    return TransportType.AmqpOverWebsocket if transport == "websockets" else TransportType.Amqp
