@@ -87,9 +87,9 @@ class SinkRejected(SinkError):
 
 
 class Fenced(SinkError):
-    """The sink knows a later owner.
+    """The sink knows a later owner; or the source does, where it tells readers by their epochs.
 
-    epoch: the epoch that the sink holds, 0 where it cannot tell. state: the sink state from which the next claim has to
+    epoch: the epoch that is known there, 0 where it cannot tell. state: the sink state from which the next claim has to
     be made, so that it outranks what the sink knows; None to keep one's own.
     """
 

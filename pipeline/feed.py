@@ -116,6 +116,21 @@ async def held_back(feed: ChangeFeed, partition: str, continuation: str | None) 
 
 
 @runtime_checkable
+class FencedFeed(Protocol):
+    """What a feed offers besides whose source tells readers by rank: a later owner's reader displaces an earlier one's."""
+
+    def open_as(self, epoch: int, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
+        """As `open`. Raises Fenced besides, where a reader with a higher epoch came or is there."""
+        ...
+
+
+def opened(feed: ChangeFeed, partition: str, continuation: str | None, *, epoch: int) -> AsyncGenerator[Page, None]:
+    if isinstance(feed, FencedFeed):
+        return feed.open_as(epoch, partition, continuation)
+    return feed.open(partition, continuation)
+
+
+@runtime_checkable
 class ScopedFeed(Protocol):
     """What a feed offers besides whose partitions come and go in the source, while leases hold on to a part of it."""
 

@@ -20,7 +20,7 @@ from pipeline.clock import Clock
 from pipeline.crash_point import crash_point
 from pipeline.errors import NotTrusted, PipelineError, PoisonEvent
 from pipeline.event import Page
-from pipeline.feed import ChangeFeed, PartitionEnded
+from pipeline.feed import ChangeFeed, PartitionEnded, opened
 from pipeline.sink import Output, Permit, SinkWriter
 from pipeline.transform import Transform
 
@@ -70,12 +70,16 @@ class _Ready:
 
 
 class Runner:
-    """Runs one partition from where its sink stands. `delivered` is awaited after every batch, before the next is sent."""
+    """Runs one partition from where its sink stands. `delivered` is awaited after every batch, before the next is sent.
+
+    epoch: of the lease it is run for, told to feeds that tell readers by it.
+    """
 
     def __init__(
         self,
         *,
         partition: str,
+        epoch: int,
         feed: ChangeFeed,
         transform: Transform,
         writer: SinkWriter,
@@ -88,6 +92,7 @@ class Runner:
         delivered: Callable[[Delivered], Awaitable[None]],
     ) -> None:
         self._partition = partition
+        self._epoch = epoch
         self._feed = feed
         self._transform = transform
         self._writer = writer
@@ -119,7 +124,8 @@ class Runner:
 
     async def _read(self) -> None:
         try:
-            async with aclosing(self._feed.open(self._partition, self._writer.position)) as pages:
+            pages = opened(self._feed, self._partition, self._writer.position, epoch=self._epoch)
+            async with aclosing(pages):
                 while await self._has_read(pages):
                     pass
             self._buffer.end(

@@ -229,6 +229,7 @@ class Worker:
     def _runner(self, writer: SinkWriter) -> Runner:
         return Runner(
             partition=self.partition,
+            epoch=self.owned.lease.epoch,
             feed=self.pipeline.feed,
             transform=self.pipeline.transform,
             writer=writer,

@@ -2,6 +2,6 @@
 
 from pipeline.connectors.cosmos.account import Account, account_of
 from pipeline.connectors.cosmos.feed import CosmosFeed
-from pipeline.connectors.cosmos.patience import Pauses
+from pipeline.connectors.patience import Pauses
 
 __all__ = ["Account", "CosmosFeed", "Pauses", "account_of"]

@@ -54,7 +54,7 @@ KEPT = {
         "_link",
         "_cbs_authenticator",
     ),
-    "Connection": ("_transport", "_error", "_process_incoming_frame", "_get_remote_timeout"),
+    "Connection": ("_transport", "_error", "_incoming_endpoints", "_process_incoming_frame", "_get_remote_timeout"),
     "SASLTransport": ("reader", "_read_buffer", "close"),
     "SASLWithWebSocket": ("sock", "_read_buffer", "close"),
     "CBSAuthenticator": ("handle_token",),

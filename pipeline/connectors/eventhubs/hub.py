@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import Any
 
 from pipeline.connectors.eventhubs.account import Account
 from pipeline.connectors.eventhubs.hooks import sdk
 
 GROUP = "$Default"
+CLOSING_TIMEOUT_S = 2.0
 
 
 class Hub:
@@ -73,3 +76,15 @@ def _transport_type(transport: str) -> Any:
     from azure.eventhub import TransportType
 
     return TransportType.AmqpOverWebsocket if transport == "websockets" else TransportType.Amqp
+
+
+async def disconnect(client: Any) -> None:
+    """One of the SDK's AMQP clients and all below it, politely where the other side listens. No failure has consequences."""
+    connection = client._connection
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(CLOSING_TIMEOUT_S):
+            await client.close_async()
+    if connection is not None:
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(CLOSING_TIMEOUT_S):
+                await connection._transport.close()

@@ -148,6 +148,7 @@ class Case:
     def runner(self, **settings: Any) -> Runner:
         parts: dict[str, Any] = {
             "partition": "a",
+            "epoch": 1,
             "feed": self.feed,
             "transform": self.transform,
             "writer": self.writer,

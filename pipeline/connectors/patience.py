@@ -13,7 +13,7 @@ from pipeline.errors import FeedUnavailable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pauses:
-    """first_s, longest_s: between tries, doubled each time, a part of it drawn; `retry_after_s` where the account names one.
+    """first_s, longest_s: between tries, doubled each time, a part of it drawn; `retry_after_s` where the source names one.
 
     patience_s: how long nothing may succeed before the error goes on to whoever reads.
     """
@@ -41,7 +41,7 @@ class Patience:
         self._failures = 0
 
     async def pause(self, error: FeedUnavailable) -> None:
-        """Raises the error once patience is used up, or where waiting as long as the account asks for would use it up."""
+        """Raises the error once patience is used up, or where waiting as long as the source asks for would use it up."""
         pauses = self._pauses
         now = pauses.monotonic()
         self._since = now if self._failures == 0 else self._since

@@ -1,0 +1,214 @@
+"""An event hub as a feed: its partitions, one receiver for each that is open, positions by sequence number and offset.
+
+A receiver has the epoch of the lease that it reads for: the service displaces those with lower ones, so that a host that was
+paused and wakes reads nothing more. What a receiver meets on its way (cuts, throttling, an expired token) it settles by attaching
+again behind what was delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from pipeline.connectors.eventhubs.account import Account, is_consumer_group
+from pipeline.connectors.eventhubs.hub import GROUP, Hub
+from pipeline.connectors.eventhubs.management import Extent, Management
+from pipeline.connectors.eventhubs.position import Position, compared, position_of, selector, time_selector
+from pipeline.connectors.eventhubs.receiver import Limits, Place, received
+from pipeline.connectors.eventhubs.values import Malformed
+from pipeline.connectors.patience import Patience, Pauses
+from pipeline.errors import FeedError, FeedUnavailable, MalformedRecord, PositionLost
+from pipeline.event import Page
+from pipeline.feed import FeedPartition, Start
+
+T = TypeVar("T")
+DECODING_THREADS = 2
+_PARTITION = re.compile(r"[0-9]{1,6}", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class EventHubsFeed:
+    """prefetch: how many events the service may send ahead, of each open partition. timeout_s: for one answer of its."""
+
+    def __init__(
+        self,
+        account: Account,
+        *,
+        consumer_group: str = GROUP,
+        prefetch: int = 4000,
+        page_events_max: int = 10_000,
+        page_bytes_max: int = 4 * 1024 * 1024,
+        timeout_s: float = 20.0,
+        pauses: Pauses | None = None,
+        credential: Any = None,
+    ) -> None:
+        if not is_consumer_group(consumer_group):
+            raise ValueError("`consumer_group` must be the name of one, like $Default")
+        self._hub = Hub(account, credential=credential)
+        self._group = consumer_group
+        self._limits = Limits(
+            prefetch=prefetch, page_events=page_events_max, page_bytes=page_bytes_max, timeout_s=timeout_s
+        )
+        self._pauses = pauses or Pauses()
+        self._management = Management(self._hub, timeout_s=timeout_s)
+        self._threads = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="eventhubs-feed")
+
+    @property
+    def identity(self) -> str:
+        """Without the consumer group: positions are the same in each."""
+        return f"eventhubs:{self._hub.name}"
+
+    async def partitions(self) -> list[FeedPartition]:
+        return [FeedPartition(name) for name in await self._management.partitions()]
+
+    async def start_of(self, partition: str, start: Start) -> str | None:
+        extent = await self._extent(partition)
+        if start == "latest":
+            return _end(extent)
+        if start == "earliest":
+            return None if extent.first == 0 else str(Position(extent.first - 1))
+        assert isinstance(start, datetime)
+        return await self._at(partition, _milliseconds(start), extent)
+
+    def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
+        """Without a rank: for looking. The service refuses it where somebody reads with one, in this consumer group."""
+        return self._opened(partition, continuation, None)
+
+    def open_as(self, epoch: int, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
+        return self._opened(partition, continuation, epoch)
+
+    async def latest(self, partition: str) -> str | None:
+        return _end(await self._extent(partition))
+
+    async def lag(self, partition: str, continuation: str | None) -> int:
+        """Events that retention has forgotten do not count. Exact where the hub is not compacted."""
+        position = position_of(continuation)
+        extent = await self._extent(partition)
+        if position.sequence is None:  # nobody can tell, but for the end itself
+            return 0 if position.offset == extent.offset else max(1, extent.last - extent.first + 1)
+        if position.sequence > extent.last:
+            raise self._beyond(partition, position, extent)
+        return extent.last - max(position.sequence, extent.first - 1)
+
+    def compare(self, a: str | None, b: str | None) -> int:
+        return compared(position_of(a), position_of(b))
+
+    async def close(self) -> None:
+        await self._management.close()
+        await self._hub.close()
+        self._threads.shutdown(wait=False)
+
+    async def _opened(self, partition: str, continuation: str | None, epoch: int | None) -> AsyncGenerator[Page, None]:
+        """Attached anew wherever it broke off, until patience is used up."""
+        self._check(partition)
+        delivered, patience = position_of(continuation), Patience(self._pauses)
+        while True:
+            began = self._pauses.monotonic()
+            try:
+                await self._check_retention(partition, delivered)
+                place = Place(partition=partition, group=self._group, selector=selector(delivered), epoch=epoch)
+                async with aclosing(received(self._hub, place, self._limits, self._threaded)) as arrivals:
+                    async for arrived in arrivals:
+                        patience.served()
+                        await self._check_order(partition, delivered, arrived.first)
+                        while arrived.pages:  # who waits, here or for us, keeps no page
+                            delivered = position_of(arrived.pages[0].to)
+                            yield arrived.pages.pop(0)
+                        if arrived.malformed:
+                            raise self._malformed(partition, delivered, arrived.malformed)
+            except FeedUnavailable as error:
+                if self._pauses.monotonic() - began > self._pauses.longest_s:
+                    patience.served()  # it was attached all the while, whether something came or not
+                await patience.pause(error)
+
+    async def _at(self, partition: str, time_ms: int, extent: Extent) -> str | None:
+        """Behind the last event before that time: found by reading the first one since."""
+        if extent.is_new or time_ms > extent.time_ms:
+            return _end(extent)
+        if time_ms <= 0:
+            return await self.start_of(partition, "earliest")
+        place = Place(partition=partition, group=self._group, selector=time_selector(time_ms))
+        arrivals = received(self._hub, place, replace(self._limits, prefetch=1), self._threaded)
+        try:
+            async with asyncio.timeout(self._limits.timeout_s), aclosing(arrivals):
+                first = (await anext(arrivals)).first
+        except TimeoutError:
+            raise FeedUnavailable(f"{self._named(partition)}: no event came to tell where to begin") from None
+        return str(Position(first - 1)) if first else None
+
+    async def _extent(self, partition: str) -> Extent:
+        self._check(partition)
+        return await self._management.extent(partition)
+
+    async def _check_retention(self, partition: str, position: Position) -> None:
+        """Raises PositionLost where what follows is gone, or where the partition has not come so far, and stays so."""
+        patience = Patience(self._pauses)
+        while position.sequence is not None:
+            extent = await self._extent(partition)
+            if position.sequence + 1 < extent.first:
+                raise self._forgotten(partition, position, extent)
+            if position.sequence <= extent.last:
+                return
+            lost = self._beyond(partition, position, extent)
+            try:  # what the service tells of a partition may be older than what was read of it
+                await patience.pause(FeedUnavailable(str(lost)))
+            except FeedUnavailable:
+                raise lost from None
+
+    async def _check_order(self, partition: str, delivered: Position, first: int | None) -> None:
+        """Where numbers are left out, retention may have passed while we were away. Raises PositionLost."""
+        if first is None or delivered.sequence is None or first == delivered.sequence + 1:
+            return
+        if first <= delivered.sequence:
+            raise PositionLost(
+                f"{self._named(partition)}: behind the position '{delivered}' the service has the event {first}: offset and"
+                " sequence number are not of one event; set the lease to a position that is"
+            )
+        await self._check_retention(partition, delivered)
+
+    def _malformed(self, partition: str, delivered: Position, why: Malformed) -> MalformedRecord:
+        after = (
+            "" if delivered.sequence is None else f"; to go on without it, set the lease to '{delivered.sequence + 1}'"
+        )
+        return MalformedRecord(
+            f"{self._named(partition)}: the event behind the position '{delivered}' cannot be read: {why}{after}"
+        )
+
+    def _forgotten(self, partition: str, position: Position, extent: Extent) -> PositionLost:
+        first = (position.sequence or 0) + 1
+        return PositionLost(
+            f"{self._named(partition)}: retention has forgotten the events {first} to {extent.first - 1} before they were read;"
+            f" the first available is {extent.first}. To go on without them, set the lease's position to '{extent.first - 1}'"
+        )
+
+    def _beyond(self, partition: str, position: Position, extent: Extent) -> PositionLost:
+        return PositionLost(
+            f"{self._named(partition)} ends at {extent.last}, before the position '{position}': the hub was deleted and made"
+            f" again, or another took its place. Set the lease's position to {_end(extent)!r}, or give the pipeline another name"
+        )
+
+    def _check(self, partition: str) -> None:
+        if not _PARTITION.fullmatch(partition):
+            raise FeedError(f"{self._named(partition)}: no hub has such a partition; theirs are numbered from 0")
+
+    def _named(self, partition: str) -> str:
+        return f"event hub {self._hub.name}, partition '{partition}'"
+
+    async def _threaded(self, call: Callable[[], T]) -> T:
+        """Decoding takes its time, and renewals do not wait for it."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+
+def _end(extent: Extent) -> str | None:
+    return None if extent.is_new else str(Position(extent.last, extent.offset))
+
+
+def _milliseconds(time: datetime) -> int:
+    return math.ceil((time - _EPOCH) / timedelta(milliseconds=1))

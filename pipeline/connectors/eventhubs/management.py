@@ -1,0 +1,131 @@
+"""What the service tells of a hub: its partitions, and where each begins and ends.
+
+One connection at a time, for some minutes at most: it is opened when somebody asks, and not kept alive in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.connectors.eventhubs.hooks import sdk
+from pipeline.connectors.eventhubs.hub import Hub, disconnect
+from pipeline.connectors.eventhubs.refusal import refusal, refused
+from pipeline.errors import FeedError, FeedUnavailable
+
+OF_HUB, OF_PARTITION = "com.microsoft:eventhub", "com.microsoft:partition"
+KEPT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """first: number of the oldest event that is there. last, offset, time_ms: of the newest that ever was, -1 where none was."""
+
+    first: int
+    last: int
+    offset: str
+    time_ms: int
+
+    @property
+    def is_new(self) -> bool:
+        """Whether there never was an event."""
+        return self.last < 0
+
+
+class Management:
+    """Raises FeedError, FeedUnavailable."""
+
+    def __init__(self, hub: Hub, *, timeout_s: float) -> None:
+        self._hub = hub
+        self._timeout_s = timeout_s
+        self._asking = asyncio.Lock()
+        self._client: Any = None
+        self._auth: Any = None
+        self._opened_at = 0.0
+
+    async def partitions(self) -> list[str]:
+        """Their names, as they are now."""
+        found = await self._asked(OF_HUB, self._hub.name)
+        return sorted(_text(name) for name in found[b"partition_ids"])
+
+    async def extent(self, partition: str) -> Extent:
+        found = await self._asked(OF_PARTITION, f"{self._hub.name}, partition '{partition}'", partition=partition)
+        last = int(found[b"last_enqueued_sequence_number"])
+        return Extent(
+            first=max(0, int(found[b"begin_sequence_number"])),
+            last=last,
+            offset=_text(found[b"last_enqueued_offset"]),
+            time_ms=int(found[b"last_enqueued_time_utc"]),
+        )
+
+    async def close(self) -> None:
+        async with self._asking:
+            await self._close()
+
+    async def _asked(self, kind: str, what: str, **more: str) -> Mapping[bytes, Any]:
+        """The answer's fields. A connection that was kept may have been closed meanwhile: then it is asked once more."""
+        async with self._asking:
+            if time.monotonic() - self._opened_at > KEPT_S:
+                await self._close()
+            is_kept = self._client is not None
+            try:
+                return await self._answer(kind, what, more)
+            except FeedUnavailable:
+                if not is_kept:
+                    raise
+            return await self._answer(kind, what, more)
+
+    async def _answer(self, kind: str, what: str, more: Mapping[str, str]) -> Mapping[bytes, Any]:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                client = await self._opened()
+                status, said, answer = await client.mgmt_request_async(
+                    await self._request(more),
+                    operation="READ",
+                    operation_type=kind,
+                    status_code_field=b"status-code",
+                    status_description_field=b"status-description",
+                )
+        except Exception as error:
+            await self._close()
+            raise refusal(error, f"event hub {what}") from error
+        except BaseException:
+            await self._close()
+            raise
+        if status >= 400:
+            raise refused(status, _text(said), f"event hub {what}")
+        return _fields(answer.value, what)
+
+    async def _request(self, more: Mapping[str, str]) -> Any:
+        token = (await self._auth.get_token()).token
+        return sdk().Message(
+            application_properties={"name": self._hub.account.hub, "security_token": token, **more},
+        )
+
+    async def _opened(self) -> Any:
+        if self._client is None:
+            self._auth = await self._hub.auth()
+            client = self._client = sdk().AMQPClientAsync(auth=self._auth, **self._hub.options())
+            self._opened_at = time.monotonic()
+            await client.open_async()
+            while not await client.client_ready_async():
+                pass
+        return self._client
+
+    async def _close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await disconnect(client)
+
+
+def _fields(value: Any, what: str) -> Mapping[bytes, Any]:
+    if not isinstance(value, dict):
+        raise FeedError(f"event hub {what}: the service answers without what was asked for")
+    return value
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,74 @@
+"""Continuations: `<sequence number>@<offset>` of the last event that was read. Pure.
+
+Either may stand alone, for people and for what was taken over from others: `41`, `@4294967296`. Offsets are the service's own
+affair (where it is replicated between regions they are no numbers), so that they are not compared; the first event read from an
+offset alone tells the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from pipeline.errors import PositionLost
+
+_POSITION = re.compile(r"(?P<sequence>[0-9]{1,18})?(?:@(?P<offset>[0-9A-Za-z:._-]{1,128}))?", re.ASCII)
+_BEFORE_ALL = -1
+
+
+class Position(NamedTuple):
+    """sequence: None where only the offset is known; then there is one."""
+
+    sequence: int | None
+    offset: str | None = None
+
+    def __str__(self) -> str:
+        return ("" if self.sequence is None else str(self.sequence)) + (
+            "" if self.offset is None else f"@{self.offset}"
+        )
+
+
+BEGINNING = Position(_BEFORE_ALL)
+"""Of None: before the event 0."""
+
+
+def position_of(continuation: str | None) -> Position:
+    """Raises PositionLost."""
+    if continuation is None:
+        return BEGINNING
+    found = _POSITION.fullmatch(continuation)
+    if not continuation or found is None:
+        raise PositionLost(
+            f"{continuation[:100]!r} is no position of an event hub, which looks like '41@4294967296': the sequence number"
+            " and the offset of the last event read, or `41`, or `@4294967296`; set the lease to one"
+        )
+    sequence = found["sequence"]
+    return Position(None if sequence is None else int(sequence), found["offset"])
+
+
+def compared(a: Position, b: Position) -> int:
+    """Raises PositionLost where the one has no sequence number and the other is not the same."""
+    if a.sequence is not None and b.sequence is not None:
+        return a.sequence - b.sequence
+    if a.offset is not None and a.offset == b.offset:
+        return 0
+    if BEGINNING in (a, b):
+        return 1 if b == BEGINNING else -1
+    raise PositionLost(
+        f"the positions '{a}' and '{b}' cannot be compared: an offset alone tells no order; set the lease to one with the"
+        " event's sequence number, like '41@4294967296'"
+    )
+
+
+def selector(position: Position) -> str:
+    """For the receiver: what lies behind it."""
+    if position == BEGINNING:
+        return "amqp.annotation.x-opt-offset > '-1'"
+    if position.offset is not None:
+        return f"amqp.annotation.x-opt-offset > '{position.offset}'"
+    return f"amqp.annotation.x-opt-sequence-number > '{position.sequence}'"
+
+
+def time_selector(time_ms: int) -> str:
+    """What was enqueued at that time or later."""
+    return f"amqp.annotation.x-opt-enqueued-time > '{time_ms - 1}'"

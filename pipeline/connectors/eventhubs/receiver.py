@@ -1,0 +1,120 @@
+"""One partition, received: what comes over its link, in pages, as soon and as many as there are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from pipeline.connectors.eventhubs.frames import Frames, Read
+from pipeline.connectors.eventhubs.hub import Hub
+from pipeline.connectors.eventhubs.intake import Intake
+from pipeline.connectors.eventhubs.link import Link
+from pipeline.connectors.eventhubs.refusal import refusal
+from pipeline.connectors.eventhubs.table import pages_of
+from pipeline.connectors.eventhubs.values import Malformed
+from pipeline.event import Page
+
+SMALL_BYTES = 16 * 1024
+"""What is decoded at once: going to a thread and back would take longer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """prefetch: events that may be on their way. page_events, page_bytes: of one page. timeout_s: for attaching."""
+
+    prefetch: int
+    page_events: int
+    page_bytes: int
+    timeout_s: float
+
+
+@dataclass(slots=True)
+class Received:
+    """Some pages. first: number of the first event in them, None where there is none. malformed: what follows is no event."""
+
+    pages: list[Page]
+    first: int | None
+    malformed: Malformed | None
+
+
+Decoded = tuple[Read, list[Page]]
+Threaded = Callable[[Callable[[], Decoded]], Awaitable[Decoded]]
+"""Runs a call elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where to receive: a partition in a consumer group, what the selector lets through, and with which rank."""
+
+    partition: str
+    group: str
+    selector: str
+    epoch: int | None = None
+
+    @property
+    def path(self) -> str:
+        return f"ConsumerGroups/{self.group}/Partitions/{self.partition}"
+
+
+async def received(hub: Hub, place: Place, limits: Limits, threaded: Threaded) -> AsyncGenerator[Received, None]:
+    """For as long as the link holds. Raises FeedUnavailable, FeedError, PositionLost, Fenced."""
+    what = f"event hub {hub.name}, partition '{place.partition}', consumer group '{place.group}'"
+    try:
+        link = await Link.attached(
+            hub, place.path, place.selector, epoch=place.epoch, credit=limits.prefetch, timeout_s=limits.timeout_s
+        )
+    except Exception as error:
+        raise refusal(error, what) from error
+    receiver = _Receiver(link, place.partition, limits, threaded, what)
+    try:
+        while True:
+            yield await receiver.next()
+    finally:
+        await receiver.close()
+
+
+class _Receiver:
+    def __init__(self, link: Link, partition: str, limits: Limits, threaded: Threaded, what: str) -> None:
+        self._link = link
+        self._partition = partition
+        self._limits = limits
+        self._threaded = threaded
+        self._what = what
+        self._intake = Intake(link, what)
+        self._frames = Frames(link.channel, link.handle)
+        self._ended: Exception | None = None
+
+    async def next(self) -> Received:
+        """As soon as there is something. An end has its turn behind what came with it."""
+        while True:
+            if self._ended is not None:
+                raise refusal(self._ended, self._what) from self._ended
+            try:
+                read, pages = await self._decoded(await self._intake.take())
+                await self._settle(read)
+            except Exception as error:
+                raise refusal(error, self._what) from error
+            if pages or read.malformed:
+                return Received(pages, read.events[0].sequence if pages else None, read.malformed)
+
+    async def close(self) -> None:
+        await self._intake.close()
+        await self._link.close()
+
+    async def _decoded(self, octets: bytes) -> Decoded:
+        if len(octets) < SMALL_BYTES:
+            return self._decode(octets)
+        return await self._threaded(partial(self._decode, octets))
+
+    def _decode(self, octets: bytes) -> Decoded:
+        read = self._frames.read(octets)
+        limits = self._limits
+        return read, pages_of(self._partition, read.events, events_max=limits.page_events, bytes_max=limits.page_bytes)
+
+    async def _settle(self, read: Read) -> None:
+        try:
+            await self._link.hand_over(read.others)
+            await self._link.taken(read.transfers, read.deliveries)
+        except Exception as error:
+            self._ended = error

@@ -1,0 +1,74 @@
+"""What an error of the SDK's or of the service's means to a feed, and what to do about it. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pipeline.errors import FeedError, FeedUnavailable, Fenced, PipelineError, PositionLost
+
+SAID_MAX = 300
+BUSY_S = 4.0
+"""How long to wait where the service is busy: it names no time, its own clients wait four seconds."""
+_EPOCH = re.compile(r"epoch\D{0,5}(\d{1,18})", re.IGNORECASE)
+_PAUSED = {"com.microsoft:server-busy": BUSY_S}
+_NEXT = {
+    "amqp:not-found": "check the name of the hub and of the consumer group; a feed creates neither",
+    "amqp:unauthorized-access": "check the key or the identity, which needs the right to listen, and this machine's clock",
+    "com.microsoft:auth-failed": "check the key or the identity, and this machine's clock",
+    "com.microsoft:entity-disabled": "enable the hub",
+    "amqp:not-allowed": "see what the service says",
+}
+_LOST = ("com.microsoft:argument-error", "com.microsoft:argument-out-of-range", "amqp:invalid-field")
+STOLEN = "amqp:link:stolen"
+
+
+def refusal(error: BaseException, what: str) -> PipelineError:
+    """what: which hub or partition it is about."""
+    if isinstance(error, PipelineError):
+        return error
+    if isinstance(error, FileNotFoundError):
+        return FeedError(f"{what}: `ca_file` is not there: {error.filename}")
+    if isinstance(error, TimeoutError):
+        return FeedUnavailable(f"{what}: no answer in time")
+    status = getattr(error, "status_code", None)
+    if isinstance(status, int):
+        return refused(status, _text(getattr(error, "status_description", "")), what)
+    return _of_condition(_text(getattr(error, "condition", "")), error, what)
+
+
+def refused(status: int, said: str, what: str) -> FeedError:
+    """By a status, as it has them for tokens and for questions about the hub."""
+    told = f"{what}: the service answers {status} ({_line(said)})"
+    if status == 401:
+        return FeedError(f"{told}: {_NEXT['amqp:unauthorized-access']}")
+    if status == 404:
+        return FeedError(f"{told}: {_NEXT['amqp:not-found']}")
+    if status in (0, 408, 410, 429) or status >= 500:
+        return FeedUnavailable(told, retry_after_s=BUSY_S if status in (429, 503) else None)
+    return FeedError(f"{told}: see what it says")
+
+
+def _of_condition(condition: str, error: BaseException, what: str) -> PipelineError:
+    said = _line(_text(getattr(error, "description", "")) or str(error) or type(error).__name__)
+    told = f"{what}: {said}" + (f" ({condition})" if condition else "")
+    if condition == STOLEN:
+        return Fenced(
+            f"{told}: a reader with a higher epoch has the partition in this consumer group",
+            epoch=max(map(int, _EPOCH.findall(said)), default=0),
+        )
+    if condition in _LOST:
+        return PositionLost(f"{told}: set the lease to a position that the service takes")
+    if condition in _NEXT:
+        return FeedError(f"{told}: {_NEXT[condition]}")
+    return FeedUnavailable(told, retry_after_s=_PAUSED.get(condition))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return bytes(value).decode("utf-8", "replace")
+    return "" if value is None else str(value)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:SAID_MAX] or "it gives no reason"

@@ -1,0 +1,40 @@
+"""The Event Hubs feed keeps what every feed must hold, on the wire server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest_asyncio
+
+from pipeline.connectors.eventhubs import EventHubsFeed, account_of
+from pipeline.contract import ChangeFeedContract
+from pipeline.contract.feed import FeedHarness
+from tests.plugins_eventhubs import EventHubs
+
+HUB = "raw-event"
+
+
+class Harness(FeedHarness):
+    partitions = ("0", "1", "2", "3")
+    events_max = 8
+    bytes_max = 4096
+
+    def __init__(self, eventhubs: EventHubs) -> None:
+        self._control = eventhubs.control
+        self.feed = EventHubsFeed(
+            account_of(connection_string=eventhubs.connection_string, event_hub=HUB),
+            page_events_max=self.events_max,
+            page_bytes_max=self.bytes_max,
+        )
+
+    async def append(self, partition: str, bodies: Sequence[bytes]) -> None:
+        await asyncio.to_thread(self._control.append, HUB, partition, [body.decode() for body in bodies])
+
+
+class TestEventHubsFeed(ChangeFeedContract):
+    @pytest_asyncio.fixture
+    async def harness(self, eventhubs: EventHubs) -> AsyncIterator[Harness]:
+        harness = Harness(eventhubs)
+        yield harness
+        await harness.feed.close()
