@@ -28,7 +28,14 @@ from service.errors import StartFailed
 from service.pipeline import Pipeline
 from service.processor import Processor
 from service.settings import PipelineSettings, Settings, SparkSettings
-from service.settings.feeds import AnyFeed, CosmosFeedSettings, CustomFeedSettings, FilesFeedSettings, LogFeedSettings
+from service.settings.feeds import (
+    AnyFeed,
+    CosmosFeedSettings,
+    CustomFeedSettings,
+    EventHubsFeedSettings,
+    FilesFeedSettings,
+    LogFeedSettings,
+)
 from service.settings.leases import CosmosLeases, CustomLeases, SqliteLeases
 from service.settings.sinks import (
     AnySink,
@@ -154,8 +161,22 @@ def feed_of(settings: AnyFeed) -> ChangeFeed:
             poll_interval_s=settings.poll_interval_s,
             timeout_s=settings.timeout_s,
         )
+    if isinstance(settings, EventHubsFeedSettings):
+        return _eventhubs_feed_of(settings)
     assert isinstance(settings, CustomFeedSettings)
     return cast(ChangeFeed, _made(settings.type, settings.options))
+
+
+def _eventhubs_feed_of(settings: EventHubsFeedSettings) -> ChangeFeed:
+    from pipeline.connectors.eventhubs import EventHubsFeed, account_of  # its SDK takes a second to import
+
+    return EventHubsFeed(
+        account_of(**settings.account),
+        consumer_group=settings.consumer_group,
+        start_positions=settings.start_positions,
+        prefetch=settings.prefetch,
+        timeout_s=settings.timeout_s,
+    )
 
 
 def sink_of(settings: AnySink, timing: Timing) -> Sink:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pipeline.connectors.eventhubs.account import Account, is_consumer_group
@@ -35,13 +36,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class EventHubsFeed:
-    """prefetch: how many events the service may send ahead, of each open partition. timeout_s: for one answer of its."""
+    """start_positions: where single partitions begin that have no lease, by name. prefetch: how many events the service may send
+    ahead, of each open partition. timeout_s: for one answer of its.
+    """
 
     def __init__(
         self,
         account: Account,
         *,
         consumer_group: str = GROUP,
+        start_positions: Mapping[str, str] = MappingProxyType({}),
         prefetch: int = 4000,
         page_events_max: int = 10_000,
         page_bytes_max: int = 4 * 1024 * 1024,
@@ -56,6 +60,7 @@ class EventHubsFeed:
         self._limits = Limits(
             prefetch=prefetch, page_events=page_events_max, page_bytes=page_bytes_max, timeout_s=timeout_s
         )
+        self._start_positions = dict(start_positions)
         self._pauses = pauses or Pauses()
         self._management = Management(self._hub, timeout_s=timeout_s)
         self._threads = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="eventhubs-feed")
@@ -70,6 +75,8 @@ class EventHubsFeed:
 
     async def start_of(self, partition: str, start: Start) -> str | None:
         extent = await self._extent(partition)
+        if partition in self._start_positions:
+            return str(position_of(self._start_positions[partition]))
         if start == "latest":
             return _end(extent)
         if start == "earliest":

@@ -20,10 +20,10 @@ _TAILS_MAX = 64
 _TRANSFER = re.compile(
     rb"\x00\x53\x14(?:\xc0(.).|\xd0(.{4}).{4})"  # how long its fields are
     rb"(\x43|\x52.|\x70.{4})(?:\x43|\x52.|\x70.{4})"  # handle, delivery id
-    rb"\xa0(?:\x01.|\x02..|\x03...|\x04.{4}|\x08.{8}|\x10.{16})"  # delivery tag
-    rb"(?:\x43|\x52.|\x70.{4})[\x40-\x42]",  # message format, settled
+    rb"\xa0(?:\x01.|\x02..|\x03...|\x04.{4}|\x08.{8}|\x10.{16})",  # delivery tag
     re.DOTALL,
 )
+"""Up to where all transfers of a link differ; what follows (format, settled, more ...) is one of few."""
 _SIZE, _U16 = struct.Struct(">I"), struct.Struct(">H")
 
 

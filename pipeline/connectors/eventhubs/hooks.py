@@ -44,7 +44,14 @@ TAKEN = {
 
 KEPT = {
     "EventHubConsumerClient": ("_create_auth_async", "_config", "_address"),
-    "AMQPClientAsync": ("open_async", "close_async", "client_ready_async", "mgmt_request_async"),
+    "AMQPClientAsync": (
+        "_ssl_opts",
+        "_connection",
+        "open_async",
+        "close_async",
+        "client_ready_async",
+        "mgmt_request_async",
+    ),
     "ReceiveClientAsync": (
         "open_async",
         "close_async",
@@ -55,7 +62,7 @@ KEPT = {
         "_cbs_authenticator",
     ),
     "Connection": ("_transport", "_error", "_incoming_endpoints", "_process_incoming_frame", "_get_remote_timeout"),
-    "SASLTransport": ("reader", "_read_buffer", "close"),
+    "SASLTransport": ("reader", "_read_buffer", "_build_ssl_opts", "close"),
     "SASLWithWebSocket": ("sock", "_read_buffer", "close"),
     "CBSAuthenticator": ("handle_token",),
     "Session": ("next_incoming_id", "incoming_window", "target_incoming_window"),

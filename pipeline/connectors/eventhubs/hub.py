@@ -22,17 +22,22 @@ class Hub:
         self._credential = credential
         self._own: Any = None
         self._client: Any = None
+        self._context: Any = None
 
     def address(self, path: str = "") -> str:
         """Of the hub, or of something in it: `Partitions/0`."""
         return f"amqps://{self.account.host}/{self.account.hub}" + (f"/{path}" if path else "")
 
     def options(self) -> dict[str, Any]:
-        """`hostname` and the keyword arguments that each of the SDK's AMQP clients takes alike; `auth()` comes besides."""
+        """`hostname` and what else each of the SDK's AMQP clients takes alike; `auth()` comes besides.
+
+        Raises ValueError where `ca_file` cannot be used.
+        """
         config = self._public()._config
-        names = ("transport_type", "custom_endpoint_address", "connection_verify", "socket_timeout", "use_tls")
-        return {name: getattr(config, name) for name in ("hostname", *names)} | {
-            "retry_policy": sdk().RetryPolicy(retry_total=0)  # pauses are ours
+        names = ("hostname", "transport_type", "custom_endpoint_address", "socket_timeout", "use_tls")
+        return {name: getattr(config, name) for name in names} | {
+            "ssl_context": self._trusted(),
+            "retry_policy": sdk().RetryPolicy(retry_total=0),  # pauses are ours
         }
 
     async def auth(self) -> Any:
@@ -51,7 +56,6 @@ class Hub:
             options = {
                 "transport_type": _transport_type(account.transport),
                 "custom_endpoint_address": account.custom_endpoint,
-                "connection_verify": account.ca_file,
             }
             clients = sdk().EventHubConsumerClient
             if account.connection_string is None:
@@ -62,6 +66,18 @@ class Hub:
                     account.connection_string, GROUP, eventhub_name=account.hub, **options
                 )
         return self._client
+
+    def _trusted(self) -> Any:
+        """As the SDK would make it for each connection anew, which stops the event loop for as long as reading takes."""
+        if self._context is None and not self.account.is_emulator:
+            options = sdk().AMQPClientAsync("localhost", connection_verify=self.account.ca_file)._ssl_opts
+            try:
+                self._context = sdk().SASLTransport("localhost", None)._build_ssl_opts(options)
+            except OSError as error:
+                raise ValueError(
+                    f"`ca_file` {self.account.ca_file} cannot be used: {error.strerror or error}"
+                ) from error
+        return self._context
 
     def _identity(self) -> Any:
         from azure.identity.aio import DefaultAzureCredential  # takes half a second to import, and few need it

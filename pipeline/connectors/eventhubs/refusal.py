@@ -27,8 +27,8 @@ def refusal(error: BaseException, what: str) -> PipelineError:
     """what: which hub or partition it is about."""
     if isinstance(error, PipelineError):
         return error
-    if isinstance(error, FileNotFoundError):
-        return FeedError(f"{what}: `ca_file` is not there: {error.filename}")
+    if type(error) is ValueError and "`ca_file`" in str(error):
+        return FeedError(f"{what}: {error}")
     if isinstance(error, TimeoutError):
         return FeedUnavailable(f"{what}: no answer in time")
     status = getattr(error, "status_code", None)
