@@ -64,7 +64,7 @@ KEPT = {
     "Connection": ("_transport", "_error", "_incoming_endpoints", "_process_incoming_frame", "_get_remote_timeout"),
     "SASLTransport": ("reader", "_read_buffer", "_build_ssl_opts", "close"),
     "SASLWithWebSocket": ("sock", "_read_buffer", "close"),
-    "CBSAuthenticator": ("handle_token",),
+    "CBSAuthenticator": ("handle_token", "_on_execute_operation_complete"),
     "Session": ("next_incoming_id", "incoming_window", "target_incoming_window"),
     "ReceiverLink": (
         "state",

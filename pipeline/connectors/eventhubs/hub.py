@@ -94,6 +94,42 @@ def _transport_type(transport: str) -> Any:
     return TransportType.AmqpOverWebsocket if transport == "websockets" else TransportType.Amqp
 
 
+class TokenRefused(Exception):
+    """The service does not take the token. status_code, status_description: what it answered."""
+
+    def __init__(self, status_code: int, status_description: str) -> None:
+        super().__init__(f"{status_code} {status_description}")
+        self.status_code = status_code
+        self.status_description = status_description
+
+
+async def connect(client: Any) -> None:
+    """One of the SDK's AMQP clients, until its link is attached. Raises TokenRefused, and what the SDK does."""
+    await client.open_async()
+    answers = _answers(client._cbs_authenticator)
+    try:
+        while not await client.client_ready_async():
+            pass
+    except sdk().TokenAuthFailure:
+        if not answers:
+            raise
+        raise TokenRefused(*answers[-1]) from None
+
+
+def _answers(authenticator: Any) -> list[tuple[int, str]]:
+    """Status and description of the service's answers to tokens: of a refusal the SDK forgets them, and tells none."""
+    found: list[tuple[int, str]] = []
+    done = authenticator._on_execute_operation_complete
+
+    async def noted(result: Any, status: Any, said: Any, *more: Any, **others: Any) -> None:
+        if isinstance(status, int):
+            found.append((status, said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)))
+        await done(result, status, said, *more, **others)
+
+    authenticator._on_execute_operation_complete = noted
+    return found
+
+
 async def disconnect(client: Any) -> None:
     """One of the SDK's AMQP clients and all below it, politely where the other side listens. No failure has consequences."""
     connection = client._connection

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline.connectors.eventhubs.frames import Frame
 from pipeline.connectors.eventhubs.hooks import sdk
-from pipeline.connectors.eventhubs.hub import Hub, disconnect
+from pipeline.connectors.eventhubs.hub import Hub, connect, disconnect
 from pipeline.errors import FeedUnavailable
 
 EPOCH = b"com.microsoft:epoch"
@@ -42,9 +42,7 @@ class Link:
         client = await _client(hub, path, selector, epoch)
         try:
             async with asyncio.timeout(timeout_s):
-                await client.open_async()
-                while not await client.client_ready_async():
-                    pass
+                await connect(client)
                 if client._link.get_state() != sdk().LinkState.ATTACHED:
                     raise FeedUnavailable(f"{hub.name}/{path}: the service took the link back at once")
                 link = cls(client, credit)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.connectors.eventhubs.hooks import sdk
-from pipeline.connectors.eventhubs.hub import Hub, disconnect
+from pipeline.connectors.eventhubs.hub import Hub, connect, disconnect
 from pipeline.connectors.eventhubs.refusal import refusal, refused
 from pipeline.errors import FeedError, FeedUnavailable
 
@@ -110,9 +110,7 @@ class Management:
             self._auth = await self._hub.auth()
             client = self._client = sdk().AMQPClientAsync(auth=self._auth, **self._hub.options())
             self._opened_at = time.monotonic()
-            await client.open_async()
-            while not await client.client_ready_async():
-                pass
+            await connect(client)
         return self._client
 
     async def _close(self) -> None:
