@@ -72,24 +72,13 @@ def _loopback(value: str) -> str:
 
 
 def _conf(value: object) -> object:
-    """Spark takes texts, and people write numbers and true."""
+    """Texts are taken, and people write numbers and true."""
     if not isinstance(value, Mapping):
         return value
     return {
         k: str(v).lower() if isinstance(v, bool) else str(v) if isinstance(v, int | float) else v
         for k, v in value.items()
     }
-
-
-def _positions(value: object) -> object:
-    """Partitions and sequence numbers are written as numbers, too."""
-    if not isinstance(value, Mapping):
-        return value
-    return {_digits(partition): _digits(position) for partition, position in value.items()}
-
-
-def _digits(value: object) -> object:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _dsn(value: SecretStr) -> SecretStr:
@@ -125,6 +114,5 @@ ProcessorName = Annotated[
 Loopback = Annotated[Text, AfterValidator(_loopback)]
 Importable = Annotated[str, _matching(_IMPORTABLE, "must name something to import, like package.module:name")]
 Conf = Annotated[Mapping[str, str], BeforeValidator(_conf)]
-Positions = Annotated[Mapping[str, str], BeforeValidator(_positions)]
 Prefetch = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=100_000)]
 StartAt = Annotated[Any, BeforeValidator(_start)]

@@ -8,11 +8,11 @@ from pydantic import Field, Tag, model_validator
 
 from pipeline.errors import FeedError
 from service.setting_types import (
+    Conf,
     Count,
     FilePath,
     Glob,
     Importable,
-    Positions,
     Prefetch,
     ProcessorName,
     RecordBytes,
@@ -112,10 +112,10 @@ class EventHubsFeedSettings(_Feed):
         default="$Default",
         description="Whose view of the hub it is. Nobody else may read in it: owners of leases displace each other by epoch.",
     )
-    start_positions: Positions = Field(
+    start_positions: Conf = Field(
         default={},
-        description="Where single partitions begin that have no lease yet, instead of at `start`: behind the event of a sequence"
-        " number (`41`), of an offset (`@4294967296`), or of both (`41@4294967296`).",
+        description="Where single partitions begin that have no lease yet, by their names, instead of at `start`: behind the event of a"
+        " sequence number (`41`), of an offset (`@4294967296`), or of both (`41@4294967296`).",
     )
     transport: Literal["amqp", "websockets"] = Field(
         default="amqp",

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pipeline.connectors.eventhubs.message import Event, event_at
-from pipeline.connectors.eventhubs.values import Malformed, value_at
+from pipeline.connectors.eventhubs.values import Described, Malformed, value_at
 
-TRANSFER = 0x14
+_BEGINS = b"\x00\x53\x14"
+"""A transfer, among frames."""
 FRAME_BYTES_MIN = 8
 _TAILS_MAX = 64
 _TRANSFER = re.compile(
@@ -84,9 +85,8 @@ class Frames:
         if begin >= end:
             return  # an empty frame: the other side is alive
         channel = _U16.unpack_from(data, at + 6)[0]
-        transfer = (
-            self._transfer(data, begin, end) if channel == self._channel and data[begin + 2] == TRANSFER else None
-        )
+        is_transfer = channel == self._channel and data.startswith(_BEGINS, begin, end)
+        transfer = self._transfer(data, begin, end) if is_transfer else None
         if transfer is None or transfer.handle != self._handle:
             read.others.append(Frame(channel, data[begin:end]))
             return
@@ -114,24 +114,24 @@ class Frames:
         """Raises Malformed."""
         found = _TRANSFER.match(data, at, end)
         if found is None:
-            return _transfer_of(data, at)
+            return _transfer_of(data[at:end], at)
         short, long, handle = found.groups()
         begin = at + (5 + short[0] if short is not None else 8 + _SIZE.unpack(long)[0])
         tail = data[found.end() : begin]
         flags = self._tails.get(tail)
         if flags is None:
-            transfer = _transfer_of(data, at)
+            transfer = _transfer_of(data[at:end], at)
             if len(self._tails) < _TAILS_MAX:
                 self._tails[tail] = (transfer.more, transfer.aborted)
             return transfer
         return Transfer(int.from_bytes(handle[1:]), begin, *flags)
 
 
-def _transfer_of(data: bytes, at: int) -> Transfer:
-    """Field by field."""
-    performative, begin = value_at(data, at)
-    fields = [*performative.value, *[None] * 11]
-    handle, more, aborted = fields[0], fields[5], fields[9]
-    if not isinstance(handle, int):
+def _transfer_of(performative: bytes, at: int) -> Transfer:
+    """Field by field. at: where it stands in the whole."""
+    described, begin = value_at(performative)
+    fields = described.value if isinstance(described, Described) else None
+    if not isinstance(fields, list) or not fields or type(fields[0]) is not int:
         raise Malformed("a transfer names no link")
-    return Transfer(handle, begin, more is True, aborted is True)
+    more, aborted = (len(fields) > place and fields[place] is True for place in (5, 9))
+    return Transfer(fields[0], at + begin, more, aborted)

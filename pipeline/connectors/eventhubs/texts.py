@@ -22,10 +22,8 @@ _TICKS = 10_000_000
 
 def text_of(value: Any) -> str | None:
     """A property's text; None of null alone."""
-    if value is None:
-        return None
     plain = _plain(value)
-    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    return plain if plain is None or isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,266 @@
+"""From a connection's octets to events: the quick way, the thorough one and the SDK agree, however the octets are cut."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from azure.eventhub._pyamqp._decode import decode_payload
+from azure.eventhub._pyamqp._encode import encode_frame, encode_payload
+from azure.eventhub._pyamqp.message import Message
+from azure.eventhub._pyamqp.performatives import TransferFrame
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from servers.eventhubs.codec import encode
+from servers.eventhubs.messages import data_event, event, placed
+from servers.eventhubs.values import Described, Symbol, Timestamp, ULong
+
+from pipeline.connectors.eventhubs.frames import Frame, Frames, Read
+from pipeline.connectors.eventhubs.message import Event, event_at, event_of
+from pipeline.connectors.eventhubs.values import Malformed
+
+NUMBERS = st.integers(0, 2**63 - 1)
+TIMES = st.integers(0, 2**45)
+BODIES = st.one_of(st.binary(max_size=40), st.integers(200, 70_000).map(bytes))
+KEYS = st.one_of(st.none(), st.text(st.characters(exclude_categories=("Cs",)), max_size=40))
+PROPERTIES = st.dictionaries(
+    st.text(st.characters(exclude_categories=("Cs",)), max_size=8),
+    st.one_of(
+        st.none(), st.booleans(), st.integers(-(2**31), 2**31 - 1), st.text(st.characters(exclude_categories=("Cs",)))
+    ),
+    max_size=3,
+)
+CHANNEL, HANDLE = 1, 5
+
+
+def encoded(**sections: Any) -> bytes:
+    out = bytearray()
+    encode_payload(out, Message(**sections))
+    return bytes(out)
+
+
+def text(value: Any) -> str | None:
+    return str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
+
+
+@given(NUMBERS, NUMBERS, TIMES, KEYS, BODIES, PROPERTIES)
+def test_an_event_is_what_the_sdk_decodes(
+    number: int, offset: int, time_ms: int, key: str | None, body: bytes, properties: dict[str, Any]
+) -> None:
+    one = event(encoded(data=[body], application_properties=properties or None))
+    message = placed(one._replace(key=key), number, offset, time_ms)
+    theirs = decode_payload(memoryview(message))
+    found = event_at(b"before" + message + b"behind", 6, 6 + len(message))
+    annotations = theirs.message_annotations
+    assert found.sequence == annotations[b"x-opt-sequence-number"] == number
+    assert found.offset == annotations[b"x-opt-offset"] == str(offset).encode()
+    assert found.time_ms == annotations[b"x-opt-enqueued-time"] == time_ms
+    assert (None if found.key is None else found.key.encode()) == annotations.get(b"x-opt-partition-key")
+    assert found.body == b"".join(theirs.data) == body
+    assert dict(found.properties) == {name: text(value) for name, value in properties.items()}
+    assert len(theirs.application_properties or {}) == len(found.properties)
+
+
+@given(NUMBERS, NUMBERS, TIMES, KEYS, BODIES, PROPERTIES)
+def test_the_quick_way_and_the_thorough_one_agree(
+    number: int, offset: int, time_ms: int, key: str | None, body: bytes, properties: dict[str, Any]
+) -> None:
+    one = event(encoded(data=[body], application_properties=properties or None))._replace(key=key)
+    message = placed(one, number, offset, time_ms)
+    assert event_at(message, 0, len(message)) == event_of(message)
+
+
+def sections(*more: tuple[int, Any], **annotations: Any) -> bytes:
+    """A message with its place, and further sections by their codes."""
+    own = {
+        Symbol("x-opt-sequence-number"): 7,
+        Symbol("x-opt-offset"): "70",
+        Symbol("x-opt-enqueued-time"): Timestamp(9),
+    }
+    own |= {Symbol(name.replace("_", "-")): value for name, value in annotations.items()}
+    return b"".join(encode(Described(ULong(code), value)) for code, value in ((0x72, own), *more))
+
+
+def found(message: bytes) -> Event:
+    return event_at(message, 0, len(message))
+
+
+def test_annotations_of_other_clients_are_properties_of_the_system() -> None:
+    message = sections((0x75, b"x"), x_opt_publisher="me", x_other=[1])
+    assert found(message).properties == (("sys.x-opt-publisher", "me"), ("sys.x-other", "[1]"))
+
+
+def test_sections_may_be_called_by_their_names() -> None:
+    message = sections() + encode(Described(Symbol("amqp:data:binary"), b"x"))
+    assert found(message).body == b"x"
+
+
+def test_header_delivery_annotations_and_footer_are_left_out() -> None:
+    head = encode(Described(ULong(0x70), [True])) + encode(Described(ULong(0x71), {Symbol("a"): 1}))
+    assert found(head + sections((0x75, b"x"), (0x78, {Symbol("b"): 1}))) == Event(7, b"70", 9, None, b"x")
+
+
+def test_an_offset_that_is_a_number_is_taken_too() -> None:
+    assert found(sections((0x75, b"x"), x_opt_offset=70)).offset == b"70"
+
+
+def test_an_application_property_hides_one_of_the_system_with_its_name() -> None:
+    message = sections((0x73, ["m"]), (0x74, {"sys.message-id": "mine"}), (0x75, b"x"))
+    assert found(message).properties == (("sys.message-id", "mine"),)
+
+
+def test_a_message_without_a_body_is_an_event_without_one() -> None:
+    assert found(sections()).body is None
+    assert found(sections((0x77, None))) == Event(7, b"70", 9, None, None, (("sys.body", "value"),))
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (encode(Described(ULong(0x75), b"x")), "it lacks its place"),
+        (sections((0x75, b"x"), x_opt_sequence_number="7"), "it lacks its place"),
+        (sections((0x75, "text")), "data that is no octets"),
+        (sections((0x75, b"x"), (0x77, 1)), "bodies of two kinds"),
+        (sections((0x77, 1), (0x77, 2)), "more than one value"),
+        (sections((0x76, 1)), "a sequence that is no list"),
+        (sections((0x74, [1])), "that are no map"),
+        (sections((0x73, [None] * 14)), "no list of what a message has"),
+        (sections((0x79, b"x")), "a section that no message has"),
+        (sections() + encode("text"), "a section that no message has"),
+        (sections((0x75, b"xyz"))[:-1], "it ends early"),
+    ],
+)
+def test_what_is_no_event_is_told(message: bytes, told: str) -> None:
+    with pytest.raises(Malformed, match=told):
+        found(message)
+
+
+@given(st.data())
+def test_a_message_with_an_octet_changed_is_an_event_or_malformed_and_nothing_else(draw: st.DataObject) -> None:
+    message = bytearray(sections((0x73, ["m", b"u"]), (0x74, {"a": 1, "b": [1, {"c": 2.5}]}), (0x75, b"body")))
+    message[draw.draw(st.integers(0, len(message) - 1))] = draw.draw(st.integers(0, 255))
+    try:
+        assert isinstance(found(bytes(message)), Event)
+    except Malformed:
+        return
+
+
+# --- frames ------------------------------------------------------------------------------------------------------------
+
+
+def frame(channel: int, performative: bytes) -> bytes:
+    return (8 + len(performative)).to_bytes(4) + b"\x02\x00" + channel.to_bytes(2) + performative
+
+
+def transfers(
+    number: int, parts: int = 1, *, handle: int = HANDLE, tag: bytes = b"\0\0\0\1", more_fields: int = 0
+) -> list[bytes]:
+    message = placed(data_event(b"body %d" % number), number, number * 100, 1_700_000_000_000)
+    size = -(-len(message) // parts)
+    pieces = [message[at : at + size] for at in range(0, len(message), size)]
+    return [
+        frame(
+            CHANNEL,
+            encode(
+                Described(
+                    ULong(0x14),
+                    [handle, number, tag, 0, True, piece is not pieces[-1], *[None] * more_fields],
+                )
+            )
+            + piece,
+        )
+        for piece in pieces
+    ]
+
+
+def sdks(number: int) -> bytes:
+    message = placed(data_event(b"body %d" % number), number, number * 100, 1_700_000_000_000)
+    fields = {"handle": HANDLE, "delivery_id": number, "delivery_tag": b"abcd", "message_format": 0, "more": False}
+    head, performative = encode_frame(TransferFrame(**fields, settled=True, payload=message))
+    return bytes(head + CHANNEL.to_bytes(2) + performative)
+
+
+EMPTY = frame(0, b"")
+OTHERS = [
+    frame(CHANNEL, encode(Described(ULong(0x13), [None]))),
+    frame(CHANNEL, encode(Described(ULong(0x16), [HANDLE]))),
+    frame(0, encode(Described(ULong(0x18), []))),
+    frame(2, transfers(1)[0][8:]),
+    transfers(1, handle=HANDLE + 1)[0],
+]
+
+
+def read_all(pieces: list[bytes]) -> Read:
+    frames, whole = Frames(CHANNEL, HANDLE), Read()
+    for piece in pieces:
+        read = frames.read(piece)
+        whole.events += read.events
+        whole.others += read.others
+        whole.transfers += read.transfers
+        whole.deliveries += read.deliveries
+    return whole
+
+
+@settings(max_examples=60)
+@given(st.randoms(use_true_random=False))
+def test_frames_are_read_the_same_however_they_are_cut(rng: random.Random) -> None:
+    stream: list[bytes] = []
+    foreign: list[Frame] = []
+    count = 0
+    for number in range(40):
+        parts = rng.choice([1, 1, 1, 3])
+        tag = rng.randbytes(rng.choice([0, 1, 2, 3, 4, 8, 16, 20]))
+        stream += (
+            [sdks(number)] if rng.random() < 0.3 else transfers(number, parts, tag=tag, more_fields=rng.randrange(6))
+        )
+        if rng.random() < 0.3:
+            stream.append(EMPTY)
+        if rng.random() < 0.3:
+            other = rng.choice(OTHERS)
+            stream.append(other)
+            foreign.append(Frame(int.from_bytes(other[6:8]), other[8:]))
+    count = sum(1 for each in stream if each not in (EMPTY, *OTHERS))
+    data = b"".join(stream)
+    cuts = sorted(rng.randrange(len(data) + 1) for _ in range(rng.randrange(12)))
+    pieces = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+    read = read_all(pieces)
+    assert [one.body for one in read.events] == [b"body %d" % number for number in range(40)]
+    assert [one.sequence for one in read.events] == list(range(40))
+    assert read.others == foreign
+    assert (read.transfers, read.deliveries) == (count, 40)
+
+
+def test_an_aborted_delivery_is_none() -> None:
+    first = transfers(1, 3)[0]
+    aborted = frame(
+        CHANNEL, encode(Described(ULong(0x14), [HANDLE, None, None, None, True, False, None, None, None, True]))
+    )
+    read = read_all([first, aborted, *transfers(2)])
+    assert [one.sequence for one in read.events] == [2]
+    assert (read.transfers, read.deliveries) == (3, 2)
+
+
+def test_a_message_that_is_no_event_ends_what_is_read() -> None:
+    bad = frame(CHANNEL, encode(Described(ULong(0x14), [HANDLE, 2, b"\0\0\0\2", 0, True, False])) + b"\x00\x53\x79\x40")
+    read = Frames(CHANNEL, HANDLE).read(b"".join([*transfers(1), bad, *transfers(3)]))
+    assert [one.sequence for one in read.events] == [1]
+    assert "a section that no message has" in str(read.malformed)
+
+
+@given(st.binary(max_size=80))
+def test_octets_at_random_are_frames_or_malformed_and_nothing_else(data: bytes) -> None:
+    try:
+        Frames(CHANNEL, HANDLE).read(data)
+    except Malformed:
+        return
+
+
+@given(st.data())
+def test_a_frame_with_an_octet_changed_is_one_or_malformed_and_nothing_else(draw: st.DataObject) -> None:
+    data = bytearray(b"".join([*transfers(1), sdks(2)]))
+    data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
+    try:
+        Frames(CHANNEL, HANDLE).read(bytes(data))
+    except Malformed:
+        return

@@ -1,0 +1,166 @@
+"""AMQP values: our reader against the SDK's, the wire server's own codec, and nonsense; and what becomes of them as text."""
+
+from __future__ import annotations
+
+import json
+import struct
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from azure.eventhub._pyamqp._decode import _DECODE_BY_CONSTRUCTOR
+from azure.eventhub._pyamqp._encode import encode_value
+from hypothesis import given
+from hypothesis import strategies as st
+from servers.eventhubs import values as theirs
+from servers.eventhubs.codec import encode
+
+from pipeline.connectors.eventhubs.texts import text_of
+from pipeline.connectors.eventhubs.values import Described, Malformed, Map, Symbol, Timestamp, value_at
+from tests.unit.servers.amqp import SIMPLE, VALUES, as_theirs, within
+
+BOTH_KNOW = within(SIMPLE)
+
+
+def sdk_encoding(value: Any) -> bytes:
+    out = bytearray()
+    encode_value(out, as_theirs(value))
+    return bytes(out)
+
+
+def as_the_sdk_has_it(value: Any) -> Any:
+    match value:
+        case Described():
+            return as_the_sdk_has_it(value.value)
+        case Map():
+            return {as_the_sdk_has_it(key): as_the_sdk_has_it(each) for key, each in value}
+        case list():
+            return [as_the_sdk_has_it(each) for each in value]
+        case str():
+            return value.encode()
+        case float():
+            return pytest.approx(value, rel=1e-6, abs=1e-44)  # 32 bits, written shortly
+    return value
+
+
+def as_ours(value: Any) -> Any:
+    """A value of the wire server's, as it should be read."""
+    match value:
+        case theirs.Described():
+            return Described(as_ours(value.descriptor), as_ours(value.value))
+        case dict():
+            return Map((as_ours(key), as_ours(each)) for key, each in value.items())
+        case list():
+            return [as_ours(each) for each in value]
+        case theirs.Symbol():
+            return Symbol(value)
+        case theirs.Timestamp():
+            return Timestamp(value)
+        case theirs.Float():
+            return pytest.approx(float(value), rel=1e-6, abs=1e-44)
+        case bytes() if type(value) is not bytes:
+            return value_at(encode(value))[0]  # a decimal: octets over there
+    return value
+
+
+@given(BOTH_KNOW)
+def test_what_the_sdk_encodes_is_read_as_the_sdk_reads_it(value: Any) -> None:
+    data = sdk_encoding(value)
+    _, expected = _DECODE_BY_CONSTRUCTOR[data[0]](memoryview(data)[1:])
+    found, end = value_at(data)
+    assert end == len(data)
+    assert expected == as_the_sdk_has_it(found)
+
+
+@given(VALUES)
+def test_every_type_is_read_as_it_was_written(value: Any) -> None:
+    data = encode(value)
+    found, end = value_at(b"\x40" + data + b"\x41", 1)
+    assert end == len(data) + 1
+    assert as_ours(value) == found or str(as_ours(value)) == str(found)  # a decimal that is no number equals nothing
+    assert isinstance(text_of(found), str) or found is None or isinstance(found, Described)
+
+
+@given(VALUES.map(encode), st.data())
+def test_octets_that_end_early_are_malformed(data: bytes, draw: st.DataObject) -> None:
+    cut = draw.draw(st.integers(0, len(data) - 1))
+    with pytest.raises(Malformed):
+        value_at(data[:cut])
+
+
+@given(st.binary(max_size=60))
+def test_octets_at_random_are_a_value_or_malformed_and_nothing_else(data: bytes) -> None:
+    try:
+        value, end = value_at(data)
+    except Malformed:
+        return
+    assert 0 < end <= len(data)
+    text_of(value)
+
+
+def test_a_value_that_is_nested_without_end_is_malformed() -> None:
+    with pytest.raises(Malformed, match="nested too deeply"):
+        value_at(b"\x00" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("octets", "text"),
+    [
+        ("32000001", "0.1"),  # 1 * 10^-1
+        ("b2800001", "-1"),
+        ("3200007b", "12.3"),
+        ("78000000", "Infinity"),
+        ("f8000000", "-Infinity"),
+        ("7c000000", "NaN"),
+    ],
+)
+def test_decimals_are_read_as_numbers(octets: str, text: str) -> None:
+    found, _ = value_at(b"\x74" + bytes.fromhex(octets))
+    assert Decimal(text_of(found) or "") == Decimal(text) or text == "NaN" == text_of(found)
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=3, min_value=-(10**30), max_value=10**30))
+def test_a_decimal_of_128_bits_is_what_it_was(number: Decimal) -> None:
+    sign, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int)
+    raw = (sign << 127) | ((exponent + 6176) << 113) | int("".join(map(str, digits)))
+    assert value_at(b"\x94" + raw.to_bytes(16))[0] == number
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, None),
+        (True, "true"),
+        (-7, "-7"),
+        (1.5, "1.5"),
+        (float("nan"), "nan"),
+        ("text", "text"),
+        (Symbol("symbol"), "symbol"),
+        (b"\x00\xff", "AP8="),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (Timestamp(1_700_000_000_123), "2023-11-14T22:13:20.123000Z"),
+        (Timestamp(-1), "1969-12-31T23:59:59.999000Z"),
+        (Timestamp(2**62), str(2**62)),
+        ([1, None, "x", b"\x00", [True]], '[1, null, "x", "AA==", [true]]'),
+        (Map((("a", 1), (Symbol("b"), Map()))), '{"a": 1, "b": {}}'),
+        ([float("inf")], '["inf"]'),
+        (Described(Symbol("com.microsoft:uri"), "https://a/b"), "https://a/b"),
+        (Described(Symbol("com.microsoft:timespan"), 905_000_000), "90.5"),
+        (Described(Symbol("com.microsoft:datetime-offset"), 638_355_968_001_230_000), "2023-11-14T22:13:20.123000Z"),
+        (Described(300, [1]), "[1]"),
+        (Described(300, None), None),
+    ],
+)
+def test_a_value_is_a_text_in_the_event_table(value: Any, text: str | None) -> None:
+    assert text_of(value) == text
+    if isinstance(value, list | Map) and text is not None:
+        json.loads(text)
+
+
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+def test_a_float_of_32_bits_is_written_as_shortly_as_it_can_be_and_no_shorter(number: float) -> None:
+    found, _ = value_at(b"\x72" + struct.pack(">f", number))
+    assert struct.pack(">f", found) == struct.pack(">f", number)
+    assert len(repr(found)) <= len(repr(number))

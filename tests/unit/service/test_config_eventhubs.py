@@ -1,0 +1,75 @@
+"""The settings of an Event Hubs feed: what goes together, and no secret anywhere but where it is used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.connectors.eventhubs import EventHubsFeed
+from service.config import ConfigurationError, parse
+from service.settings.feeds import EventHubsFeedSettings
+from service.wiring import feed_of
+
+SECRET = "c2VjcmV0"
+STRING = f"Endpoint=sb://bank.servicebus.windows.net/;SharedAccessKeyName=reader;SharedAccessKey={SECRET}"
+
+
+def feed(fields: str, **env: str) -> EventHubsFeedSettings:
+    text = f"pipelines: [{{name: a, feed: {{type: eventhubs, {fields}}}, sink: {{type: log, path: x}}}}]"
+    found = parse(text, env, folder=Path("/etc/leasehold")).pipelines[0].feed
+    assert isinstance(found, EventHubsFeedSettings)
+    return found
+
+
+@pytest.mark.parametrize(
+    "access",
+    [
+        "connection_string: '${S}', event_hub: raw-event",
+        "connection_string: '${S};EntityPath=raw-event'",
+        "namespace: bank.servicebus.windows.net, identity: default, event_hub: raw-event",
+        "connection_string: '${S}', event_hub: raw-event, consumer_group: bank, transport: websockets",
+    ],
+)
+async def test_the_same_hub_is_the_same_feed_however_it_is_reached(access: str) -> None:
+    found = feed(access, S=STRING)
+    made = feed_of(found)
+    assert isinstance(made, EventHubsFeed)
+    assert made.identity == "eventhubs:bank.servicebus.windows.net/raw-event"
+    assert SECRET not in repr(found) + str(found) + found.model_dump_json() + repr(made)
+    await made.close()
+
+
+async def test_what_is_set_is_what_the_feed_has() -> None:
+    found = feed(
+        "connection_string: '${S}', event_hub: h, ca_file: ca.pem, start_positions: {'0': 41, '1': '@70', '2': 41@70}",
+        S=STRING,
+    )
+    assert found.start_positions == {"0": "41", "1": "@70", "2": "41@70"}
+    assert found.account["ca_file"] == "/etc/leasehold/ca.pem"
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ("event_hub: h", "needs `connection_string`, or `namespace` and `identity`"),
+        (f"connection_string: '{STRING}'", "needs the hub's name"),
+        (f"connection_string: '{STRING}', event_hub: h, identity: default", "remove `namespace` and `identity`"),
+        (f"connection_string: 'SharedAccessKey={SECRET}', event_hub: h", "must look like Endpoint=sb://"),
+        (f"connection_string: '{STRING};EntityPath=a', event_hub: b", "name two hubs"),
+        (f"connection_string: '{STRING}', event_hub: h, consumer_group: 'a/b'", "`consumer_group` must be"),
+        (f"connection_string: '{STRING}', event_hub: h, transport: http", "transport"),
+        (f"connection_string: '{STRING}', event_hub: h, prefetch: 0", "prefetch"),
+        (f"connection_string: '{STRING}', event_hub: h, start: noon", "start"),
+        (
+            f"connection_string: '{STRING}', event_hub: h, start_positions: {{'0': soon}}",
+            "`start_positions`, partition '0'",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_told_without_a_secret(fields: str, expected: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        feed(fields)
+    assert len(error.value.problems) == 1
+    assert expected in str(error.value)
+    assert SECRET not in str(error.value)
