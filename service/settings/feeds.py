@@ -114,7 +114,7 @@ class EventHubsFeedSettings(_Feed):
     )
     start_positions: Conf = Field(
         default={},
-        description="Where single partitions begin that have no lease yet, by their names, instead of at `start`: behind the event of a"
+        description="Where single partitions begin that have no lease yet, by name, instead of at `start`: behind the event of a"
         " sequence number (`41`), of an offset (`@4294967296`), or of both (`41@4294967296`).",
     )
     transport: Literal["amqp", "websockets"] = Field(

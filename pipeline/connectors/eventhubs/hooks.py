@@ -30,7 +30,6 @@ TAKEN = {
     "Source": f"{AMQP}.endpoints",
     "ApacheFilters": f"{AMQP}.endpoints",
     "AMQPException": f"{AMQP}.error",
-    "AuthenticationException": f"{AMQP}.error",
     "TokenAuthFailure": f"{AMQP}.error",
     "RetryPolicy": f"{AMQP}.error",
     "Message": f"{AMQP}.message",
@@ -38,7 +37,6 @@ TAKEN = {
     "TYPE": f"{AMQP}.types",
     "VALUE": f"{AMQP}.types",
     "decode_frame": f"{AMQP}._decode",
-    "decode_payload": f"{AMQP}._decode",
 }
 """Name -> its module."""
 
@@ -67,14 +65,11 @@ KEPT = {
     "CBSAuthenticator": ("handle_token", "_on_execute_operation_complete"),
     "Session": ("next_incoming_id", "incoming_window", "target_incoming_window"),
     "ReceiverLink": (
-        "state",
         "get_state",
         "flow",
         "remote_handle",
-        "remote_properties",
         "current_link_credit",
         "delivery_count",
-        "_received_delivery_tags",
     ),
 }
 """Class -> which of its attributes are used; those that begin with an underscore are private."""

@@ -49,10 +49,10 @@ def test_what_an_instance_no_longer_keeps_is_told(monkeypatch: pytest.MonkeyPatc
 
     def init(self: amqp.ReceiverLink, *args: object, **options: object) -> None:
         begun(self, *args, **options)  # type: ignore[arg-type]
-        del self._received_delivery_tags
+        del self.delivery_count
 
     monkeypatch.setattr(amqp.ReceiverLink, "__init__", init)
-    with pytest.raises(hooks.HooksMoved, match=r"no longer has ReceiverLink\._received_delivery_tags: install"):
+    with pytest.raises(hooks.HooksMoved, match=r"no longer has ReceiverLink\.delivery_count: install"):
         hooks.sdk()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from pipeline.errors import (
     Ambiguous,
     EngineUnavailable,
     FeedUnavailable,
+    Fenced,
     MalformedRecord,
     NotTrusted,
     PipelineError,
@@ -203,6 +205,31 @@ def test_work_begins_where_the_sink_stands() -> None:
         running = case.started()
         await case.until(lambda: case.writer.numbers == [3, 4])
         await case.stopped(running)
+
+    run_virtual(main())
+
+
+class Ranked(MemoryFeed):
+    """Tells readers by their epochs, and yields to a later one behind what it holds."""
+
+    opened_as = 0
+
+    async def open_as(self, epoch: int, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
+        self.opened_as = epoch
+        async with aclosing(self.open(partition, continuation)) as pages:
+            for _ in range(len(self._logs[partition].events)):
+                yield await anext(pages)
+        raise Fenced("a reader with a higher epoch has the partition", epoch=8)
+
+
+def test_a_feed_that_tells_readers_by_rank_is_opened_with_the_owners_epoch_and_its_fence_ends_the_run() -> None:
+    async def main() -> None:
+        case = Case(3, feed=(feed := Ranked("a", page_events_max=1)))
+        with pytest.raises(Fenced):
+            await case.runner(epoch=7).run(case.stopping)
+        assert feed.opened_as == 7
+        assert case.writer.numbers == [0, 1, 2]
+        assert_nothing_left()
 
     run_virtual(main())
 
