@@ -22,7 +22,7 @@ from service.setting_types import (
     SecondsOrNone,
     Text,
 )
-from service.settings.feeds import AnyFeed
+from service.settings.feeds import AnyFeed, EventHubsFeedSettings
 from service.settings.leases import AnyLeases, SqliteLeases
 from service.settings.section import Section
 from service.settings.sinks import AnySink
@@ -137,3 +137,16 @@ class Settings(Section):
     pipelines: Annotated[tuple[PipelineSettings, ...], Field(min_length=1)] = Field(
         description="What is processed, each on its own. At least one."
     )
+
+    @model_validator(mode="after")
+    def _sit_apart(self) -> Settings:
+        seats: dict[tuple[str, str], str] = {}
+        for each in self.pipelines:
+            if isinstance(each.feed, EventHubsFeedSettings):
+                other = seats.setdefault(each.feed.seat, each.name)
+                if other != each.name:
+                    raise ValueError(
+                        f"the pipelines '{other}' and '{each.name}' read one hub in one consumer group, where each would displace"
+                        " the other's receivers: give each a `consumer_group` of its own"
+                    )
+        return self

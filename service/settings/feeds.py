@@ -158,6 +158,13 @@ class EventHubsFeedSettings(_Feed):
             "ca_file": None if self.ca_file is None else str(self.ca_file),
         }
 
+    @property
+    def seat(self) -> tuple[str, str]:
+        """Hub and consumer group: where one reader has a partition."""
+        from pipeline.connectors.eventhubs import account_of
+
+        return account_of(**self.account).name.lower(), self.consumer_group.lower()
+
 
 class CustomFeedSettings(_Feed, Custom):
     type: Importable = Field(

@@ -73,3 +73,19 @@ def test_what_does_not_go_together_is_told_without_a_secret(fields: str, expecte
     assert len(error.value.problems) == 1
     assert expected in str(error.value)
     assert SECRET not in str(error.value)
+
+
+def test_two_pipelines_in_one_consumer_group_are_told_apart() -> None:
+    feed = f"{{type: eventhubs, connection_string: '{STRING}', event_hub: %s, consumer_group: %s}}"
+    reader = f"feed: {feed}, sink: {{type: log, path: %s}}"
+
+    def parsed(*readers: str) -> None:
+        parse(
+            f"pipelines: [{', '.join(f'{{name: p{n}, {one}}}' for n, one in enumerate(readers))}]", {}, folder=Path("/")
+        )
+
+    parsed(reader % ("h", "a", "x"), reader % ("h", "b", "y"), reader % ("other", "a", "z"))
+    with pytest.raises(ConfigurationError, match="'p0' and 'p1' read one hub in one consumer group") as error:
+        parsed(reader % ("h", "a", "x"), reader % ("H", "A", "y"))
+    assert len(error.value.problems) == 1
+    assert SECRET not in str(error.value)
