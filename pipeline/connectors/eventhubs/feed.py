@@ -25,7 +25,7 @@ from pipeline.connectors.eventhubs.position import Position, compared, position_
 from pipeline.connectors.eventhubs.receiver import Limits, Place, received
 from pipeline.connectors.eventhubs.values import Malformed
 from pipeline.connectors.patience import Patience, Pauses
-from pipeline.errors import FeedError, FeedUnavailable, MalformedRecord, PositionLost
+from pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PositionLost
 from pipeline.event import Page
 from pipeline.feed import FeedPartition, Start
 
@@ -134,6 +134,10 @@ class EventHubsFeed:
                 if self._pauses.monotonic() - began > self._pauses.longest_s:
                     patience.served()  # it was attached all the while, whether something came or not
                 await patience.pause(error)
+            except Fenced as fenced:
+                if epoch is None:
+                    raise FeedError(f"{fenced}, so that nobody can read it without one: use another group") from fenced
+                raise
 
     async def _at(self, partition: str, time_ms: int, extent: Extent) -> str | None:
         """Behind the last event before that time: found by reading the first one since."""
@@ -148,6 +152,8 @@ class EventHubsFeed:
                 first = (await anext(arrivals)).first
         except TimeoutError:
             raise FeedUnavailable(f"{self._named(partition)}: no event came to tell where to begin") from None
+        except Fenced as fenced:
+            raise FeedUnavailable(f"{fenced}: nobody else can look for a time while it reads") from fenced
         return str(Position(first - 1)) if first else None
 
     async def _extent(self, partition: str) -> Extent:

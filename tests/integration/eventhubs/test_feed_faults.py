@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -111,6 +112,17 @@ async def test_an_owner_displaces_a_reader_without_rank(eventhubs: EventHubs) ->
     async with receiver(eventhubs), feed(eventhubs) as made:
         assert await bodies(made, 1, epoch=1) == ["a"]
         await until(lambda: not eventhubs.control.links(role="receiver"))
+
+
+async def test_who_only_looks_is_told_that_somebody_reads_with_an_epoch(eventhubs: EventHubs) -> None:
+    eventhubs.control.append(HUB, "0", ["a", "b"])
+    time = datetime.fromtimestamp(eventhubs.control.events(HUB, "0")[0].time_ms / 1000, UTC)
+    async with feed(eventhubs) as made, aclosing(made.open_as(1, "0", None)) as owner:
+        await anext(owner)
+        with pytest.raises(FeedError, match="use another group"):
+            await bodies(made, 1)
+        with pytest.raises(FeedUnavailable, match="nobody else can look for a time"):
+            await made.start_of("0", time)
 
 
 async def refused(made: EventHubsFeed) -> set[tuple[type[PipelineError], str]]:
