@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from servers.eventhubs.codec import encode
 from servers.eventhubs.messages import data_event, event, placed
-from servers.eventhubs.values import Described, Symbol, Timestamp, ULong
+from servers.eventhubs.values import Described, Symbol, Timestamp, UInt, ULong
 
 from pipeline.connectors.eventhubs.frames import Frame, Frames, Read
 from pipeline.connectors.eventhubs.message import Event, event_at, event_of
@@ -136,6 +136,13 @@ def test_what_is_no_event_is_told(message: bytes, told: str) -> None:
         found(message)
 
 
+def test_an_offset_that_is_not_as_long_as_it_says_is_malformed() -> None:
+    message = placed(data_event(b"x"), 7, 70, 9)
+    assert found(message).offset == b"70"
+    with pytest.raises(Malformed):
+        found(message.replace(b"\xa1\x0270", b"\xa1\x0170"))
+
+
 @given(st.data())
 def test_a_message_with_an_octet_changed_is_an_event_or_malformed_and_nothing_else(draw: st.DataObject) -> None:
     message = bytearray(sections((0x73, ["m", b"u"]), (0x74, {"a": 1, "b": [1, {"c": 2.5}]}), (0x75, b"body")))
@@ -165,7 +172,7 @@ def transfers(
             encode(
                 Described(
                     ULong(0x14),
-                    [handle, number, tag, 0, True, piece is not pieces[-1], *[None] * more_fields],
+                    [UInt(handle), UInt(number), tag, UInt(0), True, piece is not pieces[-1], *[None] * more_fields],
                 )
             )
             + piece,
@@ -242,7 +249,11 @@ def test_an_aborted_delivery_is_none() -> None:
 
 
 def test_a_message_that_is_no_event_ends_what_is_read() -> None:
-    bad = frame(CHANNEL, encode(Described(ULong(0x14), [HANDLE, 2, b"\0\0\0\2", 0, True, False])) + b"\x00\x53\x79\x40")
+    bad = frame(
+        CHANNEL,
+        encode(Described(ULong(0x14), [UInt(HANDLE), UInt(2), b"\0\0\0\2", UInt(0), True, False]))
+        + b"\x00\x53\x79\x40",
+    )
     read = Frames(CHANNEL, HANDLE).read(b"".join([*transfers(1), bad, *transfers(3)]))
     assert [one.sequence for one in read.events] == [1]
     assert "a section that no message has" in str(read.malformed)
