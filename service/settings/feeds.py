@@ -17,6 +17,7 @@ from service.setting_types import (
     ProcessorName,
     RecordBytes,
     Seconds,
+    Secret,
     StartAt,
     Text,
 )
