@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import aiohttp
-from azure.core.exceptions import ClientAuthenticationError, ServiceRequestTimeoutError
+from azure.core.exceptions import ClientAuthenticationError
 from azure.cosmos.exceptions import CosmosHttpResponseError
 
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
+from leases.stores.azure_http import first_line, is_unreached, is_untrusted
 
 RETRY_WITH_FIRST_S = 0.01
 RETRY_WITH_MAX_S = 0.5
@@ -22,7 +22,6 @@ REMEDIES = {
     403: "give this identity the role 'Cosmos DB Built-in Data Contributor', and let this machine through the firewall",
     429: "it is out of request units; give it more",
 }
-_UNTRUSTED = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
 
 
 def is_gone(error: Exception) -> bool:
@@ -52,16 +51,15 @@ def translated(error: Exception, doing: str, *, is_write: bool) -> StoreError:
     """`doing`: what, to which document, where."""
     if isinstance(error, CosmosHttpResponseError):
         return _answered(error, doing, is_write)
-    cause = getattr(error, "inner_exception", None)
-    if isinstance(cause, _UNTRUSTED):
+    if is_untrusted(error):
         return StoreUnavailable(
-            f"{doing}: the server's certificate is not trusted ({cause}): set `ca_file` if it is one of your own"
+            f"{doing}: the server's certificate is not trusted ({first_line(error)}): set `ca_file` if it is one of your own"
         )
     if isinstance(error, ClientAuthenticationError):
-        return StoreUnavailable(f"{doing}: nobody to come as ({_first_line(error)}): log in, or set a key")
-    if isinstance(cause, aiohttp.ClientConnectorError) or isinstance(error, ServiceRequestTimeoutError):
-        return StoreUnavailable(f"{doing}: the account cannot be reached ({_first_line(error)}): look at its endpoint")
-    return _lost(f"{doing}: the answer was lost ({_first_line(error)})", is_write)
+        return StoreUnavailable(f"{doing}: nobody to come as ({first_line(error)}): log in, or set a key")
+    if is_unreached(error):
+        return StoreUnavailable(f"{doing}: the account cannot be reached ({first_line(error)}): look at its endpoint")
+    return _lost(f"{doing}: the answer was lost ({first_line(error)})", is_write)
 
 
 def _answered(error: CosmosHttpResponseError, doing: str, is_write: bool) -> StoreError:
@@ -72,7 +70,7 @@ def _answered(error: CosmosHttpResponseError, doing: str, is_write: bool) -> Sto
         return StoreMissing(f"{doing}: there is no such document; it was deleted, or never created")
     answer = f"{doing}: Cosmos DB answered {status}" + (f" (substatus {substatus})" if substatus else "")
     if status == 400:
-        return StoreUnavailable(f"{answer}: {_first_line(error)}")
+        return StoreUnavailable(f"{answer}: {first_line(error)}")
     if status in _NEVER_DONE or status == 404:
         remedy = REMEDIES.get(status, "try again later")
         return StoreUnavailable(f"{answer}: {remedy}", retry_after_s=retry_after_s(error))
@@ -81,7 +79,3 @@ def _answered(error: CosmosHttpResponseError, doing: str, is_write: bool) -> Sto
 
 def _lost(what: str, is_write: bool) -> StoreError:
     return StoreAmbiguous(f"{what}: it may or may not be done") if is_write else StoreUnavailable(what)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

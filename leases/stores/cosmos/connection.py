@@ -1,8 +1,6 @@
 """How the container is reached: as whom, over which TLS, and that the SDK sends everything once.
 
-The SDK would wait half a minute where it is throttled, and send a write again whose answer was lost (so would aiohttp below
-it): the second one conflicts with the first, and an owner would believe that it lost its lease. It would not verify the
-certificate of a server on this machine either.
+The SDK would wait half a minute where it is throttled, and send a write again whose answer was lost (`leases.stores.azure_http`).
 
 All requests go to the address that was given, which leads to the account's write region: reads are as fresh as they can be.
 """
@@ -16,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from azure.core.exceptions import AzureError
-from azure.core.pipeline.transport import AioHttpTransport
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.cosmos.documents import ConnectionPolicy
@@ -24,6 +21,7 @@ from azure.cosmos.exceptions import CosmosResourceExistsError, CosmosResourceNot
 from azure.identity.aio import DefaultAzureCredential
 
 from leases.errors import StoreMissing, StoreUnavailable
+from leases.stores.azure_http import OnceOverTls, tls_of
 from leases.stores.cosmos.answers import REMEDIES, translated
 from leases.stores.cosmos.documents import PARTITION_KEY
 
@@ -56,10 +54,7 @@ class Account:
 
     def tls(self) -> ssl.SSLContext:
         """Raises ValueError where `ca_file` cannot be used."""
-        try:
-            return ssl.create_default_context(cafile=self.ca_file)
-        except (OSError, ssl.SSLError) as error:
-            raise ValueError(f"ca_file '{self.ca_file}' holds no certificates ({error}): name a PEM file") from error
+        return tls_of(self.ca_file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +86,7 @@ async def connect(account: Account, place: Place, tls: ssl.SSLContext, timeout_s
     """Raises StoreUnavailable, StoreMissing (it is not there, and not to be made)."""
     chosen = {"managed_identity_client_id": account.identity} if account.identity else {}
     credential = None if account.key else DefaultAzureCredential(**chosen)
-    transport = _OnceOverTls(tls)
+    transport = _Transport(tls)
     client = _client(account, credential, transport, timeout_s)
     try:
         await client.__aenter__()
@@ -115,15 +110,11 @@ class _Unauthorized(Exception):
     """The account does not know the key."""
 
 
-class _OnceOverTls(AioHttpTransport):  # type: ignore[misc]  # the SDK exports it where types do not see it
-    """Sends every request once, and with one TLS context: one for each request would be a connection for each request.
-
-    is_opening: the SDK asks for the account, again and again, and a wrong key would only be told seconds later.
-    """
+class _Transport(OnceOverTls):
+    """is_opening: the SDK asks for the account, again and again, and a wrong key would only be told seconds later."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
-        super().__init__()
-        self._tls = tls
+        super().__init__(tls)
         self.is_opening = True
 
     async def send(self, request: Any, **config: Any) -> Any:
@@ -132,18 +123,9 @@ class _OnceOverTls(AioHttpTransport):  # type: ignore[misc]  # the SDK exports i
             raise _Unauthorized
         return response
 
-    async def open(self) -> None:
-        await super().open()
-        if self.session is not None:
-            # aiohttp sends a PUT again where a kept connection breaks, and has no setting for that.
-            self.session._retry_connection = False  # noqa: SLF001
-
-    def _build_ssl_config(self, cert: object, verify: object) -> ssl.SSLContext:
-        return self._tls
-
 
 def _client(
-    account: Account, credential: DefaultAzureCredential | None, transport: _OnceOverTls, timeout_s: float
+    account: Account, credential: DefaultAzureCredential | None, transport: _Transport, timeout_s: float
 ) -> CosmosClient:
     policy = ConnectionPolicy()
     policy.RetryOptions = type(policy.RetryOptions)(max_retry_attempt_count=0)  # as an argument, 0 would mean 9

@@ -1,0 +1,100 @@
+"""HTTP as the lease stores want it of Azure's SDKs: a request is sent once, over one TLS context, and errors say whether it was.
+
+The SDKs would send a write again whose answer was lost (so would aiohttp below them): the second one conflicts with the first,
+and an owner would believe that it lost its lease. They would not verify the certificate of a server on this machine either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any, Protocol
+
+import aiohttp
+from azure.core.credentials import AccessToken
+from azure.core.exceptions import ServiceRequestTimeoutError
+from azure.core.pipeline.transport import AioHttpTransport
+
+_UNTRUSTED = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
+
+
+def tls_of(ca_file: Path | None) -> ssl.SSLContext:
+    """ca_file: certificates to trust instead of the system's. Raises ValueError where it cannot be used."""
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(f"ca_file '{ca_file}' holds no certificates ({error}): name a PEM file") from error
+
+
+class OnceOverTls(AioHttpTransport):  # type: ignore[misc]  # the SDK exports it where types do not see it
+    """Sends every request once, and with one TLS context: one for each request would be a connection for each request."""
+
+    def __init__(self, tls: ssl.SSLContext, **options: Any) -> None:
+        super().__init__(**options)
+        self._tls = tls
+
+    async def open(self) -> None:
+        await super().open()
+        if self.session is not None:
+            # aiohttp sends a PUT again where a kept connection breaks, and has no setting for that.
+            self.session._retry_connection = False  # noqa: SLF001
+
+    def _build_ssl_config(self, cert: object, verify: object) -> ssl.SSLContext:
+        return self._tls
+
+
+class Credential(Protocol):
+    """Of azure-identity, as far as it is used."""
+
+    async def get_token(self, *scopes: str, **options: Any) -> AccessToken: ...
+
+    async def close(self) -> None: ...
+
+
+class PatientCredential:
+    """A credential whose search goes on when the caller has lost patience, for those who come next.
+
+    To find out who we are can take longer than a call to a store may; begun anew by every call, it would never end.
+    """
+
+    def __init__(self, credential: Credential) -> None:
+        self._credential = credential
+        self._searches: dict[tuple[str, ...], asyncio.Task[AccessToken]] = {}
+
+    async def get_token(self, *scopes: str, **options: Any) -> AccessToken:
+        if (search := self._searches.get(scopes)) is None:
+            search = asyncio.create_task(self._credential.get_token(*scopes, **options), name="asking for a token")
+            self._searches[scopes] = search
+            search.add_done_callback(lambda ended: self._ended(scopes, ended))
+        return await asyncio.shield(search)
+
+    async def close(self) -> None:
+        if searches := set(self._searches.values()):
+            for search in searches:
+                search.cancel()
+            await asyncio.wait(searches)
+        await self._credential.close()
+
+    def _ended(self, scopes: tuple[str, ...], search: asyncio.Task[AccessToken]) -> None:
+        del self._searches[scopes]
+        if not search.cancelled():
+            search.exception()  # nobody may be left to ask
+
+
+def is_untrusted(error: Exception) -> bool:
+    """Whether the server's certificate was refused."""
+    return isinstance(_cause(error), _UNTRUSTED)
+
+
+def is_unreached(error: Exception) -> bool:
+    """Whether no connection came about, so that nothing was sent. The SDK itself says so of every connection that breaks."""
+    return isinstance(_cause(error), aiohttp.ClientConnectorError) or isinstance(error, ServiceRequestTimeoutError)
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def _cause(error: Exception) -> object:
+    return getattr(error, "inner_exception", None)

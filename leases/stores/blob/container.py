@@ -1,0 +1,215 @@
+"""The container: listing with metadata, and writes of one blob each on a condition, answered as `leases.store` wants it.
+
+What was surely not done (429, and 503 where the service says that it is busy) is tried again within the time that the caller
+has; so is what met no container, once it is made. Nothing else is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from azure.core import MatchConditions
+from azure.core.exceptions import AzureError
+from azure.storage.blob import BlobProperties
+from azure.storage.blob.aio import ContainerClient
+
+from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
+from leases.stores.azure_http import tls_of
+from leases.stores.blob.account import Account
+from leases.stores.blob.answers import code_of, is_no_container, pause_s, translated
+from leases.stores.blob.connection import Connection, Place, connect
+from leases.stores.blob.packing import Packed
+
+T = TypeVar("T")
+Call = Callable[[ContainerClient], Awaitable[T]]
+
+PAGE_BLOBS_MAX = 5000
+"""As many as the service puts on a page."""
+_ETAG = re.compile(r"(?!\*$)[!#-~]{1,1023}")
+_FOLDER = "hdi_isfolder"
+"""In the metadata of what is no blob, but a folder, where the account has a hierarchical namespace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blob:
+    """etag: without quotes. is_leased: whether somebody holds an Azure lease on it now."""
+
+    name: str
+    etag: str
+    metadata: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    size: int = 0
+    content: bytes = b""
+    is_leased: bool = False
+
+
+class Container:
+    """One container of blobs. Raises the errors of `leases.store.LeaseStore`.
+
+    call_timeout_s: how long a call may take. What may be tried again is, in the first half of it.
+    """
+
+    def __init__(
+        self, account: Account, place: Place, *, call_timeout_s: float = 5.0, page_blobs_max: int = PAGE_BLOBS_MAX
+    ) -> None:
+        """Raises ValueError where the account's ca_file cannot be used."""
+        self._account = account
+        self._place = place
+        self._call_timeout_s = call_timeout_s
+        self._page_blobs_max = page_blobs_max
+        self._tls = tls_of(account.ca_file)
+        self._connection: Connection | None = None
+
+    @property
+    def place(self) -> Place:
+        return self._place
+
+    async def listed(self, prefix: str) -> list[Blob]:
+        """Every blob whose name begins so, with its metadata and without its content."""
+        return await self._run(f"listing '{prefix}'", lambda to: _listed(to, prefix, self._page_blobs_max))
+
+    async def look(self, name: str) -> Blob:
+        """With its metadata and without its content."""
+        return await self._run(f"reading '{name}'", lambda to: _looked(to, name))
+
+    async def read(self, name: str, bytes_max: int) -> Blob:
+        """With its content, of which not much more than bytes_max is read."""
+        return await self._run(f"reading '{name}'", lambda to: _read(to, name, bytes_max))
+
+    async def create(self, name: str, packed: Packed) -> str:
+        """The ETag."""
+        condition = {"overwrite": False}  # that is If-None-Match: *
+        return await self._run(f"creating '{name}'", lambda to: _put(to, name, packed, condition), is_write=True)
+
+    async def replace(self, name: str, packed: Packed, etag: str) -> str:
+        """The new ETag."""
+        condition = await self._match(name, etag)
+        write = _set if packed.content is None else _put
+        return await self._told(name, f"replacing '{name}'", lambda to: write(to, name, packed, condition))
+
+    async def delete(self, name: str, etag: str) -> None:
+        condition = await self._match(name, etag)
+        await self._told(name, f"deleting '{name}'", lambda to: _deleted(to, name, condition))
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def _told(self, name: str, doing: str, call: Call[T]) -> T:
+        """A write with If-Match answers for a blob that is gone as for one that has changed."""
+        try:
+            return await self._run(doing, call, is_write=True)
+        except StoreConflict:
+            await self._still_there(name)
+            raise
+
+    async def _still_there(self, name: str) -> None:
+        """Raises StoreMissing."""
+        try:
+            await self.look(name)
+        except StoreMissing:
+            raise
+        except StoreError:
+            return  # it was not written, and that is known
+
+    async def _run(self, doing: str, call: Call[T], *, is_write: bool = False) -> T:
+        clock = asyncio.get_running_loop().time
+        started, attempt, container = clock(), 0, self._connected().container
+        while True:
+            try:
+                return await call(container)
+            except (AzureError, OSError) as error:
+                if is_no_container(error) and not attempt:
+                    pause: float | None = await self._made(container)
+                else:
+                    pause = pause_s(error, attempt)
+                if pause is None or clock() + pause - started > self._call_timeout_s / 2:
+                    raise translated(error, f"{doing} in {self._place}", is_write=is_write) from error
+            attempt += 1
+            await asyncio.sleep(pause)
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            try:
+                self._connection = connect(self._account, self._place, self._tls, self._call_timeout_s)
+            except ValueError as error:
+                raise StoreUnavailable(f"{self._place} cannot be reached ({error}): look at its settings") from error
+        return self._connection
+
+    async def _made(self, container: ContainerClient) -> float:
+        """Make the container: nothing was done without it. Raises StoreMissing where it is not to be made, StoreUnavailable."""
+        if not self._place.creates:
+            raise StoreMissing(f"no leases yet in {self._place}: no host has run this configuration")
+        try:
+            await container.create_container()
+        except (AzureError, OSError) as error:
+            if code_of(error) == "ContainerAlreadyExists":
+                return 0.0  # another host was quicker
+            why = translated(error, "creating it", is_write=False)
+            raise StoreUnavailable(f"{self._place} is not there and cannot be made ({why}): make it") from error
+        return 0.0
+
+    async def _match(self, name: str, etag: str) -> dict[str, Any]:
+        """An ETag that is none would match everything, or break the request."""
+        if not _ETAG.fullmatch(etag):
+            await self.look(name)
+            raise StoreConflict(f"blob '{name}' was changed by somebody else: read it again")
+        return {"etag": f'"{etag}"', "match_condition": MatchConditions.IfNotModified}
+
+
+# The calls as the SDK has them
+
+
+async def _listed(to: ContainerClient, prefix: str, page_blobs_max: int) -> list[Blob]:
+    found = to.list_blobs(name_starts_with=prefix, include=["metadata"], results_per_page=page_blobs_max)
+    return [blob_of(one) async for one in found if _FOLDER not in (one.metadata or {})]
+
+
+async def _looked(to: ContainerClient, name: str) -> Blob:
+    return blob_of(await to.get_blob_client(name).get_blob_properties())
+
+
+async def _read(to: ContainerClient, name: str, bytes_max: int) -> Blob:
+    """Metadata, ETag and content of one moment: they come with the first answer, and it holds all that may be there."""
+    stream = await to.get_blob_client(name).download_blob(offset=0, length=bytes_max + 1)
+    return blob_of(stream.properties, content=await stream.readall())
+
+
+async def _put(to: ContainerClient, name: str, packed: Packed, condition: Mapping[str, Any]) -> str:
+    options: dict[str, Any] = {"overwrite": True, **condition}
+    client = to.get_blob_client(name)
+    content = packed.content or b""
+    return _etag(await client.upload_blob(content, metadata=dict(packed.metadata), **options), name)
+
+
+async def _set(to: ContainerClient, name: str, packed: Packed, condition: Mapping[str, Any]) -> str:
+    """Not Put Blob: where deleted blobs are kept for some days, that would keep every version of every lease."""
+    return _etag(await to.get_blob_client(name).set_blob_metadata(dict(packed.metadata), **condition), name)
+
+
+async def _deleted(to: ContainerClient, name: str, condition: Mapping[str, Any]) -> None:
+    await to.get_blob_client(name).delete_blob(delete_snapshots="include", **condition)
+
+
+def blob_of(properties: BlobProperties, content: bytes = b"") -> Blob:
+    return Blob(
+        name=str(properties.name),
+        etag=str(properties.etag).strip('"'),
+        metadata={key.lower(): value for key, value in (properties.metadata or {}).items()},
+        size=properties.size or 0,
+        content=content,
+        is_leased=properties.lease.state == "leased",
+    )
+
+
+def _etag(answer: Mapping[str, Any], name: str) -> str:
+    """Of a write."""
+    etag = str(answer.get("etag") or "").strip('"')
+    if not etag:
+        raise StoreAmbiguous(f"writing '{name}' was answered without an ETag: it may or may not be done")
+    return etag

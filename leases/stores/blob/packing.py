@@ -1,0 +1,111 @@
+"""The body of a document <-> a blob's metadata, or its content where metadata cannot hold it. Pure.
+
+    leasehold: json        leasehold_0: {"version":1,...}     as long as it fits: people can read it, and one listing reads all
+    leasehold: zlib        leasehold_0: eJyN...               compressed, in base64: a host that tells of its batches
+    leasehold: content                                        the blob's content is the body: read one by one
+
+A blob's metadata has 8 KiB, names and all, and travels as HTTP headers: ASCII, no control characters, and no two spaces in a
+row, which signatures fold into one. So what a JSON string holds of others is escaped as JSON does it, spaces too.
+docs/decisions/0008-leases-in-blobs.md has the reasons.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from leases.document import BODY_BYTES_MAX, unreadable
+
+FORM = "leasehold"
+METADATA_MAX = 7000
+"""Characters of a body in metadata: names, and what proxies add to headers, have the rest of the 8 KiB."""
+PART_MAX = 3500
+"""Of one header: HTTP clients and servers take some 8,000, and 16 KiB of all headers together."""
+_PART = re.compile(r"leasehold_([0-9]+)")
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\s+', re.DOTALL)
+_TO_ESCAPE = re.compile(r"[^!-~]")
+JSON, ZLIB, CONTENT = "json", "zlib", "content"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """content: None where the metadata says it all."""
+
+    metadata: Mapping[str, str]
+    content: bytes | None = None
+
+
+def packed(body: str) -> Packed:
+    if len(text := _as_header(body)) <= METADATA_MAX:
+        return Packed(metadata=_metadata(JSON, text))
+    whole = body.encode()
+    if len(text := base64.b64encode(zlib.compress(whole, 6)).decode()) <= METADATA_MAX:
+        return Packed(metadata=_metadata(ZLIB, text))
+    return Packed(metadata=_metadata(CONTENT, ""), content=whole)
+
+
+def is_content(metadata: Mapping[str, str]) -> bool:
+    """Whether the body is the blob's content."""
+    return metadata.get(FORM) == CONTENT
+
+
+def body_in(name: str, metadata: Mapping[str, str], content: bytes = b"") -> str:
+    """name: of the blob. What holds no body of ours is one that says so (`leases.document.unreadable`)."""
+    form = metadata.get(FORM)
+    if form == JSON:
+        return _text(metadata)
+    if form == ZLIB:
+        return _expanded(name, _text(metadata))
+    if form == CONTENT:
+        return content.decode("utf-8", "backslashreplace")
+    if form is None:
+        return unreadable(
+            f"blob '{name}' is no document of Leasehold's: move it away, or keep the leases in a container of their own"
+        )
+    return unreadable(f"blob '{name}': its form {form[:40]!r} is of a later version: use that one, or restore it")
+
+
+def too_large(name: str) -> str:
+    return unreadable(f"blob '{name}' is larger than {BODY_BYTES_MAX} bytes: restore it, or delete it")
+
+
+def others_in(metadata: Mapping[str, str]) -> dict[str, str]:
+    """What somebody else has put there, to be written back."""
+    return {key: value for key, value in metadata.items() if key != FORM and not _PART.fullmatch(key)}
+
+
+def _metadata(form: str, text: str) -> dict[str, str]:
+    parts = [text[start : start + PART_MAX] for start in range(0, len(text), PART_MAX)]
+    return {FORM: form, **{f"{FORM}_{number}": part for number, part in enumerate(parts)}}
+
+
+def _text(metadata: Mapping[str, str]) -> str:
+    numbered = sorted((int(found[1]), value) for key, value in metadata.items() if (found := _PART.fullmatch(key)))
+    return "".join(value for _, value in numbered)
+
+
+def _as_header(body: str) -> str:
+    """An equal object of header characters. Outside of strings JSON has spaces alone that are none, and they mean nothing."""
+    return _TOKEN.sub(lambda token: _TO_ESCAPE.sub(_escape, token[0]) if token[0][0] == '"' else "", body)
+
+
+def _escape(character: re.Match[str]) -> str:
+    units = character[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+def _expanded(name: str, text: str) -> str:
+    try:
+        unpacking = zlib.decompressobj()
+        body = unpacking.decompress(base64.b64decode(text, validate=True), BODY_BYTES_MAX + 1)
+    except (binascii.Error, ValueError, zlib.error) as error:
+        return unreadable(f"blob '{name}' cannot be unpacked ({error}): restore it, or delete it")
+    if len(body) > BODY_BYTES_MAX:
+        return too_large(name)
+    if not unpacking.eof:
+        return unreadable(f"blob '{name}' was cut off: restore it, or delete it")
+    return body.decode("utf-8", "backslashreplace")

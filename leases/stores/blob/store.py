@@ -1,0 +1,93 @@
+"""A lease container in Azure Blob Storage: one blob for each document, read by one listing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from leases.document import BODY_BYTES_MAX
+from leases.errors import StoreMissing
+from leases.store import Stored
+from leases.stores.blob.container import Blob, Container
+from leases.stores.blob.names import blob_name, blob_prefixes, id_of
+from leases.stores.blob.packing import Packed, body_in, is_content, others_in, packed, too_large
+
+READS_AT_ONCE_MAX = 8
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class BlobStore:
+    """Bodies are in the blobs' metadata; the few that are too large for it are read one by one behind the listing.
+
+    Metadata that is not ours is kept by every write. A blob of others in the place of a lease is unreadable, and never written
+    over.
+
+    Not guaranteed: that a page of a listing is of the same moment as the page before it. A blob is always of one moment.
+    """
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._others: dict[str, tuple[str, Mapping[str, str]]] = {}
+        self._reads = asyncio.Semaphore(READS_AT_ONCE_MAX)
+
+    async def list(self, prefix: str) -> list[Stored]:
+        named = {
+            found: blob
+            for begun in blob_prefixes(prefix)
+            for blob in await self._container.listed(begun)
+            if (found := id_of(blob.name)) is not None and found.startswith(prefix)
+        }
+        stored = await asyncio.gather(*(self._stored(name, blob) for name, blob in named.items()))
+        return sorted((each for each in stored if each is not None), key=lambda each: each.id)
+
+    async def read(self, id: str) -> Stored:
+        stored = await self._stored(id, await self._container.look(blob_name(id)))
+        if stored is None:
+            raise StoreMissing(f"document '{id}' does not exist: it was deleted while it was read")
+        return stored
+
+    async def create(self, id: str, body: str) -> str:
+        return await self._container.create(blob_name(id), packed(body))
+
+    async def replace(self, id: str, body: str, etag: str) -> str:
+        others = self._others_of(id, etag)
+        wanted = packed(body)
+        wanted = Packed(metadata={**others, **wanted.metadata}, content=wanted.content)
+        new = await self._container.replace(blob_name(id), wanted, etag)
+        self._keep(id, new, others)
+        return new
+
+    async def delete(self, id: str, etag: str) -> None:
+        await self._container.delete(blob_name(id), etag)
+
+    async def blobs(self, prefix: str) -> Sequence[Blob]:
+        """As they stand there, whosever they are: `service.brought.BlobSource`."""
+        return await self._container.listed(prefix)
+
+    async def close(self) -> None:
+        await self._container.close()
+
+    async def _stored(self, id: str, blob: Blob) -> Stored | None:
+        """None of a blob that went while it was read."""
+        if is_content(blob.metadata):
+            if blob.size > BODY_BYTES_MAX:
+                return Stored(id, too_large(blob.name), blob.etag)
+            try:
+                async with self._reads:
+                    blob = await self._container.read(blob.name, BODY_BYTES_MAX)
+            except StoreMissing:
+                return None
+        self._keep(id, blob.etag, others_in(blob.metadata))
+        return Stored(id, body_in(blob.name, blob.metadata, blob.content), blob.etag)
+
+    def _keep(self, id: str, etag: str, others: Mapping[str, str]) -> None:
+        """Nearly always there are none."""
+        if others:
+            self._others[id] = etag, others
+        else:
+            self._others.pop(id, None)
+
+    def _others_of(self, id: str, etag: str) -> Mapping[str, str]:
+        seen, others = self._others.get(id, ("", NOTHING))
+        return others if seen == etag else NOTHING

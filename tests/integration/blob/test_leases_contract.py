@@ -1,0 +1,38 @@
+"""What every lease store promises, by a server that nobody here wrote: Azurite."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from itertools import count
+
+import pytest
+
+from leases.contract import LeaseStoreContract
+from leases.store import LeaseStore
+from leases.stores.blob import BlobStore, Container, Place, account_of
+
+PATIENCE_S = 60.0
+CONTAINERS = map("contract-{}".format, count())
+
+
+def store_in(azurite: str, container: str) -> LeaseStore:
+    account = account_of(connection_string=azurite)
+    return BlobStore(Container(account, Place(container=container), call_timeout_s=PATIENCE_S))
+
+
+class TestBlobStore(LeaseStoreContract):
+    @pytest.fixture
+    def container(self) -> str:
+        return next(CONTAINERS)
+
+    @pytest.fixture
+    async def store(self, azurite: str, container: str) -> AsyncIterator[LeaseStore]:
+        store = store_in(azurite, container)
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    async def other(self, store: LeaseStore, azurite: str, container: str) -> AsyncIterator[LeaseStore]:
+        other = store_in(azurite, container)
+        yield other
+        await other.close()
