@@ -13,7 +13,7 @@ from leases.errors import InvalidDocument, StoreMissing
 from leases.keeper import Keeper
 from leases.store import TimedStore
 from service.settings import Settings
-from service.settings.leases import AnyLeases, CosmosLeases, SqliteLeases
+from service.settings.leases import AnyLeases, BlobLeases, CosmosLeases, SqliteLeases
 from service.status import Group
 from service.view import View
 from service.wiring import pipelines_of, store_of
@@ -52,6 +52,8 @@ def _place_of(leases: AnyLeases) -> str:
         return str(leases.path)
     if isinstance(leases, CosmosLeases):
         return f"Cosmos DB container '{leases.database}/{leases.container}'"
+    if isinstance(leases, BlobLeases):
+        return f"blob container '{leases.container}'"
     return f"the lease store '{leases.type}'"
 
 

@@ -16,6 +16,7 @@ _IMPORTABLE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _MEMORY = re.compile(r"[1-9][0-9]*[kmgt]")
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _PROCESSOR_NAME = re.compile(r"[^/\\?#\x00-\x1f]{0,255}")
+_BLOB_CONTAINER_NAME = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
 _PIPELINE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
@@ -110,6 +111,9 @@ PipelineName = Annotated[
 ]
 ProcessorName = Annotated[
     str, _matching(_PROCESSOR_NAME, "must be what a document's id may hold: at most 255 characters, none of / \\ ? #")
+]
+BlobContainerName = Annotated[
+    str, _matching(_BLOB_CONTAINER_NAME, "must be 3 to 63 of a-z, 0-9 and single dashes between them")
 ]
 Loopback = Annotated[Text, AfterValidator(_loopback)]
 Importable = Annotated[str, _matching(_IMPORTABLE, "must name something to import, like package.module:name")]

@@ -36,7 +36,7 @@ from service.settings.feeds import (
     FilesFeedSettings,
     LogFeedSettings,
 )
-from service.settings.leases import CosmosLeases, CustomLeases, SqliteLeases
+from service.settings.leases import BlobLeases, CosmosLeases, CustomLeases, SqliteLeases
 from service.settings.sinks import (
     AnySink,
     CustomSinkSettings,
@@ -77,6 +77,8 @@ def store_of(settings: Settings, pipelines: Sequence[Pipeline], *, creates: bool
         return SqliteStore(leases.path, busy_timeout_s=leases.timing.call_timeout_s / 2, creates=creates)
     if isinstance(leases, CosmosLeases):
         return _cosmos_store_of(leases, settings.pipelines, pipelines, creates)
+    if isinstance(leases, BlobLeases):
+        return _blob_store_of(leases, creates)
     if isinstance(leases, CustomLeases):
         return cast(LeaseStore, _made(leases.type, leases.options))
     return MemoryStore()
@@ -100,6 +102,17 @@ def _cosmos_store_of(
     place = Place(database=leases.database, container=leases.container, creates=creates)
     try:
         return CosmosStore(Container(account, place, call_timeout_s=leases.timing.call_timeout_s), monitored)
+    except ValueError as error:
+        raise StartFailed(f"the lease store cannot be made: {error}") from error
+
+
+def _blob_store_of(leases: BlobLeases, creates: bool) -> LeaseStore:
+    from leases.stores.blob import BlobStore, Container, Place, account_of  # its SDK takes half a second to import
+
+    account = account_of(**leases.account, ca_file=leases.ca_file)
+    place = Place(container=leases.container, creates=creates)
+    try:
+        return BlobStore(Container(account, place, call_timeout_s=leases.timing.call_timeout_s))
     except ValueError as error:
         raise StartFailed(f"the lease store cannot be made: {error}") from error
 

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypedDict
 
 from pydantic import Field, model_validator
 
 from service.setting_types import FilePath, Secret, Text
 from service.settings.section import Section
-
-IDENTITY = (
-    "Instead of a key: `default` for whoever azure-identity finds this process to be (so it is without any of these), or the"
-    " client id of a managed identity. It needs the role "
-)
+from service.settings.whom import IDENTITY, Whom, whom
 
 
-class Access(TypedDict):
+class Access(Whom):
     """The arguments of `pipeline.connectors.cosmos.account_of`."""
 
     endpoint: str | None
-    key: str | None
-    connection_string: str | None
-    identity: str | None
     ca_file: Path | None
 
 
@@ -53,14 +45,8 @@ class CosmosAccount(Section):
     @property
     def account(self) -> Access:
         """How to reach it, secrets and all."""
-        key, connection_string = (
-            secret.get_secret_value() if secret is not None else None for secret in (self.key, self.connection_string)
-        )
-        is_anybody = self.identity is None and key is None and connection_string is None
         return {
             "endpoint": self.endpoint,
-            "key": key,
-            "connection_string": connection_string,
-            "identity": "default" if is_anybody else self.identity,
             "ca_file": self.ca_file,
+            **whom(self.key, self.connection_string, self.identity),
         }

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, model_validator
 
 from leases.timing import Timing
-from service.setting_types import FilePath, Importable, LeaseSeconds, Seconds, SecondsOrNone, Text
-from service.settings.cosmos import IDENTITY, CosmosAccount
+from service.setting_types import (
+    BlobContainerName,
+    FilePath,
+    Importable,
+    LeaseSeconds,
+    Seconds,
+    SecondsOrNone,
+    Secret,
+    Text,
+)
+from service.settings.cosmos import CosmosAccount
 from service.settings.section import CUSTOM, Custom, Section, tag_of
+from service.settings.whom import IDENTITY, whom
 
 
 class LeaseSettings(Section):
@@ -67,6 +77,42 @@ class CosmosLeases(CosmosAccount, LeaseSettings):
     )
 
 
+class BlobLeases(LeaseSettings):
+    type: Literal["blob"] = Field(description="A container in Azure Blob Storage, for hosts anywhere.")
+    account_url: Text | None = Field(
+        default=None, description="The address of the account's blobs, like https://account.blob.core.windows.net."
+    )
+    key: Secret | None = Field(
+        default=None, description="One of the account's keys. By default azure-identity says who we are."
+    )
+    connection_string: Secret | None = Field(
+        default=None,
+        description="Instead of `account_url` and `key`, as the portal shows it; one with a signature (SAS) too.",
+    )
+    identity: Text | None = Field(
+        default=None,
+        description=IDENTITY + "Storage Blob Data Contributor.",
+    )
+    container: BlobContainerName = Field(
+        default="leases", description="The container's name. It is made where it is missing and we may."
+    )
+    ca_file: FilePath | None = Field(
+        default=None, description="Certificates (PEM) to trust instead of the system's, for an emulator with its own."
+    )
+
+    @model_validator(mode="after")
+    def _reaches(self) -> BlobLeases:
+        from leases.stores.blob import account_of  # here, so that only who uses it waits for its SDK
+
+        account_of(**self.account, ca_file=self.ca_file)
+        return self
+
+    @property
+    def account(self) -> dict[str, Any]:
+        """How to reach it, secrets and all."""
+        return {"account_url": self.account_url, **whom(self.key, self.connection_string, self.identity)}
+
+
 class MemoryLeases(LeaseSettings):
     type: Literal["memory"] = Field(
         default="memory", description="This process's memory: nothing is shared, nothing survives."
@@ -82,7 +128,8 @@ class CustomLeases(LeaseSettings, Custom):
 AnyLeases = Annotated[
     Annotated[SqliteLeases, Tag("sqlite")]
     | Annotated[CosmosLeases, Tag("cosmos")]
+    | Annotated[BlobLeases, Tag("blob")]
     | Annotated[MemoryLeases, Tag("memory")]
     | Annotated[CustomLeases, Tag(CUSTOM)],
-    tag_of("sqlite", "sqlite", "cosmos", "memory"),
+    tag_of("sqlite", "sqlite", "cosmos", "blob", "memory"),
 ]

@@ -131,6 +131,24 @@ def test_leases_imports_the_standard_library_alone() -> None:
             assert tops - sys.stdlib_module_names <= allowed[home], module
 
 
+AZURE_HOMES = {
+    "azure.cosmos": ("leases.stores.cosmos", "pipeline.connectors.cosmos.client"),
+    "azure.storage": ("leases.stores.blob",),
+}
+"""Of Azure's SDKs, which import-linter sees as one package."""
+
+
+@pytest.mark.parametrize("sdk", AZURE_HOMES)
+def test_each_of_azure_s_sdks_has_its_homes(sdk: str) -> None:
+    importers = {
+        module
+        for module, path in modules(*PACKAGES)
+        if any(is_within(name, (sdk,)) for name in imported_names(ast.parse(path.read_text())).values())
+    }
+    assert importers
+    assert all(is_within(module, AZURE_HOMES[sdk]) for module in importers)
+
+
 def test_the_core_takes_time_randomness_ids_and_threads_as_arguments() -> None:
     core = [(module, path) for module, path in modules(*PACKAGES) if not is_within(module, EDGES)]
     found = [f"{path.relative_to(ROOT)}, {use}" for _, path in core for use in forbidden_uses(path.read_text())]
