@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from service.commands import FAILED, FILE, NAMES_MAY_BEGIN_WITH_A_DASH, PathName, fail, settings_of, viewed
+from service.commands import FAILED, FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, PathName, fail, settings_of, viewed
 
 if TYPE_CHECKING:
     from leases.keeper import Keeper
     from leases.lease import Lease
     from pipeline.feed import Start
-    from service.brought import Source
+    from service.brought import BlobSource, Source
     from service.migration import Report
     from service.settings import Settings
     from service.view import View
 
+CONNECTION_STRING = "LEASEHOLD_IMPORT_CONNECTION_STRING"
+"""Of the account with the old blobs, in the environment: it is a secret."""
 MODES = {"latest": "Incremental Feed", "all_versions": "Full-Fidelity Feed"}
 """A Cosmos feed's `mode` -> what lease documents call it."""
 
@@ -93,10 +95,22 @@ def export_leases(file: Path, pipeline: str | None, output: Path | None) -> None
     "--from",
     "source",
     required=True,
-    type=click.Choice(["leasehold", "dotnet", "java"]),
-    help="What wrote them: `leasehold leases export`, or the change feed processor of .NET (the V2 library too) or Java.",
+    type=click.Choice(["leasehold", "dotnet", "java", "eventprocessorhost", "checkpointstore"]),
+    help="What wrote them: `leasehold leases export`; the change feed processor of .NET (the V2 library too) or Java; or, of"
+    " Event Hubs, an EventProcessorHost or a processor with a BlobCheckpointStore.",
 )
-@click.option("--prefix", help="What the ids of the documents begin with, up to the two dots, where there are several.")
+@click.option(
+    "--prefix",
+    help="What the ids of the documents begin with, up to the two dots, where there are several; of blobs, their folder.",
+)
+@click.option(
+    "--container", help="The container with the old blobs. By default that of the leases, where they are in blobs."
+)
+@click.option(
+    "--account-url",
+    help="The account of that container, where it is not that of the leases: azure-identity says who we are. Or set"
+    f" {CONNECTION_STRING} in the environment.",
+)
 @click.option("--apply", is_flag=True, help="Write. Without it, only what would change is told.")
 @click.option("--force", is_flag=True, help="Also move back, and take leases that were exported with another feed.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
@@ -106,6 +120,8 @@ def import_leases(
     pipeline: str,
     source: str,
     prefix: str | None,
+    container: str | None,
+    account_url: str | None,
     apply: bool,
     force: bool,
     as_json: bool,
@@ -113,21 +129,38 @@ def import_leases(
     """Take over the positions of other leases: created, moved (a new generation), or unchanged; or refused, with the reason.
 
     INPUT holds JSON lines, or (not of Leasehold) one JSON array of documents; - is standard input. Without INPUT, the documents
-    are read in the lease container itself, where it is one of Cosmos DB. As long as one is refused, nothing is written.
+    are read in the lease container itself, where it is one of Cosmos DB, or in a container of blobs. As long as one is refused,
+    nothing is written.
     """
     from leases.clock import BootClock
-    from service.brought import Import
+    from service.brought import KINDS, Import
     from service.migration import carried_out, planned_import
 
     settings, text = settings_of(file), _read(input)
     if settings.leases.type == "memory" and apply:
         fail("leases: {type: memory} is gone when this command ends: name a lease store that stays")
 
+    is_in_blobs = source in KINDS and text is None
+    if not is_in_blobs and (container or account_url):
+        fail(
+            "--container and --account-url say where blobs are: leave them out with an INPUT, or another --from",
+            code=USAGE,
+        )
+
     async def run(view: View, keeper: Keeper) -> Report:
+        blobs = _blobs_of(settings, container, account_url) if is_in_blobs else None
+        try:
+            return await imported(view, keeper, blobs)
+        finally:
+            if blobs is not None:
+                await blobs.close()
+
+    async def imported(view: View, keeper: Keeper, blobs: BlobSource | None) -> Report:
         order = Import(
             pipeline=view.pipelines[pipeline],
             source=cast("Source", source),
             text=text,
+            blobs=blobs,
             prefix=prefix,
             mode=_mode(settings, pipeline),
             now_us=int(datetime.now(UTC).timestamp() * 1e6),
@@ -142,6 +175,18 @@ def import_leases(
         fail(*report.problems)
     if report.count("refused"):
         sys.exit(FAILED)
+
+
+def _blobs_of(settings: Settings, container: str | None, account_url: str | None) -> BlobSource | None:
+    """Raises StartFailed."""
+    from service.wiring import others_blobs_of
+
+    return others_blobs_of(
+        settings.leases,
+        container=container,
+        account_url=account_url,
+        connection_string=None if account_url else os.environ.get(CONNECTION_STRING),
+    )
 
 
 def _tell(report: Report, apply: bool, as_json: bool) -> None:

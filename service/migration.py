@@ -27,6 +27,7 @@ from leases.keeper import Keeper, Scan, Seen
 from leases.lease import Lease
 from leases.migration import Candidate, Change, Compare, Rules, planned
 from leases.store import LeaseStore
+from leases.timing import Timing
 from pipeline.errors import FeedError
 from pipeline.feed import ChangeFeed, FeedPartition, Start, uncovered
 from pipeline.sink import Standing, standing
@@ -165,17 +166,35 @@ async def planned_import(keeper: Keeper, order: Import, *, clock: Clock, say: Sa
 
     Raises GroupMismatch, InvalidDocument, StoreUnavailable, NothingToImport.
     """
+    say = _once(say)
     await Bootstrap(keeper, order.pipeline.name, order.pipeline.identity).recorded()
     changes = await _changes(keeper, order, {}, {}, say)
     leases = {change.partition for change in changes if change.seen and change.wanted and change.seen.lease.owner}
     documents = {change.document for change in changes if change.wanted} & (await held(order, keeper.store)).keys()
     if leases or documents:
         watched = len(leases) or len(documents)
-        say(f"watching for up to {keeper.timing.duration_s:g} s whether the owners of {watched} leases are alive")
-        found = await alive(lambda: _held(keeper, order, leases, documents), clock=clock, timing=keeper.timing)
+        timing = _watching(keeper.timing, order.watch_s if documents else 0.0)
+        say(f"watching for up to {timing.duration_s:g} s whether the owners of {watched} leases are alive")
+        found = await alive(lambda: _held(keeper, order, leases, documents), clock=clock, timing=timing)
         owners, writers = ({name: owner for (what, name), owner in found.items() if what == kind} for kind in KINDS)
         changes = await _changes(keeper, order, owners, writers, say)
     return Report(changes=tuple(changes))
+
+
+def _once(say: Say) -> Say:
+    """What is found twice is said once: everything is read again after the watch."""
+    said: set[str] = set()
+
+    def say_new(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            say(text)
+
+    return say_new
+
+
+def _watching(timing: Timing, at_least_s: float) -> Timing:
+    return replace(timing, duration_s=max(timing.duration_s, at_least_s))
 
 
 async def _changes(
@@ -186,11 +205,13 @@ async def _changes(
         compare=_compare_of(feed),
         overlapping=lambda lease, others: _overlapping(feed, lease, others),
         owners=owners,
-        writers={**recent(order, found, keeper.timing.duration_s), **writers},
+        writers={**recent(order, found, max(keeper.timing.duration_s, order.watch_s)), **found.busy, **writers},
         standings=await _standings(order.pipeline, found.candidates),
         force=order.force,
     )
     scan = await _scan(keeper, order)
+    for note in found.notes:
+        say(note)
     for error in scan.invalid:
         say(f"a lease here cannot be read, and stays as it is: {error}")
     return planned(found.candidates, {partition: seen for (_, partition), seen in scan.seen.items()}, rules)

@@ -24,6 +24,7 @@ from pipeline.imports import imported
 from pipeline.sink import Sink
 from pipeline.spark import SparkEngine
 from pipeline.transform import Identity, Transform
+from service.brought import BlobSource
 from service.errors import StartFailed
 from service.pipeline import Pipeline
 from service.processor import Processor
@@ -36,7 +37,7 @@ from service.settings.feeds import (
     FilesFeedSettings,
     LogFeedSettings,
 )
-from service.settings.leases import BlobLeases, CosmosLeases, CustomLeases, SqliteLeases
+from service.settings.leases import AnyLeases, BlobLeases, CosmosLeases, CustomLeases, SqliteLeases
 from service.settings.sinks import (
     AnySink,
     CustomSinkSettings,
@@ -44,6 +45,9 @@ from service.settings.sinks import (
     PostgresSinkSettings,
     PythonSinkSettings,
 )
+
+OTHERS_TIMEOUT_S = 60.0
+"""Nobody's lease depends on an import."""
 
 
 def processor_of(settings: Settings, *, host: str, log: Log) -> Processor:
@@ -115,6 +119,34 @@ def _blob_store_of(leases: BlobLeases, creates: bool) -> LeaseStore:
         return BlobStore(Container(account, place, call_timeout_s=leases.timing.call_timeout_s))
     except ValueError as error:
         raise StartFailed(f"the lease store cannot be made: {error}") from error
+
+
+def others_blobs_of(
+    leases: AnyLeases, *, container: str | None, account_url: str | None, connection_string: str | None
+) -> BlobSource | None:
+    """Another processor's blobs: in an account that is named, or else in that of the lease container; None where neither is.
+
+    container: None is the lease container. Raises StartFailed.
+    """
+    from leases.stores.blob import Container, OthersBlobs, Place, account_of
+
+    own = leases if isinstance(leases, BlobLeases) else None
+    name = container or (own.container if own else None)
+    try:
+        if connection_string is not None:
+            account = account_of(connection_string=connection_string)
+        elif account_url is not None:
+            account = account_of(account_url=account_url, identity="default")
+        elif own is not None:
+            account = account_of(**own.account, ca_file=own.ca_file)
+        else:
+            return None
+        if name is None:
+            raise ValueError("--container: name the one with the old leases")
+        place = Place(container=name, creates=False)
+        return OthersBlobs(Container(account, place, call_timeout_s=OTHERS_TIMEOUT_S))
+    except ValueError as error:
+        raise StartFailed(f"the old leases cannot be reached: {error}") from error
 
 
 def engine_of(settings: SparkSettings) -> SparkEngine:

@@ -200,7 +200,7 @@ def blob_of(properties: BlobProperties, content: bytes = b"") -> Blob:
     return Blob(
         name=str(properties.name),
         etag=str(properties.etag).strip('"'),
-        metadata={key.lower(): value for key, value in (properties.metadata or {}).items()},
+        metadata={key.lower(): value or "" for key, value in (properties.metadata or {}).items()},
         size=properties.size or 0,
         content=content,
         is_leased=properties.lease.state == "leased",

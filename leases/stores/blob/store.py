@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from leases.document import BODY_BYTES_MAX
@@ -60,10 +60,6 @@ class BlobStore:
 
     async def delete(self, id: str, etag: str) -> None:
         await self._container.delete(blob_name(id), etag)
-
-    async def blobs(self, prefix: str) -> Sequence[Blob]:
-        """As they stand there, whosever they are: `service.brought.BlobSource`."""
-        return await self._container.listed(prefix)
 
     async def close(self) -> None:
         await self._container.close()

@@ -1,0 +1,61 @@
+"""Blobs that other processors keep their leases in, read as they stand: what `leasehold leases import` takes over."""
+
+from __future__ import annotations
+
+import asyncio
+
+from leases.errors import StoreMissing, StoreUnavailable
+from leases.eventhubs import CONTENT_BYTES_MAX, Blob, Kind, is_wanted
+from leases.stores.blob.container import Blob as Found
+from leases.stores.blob.container import Container
+from leases.stores.blob.packing import FORM
+
+BLOBS_MAX = 20_000
+READS_AT_ONCE_MAX = 8
+
+
+class OthersBlobs:
+    """`service.brought.BlobSource` over a container. Nothing is written or made."""
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._reads = asyncio.Semaphore(READS_AT_ONCE_MAX)
+
+    def __str__(self) -> str:
+        return str(self._container.place)
+
+    async def blobs(self, kind: Kind, folder: str) -> list[Blob]:
+        """Those that may be of that kind. folder: what their names begin with. Raises StoreUnavailable."""
+        try:
+            found = await self._container.listed(folder)
+        except StoreMissing:
+            raise StoreUnavailable(f"{self} is not there: name the one with the old leases") from None
+        if len(found) > BLOBS_MAX:
+            raise StoreUnavailable(
+                f"{self} holds more than {BLOBS_MAX} blobs: say by --prefix in which folder the leases lie"
+            )
+        wanted = [each for each in found if is_wanted(kind, each.name) and FORM not in each.metadata]
+        read = await asyncio.gather(*(self._read(kind, each) for each in wanted))
+        return [each for each in read if each is not None]
+
+    async def close(self) -> None:
+        await self._container.close()
+
+    async def _read(self, kind: Kind, found: Found) -> Blob | None:
+        """None of one that is gone by now, or none of theirs by its size."""
+        content = None
+        if kind == "eventprocessorhost":
+            if not 0 < found.size <= CONTENT_BYTES_MAX:
+                return None
+            try:
+                async with self._reads:
+                    content = (await self._container.read(found.name, CONTENT_BYTES_MAX)).content
+            except StoreMissing:
+                return None
+        return Blob(
+            name=found.name,
+            metadata=found.metadata,
+            content=None if content is None else content.decode("utf-8", "backslashreplace"),
+            mark=found.etag,
+            is_leased=found.is_leased,
+        )
