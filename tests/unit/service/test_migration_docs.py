@@ -11,6 +11,7 @@ import pytest
 from unit.service.test_migration_commands import Place
 
 from leases.exported import groups_in, lines_of
+from pipeline.connectors.memory import MemoryFeed
 from service.cli import main
 from service.config import load
 
@@ -51,8 +52,11 @@ def test_the_page_shows_each_command_that_moves_positions() -> None:
         assert any(line.startswith(f"leasehold {name} ") for line in COMMANDS)
 
 
-def test_the_settings_load(tmp_path: Path) -> None:
-    [text] = blocks("yaml")
+@pytest.mark.parametrize("kind", ["yaml", "yaml eventhubs"])
+def test_the_settings_load(tmp_path: Path, kind: str) -> None:
+    if kind == "yaml eventhubs":
+        pytest.importorskip("pipeline.connectors.eventhubs.feed")
+    [text] = blocks(kind)
     (tmp_path / "orders.yaml").write_text(text)
     [pipeline] = load(tmp_path / "orders.yaml", {}).pipelines
     assert pipeline.name == "orders"
@@ -68,6 +72,34 @@ def test_the_settings_load(tmp_path: Path) -> None:
 )
 def test_its_documents_are_imported_as_they_stand(place: Place, source: str, expected: dict[str, str]) -> None:
     [text] = blocks(f"jsonl {source}")
+    told = place("import", "-", "--pipeline", "orders", "--from", source, "--apply", input=text)
+    assert told.exit_code == 0, told.output
+    assert {name: lease.continuation for name, lease in place.leases.items()} == expected
+
+
+class Hub(MemoryFeed):
+    """A feed whose positions are those of an event hub."""
+
+    identity = "eventhubs:bank/raw-event"
+
+    def __init__(self) -> None:
+        super().__init__(["0", "1"])
+
+    def compare(self, a: str | None, b: str | None) -> int:
+        return int(a != b)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("checkpointstore", {"0": "41@4294967296", "1": "@8589934592"}),
+        ("eventprocessorhost", {"0": "41@4294967296", "1": "77@8589934592"}),
+    ],
+)
+def test_its_blobs_are_imported_as_they_stand(place: Place, source: str, expected: dict[str, str]) -> None:
+    [text] = blocks(f"jsonl {source}")
+    settings = place.folder / "orders.yaml"
+    settings.write_text(settings.read_text().replace("test_migration_commands:Etags", "test_migration_docs:Hub"))
     told = place("import", "-", "--pipeline", "orders", "--from", source, "--apply", input=text)
     assert told.exit_code == 0, told.output
     assert {name: lease.continuation for name, lease in place.leases.items()} == expected
