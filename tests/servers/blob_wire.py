@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -31,6 +32,7 @@ class Fault:
 
     do: Do
     of: str = "*"
+    after: int = 0
     times: int = 1_000_000
     status: int = 503
     code: str = ""
@@ -39,7 +41,10 @@ class Fault:
 
 
 class Wire:
-    def __init__(self, connection_string: str) -> None:
+    def __init__(self, connection_string: str, tls: ssl.SSLContext | None = None) -> None:
+        """tls: what clients meet."""
+        self._tls = tls
+        self.authorizations: list[str] = []
         [self._endpoint] = re.findall(r"BlobEndpoint=(http://[^/;]+)", connection_string)
         self._through = connection_string
         self.connection_string = ""
@@ -54,7 +59,7 @@ class Wire:
         return str(found)
 
     def fault(self, do: Do, of: str = "*", **more: object) -> None:
-        """of: list, look, read, create, set, put, delete, container; with `*`."""
+        """of: list, look, read, create, set, put, delete, container; with `*`. after: that many of them were let through."""
         self._faults.append(Fault(do=do, of=of, **more))  # type: ignore[arg-type]  # as the fields are
 
     def heal(self) -> None:
@@ -64,10 +69,11 @@ class Wire:
     async def serving(self) -> AsyncIterator[Wire]:
         runner = web.ServerRunner(web.Server(self._serve))
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self._tls)
         await site.start()
         [(_, port)] = runner.addresses
-        self.connection_string = self._through.replace(self._endpoint, f"http://127.0.0.1:{port}")
+        scheme = "http" if self._tls is None else "https"
+        self.connection_string = self._through.replace(self._endpoint, f"{scheme}://127.0.0.1:{port}")
         try:
             yield self
         finally:
@@ -77,14 +83,14 @@ class Wire:
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         kind = kind_of(request)
         self.requests[kind] += 1
+        self.authorizations.append(request.headers.get("Authorization", ""))
         if kind in ("create", "put", "set", "delete"):
             conditions = [name for name in ("If-Match", "If-None-Match") if name in request.headers]
             self.conditions.append(" ".join(conditions))
-        fault = next((each for each in self._faults if each.times > 0 and fnmatch(kind, each.of)), None)
+        fault = self._taking(kind)
         body = await request.read()
         if fault is None:
             return await self._forwarded(request, body)
-        fault.times -= 1
         if fault.do == "delay":
             await asyncio.sleep(fault.delay_s)
             return await self._forwarded(request, body)
@@ -99,6 +105,19 @@ class Wire:
         assert request.transport is not None
         request.transport.abort()
         return answer
+
+    def _taking(self, kind: str) -> Fault | None:
+        """The first that is for a request of that kind; it counts for all."""
+        found = None
+        for fault in self._faults:
+            if not fnmatch(kind, fault.of):
+                continue
+            if fault.after > 0:
+                fault.after -= 1
+            elif fault.times > 0 and found is None:
+                fault.times -= 1
+                found = fault
+        return found
 
     async def _forwarded(self, request: web.BaseRequest, body: bytes) -> web.Response:
         headers = {name: value for name, value in request.headers.items() if name.lower() != "connection"}
@@ -129,6 +148,6 @@ def kind_of(request: web.BaseRequest) -> str:
 
 
 @asynccontextmanager
-async def between(connection_string: str) -> AsyncIterator[Wire]:
-    async with Wire(connection_string).serving() as wire:
+async def between(connection_string: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[Wire]:
+    async with Wire(connection_string, tls).serving() as wire:
         yield wire

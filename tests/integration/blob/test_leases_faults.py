@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from azure.core.credentials import AccessToken
+from azure.core.exceptions import ClientAuthenticationError
 from azure.storage.blob.aio import BlobServiceClient
 from servers.blob_wire import Wire, between
 
 from leases.errors import StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
-from leases.stores.blob import BlobStore, Container, Place, account_of
+from leases.stores.blob import BlobStore, Container, Place, account_of, connection
 from leases.stores.blob.answers import _REMEDIES
 
 ID = "pipeline/leases/7"
@@ -238,6 +241,61 @@ async def test_an_account_that_is_not_there_has_done_nothing(open_store: Callabl
     store = open_store(account_url="http://127.0.0.1:9/account", key="a2V5")
     with pytest.raises(StoreUnavailable, match="cannot be reached"):
         await store.create(ID, "{}")
+
+
+@pytest.fixture
+async def over_tls(azurite: str, tmp_path: Path) -> AsyncIterator[tuple[Wire, Path]]:
+    """The way to the account with a certificate of an authority that nobody knows, and its file."""
+    authority, server = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(server)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    async with between(azurite, server) as wire:
+        yield wire, tmp_path / "ca.pem"
+
+
+async def test_the_certificate_of_a_server_on_this_machine_is_verified_too(
+    open_store: Callable[..., BlobStore], over_tls: tuple[Wire, Path]
+) -> None:
+    wire, ca_file = over_tls
+    await open_store(connection_string=wire.connection_string, ca_file=ca_file).create(ID, "{}")
+    with pytest.raises(StoreUnavailable, match=r"certificate.*ca_file"):
+        await open_store(connection_string=wire.connection_string).read(ID)
+
+
+async def test_who_has_no_key_comes_as_whom_azure_identity_finds(
+    open_store: Callable[..., BlobStore], over_tls: tuple[Wire, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Somebody:
+        async def get_token(self, *scopes: str, **options: Any) -> AccessToken:
+            assert scopes == ("https://storage.azure.com/.default",)
+            return AccessToken("token-of-somebody", 4_000_000_000)
+
+        async def close(self) -> None: ...
+
+    wire, ca_file = over_tls
+    wire.fault("fail", status=403, code="AuthorizationPermissionMismatch")
+    monkeypatch.setattr(connection, "_identity", lambda client_id: Somebody())
+    store = open_store(account_url=wire.account_url, identity="default", ca_file=ca_file)
+    with pytest.raises(StoreUnavailable, match="Storage Blob Data Contributor"):
+        await store.create(ID, "{}")
+    assert wire.authorizations == ["Bearer token-of-somebody"]
+
+
+async def test_who_is_nobody_is_told(
+    open_store: Callable[..., BlobStore], over_tls: tuple[Wire, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Nobody:
+        async def get_token(self, *scopes: str, **options: Any) -> AccessToken:
+            raise ClientAuthenticationError("no credential found")
+
+        async def close(self) -> None: ...
+
+    wire, ca_file = over_tls
+    monkeypatch.setattr(connection, "_identity", lambda client_id: Nobody())
+    store = open_store(account_url=wire.account_url, identity="default", ca_file=ca_file)
+    with pytest.raises(StoreUnavailable, match=r"nobody to come as.*log in, or set a key"):
+        await store.create(ID, "{}")
+    assert wire.requests.total() == 0
 
 
 async def test_every_request_carries_its_condition(store: BlobStore, wire: Wire, blobs: Any) -> None:
