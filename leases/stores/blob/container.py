@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from azure.core import MatchConditions
-from azure.core.exceptions import AzureError
+from azure.core.exceptions import AzureError, HttpResponseError
 from azure.storage.blob import BlobProperties
 from azure.storage.blob.aio import ContainerClient
 
@@ -30,6 +30,8 @@ Call = Callable[[ContainerClient], Awaitable[T]]
 
 PAGE_BLOBS_MAX = 5000
 """As many as the service puts on a page."""
+RANGE_NOT_THERE = 416
+"""Of an empty blob, whatever is asked for."""
 _ETAG = re.compile(r"(?!\*$)[!#-~]{1,1023}")
 _FOLDER = "hdi_isfolder"
 """In the metadata of what is no blob, but a folder, where the account has a hierarchical namespace."""
@@ -176,8 +178,13 @@ async def _looked(to: ContainerClient, name: str) -> Blob:
 
 async def _read(to: ContainerClient, name: str, bytes_max: int) -> Blob:
     """Metadata, ETag and content of one moment: they come with the first answer, and it holds all that may be there."""
-    stream = await to.get_blob_client(name).download_blob(offset=0, length=bytes_max + 1)
-    return blob_of(stream.properties, content=await stream.readall())
+    try:
+        stream = await to.get_blob_client(name).download_blob(offset=0, length=bytes_max + 1)
+        return blob_of(stream.properties, content=await stream.readall())
+    except HttpResponseError as error:
+        if error.status_code != RANGE_NOT_THERE:
+            raise
+    return await _looked(to, name)
 
 
 async def _put(to: ContainerClient, name: str, packed: Packed, condition: Mapping[str, Any]) -> str:

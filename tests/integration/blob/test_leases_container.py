@@ -210,6 +210,15 @@ async def test_what_is_larger_than_a_document_is_not_read(store: BlobStore, blob
     assert wire.requests["read"] == 0
 
 
+async def test_a_document_whose_content_is_gone_stops_no_other(store: BlobStore, blobs: Any) -> None:
+    await store.create("pipeline/leases/8", "{}")
+    await blobs.upload_blob("pipeline/7", b"", metadata={"leasehold": "content"})
+    listed = {stored.id: stored.body for stored in await store.list("pipeline/leases/")}
+    assert listed.keys() == {ID, "pipeline/leases/8"}
+    with pytest.raises(InvalidDocument, match="not JSON"):
+        decode_lease(ID, listed[ID])
+
+
 async def test_folders_of_an_account_that_has_them_are_no_documents(store: BlobStore, blobs: Any) -> None:
     await store.create("pipeline/leases/a", "{}")
     await blobs.upload_blob("pipeline/folder", b"", metadata={"hdi_isfolder": "true"})
