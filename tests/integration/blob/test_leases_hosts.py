@@ -54,7 +54,7 @@ class Group:
         path.write_text(
             textwrap.dedent(f"""
                 leases: {{type: blob, connection_string: "{connection_string}", container: {self.container},
-                          duration_s: 3, renew_s: 0.6, balance_s: 0.3, call_timeout_s: 1, margin_s: 0.5}}
+                          duration_s: 6, renew_s: 1, balance_s: 0.5, call_timeout_s: 3, margin_s: 0.5}}
                 pipelines:
                   - name: copy
                     feed: {{type: files, path: "in/*.jsonl", poll_interval_s: 0.05}}
@@ -114,7 +114,7 @@ class Group:
 
 
 async def _until(is_so: Callable[..., Awaitable[bool]], *what: object) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not await is_so(*what):  # noqa: ASYNC110  # it becomes so at Azurite, which sends no event
             await asyncio.sleep(0.05)
 
