@@ -6,7 +6,7 @@
 
 A blob's metadata has 8 KiB, names and all, and travels as HTTP headers: ASCII, no control characters, and no two spaces in a
 row, which signatures fold into one. So what a JSON string holds of others is escaped as JSON does it, spaces too.
-docs/decisions/0008-leases-in-blobs.md has the reasons.
+docs/decisions/0009-leases-in-blobs.md has the reasons.
 """
 
 from __future__ import annotations
