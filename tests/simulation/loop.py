@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context, copy_context
+from functools import partial
 from heapq import heappop, heappush
+from itertools import count
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -24,14 +26,9 @@ class Threads(Protocol):
 class Handle:
     """What asyncio uses of its Handle and TimerHandle."""
 
-    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_when")
+    __slots__ = ("_cancelled", "_when")
 
-    def __init__(
-        self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context | None, when: float
-    ) -> None:
-        self._callback = callback
-        self._args = args
-        self._context = copy_context() if context is None else context
+    def __init__(self, when: float) -> None:
         self._cancelled = False
         self._when = when
 
@@ -41,12 +38,12 @@ class Handle:
     def cancelled(self) -> bool:
         return self._cancelled
 
-    @property
-    def context(self) -> Context:
-        return self._context
-
     def when(self) -> float:
         return self._when
+
+
+Step = tuple[Context, Callable[..., Any], tuple[Any, ...], Handle | None]
+"""What is called next, in whose context, and by what it may be called off."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -56,27 +53,37 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """
 
     _ready: Any
+    _stopping: bool
+    get_debug = staticmethod(bool)
+    """Asked for every future: bool() is False, and no call of Python's."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
         self._now = 0.0
-        self._timers: list[tuple[float, int, Handle]] = []
+        self._timers: list[tuple[float, int, Step]] = []
         self._set = 0
-        self.holds: Callable[[Handle, bool], bool] | None = None
-        """Where something is stopped: whether a step, which is a timer's or not, has to wait for it, and is kept by it."""
+        self.task_numbers = count()
+        self.stopped: set[object] = set()
+        self.holds: Callable[[Step, bool], bool] = lambda step, is_timer: False
+        """While something is stopped: whether a step, which is a timer's or not, has to wait for it, and is kept by it."""
 
     def time(self) -> float:
         return self._now
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
-        handle = Handle(callback, args, context, self._now)
-        self._ready.append(handle)
+        if context is not None:  # asyncio's futures and tasks, which call nothing off
+            self._ready.append((context, callback, args, None))
+            return None
+        handle = Handle(self._now)
+        self._ready.append((copy_context(), callback, args, handle))
         return handle
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
-        handle = Handle(callback, args, context, when)
+        handle = Handle(when)
         self._set += 1
-        heappush(self._timers, (when, self._set, handle))
+        context = copy_context() if context is None else context
+        heappush(self._timers, (when, self._set, (context, callback, args, handle)))
         return handle
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
@@ -86,33 +93,37 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         threads: Threads = executor
         return threads.called(lambda: func(*args))
 
-    def resumed(self, handles: Iterable[Handle]) -> None:
+    def resumed(self, steps: Iterable[Step]) -> None:
         """What was kept takes place now."""
-        self._ready.extend(handles)
+        self._ready.extend(steps)
 
     def _run_once(self) -> None:
-        ready, timers = self._ready, self._timers
-        while timers and timers[0][2]._cancelled:
-            heappop(timers)
-        if not ready:
-            if not timers:
-                raise RuntimeError("everything waits for something that will never happen")
-            self._now = max(self._now, timers[0][0])
-        while timers and timers[0][0] <= self._now:
-            handle = heappop(timers)[2]
-            if self.holds is None or not self.holds(handle, True):
-                ready.append(handle)
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled or (self.holds is not None and self.holds(handle, False)):
-                continue
-            try:
-                handle._context.run(handle._callback, *handle._args)
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as error:
-                message = f"exception in {handle._callback!r}"
-                self.call_exception_handler({"message": message, "exception": error})
+        """Until it is to stop: the loop around this one costs a call for every moment."""
+        ready, timers, stopped = self._ready, self._timers, self.stopped
+        while not self._stopping:
+            if not ready:
+                while timers and timers[0][2][3]._cancelled:
+                    heappop(timers)
+                if not timers:
+                    raise RuntimeError("everything waits for something that will never happen")
+                self._now = max(self._now, timers[0][0])
+            now = self._now
+            while timers and timers[0][0] <= now:
+                step = heappop(timers)[2]
+                if not stopped or not self.holds(step, True):
+                    ready.append(step)
+            for _ in range(len(ready)):
+                step = ready.popleft()
+                context, callback, args, handle = step
+                if (handle is not None and handle._cancelled) or (stopped and self.holds(step, False)):
+                    continue
+                try:
+                    context.run(callback, *args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    message = f"exception in {callback!r}"
+                    self.call_exception_handler({"message": message, "exception": error})
 
 
 class VirtualClock:

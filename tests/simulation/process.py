@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context, ContextVar
-from itertools import count
 from typing import Any, TypeVar
 
-from simulation.loop import Handle, VirtualLoop
+from simulation.loop import Step, VirtualLoop
 
 T = TypeVar("T")
 
@@ -27,8 +26,8 @@ class Process:
         self.is_stopped = False
         self.is_dead = False
         self.tasks: set[asyncio.Task[Any]] = set()
-        self._due: list[Handle] = []
-        self._steps: list[Handle] = []
+        self._due: list[Step] = []
+        self._steps: list[Step] = []
 
     def start(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         loop = asyncio.get_running_loop()
@@ -42,15 +41,17 @@ class Process:
     def stop(self) -> None:
         self.is_stopped = True
         self._loop.holds = _is_held
+        self._loop.stopped.add(self)
 
     def resume(self) -> None:
         """Timers that went off meanwhile come before anything that arrived, as asyncio has it after a long wait."""
         self.is_stopped = False
+        self._loop.stopped.discard(self)
         self._loop.resumed((*self._due, *self._steps))
         self._due, self._steps = [], []
 
-    def hold(self, handle: Handle, is_timer: bool) -> None:
-        (self._due if is_timer else self._steps).append(handle)
+    def hold(self, step: Step, is_timer: bool) -> None:
+        (self._due if is_timer else self._steps).append(step)
 
     async def kill(self) -> None:
         self.is_dead = True
@@ -98,11 +99,11 @@ def _seen(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-def _is_held(handle: Handle, is_timer: bool) -> bool:
-    process = handle.context.get(_PROCESS)
+def _is_held(step: Step, is_timer: bool) -> bool:
+    process = step[0].get(_PROCESS)
     if process is None or not process.is_stopped:
         return False
-    process.hold(handle, is_timer)
+    process.hold(step, is_timer)
     return True
 
 
@@ -121,7 +122,7 @@ class _Task(asyncio.Task[Any]):
     """asyncio keeps tasks in sets. Hashed by their number, not by their address, they have the same order in every run."""
 
     def __init__(self, coro: Any, *, loop: Any, **settings: Any) -> None:
-        self._number: int = next(loop.__dict__.setdefault("_task_numbers", count()))
+        self._number: int = next(loop.task_numbers)
         super().__init__(coro, loop=loop, **settings)
 
     def __hash__(self) -> int:

@@ -25,6 +25,8 @@ FAULTS_SHARE = 0.45
 HOLD_OFFS_S = 90.0
 """What a partition that failed, and a worker that backs off, may still have to wait when faults stop."""
 QUIET_SCANS = 10
+GARBAGE_MAX = 100_000
+"""Objects that may be left over from earlier seeds."""
 SUCCESSION_S = 2.0
 """Beyond lease duration and renew interval, until somebody has taken over from the dead (docs/protocol.md)."""
 
@@ -42,13 +44,18 @@ class Verdict:
 
 
 def simulated(seed: int, size: Size) -> Verdict:
-    """The collector waits for the end of the seed, lest its moments play a part."""
+    """The collector waits for the end of the seed, lest its moments play a part; where nothing but seeds is run (`hasten`), until
+    there is something to be gained. What stays then are modules and values kept for the next seeds."""
+    is_collected = gc.isenabled()
     gc.disable()
     try:
         return run_virtual(_run(Setup.drawn(seed, size)))
     finally:
-        gc.enable()
-        gc.collect()
+        if is_collected:
+            gc.enable()
+        elif gc.get_count()[0] > GARBAGE_MAX:
+            gc.collect()
+            gc.freeze()
 
 
 async def _run(setup: Setup) -> Verdict:

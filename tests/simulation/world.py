@@ -137,11 +137,12 @@ class World(Group):
 
 
 def hasten() -> None:
-    """Documents are decoded, and leases' ids made, once for all hosts of a process: they are values. What has been imported by
-    now is never garbage, and is not looked at after every seed."""
+    """Documents are decoded, and leases' ids made, once for all hosts of a process: they are values. Garbage waits for the end of
+    a seed (simulation.run), and what has been imported by now is never looked at."""
     lease, host = lru_cache(100_000)(document.decode_lease), lru_cache(10_000)(membership.decode_host)
     for module in (document, keeper, group):
         module.decode_lease = lease  # type: ignore[attr-defined]
     membership.decode_host = host
     document.lease_id = lru_cache(10_000)(document.lease_id)
+    gc.disable()
     gc.freeze()
