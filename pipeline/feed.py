@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Mapping
 from datetime import datetime
+from functools import cache
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 from pipeline.errors import FeedError
 from pipeline.event import Page
@@ -144,9 +145,19 @@ class ScopedFeed(Protocol):
 
 
 def remember(feed: ChangeFeed, scopes: Mapping[str, str | None]) -> None:
-    if isinstance(feed, ScopedFeed):
-        feed.remember({name: scope for name, scope in scopes.items() if scope is not None})
+    if (scoped := _scoped(feed)) is not None:
+        scoped.remember({name: scope for name, scope in scopes.items() if scope is not None})
 
 
 def uncovered(feed: ChangeFeed, partition: FeedPartition, scopes: Collection[str]) -> list[FeedPartition]:
-    return feed.uncovered(partition, scopes) if isinstance(feed, ScopedFeed) else [partition]
+    return [partition] if (scoped := _scoped(feed)) is None else scoped.uncovered(partition, scopes)
+
+
+def _scoped(feed: ChangeFeed) -> ScopedFeed | None:
+    return cast(ScopedFeed, feed) if _is_scoped(type(feed)) else None
+
+
+@cache
+def _is_scoped(kind: type[ChangeFeed]) -> bool:
+    """Kept: every scan asks it for every partition, and Python would look for each method anew."""
+    return issubclass(kind, ScopedFeed)

@@ -25,7 +25,8 @@ class Process:
         self.host = name.rsplit("-", 1)[0]
         self.is_stopped = False
         self.is_dead = False
-        self.tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._tasks_max = 100
         self._due: list[Step] = []
         self._steps: list[Step] = []
 
@@ -53,13 +54,25 @@ class Process:
     def hold(self, step: Step, is_timer: bool) -> None:
         (self._due if is_timer else self._steps).append(step)
 
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        """Those that have ended are let go of now and then: a callback for each would cost a step."""
+        self._tasks.append(task)
+        if len(self._tasks) > self._tasks_max:
+            self._tasks_max = 100 + 2 * len(self.tasks)
+
+    @property
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        """Those that have not ended."""
+        self._tasks = [task for task in self._tasks if not task.done()]
+        return self._tasks
+
     async def kill(self) -> None:
         self.is_dead = True
         self.resume()
         for _ in range(100):
-            if not self.tasks:
+            if not (tasks := self.tasks):
                 return
-            for task in tuple(self.tasks):
+            for task in tuple(tasks):
                 task.cancel()
             await asyncio.sleep(0)
         raise AssertionError(f"tasks of '{self.name}' that will not end: {self.tasks}")
@@ -111,8 +124,7 @@ def _made(loop: asyncio.AbstractEventLoop, coro: Any, context: Context | None = 
     process = _PROCESS.get() if context is None else context.get(_PROCESS)
     task = _Task(coro, loop=loop, context=context)
     if process is not None:
-        process.tasks.add(task)
-        task.add_done_callback(process.tasks.discard)
+        process.keep(task)
         if process.is_dead:
             task.cancel()
     return task

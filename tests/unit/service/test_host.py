@@ -264,7 +264,7 @@ def test_a_stop_at_any_moment_of_the_first_rounds_leaves_no_lease_behind(step: i
         await a.stop()
         assert set(group.owners.values()) <= {None}
         assert group.documents(HOSTS_PREFIX) == []
-        assert a.process.tasks == set()
+        assert a.process.tasks == []
 
     run_virtual(main())
 
@@ -280,7 +280,7 @@ def test_a_worker_that_does_not_stop_in_time_is_cancelled() -> None:
         await a.stop()
         assert 25 <= asyncio.get_running_loop().time() - began < 26
         assert set(group.owners.values()) == {None}
-        assert a.process.tasks == set()
+        assert a.process.tasks == []
 
     run_virtual(main())
 
@@ -311,7 +311,7 @@ def test_of_two_hosts_of_one_name_one_stops_and_both_report() -> None:
         later = await group.start("host-a")
         await until(earlier.task.done, within_s=group.timing.renew_s + 1)
         assert isinstance(earlier.task.exception(), DuplicateHost)
-        assert earlier.process.tasks == set()
+        assert earlier.process.tasks == []
         await until(lambda: later.said("needs attention"), within_s=2 * group.timing.renew_s)
         assert earlier.host.scan is not None
         await until(group.is_balanced)

@@ -444,6 +444,6 @@ def test_a_host_that_is_cancelled_releases_what_it_has_and_leaves_nothing_runnin
         a.task.cancel()
         await asyncio.wait({a.task})
         assert set(group.owners.values()) == {None}
-        assert a.process.tasks == set()
+        assert a.process.tasks == []
 
     run_virtual(main())
