@@ -37,6 +37,8 @@ class Watch(Generic[K]):
 
     def scanned(self, marks: Mapping[K, Mark], started: float, ended: float, timing: Timing) -> Watch[K]:
         """After a successful scan that took from `started` to `ended`; a machine may have slept in the middle of it."""
+        if not marks:
+            return Watch(read_at=ended)
         gaps = (0.0 if self.read_at is None else started - self.read_at, ended - started)
         unread = sum(gap for gap in gaps if gap > timing.read_gap_max_s)
         not_before = ended + timing.renew_s - timing.duration_s if unread else -inf
@@ -55,10 +57,9 @@ class Watch(Generic[K]):
 
     def still_for(self, seconds: float, now: float) -> frozenset[K]:
         """What has not moved for at least so long."""
-        return frozenset(key for key, seen in self.sightings.items() if now - seen.since >= seconds)
+        return frozenset([key for key, seen in self.sightings.items() if now - seen.since >= seconds])
 
     def next_expiry(self, now: float, timing: Timing) -> float:
         """When the next of those that `expired` did not tell would expire (Clock seconds); infinity where there is none."""
-        expired = self.expired(now, timing)
-        waiting = (seen.since for key, seen in self.sightings.items() if key not in expired)
+        waiting = [seen.since for seen in self.sightings.values() if now - seen.since < timing.duration_s]
         return min(waiting, default=inf) + timing.duration_s

@@ -7,14 +7,13 @@ does not. The document also tells people what the host is doing; nothing is deci
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from leases.balance import Peer
 from leases.clock import Clock
-from leases.document import NAME_BYTES_MAX, Fields
+from leases.document import NAME_BYTES_MAX, Fields, to_json
 from leases.errors import DuplicateHost, InvalidDocument, StoreAmbiguous, StoreConflict, StoreMissing
 from leases.expiry import Mark, Watch
 from leases.store import LeaseStore, Stored
@@ -88,7 +87,7 @@ def encode_host(host: HostRecord) -> str:
         "contestedBy": host.contested_by,
         "activity": dict(host.activity),
     }
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    return to_json(body)
 
 
 def decode_host(id: str, body: str) -> HostRecord:

@@ -289,7 +289,10 @@ class Worker:
         self._log.warning("renewal failed", attempt=attempt, error=str(error), trusted_for_s=round(left, 1))
 
     async def _watch(self) -> CloseReason:
-        """A worker that makes no progress is cancelled: renewing is never a substitute for working."""
+        """A worker that makes no progress is cancelled: renewing is never a substitute for working.
+
+        Nothing can be overdue before the oldest stage is. Where none is at work, none can be before one has begun.
+        """
         timeout = self.pipeline.batch_timeout_s
         while True:
             now = self._clock.monotonic()
@@ -301,7 +304,7 @@ class Worker:
                     f" {timeout:g} s; its batch was cancelled and the lease released. Look at what it waits for, or raise"
                     " batch_timeout_s"
                 )
-            await self._clock.sleep(min(left, max(timeout / 10, 0.05)))
+            await self._clock.sleep(left)
 
     async def _checkpoint_lazily(self) -> CloseReason:
         """Once checkpoint_s after the last, or where the partition has been idle for a moment, sooner."""

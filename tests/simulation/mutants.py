@@ -179,7 +179,7 @@ MUTANTS = (
         "service.worker",
         "            if left <= 0:\n                raise BatchHung(",
         "            if left < -1e9:\n                raise BatchHung(",
-        ("service.worker", "min(left, max(timeout / 10, 0.05))", "max(timeout / 10, 0.05)"),
+        ("service.worker", "self._clock.sleep(left)", "self._clock.sleep(timeout)"),
     ),
     mutant(
         "children begin before their parent is closed",

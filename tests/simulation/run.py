@@ -106,6 +106,7 @@ async def _lived(world: World, total_s: float) -> None:
     await _quiet(world, max(QUIET_SCANS * timing.balance_s, total_s - succession_s - world.now))
     await _succession(world, succession_s)
     world.onlooker.check_end()
+    world.check_documents()
 
 
 async def _quiet(world: World, for_s: float) -> None:

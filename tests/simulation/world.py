@@ -24,6 +24,7 @@ from simulation.container import WatchedContainer
 from simulation.flow import NumberedFeed, WeatheredTransform
 from simulation.group import Group, HostClock, Running
 from simulation.invariants import Onlooker
+from simulation.known import Known
 from simulation.machine import MachineClock, TraceLog
 from simulation.outlets import WatchedDestination, WatchedHandler, WatchedOutlet
 from simulation.process import Process
@@ -31,9 +32,10 @@ from simulation.setup import Setup
 from simulation.skies import Skies
 
 from leases import document, keeper, membership
-from leases.document import lease_id
+from leases.document import lease_id, lease_prefix
 from leases.errors import LeasesError
 from leases.lease import Lease
+from leases.membership import HOSTS_PREFIX
 from pipeline.batch import BatchLimits
 from pipeline.connectors.python import PythonSink
 from pipeline.sink import Sink
@@ -130,19 +132,27 @@ class World(Group):
             return document.decode_lease(stored.id, stored.body) if stored else None
         return None
 
+    def check_documents(self) -> None:
+        """What was kept of documents is what they say (`hasten`)."""
+        LEASES.check(self.documents(lease_prefix("bank")))
+        HOSTS.check(self.documents(HOSTS_PREFIX))
+
     def open_partitions(self) -> list[str]:
         """Those that have an open lease."""
         leases = ((name, self.lease(name)) for name in sorted(self.feed._logs))
         return [name for name, lease in leases if lease is not None and not lease.closed]
 
 
+LEASES = Known(document.decode_lease, document.encode_lease, lambda lease: document.lease_id(*lease.key))
+HOSTS = Known(membership.decode_host, membership.encode_host, lambda host: membership.host_id(host.name))
+
+
 def hasten() -> None:
-    """Documents are decoded, and leases' ids made, once for all hosts of a process: they are values. Garbage waits for the end of
-    a seed (simulation.run), and what has been imported by now is never looked at."""
-    lease, host = lru_cache(100_000)(document.decode_lease), lru_cache(10_000)(membership.decode_host)
-    for module in (document, keeper, group):
-        module.decode_lease = lease  # type: ignore[attr-defined]
-    membership.decode_host = host
+    """Leases' ids are made once for all hosts of a process, and documents that were written are not parsed again: all are values.
+    Garbage waits for the end of a seed (simulation.run), and what has been imported by now is never looked at."""
     document.lease_id = lru_cache(10_000)(document.lease_id)
+    for module in (document, keeper, group):
+        module.decode_lease, module.encode_lease = LEASES.decoded, LEASES.encoded  # type: ignore[attr-defined]
+    membership.decode_host, membership.encode_host = HOSTS.decoded, HOSTS.encoded
     gc.disable()
     gc.freeze()
