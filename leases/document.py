@@ -234,7 +234,7 @@ class Fields:
         value = self._values.get(name)
         if not isinstance(value, str):
             self.refuse(name, f"must be a text, not {_kind(value)}")
-        if len(self._utf8(name, value)) > bytes_max:
+        if len(value) > bytes_max or not (value.isascii() or len(self._utf8(name, value)) <= bytes_max):
             self.refuse(name, f"is longer than {bytes_max} bytes")
         return value
 

@@ -41,15 +41,18 @@ class Watch(Generic[K]):
             return Watch(read_at=ended)
         gaps = (0.0 if self.read_at is None else started - self.read_at, ended - started)
         unread = sum(gap for gap in gaps if gap > timing.read_gap_max_s)
-        not_before = ended + timing.renew_s - timing.duration_s if unread else -inf
+        seen = self._without(unread, ended + timing.renew_s - timing.duration_s) if unread else self.sightings
+        return Watch(
+            {
+                key: before if (before := seen.get(key)) is not None and before.mark == mark else Sighting(mark, ended)
+                for key, mark in marks.items()
+            },
+            ended,
+        )
 
-        def sighted(key: K, mark: Mark) -> Sighting:
-            before = self.sightings.get(key)
-            if before is None or before.mark != mark:
-                return Sighting(mark, ended)
-            return Sighting(mark, max(before.since + unread, not_before)) if unread else before
-
-        return Watch({key: sighted(key, mark) for key, mark in marks.items()}, ended)
+    def _without(self, unread: float, not_before: float) -> Mapping[K, Sighting]:
+        """As seen so far, the time left out in which nothing could be read."""
+        return {key: Sighting(seen.mark, max(seen.since + unread, not_before)) for key, seen in self.sightings.items()}
 
     def expired(self, now: float, timing: Timing) -> frozenset[K]:
         """`now`: when the last scan started, since nothing is known of what came after."""

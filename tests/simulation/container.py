@@ -51,7 +51,7 @@ class WatchedContainer(Container):
         return answered(self._weather, request, call, StoreUnavailable, lost)
 
     def _listed(self, prefix: str) -> Sequence[Stored]:
-        return [stored for name, stored in sorted(self._documents.items()) if name.startswith(prefix)]
+        return [self._documents[name] for name in sorted(self._documents) if name.startswith(prefix)]
 
     def _created(self, by: str, id: str, body: str) -> str:
         if id in self._documents:

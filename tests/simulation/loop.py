@@ -23,23 +23,18 @@ class Threads(Protocol):
     def called(self, call: Callable[[], Any]) -> asyncio.Future[Any]: ...
 
 
-class Handle:
-    """What asyncio uses of its Handle and TimerHandle."""
+class Handle(list[float]):
+    """What asyncio uses of its Handle and TimerHandle. It holds when it is due, or nothing once it is cancelled: lists are made
+    and emptied without a call of Python's, and most timers are timeouts that are cancelled."""
 
-    __slots__ = ("_cancelled", "_when")
-
-    def __init__(self, when: float) -> None:
-        self._cancelled = False
-        self._when = when
-
-    def cancel(self) -> None:
-        self._cancelled = True
+    __slots__ = ()
+    cancel = list.clear
 
     def cancelled(self) -> bool:
-        return self._cancelled
+        return not self
 
     def when(self) -> float:
-        return self._when
+        return self[0]
 
 
 Step = tuple[Context, Callable[..., Any], tuple[Any, ...], Handle | None]
@@ -75,19 +70,24 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if context is not None:  # asyncio's futures and tasks, which call nothing off
             self._ready.append((context, callback, args, None))
             return None
-        handle = Handle(self._now)
+        handle = Handle((self._now,))
         self._ready.append((copy_context(), callback, args, handle))
         return handle
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
-        handle = Handle(when)
+        handle = Handle((when,))
         self._set += 1
         context = copy_context() if context is None else context
         heappush(self._timers, (when, self._set, (context, callback, args, handle)))
         return handle
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        when = self._now + delay
+        handle = Handle((when,))
+        self._set += 1
+        context = copy_context() if context is None else context
+        heappush(self._timers, (when, self._set, (context, callback, args, handle)))
+        return handle
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         threads: Threads = executor
@@ -102,7 +102,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         ready, timers, stopped = self._ready, self._timers, self.stopped
         while not self._stopping:
             if not ready:
-                while timers and timers[0][2][3]._cancelled:
+                while timers and not timers[0][2][3]:
                     heappop(timers)
                 if not timers:
                     raise RuntimeError("everything waits for something that will never happen")
@@ -115,7 +115,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             for _ in range(len(ready)):
                 step = ready.popleft()
                 context, callback, args, handle = step
-                if (handle is not None and handle._cancelled) or (stopped and self.holds(step, False)):
+                if (handle is not None and not handle) or (stopped and self.holds(step, False)):
                     continue
                 try:
                     context.run(callback, *args)

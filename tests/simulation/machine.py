@@ -14,11 +14,12 @@ class MachineClock(HostClock):
     def __init__(self, rate: float, ahead_s: float) -> None:
         super().__init__()
         self._rate = rate
-        self._time = asyncio.get_running_loop().time
+        self._loop: Any = asyncio.get_running_loop()
         self.ahead_s = ahead_s
 
     def monotonic(self) -> float:
-        return self._time() * self._rate + self.ahead_s
+        now: float = self._loop._now
+        return now * self._rate + self.ahead_s
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self._rate)

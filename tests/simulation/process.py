@@ -82,8 +82,8 @@ OUTSIDE = Context()
 """Where what belongs to no process takes place: messages on their way, timers of the world."""
 
 
-def current() -> Process | None:
-    return _PROCESS.get()
+current = _PROCESS.get
+"""The process that asks; None outside of any."""
 
 
 def incarnation() -> str:

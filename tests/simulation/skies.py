@@ -62,6 +62,7 @@ class Skies:
         self.hanging: set[str] = set()
         self.snares: list[Snare] = []
         self._setup = setup
+        self._slow_s: dict[Where, float] = {"store": setup.store_s, "feed": 0.0, "sink": setup.sink_s}
         self._onlooker = onlooker
         self._now = asyncio.get_running_loop().time
         self._tell = tell
@@ -71,7 +72,7 @@ class Skies:
 
     def judged(self, request: Request) -> Fate:
         fate = self._drawn_fate(request)
-        for snare in [snare for snare in self.snares if snare.is_stepped_into(request)]:
+        for snare in [snare for snare in self.snares if snare.is_stepped_into(request)] if self.snares else ():
             self.snares.remove(snare)
             asyncio.get_running_loop().call_soon(snare.springs, self._running(current()), context=OUTSIDE)
             if snare.fate is not None:
@@ -89,11 +90,12 @@ class Skies:
         quick = 0.002 + 0.02 * rng.random()
         if self.is_calm:
             return Fate(quick)
-        mode = self.outages.get((request.host, request.where)) or self.outages.get(("", request.where))
-        if mode == "refused":
-            return Fate(quick, "refused")
-        if mode == "silent":
-            return Fate(self._setup.timing.call_timeout_s * (1 + rng.random()), "ghost")
+        if self.outages:
+            mode = self.outages.get((request.host, request.where)) or self.outages.get(("", request.where))
+            if mode == "refused":
+                return Fate(quick, "refused")
+            if mode == "silent":
+                return Fate(self._setup.timing.call_timeout_s * (1 + rng.random()), "ghost")
         if request.where == "sink" and request.host in self.hanging:
             return Fate((2 + rng.random()) * self._setup.timing.duration_s)
         if request.operation == "publish" and self._cut_off.get(request.id) == self._now():
@@ -101,7 +103,7 @@ class Skies:
         if request.operation == "publish" and self._uncertain.get(request.id) == self._now() and rng.random() < 0.7:
             return self._bad(rng, quick)
         if rng.random() >= self._setup.ill:
-            slow_s = {"store": self._setup.store_s, "sink": self._setup.sink_s}.get(request.where, 0.0)
+            slow_s = self._slow_s[request.where]
             return Fate(max(quick, slow_s * rng.random()))
         if request.operation == "publish":
             self._uncertain[request.id] = self._now()

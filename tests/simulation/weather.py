@@ -65,11 +65,13 @@ class Weather:
         self.down: set[tuple[str, Where]] = set()
         self.judge: Callable[[Request], Fate] = lambda request: Fate()
         self.requests: list[tuple[float, Request]] = []
+        self.keeps_requests = True
         self.overtaken = 0
         self._delayed: dict[tuple[Where, str], list[_Delayed]] = {}
 
     def fate(self, request: Request) -> Fate:
-        self.requests.append((asyncio.get_running_loop().time(), request))
+        if self.keeps_requests:
+            self.requests.append((asyncio.get_running_loop().time(), request))
         if self.down and {(request.host, request.where), ("", request.where)} & self.down:
             return Fate(ends="refused")
         return self.judge(request)
@@ -83,6 +85,8 @@ class Weather:
 
     def reaches(self, request: Request) -> None:
         """A request is about to be carried out: what it overtook so often comes just before it."""
+        if not self._delayed:
+            return
         under_way = self._delayed.get((request.where, request.id), [])
         for delayed in tuple(under_way):
             delayed.overtaken_by -= 1
@@ -209,29 +213,29 @@ def answered(
         weather.delay(request, fate, call)
         loop.call_soon(_fail, answer, lost("no answer"))
     else:
-        reaches = partial(weather.reaches, request)
-        loop.call_later(fate.late_s, _answer, answer, fate, reaches, call, refused, lost, context=OUTSIDE)
+        loop.call_later(fate.late_s, _answer, weather, request, answer, fate.ends, call, refused, lost, context=OUTSIDE)
     return answer
 
 
 def _answer(
+    weather: Weather,
+    request: Request,
     answer: asyncio.Future[T],
-    fate: Fate,
-    reaches: Callable[[], None],
+    ends: Ends,
     call: Callable[[], T],
     refused: type[Exception],
     lost: type[Exception],
 ) -> None:
-    if fate.ends == "refused":
+    if ends == "refused":
         return _fail(answer, refused("out of reach"))
-    if fate.ends == "ghost":
+    if ends == "ghost":
         return _fail(answer, lost("no answer"))
-    reaches()
+    weather.reaches(request)
     try:
         result = call()
     except Exception as error:
         return _fail(answer, error)
-    if fate.ends == "lost":
+    if ends == "lost":
         return _fail(answer, lost("no answer"))
     if not answer.done():
         answer.set_result(result)

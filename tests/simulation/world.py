@@ -51,6 +51,7 @@ class World(Group):
             batch_timeout_s=1.5 * setup.timing.duration_s,
         )
         self.setup = setup
+        self._loop: Any = asyncio.get_running_loop()
         self.rng = random.Random(f"{setup.seed} faults")
         self._hosts = random.Random(f"{setup.seed} hosts")
         self.trace: list[str] = []
@@ -69,6 +70,7 @@ class World(Group):
         )
         self.skies = Skies(setup, onlooker=self.onlooker, tell=self.tell, running=self.running)
         self.weather.judge = self.skies.judged
+        self.weather.keeps_requests = False
         self.store = WatchedContainer(self)
         self.feed: NumberedFeed = NumberedFeed(names, page_events_max=setup.batch_events_max)
         self.feed.weather = self.weather
@@ -79,7 +81,8 @@ class World(Group):
 
     @property
     def now(self) -> float:
-        return asyncio.get_running_loop().time()
+        now: float = self._loop._now
+        return now
 
     def tell(self, who: str, what: str) -> None:
         self.trace.append(f"{self.now:9.3f} {who:12} {what}")
