@@ -23,6 +23,8 @@ from leases.timing import Timing
 CONFLICTS_MAX = 8
 """How often one change starts over because somebody else wrote first. More than a few in a row is somebody's endless loop."""
 
+Shape = tuple[tuple[object, ...], ...]
+"""Of two scans with equal shapes whatever is planned and audited is equal too."""
 Claimed = Callable[[str], str]
 """The sink's pure part of a claim: the last tenure's sink state -> the next one's."""
 
@@ -50,6 +52,14 @@ class Scan:
     @property
     def leases(self) -> list[Lease]:
         return [seen.lease for seen in self.seen.values()]
+
+    @property
+    def shape(self) -> Shape:
+        """All that decides who has what. What only moves along (ticks, epochs, positions) is no part of it."""
+        return tuple(
+            (lease.pipeline, lease.partition, lease.owner, lease.handoff_to, lease.closed, lease.scope, lease.children)
+            for lease in self.leases
+        )
 
     @property
     def marks(self) -> dict[tuple[str, str], Mark]:

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from structlog.typing import FilteringBoundLogger as Log
 
-from leases.balance import Key, plan
+from leases.balance import Key, Plan, plan
 from leases.bootstrap import Audit, Bootstrap
 from leases.clock import Clock
 from leases.errors import DuplicateHost, StoreConflict, StoreError
@@ -46,6 +46,7 @@ T = TypeVar("T")
 HOLD_OFF_MAX_S = 60.0
 """A partition that failed is left alone for 1 s, then 2, 4, ... up to this, and then tried again: it may have been mended."""
 OUTCOMES_KEPT = 50
+NOTHING = Plan((), (), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,7 @@ class Host:
         self._watch: Watch[Key] = Watch()
         self._requests: Watch[Key] = Watch()
         self._outlived: Watch[Key] = Watch()
+        self._rested_on: tuple[object, ...] = ()
         self._listings: dict[str, asyncio.Task[Audit]] = {}
         self._reported: set[str] = set()
         self._stopping = asyncio.Event()
@@ -183,16 +185,7 @@ class Host:
         self.expired = self._watch.expired(scan.started, self._timing)
         self._notice(scan, roll)
         audits = await self._listed(scan, group)
-        wanted = plan(
-            scan.leases,
-            roll.peers,
-            self._keeper.host,
-            self.workers.keys(),
-            self.expired,
-            self._overdue(scan),
-            self._rng,
-            last=[key for key in self.failures if self._is_held_off(key)],
-        )
+        wanted = self._planned(scan, roll)
         for key in wanted.take:
             await self._take(key, scan, group)
         for key in wanted.ask:
@@ -204,6 +197,26 @@ class Host:
         else:
             self.ready.set()
         return self._pause(scan, is_asking=bool(wanted.ask or self._requests.sightings))
+
+    def _planned(self, scan: Scan, roll: Roll) -> Plan:
+        """Where nothing was to be done, and nothing has changed since, nothing is to be done now."""
+        peers, overdue = roll.peers, self._overdue(scan)
+        held_off = [key for key in self.failures if self._is_held_off(key)]
+        found = (scan.shape, peers, frozenset(self.workers), self.expired, overdue, held_off)
+        if found == self._rested_on:
+            return NOTHING
+        wanted = plan(
+            scan.leases,
+            peers,
+            self._keeper.host,
+            self.workers.keys(),
+            self.expired,
+            overdue,
+            self._rng,
+            last=held_off,
+        )
+        self._rested_on = () if wanted.take or wanted.ask else found
+        return wanted
 
     def _notice(self, scan: Scan, roll: Roll) -> None:
         for key, worker in self.workers.items():
