@@ -57,6 +57,48 @@ async def succession(world: World) -> str | None:
     return f"{host.process.name} dies, its heir {_snared(world, '', world.rng.choice(([CLAIM], [CLAIM, ARRIVAL])))}"
 
 
+async def relay(world: World) -> str | None:
+    """A host is killed. Its heir is too, right after what it sends first, and that arrives among the requests of the next heir,
+    who has more to send by then; half the time somebody puts the lease back meanwhile as it was before the first heir's claim.
+    """
+    if (host := _one(world, least=2)) is None or not host.host.workers:
+        return None
+    left = sorted(key[1] for key in host.host.workers)
+    await host.kill()
+    world.started(host.name)
+    _pour(world, left, 1)
+    rng, before = world.rng, {name: world.lease(name) for name in left}
+    is_put_back = world.setup.operator == "tampers" and world.setup.sink != "python" and rng.random() < 0.5
+
+    def springs(heir: Running) -> None:
+        if world.skies.is_calm or heir.task.done():
+            return
+        world.tell("FAULT", f"{heir.process.name} is killed, and what it sent first arrives late")
+        world.onlooker.counts["relays"] += 1
+        asyncio.get_running_loop().create_task(_relayed(world, heir, before.get(laid.id) if is_put_back else None))
+        _pour(world, [laid.id], 2 * world.setup.batch_events_max)
+
+    laid = Snare("", [CLAIM, ARRIVAL], springs, world.skies.overtaken(rng, rng.choice((1, 2, 2, 3))))
+    world.skies.snares.append(laid)
+    return f"{host.process.name} dies, its heir is to be killed at what it sends first"
+
+
+async def _relayed(world: World, heir: Running, before: Lease | None) -> None:
+    await heir.kill()
+    now = world.lease(before.partition) if before is not None else None
+    if before is not None and now is not None and not now.closed and now.generation == before.generation:
+        _put_back(world, replace(before, owner=None, incarnation=None, handoff_to=None))
+    if heir.name not in {running.name for running in world.alive}:
+        world.started(heir.name)
+
+
+def _pour(world: World, partitions: list[str], events_max: int) -> None:
+    """More events, where a partition still takes any."""
+    for name in partitions:
+        if (log := world.feed._logs.get(name)) is not None and log.children is None:
+            world.append(name, world.rng.randint(1, events_max))
+
+
 def _snared(world: World, host: str, steps: list[frozenset[str]]) -> str:
     name, springs = world.rng.choice((("killed", _killed), ("stopped", _stopped_long), ("left alone", _left_alone)))
     fate = world.rng.choice((None, world.skies.overtaken(world.rng)))
@@ -191,9 +233,13 @@ async def rewrite(world: World) -> str | None:
         old = replace(old, continuation=str(to) if to else None)
     if rng.random() < 0.5:
         old = replace(old, sink_state="")
-    _put(world, old)
-    world.onlooker.edited(old, lease.partition)
+    _put_back(world, old)
     return f"{lease.partition}: epoch {old.epoch} at {old.continuation}"
+
+
+def _put_back(world: World, old: Lease) -> None:
+    _put(world, old)
+    world.onlooker.edited(old, old.partition)
 
 
 async def delete(world: World) -> str | None:
@@ -225,7 +271,7 @@ def mended(world: World, stored_under: str) -> None:
 
 
 FAULTS: tuple[Fault, ...] = (
-    *(kill, kill, stop, stop, stop, snare, snare, succession, succession, leave, join, join, double),
+    *(kill, kill, stop, stop, stop, snare, snare, succession, succession, relay, relay, leave, join, join, double),
     *(outage, outage, outage, hang, burst, split, split, release, reset, reset, rewrite, delete, garble),
 )
 

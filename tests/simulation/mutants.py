@@ -242,6 +242,12 @@ MUTANTS = (
         ),
     ),
     mutant(
+        "a level that a document put back gives out again is attached again",
+        "pipeline.connectors.log.line",
+        "    if held is not None and held.rank >= producer.rank:\n",
+        "    if held is not None and held.rank > producer.rank:\n",
+    ),
+    mutant(
         "the tail is read before the fence is taken",
         "pipeline.connectors.log.sink",
         "        log, line, end = await _on_thread(self._threads, lambda: self._attached(claim.partition, producer, state))\n",

@@ -124,6 +124,6 @@ class Skies:
             )
         )
 
-    def overtaken(self, rng: random.Random) -> Fate:
+    def overtaken(self, rng: random.Random, by: int | None = None) -> Fate:
         """Its answer is lost, and it arrives among later requests to the same place."""
-        return Fate(LATE_MAX * self._setup.timing.duration_s, "late", overtaken_by=rng.randint(1, 3))
+        return Fate(LATE_MAX * self._setup.timing.duration_s, "late", overtaken_by=by or rng.randint(1, 3))
