@@ -205,7 +205,9 @@ class Runner:
         """The next batch to deliver; None once stopping."""
         if stop.done():
             return None
-        if self._ready.empty() and self._buffer.is_empty and not self._progress.busy:
+        if not self._ready.empty():
+            return self._ready.get_nowait()
+        if self._buffer.is_empty and not self._progress.busy:
             self._progress.idle_since = self._clock.monotonic()
         get = asyncio.create_task(self._ready.get(), name=f"next {self._partition}")
         try:

@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from leases.lease import Lease
 from leases.timing import Timing
@@ -335,6 +336,7 @@ def number(position: str | None) -> int:
     return 0 if position is None else int(position)
 
 
+@lru_cache(1000)
 def rank(sink_state: str) -> tuple[int, int]:
     """Series and level, where the sink keeps such."""
     if not sink_state:

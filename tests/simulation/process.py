@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from simulation.loop import Step, VirtualLoop
 
 T = TypeVar("T")
+TASKS_MAX = 1000
 
 _PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
@@ -26,7 +27,7 @@ class Process:
         self.is_stopped = False
         self.is_dead = False
         self._tasks: list[asyncio.Task[Any]] = []
-        self._tasks_max = 100
+        self._tasks_max = TASKS_MAX
         self._due: list[Step] = []
         self._steps: list[Step] = []
 
@@ -58,7 +59,7 @@ class Process:
         """Those that have ended are let go of now and then: a callback for each would cost a step."""
         self._tasks.append(task)
         if len(self._tasks) > self._tasks_max:
-            self._tasks_max = 100 + 2 * len(self.tasks)
+            self._tasks_max = TASKS_MAX + 2 * len(self.tasks)
 
     @property
     def tasks(self) -> list[asyncio.Task[Any]]:

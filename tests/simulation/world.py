@@ -25,6 +25,7 @@ from simulation.flow import NumberedFeed, WeatheredTransform
 from simulation.group import Group, HostClock, Running
 from simulation.invariants import Onlooker
 from simulation.known import Known
+from simulation.loop import Timeout
 from simulation.machine import MachineClock, TraceLog
 from simulation.outlets import WatchedDestination, WatchedHandler, WatchedOutlet
 from simulation.process import Process
@@ -157,5 +158,6 @@ def hasten() -> None:
     for module in (document, keeper, group):
         module.decode_lease, module.encode_lease = LEASES.decoded, LEASES.encoded  # type: ignore[attr-defined]
     membership.decode_host, membership.encode_host = HOSTS.decoded, HOSTS.encoded
+    asyncio.timeout = Timeout  # type: ignore[assignment, misc]
     gc.disable()
     gc.freeze()
