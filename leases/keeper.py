@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ class Seen(NamedTuple):
     etag: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Scan:
     """All leases of some pipelines, read between `started` and `ended` (Clock seconds).
 
@@ -49,11 +50,11 @@ class Scan:
     ended: float
     unreadable: Mapping[tuple[str, str], InvalidDocument] = field(default_factory=lambda: MappingProxyType({}))
 
-    @property
+    @cached_property
     def leases(self) -> list[Lease]:
         return [seen.lease for seen in self.seen.values()]
 
-    @property
+    @cached_property
     def shape(self) -> Shape:
         """All that decides who has what. What only moves along (ticks, epochs, positions) is no part of it."""
         return tuple(

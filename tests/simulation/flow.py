@@ -105,18 +105,25 @@ def part_of(partition: str) -> str:
 @lru_cache(maxsize=1000)
 def _events(partition: str, thousand: int) -> pa.Table:
     """Numbered events, made once."""
+    columns = {**_columns(thousand), "partition": pa.array([partition]).take(_ZEROS)}
+    return pa.table([columns[field.name] for field in EVENT_SCHEMA], EVENT_SCHEMA)
+
+
+@lru_cache(maxsize=1000)
+def _columns(thousand: int) -> Mapping[str, pa.Array]:
+    """What events of all partitions have in common."""
     numbers = range(1000 * thousand, 1000 * thousand + 1000)
     texts = [str(n) for n in numbers]
     columns = {
-        "partition": [partition] * 1000,
         "sequence": list(numbers),
         "offset": texts,
         "enqueued_time": [memory.EPOCH] * 1000,
         "body": [text.encode() for text in texts],
     }
-    return pa.table(
-        [pa.array(columns.get(field.name, [None] * 1000), field.type) for field in EVENT_SCHEMA], EVENT_SCHEMA
-    )
+    return {field.name: pa.array(columns.get(field.name, [None] * 1000), field.type) for field in EVENT_SCHEMA}
+
+
+_ZEROS = pa.array([0] * 1000, pa.int32())
 
 
 class WeatheredTransform:
