@@ -161,6 +161,29 @@ def over(world: World, host: str, where: Where) -> None:
         world.onlooker.dark(False)
 
 
+async def fade(world: World) -> str | None:
+    """A host's way to the store gets slow, and then ends for as long as its leases may be trusted; events come all the while."""
+    timing, skies = world.timing, world.skies
+    if (host := _one(world)) is None or (host.name, "store") in skies.outages or host.name in skies.slow:
+        return None
+    slow_s = timing.renew_s + timing.call_timeout_s
+
+    async def fades() -> None:
+        skies.slow.add(host.name)
+        await asyncio.sleep(slow_s)
+        skies.slow.discard(host.name)
+        skies.outages.setdefault((host.name, "store"), "refused")
+        await asyncio.sleep(timing.trust_s - slow_s)
+        ends = world.now + slow_s + timing.call_timeout_s
+        while world.now < ends and not skies.is_calm:
+            _pour(world, [key[1] for key in host.host.workers], 1)
+            await asyncio.sleep(timing.call_timeout_s * world.rng.random() / 4)
+        over(world, host.name, "store")
+
+    asyncio.get_running_loop().create_task(fades())
+    return f"{host.name}, slow for {slow_s:.1f} s"
+
+
 async def hang(world: World) -> str | None:
     """A host's transform and sink take what they are given, and never answer."""
     if (host := _one(world)) is None:
@@ -272,7 +295,7 @@ def mended(world: World, stored_under: str) -> None:
 
 FAULTS: tuple[Fault, ...] = (
     *(kill, kill, stop, stop, stop, snare, snare, succession, succession, relay, relay, leave, join, join, double),
-    *(outage, outage, outage, hang, burst, split, split, release, reset, reset, rewrite, delete, garble),
+    *(outage, outage, outage, fade, hang, burst, split, split, release, reset, reset, rewrite, delete, garble),
 )
 
 
@@ -295,6 +318,7 @@ def calm(world: World) -> None:
     for stored_under in sorted(world.garbled):
         mended(world, stored_under)
     world.skies.hanging.clear()
+    world.skies.slow.clear()
     world.skies.snares.clear()
     world.skies.is_calm = True
     for running in world.hosts:

@@ -46,7 +46,8 @@ class Snare:
 
 
 class Skies:
-    """rng: whom fates are drawn from. running: the host that a process is. outages, hanging, snares: laid by faults."""
+    """rng: whom fates are drawn from. running: the host that a process is. outages, slow (to the store), hanging, snares: laid by
+    faults."""
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class Skies:
         self.is_calm = False
         self.outages: dict[tuple[str, Where], Outage] = {}
         self.hanging: set[str] = set()
+        self.slow: set[str] = set()
         self.snares: list[Snare] = []
         self._setup = setup
         self._slow_s: dict[Where, float] = {"store": setup.store_s, "feed": 0.0, "sink": setup.sink_s}
@@ -90,14 +92,8 @@ class Skies:
         quick = 0.002 + 0.02 * rng.random()
         if self.is_calm:
             return Fate(quick)
-        if self.outages:
-            mode = self.outages.get((request.host, request.where)) or self.outages.get(("", request.where))
-            if mode == "refused":
-                return Fate(quick, "refused")
-            if mode == "silent":
-                return Fate(self._setup.timing.call_timeout_s * (1 + rng.random()), "ghost")
-        if request.where == "sink" and request.host in self.hanging:
-            return Fate((2 + rng.random()) * self._setup.timing.duration_s)
+        if (self.outages or self.slow or self.hanging) and (fate := self._laid_fate(request, quick)) is not None:
+            return fate
         if request.operation == "publish" and self._cut_off.get(request.id) == self._now():
             return Fate(quick, "ghost")
         if request.operation == "publish" and self._uncertain.get(request.id) == self._now() and rng.random() < 0.7:
@@ -108,6 +104,20 @@ class Skies:
         if request.operation == "publish":
             self._uncertain[request.id] = self._now()
         return self._bad(rng, quick)
+
+    def _laid_fate(self, request: Request, quick: float) -> Fate | None:
+        """What faults have laid for it."""
+        timing, rng = self._setup.timing, self.rng
+        mode = self.outages.get((request.host, request.where)) or self.outages.get(("", request.where))
+        if mode == "refused":
+            return Fate(quick, "refused")
+        if mode == "silent":
+            return Fate(timing.call_timeout_s * (1 + rng.random()), "ghost")
+        if request.where == "store" and request.host in self.slow:
+            return Fate(timing.call_timeout_s * (0.8 + 0.15 * rng.random()))
+        if request.where == "sink" and request.host in self.hanging:
+            return Fate((2 + rng.random()) * timing.duration_s)
+        return None
 
     def _bad(self, rng: random.Random, quick: float) -> Fate:
         duration = self._setup.timing.duration_s
