@@ -81,20 +81,24 @@ class Keeper:
         self.incarnation = incarnation
         self.timing = timing
         self._clock = clock
+        self._known: dict[str, Seen] = {}
 
     async def scan(self, pipelines: Iterable[str]) -> Scan:
-        """Raises StoreUnavailable."""
+        """Raises StoreUnavailable. A document that has not changed since the last scan is not read anew: its ETag tells."""
         started = self._clock.monotonic()
         documents = [(name, stored) for name in pipelines for stored in await self.store.list(lease_prefix(name))]
         seen: dict[tuple[str, str], Seen] = {}
         unreadable: dict[tuple[str, str], InvalidDocument] = {}
+        known: dict[str, Seen] = {}
         for name, stored in documents:
+            before = self._known.get(stored.id)
             try:
-                lease = decode_lease(stored.id, stored.body)
-                seen[lease.key] = Seen(lease, stored.etag)
+                found = before if before is not None and before.etag == stored.etag else _seen(stored)
+                known[stored.id] = seen[found.lease.key] = found
             except InvalidDocument as error:
                 partition = partition_of(stored.id)
                 unreadable[name, partition] = advised(error, name, partition)
+        self._known = known
         return Scan(seen, tuple(unreadable.values()), started, self._clock.monotonic(), unreadable)
 
     async def read(self, pipeline: str, partition: str) -> Seen:

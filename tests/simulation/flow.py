@@ -35,6 +35,11 @@ class NumberedFeed(Source):
         self._parts: dict[str, tuple[str, int]] = {}
         self._merged: list[FeedPartition] = []
         self._forgotten: set[str] = set()
+        self._listed: list[FeedPartition] | None = None
+
+    def split(self, partition: str, children: Sequence[str]) -> None:
+        super().split(partition, children)
+        self._listed = None
 
     def merge_in_parts(self, partitions: Sequence[str]) -> None:
         for name in partitions:
@@ -44,6 +49,7 @@ class NumberedFeed(Source):
             self._parts[part_of(name)] = name, log.end
             log.children = ((part_of(name), memory._position(log.end)),)
             log.notify()
+        self._listed = None
         self._merged.append(FeedPartition("&".join(partitions), tuple(partitions), ",".join(partitions)))
 
     def start(self, partition: str) -> int:
@@ -51,12 +57,21 @@ class NumberedFeed(Source):
         return self._parts.get(partition, ("", 0))[1]
 
     async def partitions(self) -> list[FeedPartition]:
-        unlisted = self._parts.keys() | self._forgotten
-        return [each for each in await super().partitions() if each.name not in unlisted] + self._merged
+        return await self._request(self._list)
+
+    def _list(self) -> list[FeedPartition]:
+        """Made once for all hosts, until it changes."""
+        if self._listed is None:
+            unlisted = self._parts.keys() | self._forgotten
+            logs = sorted(self._logs.items())
+            listed = [FeedPartition(name, tuple(log.parents)) for name, log in logs if name not in unlisted]
+            self._listed = listed + self._merged
+        return self._listed
 
     def forget(self, partitions: Iterable[str]) -> None:
         """Ended ones, which are not listed from now on."""
         self._forgotten.update(partitions)
+        self._listed = None
 
     def remember(self, scopes: Mapping[str, str]) -> None:
         """One object for all hosts knows it anyway."""

@@ -8,11 +8,10 @@ from typing import Generic, TypeVar
 from leases.store import Stored
 
 T = TypeVar("T")
-KNOWN_MAX = 20_000
 
 
 class Known(Generic[T]):
-    """What has been decoded and encoded, in all worlds of this process."""
+    """What all hosts of one world have decoded and encoded."""
 
     def __init__(self, decode: Callable[[str, str], T], encode: Callable[[T], str], id_of: Callable[[T], str]) -> None:
         self._decode = decode
@@ -35,8 +34,10 @@ class Known(Generic[T]):
             known = self._values.get((stored.id, stored.body))
             assert known is None or known == self._decode(stored.id, stored.body), f"{known} became {stored}"
 
+    def forget(self) -> None:
+        """Another world begins."""
+        self._values.clear()
+
     def _kept(self, id: str, body: str, value: T) -> T:
-        if len(self._values) >= KNOWN_MAX:
-            self._values.clear()
         self._values[id, body] = value
         return value

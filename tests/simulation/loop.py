@@ -59,7 +59,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._timers: list[tuple[float, int, Step]] = []
         self._set = 0
         self.task_numbers = count()
-        self.done = self.create_future()
+        self.done: asyncio.Future[None] = self.create_future()
         self.done.set_result(None)
         self.stopped: set[object] = set()
         self.holds: Callable[[Step, bool], bool] = lambda step, is_timer: False

@@ -65,13 +65,11 @@ class Weather:
         self.down: set[tuple[str, Where]] = set()
         self.judge: Callable[[Request], Fate] = lambda request: Fate()
         self.requests: list[tuple[float, Request]] = []
-        self.keeps_requests = True
         self.overtaken = 0
         self._delayed: dict[tuple[Where, str], list[_Delayed]] = {}
 
     def fate(self, request: Request) -> Fate:
-        if self.keeps_requests:
-            self.requests.append((asyncio.get_running_loop().time(), request))
+        self.requests.append((asyncio.get_running_loop().time(), request))
         if self.down and {(request.host, request.where), ("", request.where)} & self.down:
             return Fate(ends="refused")
         return self.judge(request)

@@ -51,6 +51,8 @@ class World(Group):
             limits=BatchLimits(events_max=setup.batch_events_max),
             batch_timeout_s=1.5 * setup.timing.duration_s,
         )
+        LEASES.forget()
+        HOSTS.forget()
         self.setup = setup
         self._loop: Any = asyncio.get_running_loop()
         self.rng = random.Random(f"{setup.seed} faults")
@@ -70,8 +72,7 @@ class World(Group):
             batch_events_max=setup.batch_events_max,
         )
         self.skies = Skies(setup, onlooker=self.onlooker, tell=self.tell, running=self.running)
-        self.weather.judge = self.skies.judged
-        self.weather.keeps_requests = False
+        self.weather.fate = self.skies.judged  # type: ignore[method-assign]  # a call less for every request
         self.store = WatchedContainer(self)
         self.feed: NumberedFeed = NumberedFeed(names, page_events_max=setup.batch_events_max)
         self.feed.weather = self.weather
@@ -157,7 +158,7 @@ def hasten() -> None:
     document.lease_id = lru_cache(10_000)(document.lease_id)
     for module in (document, keeper, group):
         module.decode_lease, module.encode_lease = LEASES.decoded, LEASES.encoded  # type: ignore[attr-defined]
-    membership.decode_host, membership.encode_host = HOSTS.decoded, HOSTS.encoded
-    asyncio.timeout = Timeout  # type: ignore[assignment, misc]
+    membership.decode_host, membership.encode_host = HOSTS.decoded, HOSTS.encoded  # type: ignore[assignment]
+    asyncio.timeout = Timeout  # type: ignore[assignment]
     gc.disable()
     gc.freeze()
