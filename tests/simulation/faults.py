@@ -59,7 +59,7 @@ async def succession(world: World) -> str | None:
 
 async def relay(world: World) -> str | None:
     """A host is killed. Its heir is too, right after what it sends first, and that arrives among the requests of the next heir,
-    who has more to send by then; half the time somebody puts the lease back meanwhile as it was before the first heir's claim.
+    who has more to send by then; where somebody tampers, the lease is put back meanwhile as it was before the first heir's claim.
     """
     if (host := _one(world, least=2)) is None or not host.host.workers:
         return None
@@ -68,7 +68,7 @@ async def relay(world: World) -> str | None:
     world.started(host.name)
     _pour(world, left, 1)
     rng, before = world.rng, {name: world.lease(name) for name in left}
-    is_put_back = world.setup.operator == "tampers" and world.setup.sink != "python" and rng.random() < 0.5
+    is_put_back = world.setup.operator == "tampers" and world.setup.sink != "python"
 
     def springs(heir: Running) -> None:
         if world.skies.is_calm or heir.task.done():
@@ -78,7 +78,7 @@ async def relay(world: World) -> str | None:
         asyncio.get_running_loop().create_task(_relayed(world, heir, before.get(laid.id) if is_put_back else None))
         _pour(world, [laid.id], 2 * world.setup.batch_events_max)
 
-    laid = Snare("", [CLAIM, ARRIVAL], springs, world.skies.overtaken(rng, rng.choice((1, 2, 2, 3))))
+    laid = Snare("", [CLAIM, ARRIVAL], springs, world.skies.overtaken(rng, rng.choice((1, 2, 2, 2, 3))))
     world.skies.snares.append(laid)
     return f"{host.process.name} dies, its heir is to be killed at what it sends first"
 
@@ -294,7 +294,7 @@ def mended(world: World, stored_under: str) -> None:
 
 
 FAULTS: tuple[Fault, ...] = (
-    *(kill, kill, stop, stop, stop, snare, snare, succession, succession, relay, relay, leave, join, join, double),
+    *(kill, kill, stop, stop, stop, snare, snare, succession, succession, relay, relay, relay, leave, join, join, double),
     *(outage, outage, outage, fade, hang, burst, split, split, release, reset, reset, rewrite, delete, garble),
 )
 
