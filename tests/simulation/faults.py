@@ -294,7 +294,24 @@ def mended(world: World, stored_under: str) -> None:
 
 
 FAULTS: tuple[Fault, ...] = (
-    *(kill, kill, stop, stop, stop, snare, snare, succession, succession, relay, relay, relay, leave, join, join, double),
+    *(
+        kill,
+        kill,
+        stop,
+        stop,
+        stop,
+        snare,
+        snare,
+        succession,
+        succession,
+        relay,
+        relay,
+        relay,
+        leave,
+        join,
+        join,
+        double,
+    ),
     *(outage, outage, outage, fade, hang, burst, split, split, release, reset, reset, rewrite, delete, garble),
 )
 

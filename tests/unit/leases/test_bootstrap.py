@@ -141,6 +141,19 @@ def test_once_everything_is_there_a_round_costs_nothing() -> None:
     run_virtual(main())
 
 
+def test_what_was_audited_is_audited_again_once_leases_or_partitions_have_changed() -> None:
+    async def main() -> None:
+        host = Host(MemoryStore())
+        await host.run(named("0"))
+        assert await host.round(named("0")) == ()
+        assert await host.round(named("0", "1")) == ("1",)
+        assert await host.round(named("0", "1")) == ()
+        await host.put(closed("0", "2"))
+        assert await host.round(named("0", "1")) == ("2",)
+
+    run_virtual(main())
+
+
 def test_two_hosts_at_once_make_every_lease_once() -> None:
     async def main() -> None:
         store = Store()

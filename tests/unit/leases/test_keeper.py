@@ -370,3 +370,45 @@ def test_whatever_answers_are_lost_the_last_checkpoint_that_succeeded_stands(
         assert (await now(store)).continuation == "end"
 
     run_virtual(main())
+
+
+def test_a_scan_reads_only_the_documents_that_have_changed_since_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def decoded(id: str, body: str) -> Lease:
+        read.append(id)
+        return decode_lease(id, body)
+
+    monkeypatch.setattr("leases.keeper.decode_lease", decoded)
+
+    async def main() -> None:
+        store = MemoryStore()
+        host = keeper(store)
+        for partition in "01":
+            await host.create(Lease(pipeline="p", partition=partition))
+        await host.scan(["p"])
+        assert read == [lease_id("p", "0"), lease_id("p", "1")]
+        read.clear()
+        seen = (await host.scan(["p"])).seen
+        assert read == []
+        await keeper(store, "b").take(seen["p", "1"], lambda state: state)
+        again = (await host.scan(["p"])).seen
+        assert again["p", "1"].lease.owner == "b"
+        assert again["p", "0"] == seen["p", "0"]
+        assert read == [lease_id("p", "1")]
+
+    run_virtual(main())
+
+
+def test_a_document_that_is_deleted_and_made_again_is_read_again() -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        host = keeper(store)
+        await host.create(Lease(pipeline="p", partition="0", epoch=7))
+        seen = (await host.scan(["p"])).seen["p", "0"]
+        await store.delete(ID, seen.etag)
+        assert (await host.scan(["p"])).seen == {}
+        await host.create(Lease(pipeline="p", partition="0"))
+        assert (await host.scan(["p"])).seen["p", "0"].lease.epoch == 0
+
+    run_virtual(main())

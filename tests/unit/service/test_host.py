@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Any
 
 import pytest
 from simulation.group import Group, Running, until
 from simulation.loop import run_virtual
 from simulation.weather import Fate, Outlet, Request
 
+from leases.balance import Peer, Plan, plan
 from leases.errors import DuplicateHost, GroupMismatch
+from leases.lease import Lease
 from leases.membership import HOSTS_PREFIX, host_id
 from pipeline.batch import BatchLimits
 
@@ -36,6 +39,31 @@ async def flowing(group: Group) -> None:
 
 
 # Starting
+
+
+def test_a_host_whose_view_has_not_changed_plans_nothing_anew_until_somebody_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plans: list[str] = []
+
+    def planned(leases: Collection[Lease], peers: Collection[Peer], me: str, *rest: Any, **more: Any) -> Plan:
+        plans.append(me)
+        return plan(leases, peers, me, *rest, **more)
+
+    monkeypatch.setattr("service.host.plan", planned)
+
+    async def main() -> None:
+        group = Group("abcd")
+        await settled(group, "host-a")
+        await asyncio.sleep(2 * group.timing.duration_s)  # until it is new to nobody
+        plans.clear()
+        await asyncio.sleep(300)
+        assert plans == []
+        await group.start("host-b")
+        await until(group.is_balanced, within_s=30)
+        assert {"host-a", "host-b"} == set(plans)
+
+    run_virtual(main())
 
 
 def test_a_first_host_makes_the_leases_and_works_on_them_once_it_is_ready() -> None:
