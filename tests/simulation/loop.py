@@ -76,6 +76,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._ready.append((copy_context(), callback, args, handle))
         return handle
 
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
+        """There are no threads; asyncio closes forgotten generators by it."""
+        return self.call_soon(callback, *args, context=context)
+
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
         handle = Handle((when,))
         self._set += 1
