@@ -65,7 +65,7 @@ class World(Group):
             timing=setup.timing,
             now=asyncio.get_running_loop().time,
             passes=self.passes,
-            ends=lambda name: self.feed._logs[name].end,
+            ends=lambda name: self.feed._logs[name].end if name in self.feed._logs else 0,
             parents=lambda name: self.feed._logs[name].parents if name in self.feed._logs else (),
             start=lambda name: self.feed.start(name),
             exactly_once=setup.sink != "python",
