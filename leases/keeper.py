@@ -25,7 +25,7 @@ CONFLICTS_MAX = 8
 """How often one change starts over because somebody else wrote first. More than a few in a row is somebody's endless loop."""
 
 Shape = tuple[tuple[object, ...], ...]
-"""Of two scans with equal shapes whatever is planned and audited is equal too."""
+"""Of two scans with equal shapes whatever is planned is equal too."""
 Claimed = Callable[[str], str]
 """The sink's pure part of a claim: the last tenure's sink state -> the next one's."""
 
