@@ -81,20 +81,21 @@ class Keeper:
         self.incarnation = incarnation
         self.timing = timing
         self._clock = clock
-        self._known: dict[str, Seen] = {}
+        self._known: dict[str, tuple[Stored, Seen]] = {}
 
     async def scan(self, pipelines: Iterable[str]) -> Scan:
-        """Raises StoreUnavailable. A document that has not changed since the last scan is not read anew: its ETag tells."""
+        """Raises StoreUnavailable. A document that has not changed since the last scan is not parsed anew."""
         started = self._clock.monotonic()
         documents = [(name, stored) for name in pipelines for stored in await self.store.list(lease_prefix(name))]
         seen: dict[tuple[str, str], Seen] = {}
         unreadable: dict[tuple[str, str], InvalidDocument] = {}
-        known: dict[str, Seen] = {}
+        known: dict[str, tuple[Stored, Seen]] = {}
         for name, stored in documents:
             before = self._known.get(stored.id)
             try:
-                found = before if before is not None and before.etag == stored.etag else _seen(stored)
-                known[stored.id] = seen[found.lease.key] = found
+                found = before[1] if before is not None and before[0] == stored else _seen(stored)
+                known[stored.id] = stored, found
+                seen[found.lease.key] = found
             except InvalidDocument as error:
                 partition = partition_of(stored.id)
                 unreadable[name, partition] = advised(error, name, partition)
