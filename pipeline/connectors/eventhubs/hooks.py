@@ -21,18 +21,23 @@ TAKEN = {
     "EventHubConsumerClient": "azure.eventhub.aio",
     "AMQPClientAsync": f"{AMQP}.aio",
     "ReceiveClientAsync": f"{AMQP}.aio",
+    "SendClientAsync": f"{AMQP}.aio",
     "Connection": f"{AMQP}.aio",
     "SASLTransport": f"{AMQP}.aio",
     "SASLWithWebSocket": f"{AMQP}.aio._sasl_async",
     "CBSAuthenticator": f"{AMQP}.aio._cbs_async",
     "ReceiverSettleMode": f"{AMQP}.constants",
     "LinkState": f"{AMQP}.constants",
+    "LinkDeliverySettleReason": f"{AMQP}.constants",
+    "SEND_DISPOSITION_ACCEPT": f"{AMQP}.constants",
+    "SEND_DISPOSITION_REJECT": f"{AMQP}.constants",
     "Source": f"{AMQP}.endpoints",
     "ApacheFilters": f"{AMQP}.endpoints",
     "AMQPException": f"{AMQP}.error",
     "TokenAuthFailure": f"{AMQP}.error",
     "RetryPolicy": f"{AMQP}.error",
     "Message": f"{AMQP}.message",
+    "BatchMessage": f"{AMQP}.message",
     "AMQPTypes": f"{AMQP}.types",
     "TYPE": f"{AMQP}.types",
     "VALUE": f"{AMQP}.types",
@@ -59,11 +64,36 @@ KEPT = {
         "_link",
         "_cbs_authenticator",
     ),
+    "SendClientAsync": (
+        "open_async",
+        "close_async",
+        "client_ready_async",
+        "do_work_async",
+        "_client_ready_async",
+        "target",
+        "_connection",
+        "_session",
+        "_link",
+        "_link_credit",
+        "_link_properties",
+        "_max_message_size",
+        "_send_settle_mode",
+        "_receive_settle_mode",
+    ),
     "Connection": ("_transport", "_error", "_incoming_endpoints", "_process_incoming_frame", "_get_remote_timeout"),
     "SASLTransport": ("reader", "_read_buffer", "_build_ssl_opts", "close"),
     "SASLWithWebSocket": ("sock", "_read_buffer", "close"),
     "CBSAuthenticator": ("handle_token", "_on_execute_operation_complete"),
-    "Session": ("next_incoming_id", "incoming_window", "target_incoming_window"),
+    "Session": ("next_incoming_id", "incoming_window", "target_incoming_window", "create_sender_link"),
+    "SenderLink": (
+        "attach",
+        "get_state",
+        "send_transfer",
+        "current_link_credit",
+        "remote_properties",
+        "remote_max_message_size",
+        "desired_capabilities",
+    ),
     "ReceiverLink": (
         "get_state",
         "flow",
@@ -122,9 +152,11 @@ def _specimens() -> Iterator[tuple[str, Any]]:
     yield "EventHubConsumerClient", taken.EventHubConsumerClient("localhost", "hub", "$Default", authenticated)
     yield "AMQPClientAsync", taken.AMQPClientAsync("localhost")
     yield "ReceiveClientAsync", taken.ReceiveClientAsync("localhost", "source")
+    yield "SendClientAsync", taken.SendClientAsync("localhost", "target")
     yield "Connection", connection
     yield "SASLTransport", taken.SASLTransport("localhost", None)
     yield "SASLWithWebSocket", taken.SASLWithWebSocket("localhost", None)
     yield "CBSAuthenticator", taken.CBSAuthenticator(session, authenticated, auth_timeout=60)
     yield "Session", session
+    yield "SenderLink", session.create_sender_link("target")
     yield "ReceiverLink", session.create_receiver_link("source", on_transfer=None)

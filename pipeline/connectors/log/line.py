@@ -44,7 +44,7 @@ class Line(Producer):
     marker: str | None = None
     ended: bool = False
 
-    def published(self, number: int, events: int, first: int, digest: bytes, marker: str) -> Line:
+    def published(self, number: int, events: int, first: int, digest: bytes, marker: str | None) -> Line:
         """After a batch whose first event bears `number`, stored at `first`. Raises OutOfOrder, ProducerEnded."""
         if self.ended:
             raise ProducerEnded(f"lease '{self.lease}' has ended: nothing more is taken from it")
@@ -59,7 +59,7 @@ class Line(Producer):
             batch_number=number,
             batch_first=first,
             batch_digest=digest,
-            marker=marker,
+            marker=self.marker if marker is None else marker,
         )
 
     def closed(self) -> Line:
@@ -76,15 +76,15 @@ class Line(Producer):
         return self.batch_first if (self.batch_number, self.batch_digest) == (number, digest) else None
 
 
-def attached(held: Line | None, producer: Producer) -> Line:
-    """The line of a new claim: it starts anew but for the marker. Raises Outranked.
+def attached(held: Line | None, producer: Producer, number: int = 0) -> Line:
+    """The line of a new claim: it starts anew behind `number`, but for the marker. Raises Outranked.
 
     A rank is attached once. A lease document that was put back gives its rank out again, and what an earlier tenure has on
     its way would pass for this one's.
     """
     if held is not None and held.rank >= producer.rank:
         raise _outranked(held, producer)
-    new = Line(**asdict(producer))
+    new = Line(**asdict(producer), number=number)
     if held is None or held.generation != producer.generation:
         return new
     return replace(new, marker=held.marker, ended=held.ended)

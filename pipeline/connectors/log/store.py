@@ -138,10 +138,13 @@ class PartitionLog:
         with self._writing() as connection:
             return self._stored(connection, batch, batch.digest(None), None)
 
-    def attach(self, producer: Producer) -> tuple[Line, int]:
-        """Close every earlier claim of the lease. Its line, and the sequence of the event to come. Raises Outranked."""
+    def attach(self, producer: Producer, number: int = 0) -> tuple[Line, int]:
+        """Close every earlier claim of the lease. Its line, which begins behind `number`, and the sequence of the event to come.
+
+        Raises Outranked.
+        """
         with self._writing() as connection:
-            line = lines.attached(lines.load(connection, producer.lease), producer)
+            line = lines.attached(lines.load(connection, producer.lease), producer, number)
             lines.save(connection, line)
             return line, _end(connection)
 
@@ -150,13 +153,15 @@ class PartitionLog:
         with self._reading() as connection:
             return lines.load(connection, lease)
 
-    def publish(self, producer: Producer, number: int, batch: Encoded, marker: Marker, send: Callable[[], None]) -> int:
+    def publish(
+        self, producer: Producer, number: int, batch: Encoded, marker: Marker | None, send: Callable[[], None]
+    ) -> int:
         """Store a batch whose first event has the number `number`. Returns the sequence of that event in the log.
 
         `send` is called at the last moment before the commit; where it raises, nothing has happened. The last batch, sent
         again, is answered as it was the first time. Raises Outranked, OutOfOrder, ProducerEnded, LogUncertain.
         """
-        text = json.dumps(marker.properties(), separators=(",", ":"))
+        text = None if marker is None else json.dumps(marker.properties(), separators=(",", ":"))
         checked = batch.digest(text)
         with self._writing() as connection:
             line = lines.admitted(lines.load(connection, producer.lease), producer)

@@ -1,8 +1,6 @@
-"""Idempotent publishing, the producer's side: who sends, and which numbers its events bear. Pure.
+"""What a lease keeps of its producer: it crosses the lease document as a compact JSON text, the sink state. Pure.
 
-A broker knows a producer by its group (int64) and its owner level (int16); a higher level closes the lower ones and starts
-a new line of sequence numbers (int32, one per event, 0 following the largest). What a lease keeps of that crosses its
-document as a compact JSON text, the sink state (docs/protocol.md, (b)).
+Each claim raises the owner level in the lease document, and begins a line of numbers of its own (docs/protocol.md, (b)).
 """
 
 from __future__ import annotations
@@ -12,14 +10,14 @@ import json
 from dataclasses import asdict, dataclass, fields, replace
 
 from pipeline.errors import SinkRejected
+from pipeline.producer.numbers import GROUP_MAX, NUMBER_MAX
 
 LEVEL_MAX = 2**15 - 2
 """The last level that is ever claimed. The one above it is left for closing a used-up group: it outranks all its owners."""
-NUMBER_MAX = 2**31 - 1
 STATE_BYTES_MAX = 1024
 
 _BOUNDS = {
-    "group": (0, 2**63 - 1),
+    "group": (0, GROUP_MAX),
     "series": (0, 2**31 - 1),
     "level": (0, LEVEL_MAX),
     "number": (0, NUMBER_MAX),
@@ -83,11 +81,6 @@ def group_of(pipeline: str, partition: str, generation: int, series: int) -> int
     """The producer group of a lease: 63 bits that are the same in every process and version."""
     name = json.dumps([pipeline, partition, generation, series])
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1
-
-
-def number_after(number: int, events: int = 1) -> int:
-    """The sequence number so many events further on."""
-    return (number + events) & NUMBER_MAX
 
 
 def _refusal(why: str) -> SinkRejected:

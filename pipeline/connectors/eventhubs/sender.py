@@ -1,0 +1,192 @@
+"""One link to a partition, over a connection of its own: batches go out one at a time, each with its answer awaited.
+
+The SDK's `send` is not used: it sends again by itself, swallows some refusals, and may wait between being asked and sending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+from pipeline.connectors.eventhubs.encoding import GROUP, LEVEL, NUMBER, PARTITION_KEY, numbered
+from pipeline.connectors.eventhubs.hooks import sdk
+from pipeline.connectors.eventhubs.hub import Hub
+from pipeline.connectors.eventhubs.refusals import attach_refused, batch_refused, link_ended
+from pipeline.producer import Asked, Numbers, PublishError
+
+IDEMPOTENT = b"com.microsoft:idempotent-producer"
+IDLE_S = 60.0
+"""A link that has been idle for longer is replaced before it is used: the service may have let go of it, and nobody listens."""
+CLOSING_S = 2.0
+BYTES_MAX = 1024 * 1024
+"""Where the service does not tell how much a batch may take."""
+
+
+@cache
+def sender_class() -> Any:
+    """The SDK's sender, with the capability that it does not hand on."""
+    sender: Any = sdk().SendClientAsync
+    is_attached = sdk().LinkState.ATTACHED
+
+    class IdempotentSender(sender):  # type: ignore[misc]  # the SDK's classes are Any
+        _link: Any
+
+        async def _client_ready_async(self) -> bool:
+            if not self._link:
+                self._link = self._session.create_sender_link(
+                    target_address=self.target,
+                    link_credit=self._link_credit,
+                    send_settle_mode=self._send_settle_mode,
+                    rcv_settle_mode=self._receive_settle_mode,
+                    max_message_size=self._max_message_size,
+                    properties=self._link_properties,
+                    desired_capabilities=[IDEMPOTENT],
+                )
+                await self._link.attach()
+                return False
+            return bool(self._link.get_state() == is_attached)
+
+    return IdempotentSender
+
+
+async def attached(hub: Hub, partition: str | None, asked: Asked | None, *, idempotent: bool) -> SenderLink:
+    """Raises PublishError."""
+    place = f"'{hub.name}'" + ("" if partition is None else f", partition '{partition}'")
+    kind = sender_class() if idempotent else sdk().SendClientAsync
+    client = None
+    try:
+        client = kind(
+            target=hub.address("" if partition is None else f"Partitions/{partition}"),
+            auth=await hub.auth(),
+            link_properties=_wished(asked) if idempotent and asked else None,
+            **hub.options(),
+        )
+        await client.open_async()
+        while not (await client.client_ready_async() and _is_attached(client)):
+            pass
+        return SenderLink(client, place, _replied(client, place) if idempotent else None)
+    except BaseException as error:
+        if client is not None:
+            await closed(client)
+        if isinstance(error, PublishError | TimeoutError) or not isinstance(error, Exception):
+            raise
+        raise attach_refused(place, *said_by(error), asks=asked is not None) from error
+
+
+class SenderLink:
+    """numbers: as the service replied to the attach. Implements pipeline.producer.Link."""
+
+    def __init__(self, client: Any, place: str, numbers: Numbers | None) -> None:
+        self.numbers = numbers
+        self.bytes_max = int(client._link.remote_max_message_size or BYTES_MAX)
+        self._client = client
+        self._place = place
+        self._used_at = time.monotonic()
+
+    @property
+    def is_usable(self) -> bool:
+        return time.monotonic() - self._used_at < IDLE_S
+
+    async def send(
+        self, payloads: Sequence[bytes], after: Numbers | None, key: str | None, sending: Callable[[], None]
+    ) -> None:
+        message = sdk().BatchMessage(
+            data=list(payloads) if after is None else numbered(payloads, after),
+            message_annotations=None if key is None else {PARTITION_KEY: key},
+        )
+        is_in_air = False
+        answer: list[Any] = []
+
+        async def answered(reason: Any, state: Any) -> None:
+            answer.append((reason, state))
+
+        try:
+            await self._granted()
+            sending()
+            is_in_air = True
+            await self._client._link.send_transfer(message, on_send_complete=answered)
+            while not answer:
+                if not await self._client.do_work_async():
+                    raise link_ended(self._place, "", "the connection was closed", is_in_air=True)
+        except Exception as error:
+            if not is_in_air or isinstance(error, PublishError | TimeoutError):
+                raise self._translated(error) from error
+            raise link_ended(self._place, *said_by(error), is_in_air=True) from error
+        self._used_at = time.monotonic()
+        self._judge(*answer[0])
+
+    async def close(self) -> None:
+        await closed(self._client)
+
+    async def _granted(self) -> None:
+        """Once the link is attached, its token good, and credit there: from here on nothing has to be waited for."""
+        client = self._client
+        while not await client.client_ready_async() or client._link.current_link_credit <= 0:
+            await client.do_work_async()
+
+    def _translated(self, error: Exception) -> Exception:
+        """Before anything was sent. What is not the SDK's is the caller's."""
+        if isinstance(error, sdk().AMQPException | OSError | EOFError) and not isinstance(error, TimeoutError):
+            return link_ended(self._place, *said_by(error), is_in_air=False)
+        return error
+
+    def _judge(self, reason: Any, state: Any) -> None:
+        """Raises PublishError unless the batch was accepted."""
+        parts = sdk()
+        if reason != parts.LinkDeliverySettleReason.DISPOSITION_RECEIVED:
+            raise link_ended(self._place, "", f"the batch was not answered ({reason.name})", is_in_air=True)
+        if isinstance(state, dict) and parts.SEND_DISPOSITION_ACCEPT in state:
+            return
+        rejected = state.get(parts.SEND_DISPOSITION_REJECT) if isinstance(state, dict) else None
+        fields = list(rejected[0]) if rejected and rejected[0] else []
+        raise batch_refused(self._place, *_texts(*[*fields, None, None][:2]))
+
+
+def _is_attached(client: Any) -> bool:
+    return bool(client._link is not None and client._link.get_state() == sdk().LinkState.ATTACHED)
+
+
+def _wished(asked: Asked) -> dict[bytes, Any]:
+    """All three, null where the service chooses."""
+    parts = sdk()
+    types = parts.AMQPTypes
+    wishes = ((GROUP, types.long, asked.group), (LEVEL, types.short, asked.level), (NUMBER, types.int, asked.number))
+    return {
+        name: {parts.TYPE: types.null if value is None else kind, parts.VALUE: value} for name, kind, value in wishes
+    }
+
+
+def _replied(client: Any, place: str) -> Numbers:
+    properties = client._link.remote_properties or {}
+    group, level, number = (properties.get(name) for name in (GROUP, LEVEL, NUMBER))
+    if group is None or level is None or number is None:
+        raise attach_refused(place, "amqp:not-implemented", "idempotent publishing is not offered", asks=False)
+    return Numbers(group=group, level=level, number=number)
+
+
+def said_by(error: BaseException) -> tuple[str, str]:
+    """Condition and description, as far as the SDK tells them."""
+    condition = getattr(error, "condition", None)
+    if condition is None:
+        return "", f"{type(error).__name__}: {error}"
+    return _texts(getattr(condition, "value", condition), getattr(error, "description", None))
+
+
+def _texts(*values: Any) -> tuple[str, str]:
+    condition, description = (value.decode() if isinstance(value, bytes) else str(value or "") for value in values)
+    return condition, description
+
+
+async def closed(client: Any) -> None:
+    """What is left of a link or connection that failed may fail again: nobody needs it any more."""
+    with suppress(Exception):
+        async with asyncio.timeout(CLOSING_S):
+            await client.close_async()
+    connection = client._connection
+    if connection is not None:
+        with suppress(Exception):
+            await connection._transport.close()

@@ -1,0 +1,43 @@
+"""Idempotent publishing, the producer's side: numbers that a broker knows again, so that nothing is published twice.
+
+`IdempotentProducer` publishes to any broker that keeps the numbers of a producer (`broker.py`): Event Hubs, the embedded log.
+`PartitionProducer` is one partition of it, and what sinks publish with. `ProducerState` is what a lease keeps of it.
+"""
+
+from pipeline.producer.broker import Broker, Link
+from pipeline.producer.errors import AlreadyPublished, BatchLocked, Outcome, PublishError, Reason
+from pipeline.producer.event import Event, EventBatch
+from pipeline.producer.idempotent import IdempotentProducer
+from pipeline.producer.lease_state import LEVEL_MAX, STATE_BYTES_MAX, ProducerState, claimed, decoded, group_of
+from pipeline.producer.numbers import NUMBER_MAX, Asked, Numbers, number_after
+from pipeline.producer.partition import PartitionProducer
+from pipeline.producer.properties import HubProperties, PartitionProperties, PublishingProperties
+from pipeline.producer.retry import RetryPolicy
+
+__all__ = [
+    "IdempotentProducer",
+    "Asked",
+    "Event",
+    "EventBatch",
+    "RetryPolicy",
+    "PublishingProperties",
+    "PartitionProperties",
+    "HubProperties",
+    "PublishError",
+    "AlreadyPublished",
+    "BatchLocked",
+    "Reason",
+    "Outcome",
+    "Broker",
+    "Link",
+    "PartitionProducer",
+    "Numbers",
+    "number_after",
+    "NUMBER_MAX",
+    "ProducerState",
+    "claimed",
+    "decoded",
+    "group_of",
+    "LEVEL_MAX",
+    "STATE_BYTES_MAX",
+]

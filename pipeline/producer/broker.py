@@ -1,0 +1,80 @@
+"""The port to a broker that keeps the numbers of its producers: what an idempotent producer asks of it, and nothing else.
+
+Two stand behind it: Event Hubs over AMQP (connectors/eventhubs/broker.py) and the embedded log (connectors/log/broker.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from pipeline.producer.event import Event
+from pipeline.producer.numbers import Asked, Numbers
+from pipeline.producer.properties import HubProperties, PartitionProperties
+
+
+class Prepared(NamedTuple):
+    """An event as its broker takes it. size: what it adds to a batch, in bytes, were its number the longest."""
+
+    payload: Any
+    size: int
+
+
+class Link(Protocol):
+    """A way into one partition. After any error it is dropped, and another one is made.
+
+    numbers: what the broker replied to the attach; None of a link that is not idempotent. bytes_max: the largest batch.
+    """
+
+    numbers: Numbers | None
+    bytes_max: int
+
+    @property
+    def is_usable(self) -> bool:
+        """False once it has been idle for so long that its other end may have gone."""
+        ...
+
+    async def send(
+        self, payloads: Sequence[Any], after: Numbers | None, key: str | None, sending: Callable[[], None]
+    ) -> None:
+        """One atomic batch whose first event bears the number behind `after`. Returns once the broker has it: now, or from
+        an earlier time that it knows again.
+
+        `sending` is called right before anything is sent, with nothing awaited in between; where it raises, nothing is.
+        Raises PublishError, its outcome being UNKNOWN only where the broker may have taken the batch.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Broker(Protocol):
+    """One hub: a name and its partitions."""
+
+    @property
+    def name(self) -> str:
+        """For people, and without secrets."""
+        ...
+
+    def prepared(self, event: Event) -> Prepared:
+        """Pure. Raises ValueError where the event cannot be encoded."""
+        ...
+
+    @property
+    def envelope_bytes(self) -> int:
+        """What a batch takes beside its events."""
+        ...
+
+    async def attach(self, partition: str | None, asked: Asked | None, *, idempotent: bool) -> Link:
+        """asked: None leaves all to the broker. Without a partition the broker routes events. Raises PublishError."""
+        ...
+
+    async def hub(self) -> HubProperties:
+        """Raises PublishError."""
+        ...
+
+    async def partition(self, partition: str) -> PartitionProperties:
+        """Raises PublishError."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,97 @@
+"""What can go wrong when something is published, in the words of the Event Hubs design proposal.
+
+PublishError               reason, is_transient, outcome; the message says what to do
+├── AlreadyPublished       the batch, or an event of the set, was published before: it cannot be published as new
+└── BatchLocked            the batch is being published, or was: nothing can be added to it
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pipeline.errors import PipelineError
+
+
+class Reason(StrEnum):
+    """Why, for programs. The names are those of the SDKs' error reasons."""
+
+    PRODUCER_DISCONNECTED = "ProducerDisconnected"
+    """Another producer has claimed the partition with a higher owner level: stop publishing to it."""
+    INVALID_CLIENT_STATE = "InvalidClientState"
+    """The numbers of producer and broker do not fit together: close the producer and make a new one."""
+    GENERAL_ERROR = "GeneralError"
+    CLIENT_CLOSED = "ClientClosed"
+    CONSUMER_DISCONNECTED = "ConsumerDisconnected"
+    RESOURCE_NOT_FOUND = "ResourceNotFound"
+    MESSAGE_SIZE_EXCEEDED = "MessageSizeExceeded"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    SERVICE_BUSY = "ServiceBusy"
+    SERVICE_TIMEOUT = "ServiceTimeout"
+    SERVICE_COMMUNICATION_PROBLEM = "ServiceCommunicationProblem"
+
+
+class Outcome(StrEnum):
+    """What became of the events: surely not published, or nobody knows (yet)."""
+
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+ENDS_THE_PRODUCER = (Reason.PRODUCER_DISCONNECTED, Reason.INVALID_CLIENT_STATE)
+"""After one of these the partition can no longer be published to by this producer."""
+
+
+ADVICE = {
+    Reason.PRODUCER_DISCONNECTED: "another producer has claimed the partition at a higher owner level. Stop publishing to it",
+    Reason.INVALID_CLIENT_STATE: "it is not safe to go on publishing to this partition with this producer. Close it, and make"
+    " a new one",
+    Reason.CLIENT_CLOSED: "make a new one",
+    Reason.RESOURCE_NOT_FOUND: "check the names of hub, partition and consumer group",
+    Reason.MESSAGE_SIZE_EXCEEDED: "publish fewer events at once, or smaller ones",
+    Reason.QUOTA_EXCEEDED: "free or raise the quota, then try again",
+    Reason.SERVICE_BUSY: "try again later, and less at a time",
+    Reason.SERVICE_TIMEOUT: "try again",
+    Reason.SERVICE_COMMUNICATION_PROBLEM: "check the connection, and try again",
+}
+
+
+class PublishError(PipelineError):
+    """is_transient: it may go away by itself. The producer has tried again as often as its retry policy says."""
+
+    def __init__(
+        self, message: str, *, reason: Reason, is_transient: bool = False, outcome: Outcome = Outcome.FAILED
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.is_transient = is_transient
+        self.outcome = outcome
+
+    def with_outcome(self, outcome: Outcome, advice: str = "") -> PublishError:
+        """The same, as what a whole send came to."""
+        message = f"{self}. {advice}" if advice else str(self)
+        told = PublishError(message, reason=self.reason, is_transient=self.is_transient, outcome=outcome)
+        told.__cause__ = self
+        return told
+
+
+class AlreadyPublished(PublishError):
+    """Make a new batch, or new events, of what is to be published once more."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reason=Reason.GENERAL_ERROR)
+
+
+class BatchLocked(PublishError):
+    """A failed send unlocks its batch. Otherwise make a new one."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reason=Reason.GENERAL_ERROR)
+
+
+def refused(
+    what: str, *, reason: Reason, is_transient: bool = False, outcome: Outcome = Outcome.FAILED
+) -> PublishError:
+    """what: happened to which thing; the advice is the reason's."""
+    advice = ADVICE.get(reason)
+    message = f"{what}: {advice}" if advice else what
+    return PublishError(message, reason=reason, is_transient=is_transient, outcome=outcome)

@@ -1,0 +1,191 @@
+"""`IdempotentProducer`: publishing to the partitions of a hub so that what is sent again is stored once.
+
+```python
+async with IdempotentProducer(EventHubsBroker(account, "orders")) as producer:
+    batch = await producer.create_batch("0")
+    batch.try_add(Event(body=b"one"))
+    await producer.send(batch)
+    batch.starting_sequence_number  # its first event's
+```
+
+It follows the design proposal for idempotent publishing of Event Hubs; docs/producer.md tells where, and what to do when a
+send fails. Not guaranteed: that an event is published once where *other* contents are sent after an unknown outcome that hold it
+again, or where a producer is made anew without its snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+from pipeline.producer.broker import Broker
+from pipeline.producer.errors import PublishError, Reason, refused
+from pipeline.producer.event import Event, EventBatch, EventSet
+from pipeline.producer.numbers import Asked
+from pipeline.producer.partition import PartitionProducer
+from pipeline.producer.properties import HubProperties, PartitionProperties, PublishingProperties
+from pipeline.producer.retry import RetryPolicy
+from pipeline.producer.snapshot import restored, snapshot_of
+
+
+class IdempotentProducer:
+    """idempotent: settled here, once. Off, it is a plain producer, which may also let the broker route.
+
+    partitions: what to ask for in a partition; the broker chooses where nothing is given. snapshot: what an earlier producer's
+    `snapshot` told; partitions that it knows go on from there. Raises ValueError where these do not fit together.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        idempotent: bool = True,
+        partitions: Mapping[str, Asked] | None = None,
+        snapshot: str | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        if not idempotent and (partitions or snapshot):
+            raise ValueError("what is asked for in partitions, and a snapshot, go with idempotent publishing alone")
+        self._broker = broker
+        self._idempotent = idempotent
+        self._retry = retry or RetryPolicy()
+        self._asked = {**(partitions or {}), **(restored(snapshot) if snapshot else {})}
+        self._partitions: dict[str | None, PartitionProducer] = {}
+        self._is_closed = False
+
+    @property
+    def is_idempotent(self) -> bool:
+        return self._idempotent
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    async def create_batch(
+        self, partition: str | None = None, *, key: str | None = None, bytes_max: int | None = None
+    ) -> EventBatch:
+        """Empty and unlocked. bytes_max: less than the broker takes. Raises PublishError, ValueError."""
+        link = await self._producer(partition, key).ready()
+        if bytes_max is not None and not 0 < bytes_max <= link.bytes_max:
+            raise ValueError(f"bytes_max has to be from 1 to {link.bytes_max}, which is what the broker takes")
+        return EventBatch(
+            partition=partition,
+            key=key,
+            bytes_max=bytes_max or link.bytes_max,
+            envelope_bytes=self._broker.envelope_bytes,
+            prepare=self._broker.prepared,
+        )
+
+    async def send(
+        self, events: EventBatch | Sequence[Event], partition: str | None = None, *, key: str | None = None
+    ) -> None:
+        """A batch goes to its own partition; a set of events needs one. All are published, or none. Raises PublishError."""
+        if isinstance(events, EventBatch):
+            if partition not in (None, events.partition) or key not in (None, events.key):
+                raise ValueError("a batch goes to the partition it was created for: leave out partition and key")
+            await self._producer(events.partition, events.key).publish(events)
+            return
+        producer = self._producer(partition, key)
+        link = await producer.ready()
+        await producer.publish(_Measured(events, key, self._broker, link.bytes_max))
+
+    async def settle(self, partition: str) -> bool:
+        """After an unknown outcome: send it again until the broker has it. False where there was nothing to settle."""
+        return await self._producer(partition, None).settle()
+
+    # What is known
+
+    async def publishing_properties(self, partition: str) -> PublishingProperties:
+        """This producer's state in the partition, for which a link is made where there was none."""
+        producer = self._producer(partition, None)
+        if producer.numbers is None:
+            await producer.ready()
+        numbers = producer.numbers
+        return PublishingProperties(
+            partition=partition,
+            is_idempotent=self._idempotent,
+            producer_group=numbers.group if numbers else None,
+            owner_level=numbers.level if numbers else None,
+            last_published_number=numbers.number if numbers else None,
+        )
+
+    async def hub_properties(self) -> HubProperties:
+        self._check()
+        return await self._broker.hub()
+
+    async def partition_ids(self) -> tuple[str, ...]:
+        return (await self.hub_properties()).partitions
+
+    async def partition_properties(self, partition: str) -> PartitionProperties:
+        self._check()
+        return await self._broker.partition(partition)
+
+    def snapshot(self) -> str:
+        """The state of every partition, for a producer to come; a text of less than 150 bytes a partition.
+
+        To be kept after each send that must not be repeated. What was sent after it, or is unsettled in it, has to be sent
+        again by the new producer first, and the same.
+        """
+        known = {name: each.numbers.asked for name, each in self._partitions.items() if name and each.numbers}
+        return snapshot_of({name: asked for name, asked in (self._asked | known).items() if asked.is_whole})
+
+    # The end
+
+    async def close(self) -> None:
+        """Sends under way are finished; later ones are refused."""
+        self._is_closed = True
+        await asyncio.gather(*(each.close(self._closed()) for each in self._partitions.values()))
+        await self._broker.close()
+
+    async def __aenter__(self) -> IdempotentProducer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _producer(self, partition: str | None, key: str | None) -> PartitionProducer:
+        self._check()
+        if self._idempotent and (partition is None or key is not None):
+            raise ValueError(
+                "idempotent publishing goes to a partition: give one, and no partition key. Where the broker has to route, make"
+                " a producer with idempotent=False"
+            )
+        if partition is not None and key is not None:
+            raise ValueError("give a partition or a partition key, not both")
+        if partition not in self._partitions:
+            self._partitions[partition] = PartitionProducer(
+                self._broker,
+                partition,
+                asked=self._asked.get(partition) if partition is not None else None,
+                idempotent=self._idempotent,
+                retry=self._retry,
+            )
+        return self._partitions[partition]
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise self._closed()
+
+    def _closed(self) -> PublishError:
+        return refused(f"the producer of {self._broker.name} is closed", reason=Reason.CLIENT_CLOSED)
+
+
+class _Measured(EventSet):
+    """A set that is refused where it does not fit into one batch."""
+
+    def __init__(self, events: Sequence[Event], key: str | None, broker: Broker, bytes_max: int) -> None:
+        super().__init__(events, key, broker.prepared)
+        self._envelope_bytes = broker.envelope_bytes
+        self._bytes_max = bytes_max
+
+    def begin(self) -> None:
+        super().begin()
+        size = self.size_bytes + self._envelope_bytes
+        if size > self._bytes_max:
+            raise refused(
+                f"the set of {len(self.payloads)} events takes {size} bytes, and one batch at most {self._bytes_max}",
+                reason=Reason.MESSAGE_SIZE_EXCEEDED,
+            )

@@ -1,0 +1,299 @@
+"""Publishing to one partition: one send at a time, each tried again under its own numbers until it is known what became of it.
+
+Where a try's outcome is unknown, its batch is *unsettled*: no other events get its numbers. It is settled by the same batch under
+the same numbers, which the broker stores or knows again: in the next tries, in a send of the same contents, or before anything
+else is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
+
+from pipeline.producer.broker import Broker, Link
+from pipeline.producer.errors import ENDS_THE_PRODUCER, Outcome, PublishError, Reason, refused
+from pipeline.producer.numbers import Asked, Numbers, number_after
+from pipeline.producer.retry import RetryPolicy
+from pipeline.producer.standing import Unsettled, judged
+
+T = TypeVar("T")
+UNKNOWN = (
+    "the events may have been published, or not: send the same again, and it is stored once; before anything else is sent,"
+    " they are settled (sent again until the broker has them)"
+)
+
+
+class Contents(Protocol):
+    """What is published as one. `begin` may refuse; then `keep` (the first event's number), or `drop`."""
+
+    @property
+    def payloads(self) -> Sequence[Any]: ...
+
+    @property
+    def key(self) -> str | None: ...
+
+    def begin(self) -> None: ...
+
+    def keep(self, first: int | None) -> None: ...
+
+    def drop(self) -> None: ...
+
+
+class NotSent(Exception):
+    """What `sending` raised, on its way through a link."""
+
+
+class Flight:
+    """One send under way. is_in_air: something was sent, and its outcome is not known yet."""
+
+    def __init__(self, sending: Callable[[], None] = lambda: None) -> None:
+        self.is_in_air = False
+        self.is_cancelled = False
+        self._sending = sending
+
+    def sending(self) -> None:
+        try:
+            self._sending()
+        except Exception as error:
+            raise NotSent from error
+        self.is_in_air = True
+
+
+class PartitionProducer:
+    """strict: a reply that differs from what was asked for ends the producer, instead of overriding its numbers.
+
+    asked: what the first link asks for, None to leave all to the broker.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        partition: str | None,
+        *,
+        asked: Asked | None = None,
+        idempotent: bool = True,
+        strict: bool = False,
+        retry: RetryPolicy | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        assert partition is not None or not idempotent, "numbers are kept per partition"
+        self.partition = partition
+        self.numbers: Numbers | None = None
+        """As the broker has confirmed them; None before the first link."""
+        self._broker = broker
+        self._asked = asked
+        self._idempotent = idempotent
+        self._strict = strict
+        self._retry = retry or RetryPolicy()
+        self._sleep = sleep
+        self._turn = asyncio.Lock()
+        self._link: Link | None = None
+        self._unsettled: Unsettled | None = None
+        self._end: PublishError | None = None
+
+    @property
+    def is_unsettled(self) -> bool:
+        return self._unsettled is not None
+
+    async def ready(self) -> Link:
+        """A link, made now where there is none. Raises PublishError."""
+        async with self._turn:
+            flight = Flight()
+            return await _uninterrupted(flight, self._in_tries(flight, self._linked_in_time))
+
+    async def publish(self, contents: Contents, sending: Callable[[], None] = lambda: None) -> int | None:
+        """Returns the first event's number. Raises PublishError; whatever `sending` raises, where nothing was sent.
+
+        Cancelled before anything is sent, nothing is. Later, the answer of the broker is awaited (a second cancellation
+        ends that, and leaves the batch unsettled): where it accepts, `contents` are kept although the cancellation goes on.
+        """
+        async with self._turn:
+            contents.begin()
+            is_kept = False
+
+            def keep(first: int | None) -> None:
+                nonlocal is_kept
+                is_kept = True
+                contents.keep(first)
+
+            flight = Flight(sending)
+            try:
+                return await _uninterrupted(flight, self._published(contents, flight, keep))
+            finally:
+                if not is_kept:
+                    contents.drop()
+
+    async def settle(self) -> bool:
+        """Whether there was something unsettled. Afterwards it is published. Raises PublishError."""
+        async with self._turn:
+            if self._unsettled is None:
+                return False
+            flight = Flight()
+            await _uninterrupted(flight, self._settled(flight))
+            return True
+
+    async def close(self, error: PublishError) -> None:
+        """error: what later sends are told. The send under way is finished first."""
+        self._end = self._end or error
+        async with self._turn:
+            await self._drop_link()
+
+    # One send
+
+    async def _published(self, contents: Contents, flight: Flight, keep: Callable[[int | None], None]) -> int | None:
+        unsettled, payloads = self._unsettled, contents.payloads
+        if unsettled is not None and (list(unsettled.payloads), unsettled.key) != (list(payloads), contents.key):
+            try:
+                await self._settled(flight)
+            except PublishError as error:
+                advice = (
+                    "nothing of this send was sent: the outcome of an earlier one is unknown, and could not be settled"
+                )
+                raise error.with_outcome(Outcome.FAILED, advice) from error
+        first = await self._delivered(payloads, contents.key, flight)
+        keep(first)
+        return first
+
+    async def _settled(self, flight: Flight) -> None:
+        assert self._unsettled is not None
+        await self._delivered(self._unsettled.payloads, self._unsettled.key, flight)
+
+    async def _delivered(self, payloads: Sequence[Any], key: str | None, flight: Flight) -> int | None:
+        if not payloads:
+            raise PublishError("there is nothing to publish: add an event", reason=Reason.GENERAL_ERROR)
+        try:
+            return await self._in_tries(flight, lambda: self._tried(payloads, key, flight))
+        except PublishError as error:
+            if self._unsettled is None and error.outcome is Outcome.FAILED:
+                raise
+            raise error.with_outcome(Outcome.UNKNOWN, UNKNOWN if self._unsettled and not self._end else "") from error
+        except NotSent as not_sent:
+            why = not_sent.__cause__
+            assert why is not None
+            if self._unsettled is None:
+                raise why from None
+            text = f"it cannot be sent again now ({why}). {UNKNOWN}"
+            raise PublishError(text, reason=Reason.GENERAL_ERROR, outcome=Outcome.UNKNOWN) from why
+
+    async def _in_tries(self, flight: Flight, step: Callable[[], Awaitable[T]]) -> T:
+        retries = 0
+        while True:
+            if self._end is not None:
+                raise self._end
+            try:
+                return await step()
+            except NotSent:
+                raise
+            except PublishError as error:
+                await self._drop_link()
+                if error.reason in ENDS_THE_PRODUCER and self._idempotent:
+                    self._end = error
+                if not error.is_transient or retries == self._retry.retries_max or flight.is_cancelled:
+                    raise
+            except BaseException:
+                await self._drop_link()
+                raise
+            retries += 1
+            await self._sleep(self._retry.pause_s(retries))
+
+    async def _tried(self, payloads: Sequence[Any], key: str | None, flight: Flight) -> int | None:
+        unsettled = self._unsettled
+        try:
+            async with asyncio.timeout(self._retry.try_timeout_s):
+                link = await self._linked()
+                if unsettled is not None and self._unsettled is None:
+                    return number_after(unsettled.after.number)  # the reply told that it is stored
+                await link.send(payloads, self.numbers, key, flight.sending)
+        except TimeoutError as error:
+            raise self._lost(self._late(flight), payloads, key) from error
+        except PublishError as error:
+            raise self._lost(error, payloads, key) from error
+        except asyncio.CancelledError:
+            self._lost(self._late(flight), payloads, key)
+            raise
+        finally:
+            flight.is_in_air = False
+        return self._accepted(len(payloads))
+
+    def _accepted(self, events: int) -> int | None:
+        self._unsettled = None
+        if self.numbers is None:
+            return None
+        first = number_after(self.numbers.number)
+        self.numbers = self.numbers.after(events)
+        return first
+
+    def _lost(self, error: PublishError, payloads: Sequence[Any], key: str | None) -> PublishError:
+        if error.outcome is Outcome.UNKNOWN and self.numbers is not None:
+            self._unsettled = Unsettled(payloads=payloads, key=key, after=self.numbers)
+        return error
+
+    def _late(self, flight: Flight) -> PublishError:
+        return refused(
+            f"{self._place} did not answer within {self._retry.try_timeout_s:g} s",
+            reason=Reason.SERVICE_TIMEOUT,
+            is_transient=True,
+            outcome=Outcome.UNKNOWN if flight.is_in_air else Outcome.FAILED,
+        )
+
+    # The link
+
+    async def _linked_in_time(self) -> Link:
+        try:
+            async with asyncio.timeout(self._retry.try_timeout_s):
+                return await self._linked()
+        except TimeoutError as error:
+            raise self._late(Flight()) from error
+
+    async def _linked(self) -> Link:
+        """The one that is there, or another: it asks for the numbers that we have, and takes those that are replied."""
+        if self._link is not None and self._link.is_usable:
+            return self._link
+        await self._drop_link()
+        asked = self._asked if self.numbers is None else self.numbers.asked
+        self._link = link = await self._broker.attach(self.partition, asked, idempotent=self._idempotent)
+        if link.numbers is not None:
+            self._learn(link.numbers, asked)
+        return link
+
+    def _learn(self, reply: Numbers, asked: Asked | None) -> None:
+        verdict = judged(reply, asked, self._unsettled, strict=self._strict)
+        if verdict == "strange":
+            raise refused(
+                f"{self._place} replied number {reply.number} at level {reply.level} of group {reply.group} to {asked}: somebody"
+                " else publishes under the same group and level, or the broker has lost the producer's state",
+                reason=Reason.INVALID_CLIENT_STATE,
+            )
+        self.numbers = reply
+        if verdict == "stored":
+            self._unsettled = None
+
+    async def _drop_link(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
+
+    @property
+    def _place(self) -> str:
+        where = "" if self.partition is None else f", partition '{self.partition}'"
+        return f"{self._broker.name}{where}"
+
+
+async def _uninterrupted(flight: Flight, sending: Coroutine[Any, Any, T]) -> T:
+    """Cancelled while nothing is in the air, it ends at once; else with the answer. A second cancellation does not wait."""
+    task = asyncio.ensure_future(sending)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        flight.is_cancelled = True
+        if not flight.is_in_air:
+            task.cancel()
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # nobody else asks for it
+        raise

@@ -1,0 +1,37 @@
+"""What a producer tells of a hub, its partitions, and its own state in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishingProperties:
+    """The producer's own state in a partition. The last three are None where publishing is not idempotent."""
+
+    partition: str
+    is_idempotent: bool
+    producer_group: int | None
+    owner_level: int | None
+    last_published_number: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubProperties:
+    name: str
+    partitions: tuple[str, ...]
+    created_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionProperties:
+    """first, last: sequence of the oldest and the newest event that the broker has, `last` being -1 before the first event.
+
+    They count the partition's events, whoever published them, and have nothing to do with a producer's numbers.
+    """
+
+    partition: str
+    first: int
+    last: int
+    is_empty: bool
