@@ -134,6 +134,8 @@ class IdempotentProducer:
 
     async def close(self) -> None:
         """Sends under way are finished; later ones are refused."""
+        if self._is_closed:
+            return
         self._is_closed = True
         await asyncio.gather(*(each.close(self._closed()) for each in self._partitions.values()))
         await self._broker.close()

@@ -138,12 +138,20 @@ class SenderLink:
         """Raises PublishError unless the batch was accepted."""
         parts = sdk()
         if reason != parts.LinkDeliverySettleReason.DISPOSITION_RECEIVED:
-            raise link_ended(self._place, "", f"the batch was not answered ({reason.name})", is_in_air=True)
+            raise self._unanswered(reason)
         if isinstance(state, dict) and parts.SEND_DISPOSITION_ACCEPT in state:
             return
         rejected = state.get(parts.SEND_DISPOSITION_REJECT) if isinstance(state, dict) else None
         fields = list(rejected[0]) if rejected and rejected[0] else []
         raise batch_refused(self._place, *_texts(*[*fields, None, None][:2]))
+
+    def _unanswered(self, reason: Any) -> PublishError:
+        """The link has let go of the batch: with its own reason, if it has one."""
+        try:
+            self._client._link.get_state()
+        except Exception as error:
+            return link_ended(self._place, *said_by(error), is_in_air=True)
+        return link_ended(self._place, "", f"the batch was not answered ({reason.name})", is_in_air=True)
 
 
 def _is_attached(client: Any) -> bool:
