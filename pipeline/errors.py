@@ -12,6 +12,7 @@ PipelineError
 ├── SinkError
 │   ├── SinkUnavailable        refused, throttled or too slow, and surely not applied; may be tried again
 │   ├── SinkRejected           the destination refuses this output, and will refuse it again
+│   │   └── OutputTooLarge     more than the destination takes at once: less of it may fit
 │   ├── Fenced                 a later epoch is at work: stop, or (if the lease is still ours) raise the epoch and reopen
 │   └── Ambiguous              sent, and the answer lost: raise the epoch, reopen, and ask for the position
 └── NotTrusted                 the lease's trust window is closed: nothing may be sent now
@@ -84,6 +85,10 @@ class SinkUnavailable(SinkError):
 
 class SinkRejected(SinkError):
     """The destination understood and refused: a missing column, a violated constraint, too large. Trying again is no use."""
+
+
+class OutputTooLarge(SinkRejected):
+    """One batch is one step in the destination, and this one is too large for it. The same events in several batches may fit."""
 
 
 class Fenced(SinkError):

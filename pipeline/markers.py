@@ -47,6 +47,35 @@ class Marker:
         return {**self.properties(), PREFIX + "index": str(index)}
 
 
+class Search:
+    """Looks through a tail, event by event. newest: the newest complete marker so far. later: the latest generation
+    that there were markers of.
+    """
+
+    def __init__(self, lease: str, generation: int) -> None:
+        self.newest: Marker | None = None
+        self.later = generation
+        self._of = (lease, generation)
+        self._counting: Marker | None = None
+        self._seen = 0
+
+    def see(self, properties: Mapping[str, str]) -> None:
+        marker, index = marker_in(properties), _integer(properties, "index")
+        if marker is None or marker.lease != self._of[0]:
+            return
+        self.later = max(self.later, marker.generation)
+        if marker.generation != self._of[1]:
+            return
+        if index == 0:
+            self._counting, self._seen = marker, 0
+        if marker != self._counting or index != self._seen:
+            self._counting = None
+            return
+        self._seen += 1
+        if self._seen == marker.count:
+            self.newest = marker
+
+
 def lease_of(pipeline: str, partition: str) -> str:
     """The name of a lease in its markers. No two leases share one, whatever characters they hold."""
     return f"{quote(pipeline, safe='')}/{quote(partition, safe='')}"
@@ -68,22 +97,10 @@ def newest_complete(tail: Iterable[Mapping[str, str]], lease: str, generation: i
     A batch counts only once all of its events are there, from the first to the last: what the tail cut off, or what is
     still on its way, does not. Events of others may lie between.
     """
-    newest: Marker | None = None
-    counting: Marker | None = None
-    seen = 0
+    search = Search(lease, generation)
     for properties in tail:
-        marker, index = marker_in(properties), _integer(properties, "index")
-        if marker is None or (marker.lease, marker.generation) != (lease, generation):
-            continue
-        if index == 0:
-            counting, seen = marker, 0
-        if marker != counting or index != seen:
-            counting = None
-            continue
-        seen += 1
-        if seen == marker.count:
-            newest = marker
-    return newest
+        search.see(properties)
+    return search.newest
 
 
 def without_markers(properties: pa.MapArray) -> pa.MapArray:

@@ -15,6 +15,7 @@ from pipeline.producer.numbers import GROUP_MAX, NUMBER_MAX
 LEVEL_MAX = 2**15 - 2
 """The last level that is ever claimed. The one above it is left for closing a used-up group: it outranks all its owners."""
 STATE_BYTES_MAX = 1024
+TARGET_LENGTH_MAX = 100
 
 _BOUNDS = {
     "group": (0, GROUP_MAX),
@@ -30,9 +31,10 @@ class ProducerState:
     """The producer of one lease.
 
     group: the producer group last attached, None before the first time. series: how many groups were used up before.
-    level: owner level of the present claim, 0 before the first. number: of the last event published, 0 for none.
+    level: owner level of the present claim, 0 before the first. number: of the last event published, under the level
+    that the group was last attached at, 0 for none.
     tail: the broker's sequence of the last event that is settled together with the lease's position, -1 for none; markers
-    that are news lie behind it.
+    that are news lie behind it. target: the partition that is published to, None for the one of the same name.
     """
 
     group: int | None = None
@@ -40,15 +42,17 @@ class ProducerState:
     level: int = 0
     number: int = 0
     tail: int = -1
+    target: str | None = None
 
     def claimed(self) -> ProducerState:
         """The next claim: one level up; a group whose levels are used up is followed by the next one."""
         if self.level < LEVEL_MAX:
-            return replace(self, level=self.level + 1, number=0)
-        return replace(self, series=self.series + 1, level=1, number=0)
+            return replace(self, level=self.level + 1)
+        return replace(self, series=self.series + 1, level=1)
 
     def encoded(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"))
+        kept = {name: value for name, value in asdict(self).items() if name != "target" or value is not None}
+        return json.dumps(kept, separators=(",", ":"))
 
 
 def claimed(state: str) -> str:
@@ -66,7 +70,7 @@ def decoded(state: str) -> ProducerState:
         values = json.loads(state)
     except (ValueError, RecursionError):
         raise _refusal("is not JSON") from None
-    if not isinstance(values, dict) or set(values) != {field.name for field in fields(ProducerState)}:
+    if not isinstance(values, dict) or set(values) | {"target"} != {field.name for field in fields(ProducerState)}:
         raise _refusal("does not hold exactly group, series, level, number and tail")
     for name, (least, most) in _BOUNDS.items():
         value = values[name]
@@ -74,6 +78,9 @@ def decoded(state: str) -> ProducerState:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise _refusal(f"has a {name} that is not a number from {least} to {most}")
+    target = values.get("target")
+    if target is not None and not (isinstance(target, str) and 0 < len(target) <= TARGET_LENGTH_MAX):
+        raise _refusal("has a target that is no partition's name")
     return ProducerState(**values)
 
 

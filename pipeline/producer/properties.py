@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +20,6 @@ class PublishingProperties:
 class HubProperties:
     name: str
     partitions: tuple[str, ...]
-    created_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

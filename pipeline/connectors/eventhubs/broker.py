@@ -2,63 +2,73 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from pipeline.connectors.eventhubs.account import Account
-from pipeline.connectors.eventhubs.asking import asked_of
 from pipeline.connectors.eventhubs.encoding import ENVELOPE_KEY_BYTES, MARKS_BYTES_MAX, SECTION_BYTES, body_of
 from pipeline.connectors.eventhubs.hub import Hub
+from pipeline.connectors.eventhubs.management import Extent, Management
 from pipeline.connectors.eventhubs.sender import SenderLink, attached
-from pipeline.producer import Asked, Event, HubProperties, PartitionProperties
+from pipeline.errors import FeedError, FeedUnavailable
+from pipeline.producer import Asked, Event, HubProperties, PartitionProperties, PublishError, Reason
 from pipeline.producer.broker import Prepared
 
 KEY_BYTES_MAX = 128
 """What the service allows a partition key."""
+ENVELOPE_BYTES = ENVELOPE_KEY_BYTES + KEY_BYTES_MAX
 
 
 class EventHubsBroker:
     """One hub. Implements pipeline.producer.Broker. credential: of azure-identity's kind, for whoever has one already."""
 
-    def __init__(self, account: Account, *, credential: Any = None) -> None:
-        self._hub = Hub(account, credential=credential)
+    envelope_bytes = ENVELOPE_BYTES
+
+    def __init__(self, account: Account, *, credential: Any = None, timeout_s: float = 20.0) -> None:
+        self.links = Hub(account, credential=credential)
+        self._management = Management(self.links, timeout_s=timeout_s)
 
     @property
     def name(self) -> str:
-        return f"'{self._hub.name}'"
-
-    @property
-    def envelope_bytes(self) -> int:
-        return ENVELOPE_KEY_BYTES + KEY_BYTES_MAX
+        return f"'{self.links.name}'"
 
     def prepared(self, event: Event) -> Prepared:
-        return prepared(body_of(event))
+        body = body_of(event)
+        return Prepared(body, size_of(body))
 
     async def attach(self, partition: str | None, asked: Asked | None, *, idempotent: bool) -> SenderLink:
-        return await attached(self._hub, partition, asked, idempotent=idempotent)
+        return await attached(self.links, partition, asked, idempotent=idempotent)
 
     async def hub(self) -> HubProperties:
-        said = await asked_of(self._hub)
-        created = said.get(b"created_at")
-        return HubProperties(
-            name=said[b"name"].decode(),
-            partitions=tuple(one.decode() for one in said[b"partition_ids"]),
-            created_at=datetime.fromtimestamp(created / 1000, UTC) if created is not None else None,
-        )
+        try:
+            return HubProperties(name=self.links.account.hub, partitions=tuple(await self._management.partitions()))
+        except FeedError as error:
+            raise _translated(error) from error
+
+    async def extent(self, partition: str) -> Extent:
+        """Raises PublishError."""
+        try:
+            return await self._management.extent(partition)
+        except FeedError as error:
+            raise _translated(error) from error
 
     async def partition(self, partition: str) -> PartitionProperties:
-        said = await asked_of(self._hub, partition)
-        return PartitionProperties(
-            partition=partition,
-            first=int(said[b"begin_sequence_number"]),
-            last=int(said[b"last_enqueued_sequence_number"]),
-            is_empty=bool(said[b"is_partition_empty"]),
-        )
+        extent = await self.extent(partition)
+        is_empty = extent.first > extent.last
+        return PartitionProperties(partition=partition, first=extent.first, last=extent.last, is_empty=is_empty)
 
     async def close(self) -> None:
-        await self._hub.close()
+        await self._management.close()
+        await self.links.close()
 
 
-def prepared(body: bytes) -> Prepared:
-    """body: of `encoding.body_of`."""
-    return Prepared(body, len(body) + MARKS_BYTES_MAX + SECTION_BYTES)
+def size_of(body: bytes) -> int:
+    """What an event of that `encoding.body_of` adds to a batch."""
+    return len(body) + MARKS_BYTES_MAX + SECTION_BYTES
+
+
+def _translated(error: FeedError) -> PublishError:
+    if isinstance(error, FeedUnavailable):
+        reason = Reason.SERVICE_COMMUNICATION_PROBLEM if error.retry_after_s is None else Reason.SERVICE_BUSY
+        return PublishError(str(error), reason=reason, is_transient=True)
+    is_missing = "404" in str(error) or "not-found" in str(error)
+    return PublishError(str(error), reason=Reason.RESOURCE_NOT_FOUND if is_missing else Reason.GENERAL_ERROR)

@@ -128,9 +128,9 @@ def _symbol(name: bytes) -> bytes:
     return b"\xa3%c%b" % (len(name), name)
 
 
-def string_pairs(names: Iterable[str], values: Iterable[str | None]) -> list[bytes]:
-    """Application properties from columns of texts."""
-    return [text(name) + (b"\x40" if value is None else text(value)) for name, value in zip(names, values, strict=True)]
+def string_pairs(pairs: Iterable[tuple[str, str | None]]) -> list[bytes]:
+    """Application properties of a map of texts."""
+    return [text(name) + (b"\x40" if value is None else text(value)) for name, value in pairs]
 
 
 def constant_pairs(properties: Mapping[str, str]) -> bytes:

@@ -5,23 +5,20 @@ The SDK's `send` is not used: it sends again by itself, swallows some refusals, 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
 from pipeline.connectors.eventhubs.encoding import GROUP, LEVEL, NUMBER, PARTITION_KEY, numbered
 from pipeline.connectors.eventhubs.hooks import sdk
-from pipeline.connectors.eventhubs.hub import Hub
+from pipeline.connectors.eventhubs.hub import Hub, disconnect
 from pipeline.connectors.eventhubs.refusals import attach_refused, batch_refused, link_ended
 from pipeline.producer import Asked, Numbers, PublishError
 
 IDEMPOTENT = b"com.microsoft:idempotent-producer"
 IDLE_S = 60.0
 """A link that has been idle for longer is replaced before it is used: the service may have let go of it, and nobody listens."""
-CLOSING_S = 2.0
 BYTES_MAX = 1024 * 1024
 """Where the service does not tell how much a batch may take."""
 
@@ -71,7 +68,7 @@ async def attached(hub: Hub, partition: str | None, asked: Asked | None, *, idem
         return SenderLink(client, place, _replied(client, place) if idempotent else None)
     except BaseException as error:
         if client is not None:
-            await closed(client)
+            await disconnect(client)
         if isinstance(error, PublishError | TimeoutError) or not isinstance(error, Exception):
             raise
         raise attach_refused(place, *said_by(error), asks=asked is not None) from error
@@ -120,7 +117,7 @@ class SenderLink:
         self._judge(*answer[0])
 
     async def close(self) -> None:
-        await closed(self._client)
+        await disconnect(self._client)
 
     async def _granted(self) -> None:
         """Once the link is attached, its token good, and credit there: from here on nothing has to be waited for."""
@@ -187,14 +184,3 @@ def said_by(error: BaseException) -> tuple[str, str]:
 def _texts(*values: Any) -> tuple[str, str]:
     condition, description = (value.decode() if isinstance(value, bytes) else str(value or "") for value in values)
     return condition, description
-
-
-async def closed(client: Any) -> None:
-    """What is left of a link or connection that failed may fail again: nobody needs it any more."""
-    with suppress(Exception):
-        async with asyncio.timeout(CLOSING_S):
-            await client.close_async()
-    connection = client._connection
-    if connection is not None:
-        with suppress(Exception):
-            await connection._transport.close()

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.event import EVENT_SCHEMA
+from pipeline.published import PUBLISHED_SCHEMA
 
-BLOCK_SCHEMA = pa.schema([EVENT_SCHEMA.field(name) for name in ("key", "body", "properties", "operation")])
+BLOCK_SCHEMA = PUBLISHED_SCHEMA
 # Arrow's own threads would cost ten times the work itself for a small block, and half as much again for a large one.
 _WRITING = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _READING = pa.ipc.IpcReadOptions(use_threads=False)

@@ -1,9 +1,7 @@
-"""The embedded log as a sink, by Protocol F (docs/protocol.md, (b)).
+"""The embedded log as a sink, by Protocol F (pipeline/publishing.py).
 
-A claim raises the owner level, in the lease document; `open` attaches at that level, which closes all earlier ones, and only
-then reads the lease's newest marker: that is the position. A batch is one atomic append, with the numbers that follow the
-last one's. Since the log keeps batches whole, a batch's marker is kept once, beside it; and the newest of each lease is kept
-for good, so that a position outlives the retention of the events.
+A batch is one atomic append. Since the log keeps batches whole, a batch's marker is kept once, beside it; and the newest of each
+lease is kept for good, so that a position outlives the retention of the events.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cmp_to_key
 from typing import TypeVar
 
 from pipeline.connectors.log.block import Encoded, encoded
@@ -29,12 +26,13 @@ from pipeline.connectors.log.errors import (
     ProducerEnded,
 )
 from pipeline.connectors.log.line import Line, Producer
-from pipeline.connectors.log.output import events_of
 from pipeline.connectors.log.store import Log, PartitionLog, Retention
 from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, PipelineError, SinkRejected, SinkUnavailable
 from pipeline.markers import Marker, lease_of
 from pipeline.producer import ProducerState, claimed, decoded, group_of, number_after
+from pipeline.published import events_of
+from pipeline.publishing import PublishingWriter, generation_lost, marker_of, newest, outranked, published
 from pipeline.sink import Claim, CloseReason, Output, Permit, Standing
 
 T = TypeVar("T")
@@ -87,7 +85,7 @@ class LogSink:
             level=state.level,
             group=group_of(claim.pipeline, claim.partition, claim.generation, state.series),
         )
-        log, line, end = await _on_thread(self._threads, lambda: self._attached(claim.partition, producer, state))
+        log, line, end = await _on_thread(self._threads, lambda: self._attached(claim, producer, state))
         if state.group == producer.group and state.tail >= end:
             raise SinkRejected(
                 f"log '{self._log.path}', partition '{claim.partition}' ends at {end - 1}, and this lease has seen it end at"
@@ -99,8 +97,8 @@ class LogSink:
             log,
             producer,
             state,
-            position=_newest(claim, line),
-            compare=claim.compare,
+            claim,
+            position=newest(claim, line.position),
             batch_bytes_max=self._batch_bytes_max,
         )
 
@@ -118,15 +116,15 @@ class LogSink:
         except LogMissing:
             return None
 
-    def _attached(self, partition: str, producer: Producer, state: ProducerState) -> tuple[PartitionLog, Line, int]:
-        log = self._log.partition(partition, new=True)
+    def _attached(self, claim: Claim, producer: Producer, state: ProducerState) -> tuple[PartitionLog, Line, int]:
+        log = self._log.partition(claim.partition, new=True)
         try:
             return log, *log.attach(producer)
-        except Outranked as outranked:
-            raise _refusal(outranked, producer, state) from outranked
+        except Outranked as error:
+            raise _refusal(error, claim, state) from error
 
 
-class LogWriter:
+class LogWriter(PublishingWriter):
     """Where a cancelled write is not yet committed, it never will be; where it is, the next `open` tells."""
 
     def __init__(
@@ -135,27 +133,20 @@ class LogWriter:
         log: PartitionLog,
         producer: Producer,
         state: ProducerState,
+        claim: Claim,
         *,
         position: str | None,
-        compare: Callable[[str | None, str | None], int],
         batch_bytes_max: int,
     ) -> None:
-        self.position = position
-        self.state = state.encoded()
+        super().__init__(state, position=position, compare=claim.compare)
         self._threads = threads
         self._log = log
         self._producer = producer
-        self._state = state
-        self._compare = compare
+        self._claim = claim
         self._batch_bytes_max = batch_bytes_max
 
-    async def write(self, output: Output, permit: Permit) -> None:
-        assert self._compare(output.start, self.position) == 0, "a write starts where the one before ended"
-        if output.table.num_rows:
-            permit.check()
-            self._state = await self._send(permit, lambda check: self._published(output, check))
-            self.state = self._state.encoded()
-        self.position = output.to
+    async def _publish(self, output: Output, permit: Permit) -> ProducerState:
+        return await self._send(permit, lambda check: self._published(output, check))
 
     async def end(self, permit: Permit) -> None:
         permit.check()
@@ -182,32 +173,23 @@ class LogWriter:
     def _told(self, send: Callable[[Callable[[], None]], T], check: Callable[[], None]) -> T:
         try:
             return send(check)
-        except Outranked as outranked:
-            raise _refusal(outranked, self._producer, self._state) from outranked
+        except Outranked as error:
+            raise _refusal(error, self._claim, self._state) from error
         except OutOfOrder as error:
             raise Fenced(str(error)) from error
         except ProducerEnded as error:
             raise SinkRejected(str(error)) from error
 
     def _published(self, output: Output, check: Callable[[], None]) -> ProducerState:
-        batch = encoded(events_of(output.table))
+        batch = encoded(events_of(output.table, "a log"))
         if batch.decoded_bytes > self._batch_bytes_max:
             raise SinkRejected(
                 f"the output of {output.events} events takes {batch.decoded_bytes} bytes, and one append takes at most"
                 f" {self._batch_bytes_max}: lower the pipeline's events_max or bytes_max, or raise the log's batch_bytes_max"
             )
-        marker = Marker(
-            lease=self._producer.lease,
-            generation=self._producer.generation,
-            level=self._producer.level,
-            start=output.start,
-            to=output.to,
-            count=batch.events,
-        )
+        marker = marker_of(self._claim, self._producer.level, output, batch.events)
         first = self._settled(batch, marker, check)
-        return replace(
-            self._state, number=number_after(self._state.number, batch.events), tail=first + batch.events - 1
-        )
+        return published(self._state, batch.events, first + batch.events - 1)
 
     def _settled(self, batch: Encoded, marker: Marker, check: Callable[[], None]) -> int:
         """Send until it is known to be stored: an uncertain commit is settled by the same bytes under the same numbers."""
@@ -236,19 +218,11 @@ async def _on_thread(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
         raise SinkUnavailable(str(error)) from error
 
 
-def _newest(claim: Claim, line: Line) -> str | None:
-    """The marker, or the lease where empty outputs have moved it further (R4 of docs/protocol.md)."""
-    return max(line.position, claim.continuation, key=cmp_to_key(claim.compare))
-
-
-def _refusal(outranked: Outranked, producer: Producer, state: ProducerState) -> PipelineError:
+def _refusal(error: Outranked, claim: Claim, state: ProducerState) -> PipelineError:
     """Fenced, with what to claim from; but a lease whose generation was lost cannot claim its way back."""
-    if outranked.held is None:
-        return Fenced(str(outranked))
-    generation, series, level = outranked.held
-    if generation > producer.generation and (series, level) < (producer.series, producer.level):
-        return SinkRejected(
-            f"lease '{producer.lease}' is of generation {producer.generation}, and the log holds output of its generation"
-            f" {generation}: its document was deleted or restored. Reset the lease until it is of that generation or later"
-        )
-    return Fenced(str(outranked), state=replace(state, series=series, level=level).encoded())
+    if error.held is None:
+        return Fenced(str(error))
+    generation, *held = error.held
+    if generation > claim.generation and held < [state.series, state.level]:
+        return generation_lost(claim, "the log", generation)
+    return outranked(str(error), state, error.held[1:])

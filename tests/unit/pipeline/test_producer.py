@@ -31,7 +31,7 @@ def test_every_claim_outranks_the_one_before(state: ProducerState) -> None:
     claim = decoded(claimed(state.encoded()))
     assert (claim.series, claim.level) > (state.series, state.level)
     assert 1 <= claim.level <= LEVEL_MAX
-    assert (claim.group, claim.tail, claim.number) == (state.group, state.tail, 0)
+    assert (claim.group, claim.tail, claim.number) == (state.group, state.tail, state.number)
 
 
 def test_a_new_lease_claims_level_one_and_a_used_up_group_is_followed_by_the_next() -> None:

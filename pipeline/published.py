@@ -1,34 +1,35 @@
-"""What a log keeps of a batch's output: the events in it, and nothing else."""
+"""What is published of a batch's output: the events in it, and nothing else."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.connectors.log.block import BLOCK_SCHEMA
 from pipeline.errors import SinkRejected
 from pipeline.event import EVENT_SCHEMA
 from pipeline.markers import without_markers
 
+PUBLISHED_SCHEMA = pa.schema([EVENT_SCHEMA.field(name) for name in ("key", "body", "properties", "operation")])
 _TEXTS = (pa.string(), pa.large_string(), pa.string_view())
 _BYTES = (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
-def events_of(table: pa.Table) -> pa.Table:
-    """`table` as BLOCK_SCHEMA, in the order of `sequence` where it has that. Raises SinkRejected.
+def events_of(table: pa.Table, taker: str) -> pa.Table:
+    """`table` as PUBLISHED_SCHEMA, in the order of `sequence` where it has that. Raises SinkRejected.
 
-    The other columns of the event schema may be there too: the log gives its own partition, sequence, offset and time.
+    The other columns of the event schema may be there too: brokers give their own partition, sequence, offset and time.
+    taker: "a log", for people.
     """
     names = table.column_names
     strange = sorted(name for name in set(names) if name not in EVENT_SCHEMA.names or names.count(name) > 1)
     if strange or "body" not in names:
         found = f"the output has {', '.join(map(repr, strange))}" if strange else "the output has no 'body'"
         raise SinkRejected(
-            f"{found}: a log takes the columns body, key, properties and operation, each once, and body always."
+            f"{found}: {taker} takes the columns body, key, properties and operation, each once, and body always."
             " Put the rest into it, as in: to_json(struct(a, b)) AS body"
         )
     table = _sorted(table)
-    return pa.table([_column(table, field) for field in BLOCK_SCHEMA], BLOCK_SCHEMA)
+    return pa.table([_column(table, field, taker) for field in PUBLISHED_SCHEMA], PUBLISHED_SCHEMA)
 
 
 def _sorted(table: pa.Table) -> pa.Table:
@@ -47,13 +48,13 @@ def _is_sorted(sequence: pa.Array) -> bool:
     return bool(pc.all(pc.less_equal(sequence[:-1], sequence[1:]), skip_nulls=False).as_py())
 
 
-def _column(table: pa.Table, field: pa.Field) -> pa.Array:
+def _column(table: pa.Table, field: pa.Field, taker: str) -> pa.Array:
     if field.name not in table.column_names:
         return pa.nulls(table.num_rows, field.type)
     column = _whole(table[field.name])
     if not _is_taken(column.type, field.type):
         wanted = "STRING or BINARY" if field.name == "body" else str(field.type)
-        raise SinkRejected(f"the output's column '{field.name}' is {column.type}, and a log takes {wanted}: cast it")
+        raise SinkRejected(f"the output's column '{field.name}' is {column.type}, and {taker} takes {wanted}: cast it")
     if column.type != field.type:
         column = column.cast(field.type)
     return without_markers(column) if field.name == "properties" else column

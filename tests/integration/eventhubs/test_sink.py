@@ -1,0 +1,50 @@
+"""The Event Hubs sink holds the contract of sinks, on the wire server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from pipeline.connectors.eventhubs import account_of
+from pipeline.connectors.eventhubs.sink import EventHubsSink
+from pipeline.contract import Row, SinkContract, SinkHarness
+from pipeline.markers import marker_in
+from pipeline.producer import RetryPolicy
+from pipeline.sink import Sink
+from tests.plugins_eventhubs import EventHubs
+
+HUB = "transformed-event"
+QUICK = RetryPolicy(retries_max=2, delay_s=0.01, try_timeout_s=5)
+
+
+class HubHarness(SinkHarness):
+    partitions = ("0", "1")
+
+    def __init__(self, eventhubs: EventHubs) -> None:
+        self.eventhubs = eventhubs
+        self.sinks: list[EventHubsSink] = []
+
+    async def sink(self) -> Sink:
+        account = account_of(connection_string=self.eventhubs.connection_string, event_hub=HUB)
+        self.sinks.append(EventHubsSink(account, retry=QUICK))
+        await self.sinks[-1].prepare()
+        return self.sinks[-1]
+
+    async def rows(self, partition: str) -> list[Row]:
+        rows = []
+        for event in self.eventhubs.control.events(HUB, partition):
+            marker = marker_in(event.properties)
+            assert marker is not None
+            rows.append(Row(int(json.loads(event.body)["number"]), marker.start, marker.to))
+        return rows
+
+
+class TestEventHubsSink(SinkContract):
+    @pytest.fixture
+    async def harness(self, eventhubs: EventHubs) -> AsyncIterator[SinkHarness]:
+        harness = HubHarness(eventhubs)
+        yield harness
+        for sink in harness.sinks:
+            await sink.close()

@@ -1,0 +1,362 @@
+"""What the wire does to the Event Hubs sink: every output is stored once, in order, whatever it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipeline.connectors.eventhubs import account_of
+from pipeline.connectors.eventhubs.sink import EventHubsSink
+from pipeline.contract import body, event_table
+from pipeline.errors import Ambiguous, Fenced, NotTrusted, OutputTooLarge, SinkError, SinkRejected, SinkUnavailable
+from pipeline.producer import LEVEL_MAX, ProducerState, RetryPolicy, decoded
+from pipeline.sink import Claim, Output, SinkWriter
+from tests.integration.eventhubs import clients
+from tests.plugins_eventhubs import EventHubs
+
+HUB = "transformed-event"
+QUICK = RetryPolicy(retries_max=2, delay_s=0.01, try_timeout_s=1)
+ONCE = RetryPolicy(retries_max=0, try_timeout_s=1)
+Sinks = Callable[..., EventHubsSink]
+
+
+class Permit:
+    """checks: after so many, trust is gone."""
+
+    def __init__(self, checks: int = 1000) -> None:
+        self.checks = checks
+
+    def check(self) -> None:
+        self.checks -= 1
+        if self.checks < 0:
+            raise NotTrusted("the trust window is closed")
+
+    async def granted(self) -> None:
+        self.check()
+
+
+class Lease:
+    """Claims as a worker does: each from the state of the last checkpoint, or from what a refusal says."""
+
+    def __init__(self, sink: EventHubsSink, partition: str = "0") -> None:
+        self.sink = sink
+        self.partition = partition
+        self.state = ""
+        self.continuation: str | None = None
+        self.generation = 0
+
+    def claim(self) -> Claim:
+        self.state = self.sink.claimed(self.state)
+        return Claim(
+            pipeline="bank",
+            partition=self.partition,
+            owner="host",
+            epoch=1,
+            generation=self.generation,
+            continuation=self.continuation,
+            state=self.state,
+            compare=lambda a, b: int(a or 0) - int(b or 0),
+        )
+
+    async def open(self) -> SinkWriter:
+        while True:
+            try:
+                writer = await self.sink.open(self.claim())
+            except Fenced as fenced:
+                assert fenced.state is not None
+                self.state = fenced.state
+                continue
+            self.continuation, self.state = writer.position, writer.state
+            return writer
+
+
+def output(start: int, to: int) -> Output:
+    table = event_table("0", range(start + 1, to + 1))
+    return Output(table=table, start=str(start) if start else None, to=str(to), events=to - start)
+
+
+@pytest.fixture
+async def sinks(eventhubs: EventHubs) -> AsyncIterator[Sinks]:
+    made: list[EventHubsSink] = []
+
+    def make(**options: Any) -> EventHubsSink:
+        account = account_of(connection_string=eventhubs.connection_string, event_hub=HUB)
+        made.append(EventHubsSink(account, **{"retry": QUICK} | options))
+        return made[-1]
+
+    yield make
+    for sink in made:
+        await sink.close()
+
+
+def stored(eventhubs: EventHubs, partition: str = "0") -> list[str]:
+    return eventhubs.control.bodies(HUB, partition)
+
+
+def bodies(*numbers: int) -> list[str]:
+    return [body(number).decode() for number in numbers]
+
+
+async def delivered(lease: Lease, up_to: int, step: int = 2) -> None:
+    """As a worker and its runner: what fails is answered by the next claim, which says from where."""
+    for _ in range(20):
+        writer = await lease.open()
+        try:
+            while (position := int(writer.position or 0)) < up_to:
+                await writer.write(output(position, min(position + step, up_to)), Permit())
+        except (Fenced, Ambiguous, SinkUnavailable):
+            continue
+        lease.continuation, lease.state = writer.position, writer.state
+        return
+    raise AssertionError("it never came to its end")
+
+
+FAULTS = {
+    "cut before it was stored": {"do": "cut"},
+    "cut after it was stored": {"do": "cut_after"},
+    "acknowledgement lost": {"do": "lose_ack"},
+    "acknowledgement late": {"do": "late_ack", "delay_s": 1.5},
+    "batch late": {"do": "delay", "delay_s": 1.5},
+    "link stolen": {"do": "detach", "condition": "amqp:link:stolen"},
+    "link stolen after it was stored": {"do": "detach_after", "condition": "amqp:link:stolen"},
+    "link detached": {"do": "detach"},
+    "throttled": {"do": "throttle"},
+    "out of order": {"do": "refuse", "condition": "com.microsoft:out-of-order-sequence"},
+    "level stolen": {"do": "refuse", "condition": "com.microsoft:producer-epoch-stolen"},
+    "timed out": {"do": "refuse", "condition": "com.microsoft:timeout"},
+}
+
+
+@pytest.mark.parametrize("retry", [QUICK, ONCE], ids=["with retries", "once"])
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_whatever_happens_to_a_batch_it_is_stored_once(
+    eventhubs: EventHubs, sinks: Sinks, fault: str, retry: RetryPolicy
+) -> None:
+    lease = Lease(sinks(retry=retry))
+    eventhubs.control.fault(of="send", after=1, times=2, **FAULTS[fault])
+    await delivered(lease, 6)
+    assert stored(eventhubs) == bodies(*range(1, 7))
+    await delivered(lease, 8)
+    assert stored(eventhubs) == bodies(*range(1, 9))
+
+
+@pytest.mark.parametrize("do", ["cut", "throttle", "hang", "refuse"])
+@pytest.mark.parametrize("of", ["attach.sender", "management"])
+async def test_a_claim_that_fails_half_way_is_made_again(eventhubs: EventHubs, sinks: Sinks, of: str, do: str) -> None:
+    lease = Lease(sinks(retry=ONCE, timeout_s=1))
+    await delivered(lease, 2)
+    for after in range(3):
+        eventhubs.control.fault(do, of=of, after=after, times=1)
+        while True:
+            try:
+                await lease.open()
+                break
+            except SinkUnavailable:
+                continue
+        eventhubs.control.heal()
+    await delivered(lease, 4)
+    assert stored(eventhubs) == bodies(1, 2, 3, 4)
+
+
+async def test_a_host_that_dies_with_its_batch_stored_is_followed_behind_it(eventhubs: EventHubs, sinks: Sinks) -> None:
+    lease = Lease(sinks())
+    writer = await lease.open()
+    for start in range(5):
+        await writer.write(output(start, start + 1), Permit())  # and no checkpoint
+    heir = Lease(sinks())
+    heir.state = lease.state
+    assert (await heir.open()).position == "5"
+    await delivered(heir, 6)
+    assert stored(eventhubs) == bodies(*range(1, 7))
+
+
+async def test_events_of_others_lie_between_ours(eventhubs: EventHubs, sinks: Sinks) -> None:
+    lease = Lease(sinks())
+    writer = await lease.open()
+    for start in range(3):
+        await clients.send(eventhubs, "theirs", hub=HUB, partition_id="0")
+        await writer.write(output(start, start + 1), Permit())
+    another = Lease(lease.sink, "source-a")  # of another source, perhaps in the same partition
+    await delivered(another, 2)
+    assert (await lease.open()).position == "3"
+
+
+async def test_a_zombie_s_late_batch_is_refused(eventhubs: EventHubs, sinks: Sinks) -> None:
+    """It was on its way when the next claim raised the level: it must not arrive."""
+    lease = Lease(sinks(retry=ONCE))
+    writer = await lease.open()
+    await writer.write(output(0, 1), Permit())
+    eventhubs.control.fault("delay", of="send", times=1, delay_s=1.5)
+    with pytest.raises(Ambiguous):
+        await writer.write(output(1, 2), Permit())
+    heir = await lease.open()
+    assert heir.position == "1"
+    await heir.write(output(1, 2), Permit())
+    async with asyncio.timeout(10):
+        while not eventhubs.control.count("refused", hub=HUB):  # noqa: ASYNC110  # the late one comes, and is refused
+            await asyncio.sleep(0.05)
+    assert stored(eventhubs) == bodies(1, 2)
+
+
+async def test_trust_that_ends_between_two_tries_makes_the_write_ambiguous(eventhubs: EventHubs, sinks: Sinks) -> None:
+    lease = Lease(sinks())
+    writer = await lease.open()
+    eventhubs.control.fault("cut", times=1)
+    with pytest.raises(Ambiguous, match="the trust window is closed"):
+        await writer.write(output(0, 1), Permit(2))  # one check before all, one before the first try
+    assert stored(eventhubs) == []
+    eventhubs.control.fault("throttle", times=1)
+    writer = await lease.open()
+    with pytest.raises(NotTrusted):
+        await writer.write(output(0, 1), Permit(2))  # refused for sure: nothing was sent
+    await writer.write(output(0, 1), Permit())
+    assert stored(eventhubs) == bodies(1)
+
+
+async def test_when_levels_are_used_up_the_next_group_goes_on_and_closes_the_last(
+    eventhubs: EventHubs, sinks: Sinks
+) -> None:
+    lease = Lease(sinks())
+    lease.state = ProducerState(level=LEVEL_MAX - 1).encoded()
+    last = await lease.open()
+    await last.write(output(0, 2), Permit())
+    heir = await lease.open()
+    assert (decoded(heir.state).series, decoded(heir.state).level, heir.position) == (1, 1, "2")
+    with pytest.raises(Fenced):
+        await last.write(output(2, 3), Permit())
+    await heir.write(output(2, 3), Permit())
+    recreated = Lease(lease.sink)
+    assert (await recreated.open()).position == "3"
+    assert stored(eventhubs) == bodies(1, 2, 3)
+
+
+async def test_a_document_that_lost_its_generation_is_not_followed(eventhubs: EventHubs, sinks: Sinks) -> None:
+    lease = Lease(sinks())
+    writer = await lease.open()
+    await writer.write(output(0, 1), Permit())
+    lease.generation, lease.continuation = 1, "5"
+    writer = await lease.open()
+    await writer.write(output(5, 6), Permit())
+    with pytest.raises(SinkRejected, match=r"generation 0, and .* holds output of its generation 1: .*Reset the lease"):
+        await Lease(lease.sink).open()
+    await writer.write(output(6, 7), Permit())
+    assert stored(eventhubs) == bodies(1, 6, 7)
+
+
+async def test_retention_that_passed_what_was_published_stops_the_lease(eventhubs: EventHubs, sinks: Sinks) -> None:
+    lease = Lease(sinks())
+    writer = await lease.open()
+    for start in range(3):
+        await writer.write(output(start, start + 1), Permit())
+    eventhubs.control.trim(HUB, "0", 2)
+    with pytest.raises(SinkRejected, match="is forgotten: nobody can tell how far it got"):
+        await lease.open()
+    lease.generation, lease.continuation = 1, "3"
+    await delivered(lease, 4)
+    assert stored(eventhubs) == bodies(3, 4)
+
+
+async def test_retention_does_not_stop_a_lease_that_has_published_nothing_since(
+    eventhubs: EventHubs, sinks: Sinks
+) -> None:
+    lease = Lease(sinks())
+    await delivered(lease, 2)
+    eventhubs.control.fill(HUB, "0", 50)
+    eventhubs.control.trim(HUB, "0", 40)
+    await delivered(lease, 3)
+    assert stored(eventhubs)[-1:] == bodies(3)
+
+
+async def test_a_handover_in_good_order_needs_no_reader(eventhubs: EventHubs, sinks: Sinks) -> None:
+    lease = Lease(sinks())
+    await delivered(lease, 2)
+    async with clients.receiver(eventhubs, "0", hub=HUB, epoch=5):  # who reads with an epoch lets nobody else
+        await delivered(lease, 4)
+        writer = await lease.open()
+        await writer.write(output(4, 5), Permit())  # a crash
+        with pytest.raises(SinkRejected, match=r"consumer group '\$Default': give it one of its own"):
+            await lease.open()
+    await delivered(lease, 6)
+    assert stored(eventhubs) == bodies(*range(1, 7))
+
+
+async def test_a_hub_that_was_made_again_stops_the_lease_until_it_is_reset(eventhubs: EventHubs, sinks: Sinks) -> None:
+    lease = Lease(sinks())
+    await delivered(lease, 2)
+    eventhubs.control.make_hub(HUB, 4)
+    with pytest.raises(SinkRejected, match="the hub was deleted and made again"):
+        await lease.open()
+    lease.generation, lease.continuation = 1, "2"
+    await delivered(lease, 3)
+    assert stored(eventhubs) == bodies(3)
+
+
+# What is written
+
+
+async def test_columns_become_an_event_s_parts(eventhubs: EventHubs, sinks: Sinks) -> None:
+    writer = await Lease(sinks()).open()
+    table = pa.table(
+        {
+            "sequence": [2, 1],
+            "key": pa.array(["k", None]),
+            "body": pa.array(["é", None]),
+            "operation": pa.array(["delete", None]),
+            "properties": pa.array(
+                [[("x", "1"), ("leasehold-to", "9")], [("y", None)]], pa.map_(pa.string(), pa.string())
+            ),
+        }
+    )
+    await writer.write(Output(table=table, start=None, to="7", events=2), Permit())
+    first, second = eventhubs.control.events(HUB, "0")
+    marked = {
+        "leasehold-lease": "bank/0",
+        "leasehold-generation": "0",
+        "leasehold-level": "1",
+        "leasehold-to": "7",
+        "leasehold-count": "2",
+    }
+    assert (first.body, first.key, first.properties) == ("", None, {**marked, "leasehold-index": "0", "y": None})
+    assert (second.body, second.key) == ("é", None)
+    own = {"leasehold-key": "k", "leasehold-operation": "delete", "x": "1"}
+    assert second.properties == {**marked, "leasehold-index": "1", **own}
+    events = await clients.received(eventhubs, 2, hub=HUB)
+    assert [event.body_as_str() for event in events] == ["", "é"]
+
+
+async def test_an_output_larger_than_a_batch_is_refused_with_what_to_lower(eventhubs: EventHubs, sinks: Sinks) -> None:
+    writer = await Lease(sinks()).open()
+    table = pa.table({"body": [b"x" * 1000] * 1100})
+    with pytest.raises(OutputTooLarge, match="lower the pipeline's batch_events_max or batch_bytes_max"):
+        await writer.write(Output(table=table, start=None, to="1", events=1100), Permit())
+    await writer.write(Output(table=table.slice(0, 600), start=None, to="1", events=600), Permit())
+    assert len(stored(eventhubs)) == 600
+
+
+async def test_a_source_partition_without_a_namesake_keeps_its_target_when_the_hub_grows(
+    eventhubs: EventHubs, sinks: Sinks
+) -> None:
+    leases = [Lease(sinks(), f"transactions-{number}.csv") for number in range(8)]
+    for lease in leases:
+        await delivered(lease, 1)
+    before = {lease.partition: decoded(lease.state).target for lease in leases}
+    assert len(set(before.values())) > 1
+    eventhubs.control.grow(HUB, 32)
+    again = sinks()
+    for lease in leases:
+        lease.sink = again
+        await delivered(lease, 2)
+    assert {lease.partition: decoded(lease.state).target for lease in leases} == before
+    assert sum(len(stored(eventhubs, str(number))) for number in range(32)) == 16
+
+
+async def test_what_is_wrong_with_the_hub_is_told(eventhubs: EventHubs) -> None:
+    account = account_of(connection_string=eventhubs.connection_string, event_hub="missing")
+    sink = EventHubsSink(account, retry=ONCE, timeout_s=2)
+    with pytest.raises(SinkError, match="missing"):
+        await sink.prepare()
+    await sink.close()
