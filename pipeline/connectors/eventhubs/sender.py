@@ -110,9 +110,9 @@ class SenderLink:
                 if not await self._client.do_work_async():
                     raise link_ended(self._place, "", "the connection was closed", is_in_air=True)
         except Exception as error:
-            if not is_in_air or isinstance(error, PublishError | TimeoutError):
-                raise self._translated(error) from error
-            raise link_ended(self._place, *said_by(error), is_in_air=True) from error
+            if isinstance(error, PublishError | TimeoutError) or not (is_in_air or _is_the_link_s(error)):
+                raise
+            raise link_ended(self._place, *said_by(error), is_in_air=is_in_air) from error
         self._used_at = time.monotonic()
         self._judge(*answer[0])
 
@@ -124,12 +124,6 @@ class SenderLink:
         client = self._client
         while not await client.client_ready_async() or client._link.current_link_credit <= 0:
             await client.do_work_async()
-
-    def _translated(self, error: Exception) -> Exception:
-        """Before anything was sent. What is not the SDK's is the caller's."""
-        if isinstance(error, sdk().AMQPException | OSError | EOFError) and not isinstance(error, TimeoutError):
-            return link_ended(self._place, *said_by(error), is_in_air=False)
-        return error
 
     def _judge(self, reason: Any, state: Any) -> None:
         """Raises PublishError unless the batch was accepted."""
@@ -149,6 +143,11 @@ class SenderLink:
         except Exception as error:
             return link_ended(self._place, *said_by(error), is_in_air=True)
         return link_ended(self._place, "", f"the batch was not answered ({reason.name})", is_in_air=True)
+
+
+def _is_the_link_s(error: Exception) -> bool:
+    """Whether it comes from below, and not from the caller."""
+    return isinstance(error, sdk().AMQPException | OSError | EOFError)
 
 
 def _is_attached(client: Any) -> bool:

@@ -67,8 +67,7 @@ class Lease:
             try:
                 writer = await self.sink.open(self.claim())
             except Fenced as fenced:
-                assert fenced.state is not None
-                self.state = fenced.state
+                self.state = str(fenced.state)
                 continue
             self.continuation, self.state = writer.position, writer.state
             return writer
