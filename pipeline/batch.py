@@ -67,6 +67,28 @@ class Batch:
             break
         return Batch(self.partition, self.start, tuple(pages), self.opened_at)
 
+    def cut(self, parts: int) -> list[Batch]:
+        """As many batches in their order, of about as many events each; fewer where the feed cannot be cut there."""
+        cut: list[Batch] = []
+        rest = self
+        for left in range(parts, 1, -1):
+            head = rest.head(max(1, rest.events // left)) if rest.events > 1 else None
+            if head is None or head.events == rest.events:
+                continue
+            cut.append(head)
+            rest = rest._behind(head)
+        return [*cut, rest]
+
+    def _behind(self, head: Batch) -> Batch:
+        """All but `head`, whose last page may be the beginning of one of ours."""
+        pages = list(self.pages[len(head.pages) - 1 :])
+        taken = head.pages[-1].events.num_rows
+        first = pages.pop(0)
+        if taken < first.events.num_rows:
+            after = first.position_after
+            pages.insert(0, Page(first.events.slice(taken), first.to, lambda n: after(taken + n)))
+        return Batch(self.partition, head.to, tuple(pages), self.opened_at)
+
 
 def is_full(events: int, bytes: int, limits: BatchLimits) -> bool:
     return events >= limits.events_max or bytes >= limits.bytes_max

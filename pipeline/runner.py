@@ -21,7 +21,7 @@ from pipeline.crash_point import crash_point
 from pipeline.errors import NotTrusted, PipelineError, PoisonEvent
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, PartitionEnded, opened
-from pipeline.sink import Output, Permit, SinkWriter
+from pipeline.sink import Output, Permit, SinkWriter, parts_of
 from pipeline.transform import Transform
 
 
@@ -150,7 +150,7 @@ class Runner:
     async def _transform_batches(self) -> None:
         try:
             while True:
-                await self._ready.put(await self._next_transformed())
+                await self._pass_on(await self._buffer.batch())
         except PipelineError as error:
             await self._ready.put(error)
         except (Exception, asyncio.CancelledError) as error:
@@ -158,19 +158,29 @@ class Runner:
                 raise
             await self._ready.put(_unexpected("transforming", self._partition, error))
 
-    async def _next_transformed(self) -> _Ready:
-        batch = await self._buffer.batch()
+    async def _pass_on(self, batch: Batch) -> None:
+        """Transformed, to be delivered: in several parts where the sink does not take its output at once."""
         try:
-            return await self._transformed(batch)
+            ready = await self._transformed(batch)
         except PoisonEvent as poison:
             await self._deliver_before(batch, poison)
             raise
+        parts = batch.cut(parts_of(self._writer, ready.output))
+        if len(parts) == 1:
+            await self._ready.put(ready)
+            return
+        self._share.free(ready.bytes)
+        del ready
+        for part in parts:
+            self._share.hold(part.bytes)
+        for part in parts:
+            await self._pass_on(part)
 
     async def _deliver_before(self, batch: Batch, poison: PoisonEvent) -> None:
         """What precedes a poison event is good: deliver it, so that work goes on from the poison once that is mended."""
         head = batch.head(poison.before) if poison.before else None
         if head is not None:
-            await self._ready.put(await self._transformed(head))
+            await self._pass_on(head)
 
     async def _transformed(self, batch: Batch) -> _Ready:
         started = self._clock.monotonic()

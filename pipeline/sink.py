@@ -86,6 +86,19 @@ class SinkWriter(Protocol):
     async def close(self, reason: CloseReason) -> None: ...
 
 
+@runtime_checkable
+class BoundedWriter(Protocol):
+    """What a writer offers besides whose destination takes only so much in one step. Ask by the function below."""
+
+    def parts(self, output: Output) -> int:
+        """Into how many outputs this one should be cut so that each fits; 1 where it does."""
+        ...
+
+
+def parts_of(writer: SinkWriter, output: Output) -> int:
+    return writer.parts(output) if isinstance(writer, BoundedWriter) else 1
+
+
 class Sink(Protocol):
     holds_position: bool
 

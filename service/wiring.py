@@ -41,6 +41,7 @@ from service.settings.leases import AnyLeases, BlobLeases, CosmosLeases, CustomL
 from service.settings.sinks import (
     AnySink,
     CustomSinkSettings,
+    EventHubsSinkSettings,
     LogSinkSettings,
     PostgresSinkSettings,
     PythonSinkSettings,
@@ -48,6 +49,8 @@ from service.settings.sinks import (
 
 OTHERS_TIMEOUT_S = 60.0
 """Nobody's lease depends on an import."""
+EVENT_HUB_BATCH_BYTES = 512 * 1024
+"""Input for a batch of a hub, which is 1 MiB with its markers."""
 
 
 def processor_of(settings: Settings, *, host: str, log: Log) -> Processor:
@@ -173,13 +176,20 @@ def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing
         start=settings.feed.start,
         limits=BatchLimits(
             events_max=settings.batch_events_max,
-            bytes_max=settings.batch_bytes_max,
+            bytes_max=batch_bytes_max_of(settings),
             age_max_s=settings.batch_age_max_s,
         ),
         buffer_bytes_max=settings.buffer_bytes_max,
         batch_timeout_s=settings.batch_timeout_s,
         unkept_s=settings.sink.checkpoint_s if isinstance(settings.sink, PythonSinkSettings) else 0.0,
     )
+
+
+def batch_bytes_max_of(settings: PipelineSettings) -> int:
+    """What a hub would not take in one batch has to be cut, and transformed once more: few batches are made that large."""
+    if isinstance(settings.sink, EventHubsSinkSettings):
+        return min(settings.batch_bytes_max, EVENT_HUB_BATCH_BYTES)
+    return settings.batch_bytes_max
 
 
 def feed_of(settings: AnyFeed) -> ChangeFeed:
@@ -240,9 +250,19 @@ def sink_of(settings: AnySink, timing: Timing) -> Sink:
             connections_max=settings.connections_max,
             timeouts=timeouts_within(timing.duration_s),
         )
+    if isinstance(settings, EventHubsSinkSettings):
+        return _eventhubs_sink_of(settings)
     if isinstance(settings, CustomSinkSettings):
         return cast(Sink, _made(settings.type, settings.options))
     return PythonSink(settings.handler)
+
+
+def _eventhubs_sink_of(settings: EventHubsSinkSettings) -> Sink:
+    from pipeline.connectors.eventhubs import EventHubsSink, account_of  # its SDK takes a second to import
+
+    return EventHubsSink(
+        account_of(**settings.account), consumer_group=settings.consumer_group, timeout_s=settings.timeout_s
+    )
 
 
 def timeouts_within(duration_s: float) -> Timeouts:

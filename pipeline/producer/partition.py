@@ -91,6 +91,12 @@ class PartitionProducer:
         self._link: Link | None = None
         self._unsettled: Unsettled | None = None
         self._end: PublishError | None = None
+        self._bytes_max = 0
+
+    @property
+    def bytes_max(self) -> int:
+        """The largest batch, as the last link told."""
+        return self._bytes_max
 
     @property
     def is_unsettled(self) -> bool:
@@ -253,6 +259,7 @@ class PartitionProducer:
         await self._drop_link()
         asked = self._asked if self.numbers is None else self.numbers.asked
         self._link = link = await self._broker.attach(self.partition, asked, idempotent=self._idempotent)
+        self._bytes_max = link.bytes_max
         if link.numbers is not None:
             self._learn(link.numbers, asked)
         return link

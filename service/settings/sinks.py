@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from service.setting_types import Connections, Count, Dsn, FilePath, Importable, Seconds, SecondsOrNone, Text
+from service.setting_types import Connections, Count, Dsn, FilePath, Importable, Seconds, SecondsOrNone, Secret, Text
 from service.settings.section import CUSTOM, Custom, Section, tag_of
 
 
@@ -60,6 +60,64 @@ class PostgresSinkSettings(Section):
         return self
 
 
+class EventHubsSinkSettings(Section):
+    type: Literal["eventhubs"] = Field(
+        description="An event hub, exactly once: idempotent publishing, a marker on every event."
+    )
+    connection_string: Secret | None = Field(
+        default=None,
+        description="As the portal shows it, of the namespace or of the hub (`EntityPath=...`); it has to allow sending and"
+        " listening.",
+    )
+    namespace: Text | None = Field(
+        default=None, description="Instead of a connection string, with `identity`: NAMESPACE.servicebus.windows.net."
+    )
+    event_hub: Text | None = Field(
+        default=None, description="The hub's name, where the connection string does not say it."
+    )
+    identity: Text | None = Field(
+        default=None,
+        description="Instead of a connection string, with `namespace`: `default` for whoever azure-identity finds this process to"
+        " be, or the client id of a managed identity. It needs the roles Azure Event Hubs Data Sender and Data Receiver.",
+    )
+    consumer_group: Text = Field(
+        default="$Default",
+        description="In which the end of a partition is read after a crash. Nobody may read in it with an epoch, as the feed"
+        " `eventhubs` does.",
+    )
+    transport: Literal["amqp", "websockets"] = Field(
+        default="amqp",
+        description="AMQP on port 5671, or in WebSockets on port 443, where a firewall lets nothing else through.",
+    )
+    ca_file: FilePath | None = Field(
+        default=None,
+        description="Authorities (PEM) to trust instead of the usual ones, for a namespace behind a proxy.",
+    )
+    timeout_s: Seconds = Field(default=20.0, description="How long one try of a send, or one answer, may take.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> EventHubsSinkSettings:
+        from pipeline.connectors.eventhubs import account_of, is_consumer_group  # only who uses it waits for its SDK
+
+        account_of(**self.account)
+        if not is_consumer_group(self.consumer_group):
+            raise ValueError("`consumer_group` must be the name of one, like $Default")
+        return self
+
+    @property
+    def account(self) -> dict[str, Any]:
+        """How to reach it, secrets and all."""
+        secret = self.connection_string
+        return {
+            "connection_string": None if secret is None else secret.get_secret_value(),
+            "namespace": self.namespace,
+            "event_hub": self.event_hub,
+            "identity": self.identity,
+            "transport": self.transport,
+            "ca_file": None if self.ca_file is None else str(self.ca_file),
+        }
+
+
 class PythonSinkSettings(Section):
     type: Literal["python"] = Field(description="An observer of yours, one per lease; every batch at least once.")
     handler: Importable = Field(description="What makes the observers: `module:factory`.")
@@ -77,7 +135,8 @@ class CustomSinkSettings(Custom):
 AnySink = Annotated[
     Annotated[LogSinkSettings, Tag("log")]
     | Annotated[PostgresSinkSettings, Tag("postgres")]
+    | Annotated[EventHubsSinkSettings, Tag("eventhubs")]
     | Annotated[PythonSinkSettings, Tag("python")]
     | Annotated[CustomSinkSettings, Tag(CUSTOM)],
-    tag_of(None, "log", "postgres", "python"),
+    tag_of(None, "log", "postgres", "eventhubs", "python"),
 ]

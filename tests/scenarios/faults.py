@@ -28,6 +28,8 @@ from scenarios.place import place, say
 ONLY_OF = {
     "before append": ("generate", "transform"),
     "appended": ("generate", "transform"),
+    "before publish": (),
+    "published": (),
     "batch staged": ("balances",),
     "committed": ("balances",),
 }

@@ -1,7 +1,18 @@
-"""Event Hubs: its partitions as a feed."""
+"""Event Hubs: its partitions as a feed and as a sink, and a broker for idempotent producers."""
 
 from pipeline.connectors.eventhubs.account import Account, Transport, account_of, is_consumer_group
+from pipeline.connectors.eventhubs.broker import EventHubsBroker
 from pipeline.connectors.eventhubs.feed import EventHubsFeed
 from pipeline.connectors.eventhubs.position import position_of
+from pipeline.connectors.eventhubs.sink import EventHubsSink
 
-__all__ = ["Account", "EventHubsFeed", "Transport", "account_of", "is_consumer_group", "position_of"]
+__all__ = [
+    "Account",
+    "EventHubsBroker",
+    "EventHubsFeed",
+    "EventHubsSink",
+    "Transport",
+    "account_of",
+    "is_consumer_group",
+    "position_of",
+]

@@ -16,7 +16,8 @@ from pipeline.connectors.eventhubs.account import Account, is_consumer_group
 from pipeline.connectors.eventhubs.broker import ENVELOPE_BYTES, EventHubsBroker, size_of
 from pipeline.connectors.eventhubs.claiming import CLOSING_LEVEL, Tail, group, tail_of, target_of, to_close
 from pipeline.connectors.eventhubs.hub import GROUP
-from pipeline.connectors.eventhubs.output import bodies_of
+from pipeline.connectors.eventhubs.output import bodies_of, size_max
+from pipeline.connectors.eventhubs.sender import BYTES_MAX
 from pipeline.connectors.eventhubs.tail import searched
 from pipeline.crash_point import crash_point
 from pipeline.errors import (
@@ -258,13 +259,23 @@ class HubWriter(PublishingWriter):
         size = ENVELOPE_BYTES + sum(map(size_of, bodies))
         if size > link.bytes_max:
             raise _too_large(output, size, link.bytes_max)
-        crash_point("before append")
+        crash_point("before publish")
         try:
             await self._producer.publish(Bodies(bodies), permit.check)
         except PublishError as error:
             raise translated(error, self._state) from error
-        crash_point("appended")
+        crash_point("published")
         return published(self._state, len(bodies), self._state.tail + len(bodies))
+
+    def parts(self, output: Output) -> int:
+        """By a size that is never too small; what is refused in the end is what cannot be cut."""
+        link_max = self._bytes_max
+        size = size_max(output.table, marker_of(self._claim, self._state.level, output, max(1, output.table.num_rows)))
+        return 1 if size <= link_max else -(-size * 5 // (link_max * 4))  # a quarter more, since events differ
+
+    @property
+    def _bytes_max(self) -> int:
+        return self._producer.bytes_max if self._producer else BYTES_MAX
 
     async def _ready(self, producer: PartitionProducer) -> Any:
         try:

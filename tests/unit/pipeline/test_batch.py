@@ -108,3 +108,21 @@ def test_a_batch_is_due_at_its_age(now: float, due_in: float) -> None:
 
 def test_by_default_a_batch_is_due_at_once() -> None:
     assert due_in_s(1, 1, 100.0, BatchLimits(), now=100.0) == 0
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any), st.integers(1, 9))
+def test_a_batch_that_is_cut_loses_nothing_and_ends_where_it_did(sizes: list[int], parts: int) -> None:
+    whole = batch_of(*sizes)
+    cut = whole.cut(parts)
+    assert [number for part in cut for number in numbers(part)] == numbers(whole)
+    assert len(cut) == min(parts, whole.events)
+    assert [part.start for part in cut] == [None, *(part.to for part in cut[:-1])]
+    assert (cut[-1].to, {part.opened_at for part in cut}) == (whole.to, {100.0})
+    again = [part for each in cut for part in each.cut(2)]
+    assert [number for part in again for number in numbers(part)] == numbers(whole)
+
+
+def test_a_batch_that_its_feed_cannot_cut_stays_whole() -> None:
+    whole = Batch("a", None, (Page(event_table("a", range(4)), "4"),), 100.0)
+    assert whole.cut(3) == [whole]

@@ -1,0 +1,48 @@
+"""Output as events of a hub: never larger than foreseen, and what consumers read is what was written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from azure.eventhub._pyamqp._decode import decode_payload
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.connectors.eventhubs.broker import ENVELOPE_BYTES, size_of
+from pipeline.connectors.eventhubs.output import bodies_of, size_max
+from pipeline.markers import Marker, marker_in
+from pipeline.published import PUBLISHED_SCHEMA
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+EVENTS = st.fixed_dictionaries(
+    {
+        "key": st.none() | TEXTS,
+        "body": st.none() | st.binary(max_size=400),
+        "operation": st.none() | TEXTS,
+        "properties": st.none() | st.dictionaries(TEXTS, st.none() | TEXTS, max_size=5).map(lambda d: list(d.items())),
+    }
+)
+
+
+@given(st.lists(EVENTS, min_size=1, max_size=20), TEXTS, st.none() | TEXTS)
+def test_events_are_what_was_written_and_no_larger_than_foreseen(
+    rows: list[dict[str, Any]], to: str, start: str | None
+) -> None:
+    events = pa.Table.from_pylist(rows, PUBLISHED_SCHEMA)
+    marker = Marker(lease="p/0", generation=0, level=32766, start=start, to=to, count=len(rows))
+    bodies = bodies_of(events, marker)
+    assert ENVELOPE_BYTES + sum(map(size_of, bodies)) <= size_max(events, marker) + ENVELOPE_BYTES
+    for index, (row, body) in enumerate(zip(rows, bodies, strict=True)):
+        message = decode_payload(memoryview(body))
+        found = {
+            name.decode(): None if value is None else value.decode()
+            for name, value in message.application_properties.items()
+        }
+        assert b"".join(message.data) == (row["body"] or b"")
+        assert marker_in({name: value or "" for name, value in found.items()}) == marker
+        assert found["leasehold-index"] == str(index)
+        assert (found.get("leasehold-key"), found.get("leasehold-operation")) == (row["key"], row["operation"])
+        own = {name: value for name, value in found.items() if not name.startswith("leasehold-")}
+        assert own == {name: value for name, value in dict(row["properties"] or ()).items() if name in own}
+        assert len(own) == len(row["properties"] or ())
