@@ -13,7 +13,7 @@ from typing import Any
 from pipeline.connectors.eventhubs.encoding import GROUP, LEVEL, NUMBER, PARTITION_KEY, numbered
 from pipeline.connectors.eventhubs.hooks import sdk
 from pipeline.connectors.eventhubs.hub import Hub, disconnect
-from pipeline.connectors.eventhubs.refusals import attach_refused, batch_refused, link_ended
+from pipeline.connectors.eventhubs.publish_errors import attach_refused, batch_refused, link_ended
 from pipeline.producer import Asked, Numbers, PublishError
 
 IDEMPOTENT = b"com.microsoft:idempotent-producer"

@@ -1,0 +1,83 @@
+"""Producer groups of a partition, asked about, attached and closed; each by a link for a moment, or for a claim."""
+
+from __future__ import annotations
+
+import random
+
+from pipeline.connectors.eventhubs.broker import EventHubsBroker
+from pipeline.connectors.eventhubs.claiming import CLOSING_LEVEL, group
+from pipeline.errors import Fenced
+from pipeline.markers import lease_of
+from pipeline.producer import (
+    NUMBER_MAX,
+    Asked,
+    Numbers,
+    PartitionProducer,
+    ProducerState,
+    PublishError,
+    Reason,
+    RetryPolicy,
+)
+from pipeline.producer.errors import ENDS_THE_PRODUCER
+from pipeline.publishing import outranked
+from pipeline.sink import Claim
+
+CLOSED = PublishError("the writer is closed: claim the partition again", reason=Reason.CLIENT_CLOSED)
+
+
+class Groups:
+    """All of it raises PublishError."""
+
+    def __init__(self, broker: EventHubsBroker, retry: RetryPolicy, rng: random.Random) -> None:
+        self._broker = broker
+        self._retry = retry
+        self._rng = rng
+
+    async def standing(self, target: str, of: int) -> Numbers:
+        """What the service knows of a group; number and level 0 where it knows none. Nothing is fenced by the question."""
+        asking = PartitionProducer(self._broker, target, asked=Asked(group=of, level=None), retry=self._retry)
+        try:
+            await asking.ready()
+            assert asking.numbers is not None
+            return asking.numbers
+        finally:
+            await asking.close(CLOSED)
+
+    async def close(self, target: str, of: int) -> None:
+        """For good: no claim has a level above."""
+        closing = PartitionProducer(self._broker, target, asked=Asked(group=of, level=CLOSING_LEVEL), retry=self._retry)
+        try:
+            await closing.ready()
+        finally:
+            await closing.close(CLOSED)
+
+    async def attached(
+        self, claim: Claim, state: ProducerState, target: str, known: Numbers
+    ) -> PartitionProducer | None:
+        """The claim's producer, or None where its group is closed for good. known: what the service knew of it. Raises Fenced."""
+        if known.level >= CLOSING_LEVEL:
+            following = await self.standing(target, group(claim, state, series=state.series + 1))
+            if following.level:
+                raise above(claim, state, (state.series + 1, following.level))
+            return None
+        if known.level >= state.level:
+            raise above(claim, state, (state.series, known.level))
+        asked = Asked(group=known.group, level=state.level, number=self._rng.randint(0, NUMBER_MAX))
+        producer = PartitionProducer(self._broker, target, asked=asked, strict=True, retry=self._retry)
+        try:
+            await producer.ready()
+        except PublishError as error:
+            await producer.close(CLOSED)
+            if error.reason not in ENDS_THE_PRODUCER:
+                raise
+            raise above(claim, state, (state.series, state.level)) from error
+        return producer
+
+
+def above(claim: Claim, state: ProducerState, held: tuple[int, int]) -> Fenced:
+    """held: series and level that the service knows."""
+    message = (
+        f"lease '{lease_of(claim.pipeline, claim.partition)}' is claimed at level {held[1]} (series {held[0]}), and level"
+        f" {state.level} (series {state.series}) does not outrank it: stop, or claim above"
+    )
+    return outranked(message, state, held)

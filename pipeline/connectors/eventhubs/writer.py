@@ -1,0 +1,138 @@
+"""One claim's way into a hub's partition: output encoded, published as one, settled; and what goes wrong in a sink's words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline.connectors.eventhubs.broker import ENVELOPE_BYTES, size_of
+from pipeline.connectors.eventhubs.claiming import group
+from pipeline.connectors.eventhubs.groups import CLOSED, Groups, above
+from pipeline.connectors.eventhubs.output import bodies_of, size_max
+from pipeline.connectors.eventhubs.sender import BYTES_MAX
+from pipeline.crash_point import crash_point
+from pipeline.errors import Ambiguous, Fenced, OutputTooLarge, PipelineError, SinkRejected, SinkUnavailable
+from pipeline.producer import Outcome, PartitionProducer, ProducerState, PublishError, Reason
+from pipeline.producer.errors import ENDS_THE_PRODUCER
+from pipeline.published import events_of
+from pipeline.publishing import PublishingWriter, marker_of, published
+from pipeline.sink import Claim, CloseReason, Output, Permit
+
+SMALL_EVENTS = 100
+"""What is encoded at once: going to a thread and back would take longer."""
+
+
+class HubWriter(PublishingWriter):
+    """producer: None where the partition has ended, or its lease is of an earlier generation than the hub has seen."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        claim: Claim,
+        state: ProducerState,
+        producer: PartitionProducer | None,
+        target: str,
+        *,
+        position: str | None,
+    ) -> None:
+        super().__init__(state, position=position, compare=claim.compare)
+        self._groups = groups
+        self._claim = claim
+        self._producer = producer
+        self._target = target
+
+    async def _publish(self, output: Output, permit: Permit) -> ProducerState:
+        if self._producer is None:
+            raise SinkRejected(
+                f"lease '{self._claim.partition}' has ended, and nothing more is taken from it; or it was reset and its document"
+                " put back since: then reset it once more"
+            )
+        if output.table.num_rows <= SMALL_EVENTS:
+            bodies = self._bodies(output)
+        else:
+            bodies = await asyncio.to_thread(self._bodies, output)
+        link = await self._ready(self._producer)
+        size = ENVELOPE_BYTES + sum(map(size_of, bodies))
+        if size > link.bytes_max:
+            raise _too_large(output, size, link.bytes_max)
+        crash_point("before publish")
+        try:
+            await self._producer.publish(Bodies(bodies), permit.check)
+        except PublishError as error:
+            raise translated(error, self._state) from error
+        crash_point("published")
+        return published(self._state, len(bodies), self._state.tail + len(bodies))
+
+    def parts(self, output: Output) -> int:
+        """By a size that is never too small; what is refused in the end is what cannot be cut."""
+        link_max = self._bytes_max
+        size = size_max(output.table, marker_of(self._claim, self._state.level, output, max(1, output.table.num_rows)))
+        return 1 if size <= link_max else -(-size * 5 // (link_max * 4))  # a quarter more, since events differ
+
+    @property
+    def _bytes_max(self) -> int:
+        return self._producer.bytes_max if self._producer else BYTES_MAX
+
+    async def _ready(self, producer: PartitionProducer) -> Any:
+        try:
+            return await producer.ready()
+        except PublishError as error:
+            raise translated(error, self._state) from error
+
+    def _bodies(self, output: Output) -> list[bytes]:
+        events = events_of(output.table, "an event hub")
+        return bodies_of(events, marker_of(self._claim, self._state.level, output, events.num_rows))
+
+    async def end(self, permit: Permit) -> None:
+        """The level above all claims closes the group, and no other follows it."""
+        if self._producer is None:
+            return
+        try:
+            standing = await self._groups.standing(self._target, group(self._claim, self._state))
+            if standing.level > self._state.level:
+                raise above(self._claim, self._state, (self._state.series, standing.level))
+            permit.check()
+            await self._groups.close(self._target, standing.group)
+        except PublishError as error:
+            raise translated(error, self._state) from error
+
+    async def close(self, reason: CloseReason) -> None:
+        if self._producer is not None:
+            await self._producer.close(CLOSED)
+
+
+class Bodies:
+    """A batch's encoded events. Implements pipeline.producer's Contents."""
+
+    key = None
+
+    def __init__(self, payloads: Sequence[bytes]) -> None:
+        self.payloads = payloads
+
+    def begin(self) -> None:
+        """They are published once."""
+
+    def keep(self, first: int | None) -> None:
+        """The writer counts by itself."""
+
+    def drop(self) -> None:
+        """Nothing was changed."""
+
+
+def translated(error: PublishError, state: ProducerState | None = None) -> PipelineError:
+    """state: of the writer, where something was sent."""
+    if error.reason in ENDS_THE_PRODUCER or error.reason is Reason.CLIENT_CLOSED:
+        return Fenced(str(error), state=None if state is None else state.encoded())
+    if error.outcome is Outcome.UNKNOWN:
+        return Ambiguous(str(error))
+    if error.is_transient or error.reason is Reason.QUOTA_EXCEEDED:
+        return SinkUnavailable(str(error))
+    return SinkRejected(str(error))
+
+
+def _too_large(output: Output, size: int, bytes_max: int) -> PipelineError:
+    return OutputTooLarge(
+        f"the output of {output.events} events takes {size} bytes with its markers, and a batch of the hub at most {bytes_max}:"
+        " lower the pipeline's batch_events_max or batch_bytes_max, or publish less in an event"
+    )
