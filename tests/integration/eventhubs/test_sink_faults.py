@@ -201,6 +201,18 @@ async def test_a_zombie_s_late_batch_is_refused(eventhubs: EventHubs, sinks: Sin
     assert stored(eventhubs) == bodies(1, 2)
 
 
+async def test_of_two_tenures_with_one_document_one_is_let_in_at_most(eventhubs: EventHubs, sinks: Sinks) -> None:
+    """It was put back from a backup, so that its level was given out twice."""
+    for start in range(3):
+        lease = Lease(sinks())
+        lease.state = ProducerState(level=10 * start).encoded()
+        claim = lease.claim()
+        opened = await asyncio.gather(*(sinks().open(claim) for _ in range(2)), return_exceptions=True)
+        assert sum(isinstance(each, Fenced) for each in opened) >= 1
+        await delivered(lease, start + 1)
+    assert stored(eventhubs) == bodies(1, 2, 3)
+
+
 async def test_trust_that_ends_between_two_tries_makes_the_write_ambiguous(eventhubs: EventHubs, sinks: Sinks) -> None:
     lease = Lease(sinks())
     writer = await lease.open()

@@ -17,13 +17,14 @@ STATES = st.builds(
     level=st.integers(0, LEVEL_MAX),
     number=st.integers(0, NUMBER_MAX),
     tail=st.integers(-1, 2**63 - 1),
+    target=st.none() | st.text("0123abc./", min_size=1, max_size=100),
 )
 
 
 @given(STATES)
 def test_a_state_survives_the_lease_document(state: ProducerState) -> None:
     assert decoded(state.encoded()) == state
-    assert len(state.encoded()) < 200
+    assert len(state.encoded()) < 320
 
 
 @given(STATES)
@@ -85,6 +86,7 @@ GOOD = asdict(ProducerState(group=5, level=3, number=7, tail=9))
         json.dumps({**GOOD, "tail": -2}),
         json.dumps(GOOD) + " " * 2000,
         json.dumps({**GOOD, "tail": 10**1000}),
+        *(json.dumps({**GOOD, "target": bad}) for bad in ("", 1, [], "x" * 101)),
     ],
 )
 def test_a_state_that_nobody_wrote_is_refused_with_what_to_do(state: str) -> None:
