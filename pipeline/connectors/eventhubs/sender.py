@@ -12,13 +12,20 @@ from typing import Any
 
 from pipeline.connectors.eventhubs.encoding import GROUP, LEVEL, NUMBER, PARTITION_KEY, numbered
 from pipeline.connectors.eventhubs.hooks import sdk
-from pipeline.connectors.eventhubs.hub import Hub, disconnect
+from pipeline.connectors.eventhubs.hub import Hub, TokenRefused, connect, disconnect
 from pipeline.connectors.eventhubs.publish_errors import attach_refused, batch_refused, link_ended
 from pipeline.producer import Asked, Numbers, PublishError
 
 IDEMPOTENT = b"com.microsoft:idempotent-producer"
 IDLE_S = 60.0
 """A link that has been idle for longer is replaced before it is used: the service may have let go of it, and nobody listens."""
+TOKENS = {
+    401: "amqp:unauthorized-access",
+    403: "amqp:unauthorized-access",
+    404: "amqp:not-found",
+    503: "com.microsoft:server-busy",
+}
+"""What the service answers to a token -> what it says of links for the same reason."""
 BYTES_MAX = 1024 * 1024
 """Where the service does not tell how much a batch may take."""
 
@@ -62,9 +69,9 @@ async def attached(hub: Hub, partition: str | None, asked: Asked | None, *, idem
             link_properties=_wished(asked) if idempotent and asked else None,
             **hub.options(),
         )
-        await client.open_async()
-        while not (await client.client_ready_async() and _is_attached(client)):
-            pass
+        await connect(client)
+        while not _is_attached(client):  # a refusal looks like an attach, until its reason comes
+            await client.client_ready_async()
         return SenderLink(client, place, _replied(client, place) if idempotent else None)
     except BaseException as error:
         if client is not None:
@@ -174,6 +181,8 @@ def _replied(client: Any, place: str) -> Numbers:
 
 def said_by(error: BaseException) -> tuple[str, str]:
     """Condition and description, as far as the SDK tells them."""
+    if isinstance(error, TokenRefused):
+        return TOKENS.get(error.status_code, ""), f"the token is answered {error}"
     condition = getattr(error, "condition", None)
     if condition is None:
         return "", f"{type(error).__name__}: {error}"
