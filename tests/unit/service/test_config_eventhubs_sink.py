@@ -1,0 +1,61 @@
+"""The settings of an Event Hubs sink: what goes together, what becomes of batches, and no secret told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from leases.timing import Timing
+from pipeline.connectors.eventhubs import EventHubsSink
+from service.config import ConfigurationError, parse
+from service.settings import PipelineSettings
+from service.wiring import EVENT_HUB_BATCH_BYTES, batch_bytes_max_of, sink_of
+
+SECRET = "c2VjcmV0"
+STRING = f"Endpoint=sb://bank.servicebus.windows.net/;SharedAccessKeyName=both;SharedAccessKey={SECRET}"
+
+
+def pipeline(fields: str, more: str = "") -> PipelineSettings:
+    text = f"pipelines: [{{name: a, feed: {{type: log, path: x}}, sink: {{{fields}}}{more}}}]"
+    return parse(text, {"S": STRING}, folder=Path("/etc/leasehold")).pipelines[0]
+
+
+@pytest.mark.parametrize(
+    "access",
+    [
+        "connection_string: '${S}', event_hub: h",
+        "connection_string: '${S};EntityPath=h', consumer_group: tails, transport: websockets, timeout_s: 5",
+        "namespace: bank.servicebus.windows.net, identity: default, event_hub: h",
+    ],
+)
+async def test_the_same_hub_is_the_same_sink_however_it_is_reached(access: str) -> None:
+    found = pipeline(f"type: eventhubs, {access}").sink
+    made = sink_of(found, Timing())
+    assert isinstance(made, EventHubsSink)
+    assert made.identity == "eventhubs:bank.servicebus.windows.net/h"
+    assert SECRET not in repr(found) + str(found) + found.model_dump_json() + repr(made)
+    await made.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ("event_hub: h", "needs `connection_string`, or `namespace` and `identity`"),
+        ("connection_string: '${S}'", "needs the hub's name"),
+        ("connection_string: '${S}', event_hub: h, consumer_group: 'a/b'", "`consumer_group` must be"),
+        ("connection_string: '${S}', event_hub: h, partition_key: k", "partition_key"),
+    ],
+)
+def test_what_does_not_go_together_is_told_without_secrets(fields: str, expected: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        pipeline(f"type: eventhubs, {fields}")
+    assert expected in str(error.value)
+    assert SECRET not in str(error.value)
+
+
+def test_batches_for_a_hub_are_closed_before_they_are_too_large_for_it() -> None:
+    hub = "type: eventhubs, connection_string: '${S}', event_hub: h"
+    assert batch_bytes_max_of(pipeline(hub)) == EVENT_HUB_BATCH_BYTES
+    assert batch_bytes_max_of(pipeline(hub, ", batch_bytes_max: 1000")) == 1000
+    assert batch_bytes_max_of(pipeline("type: log, path: y")) == 32 * 1024 * 1024
