@@ -48,24 +48,31 @@ class Marker:
 
 
 class Search:
-    """Looks through a tail, event by event. newest: the newest complete marker so far. later: the latest generation
-    that there were markers of.
+    """Looks through a tail, event by event, for one generation of a lease, or with None for its latest.
+
+    newest: the newest complete marker of it so far. later: the latest generation that there were markers of, -1 for none.
     """
 
-    def __init__(self, lease: str, generation: int) -> None:
+    def __init__(self, lease: str, generation: int | None) -> None:
         self.newest: Marker | None = None
-        self.later = generation
-        self._of = (lease, generation)
+        self.later = -1 if generation is None else generation
+        self._lease = lease
+        self._generation = generation
         self._counting: Marker | None = None
         self._seen = 0
 
     def see(self, properties: Mapping[str, str]) -> None:
         marker, index = marker_in(properties), _integer(properties, "index")
-        if marker is None or marker.lease != self._of[0]:
+        if marker is None or marker.lease != self._lease:
             return
-        self.later = max(self.later, marker.generation)
-        if marker.generation != self._of[1]:
-            return
+        if marker.generation > self.later:
+            self.later = marker.generation
+            if self._generation is None:
+                self.newest = self._counting = None
+        if marker.generation == (self.later if self._generation is None else self._generation):
+            self._count(marker, index)
+
+    def _count(self, marker: Marker, index: int | None) -> None:
         if index == 0:
             self._counting, self._seen = marker, 0
         if marker != self._counting or index != self._seen:

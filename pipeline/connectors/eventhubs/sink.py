@@ -7,6 +7,8 @@ That is read where a claim finds more published than the lease knows of: after a
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +35,7 @@ from pipeline.producer import (
     decoded,
 )
 from pipeline.publishing import generation_lost, newest
-from pipeline.sink import Claim
+from pipeline.sink import Claim, Standing
 
 
 class EventHubsSink:
@@ -79,8 +81,22 @@ class EventHubsSink:
 
     async def open(self, claim: Claim) -> HubWriter:
         state = decoded(claim.state)
+        with self._in_our_words():
+            return await self._opened(claim, state, await self._target(claim.partition, state))
+
+    async def standing(self, pipeline: str, partition: str) -> Standing | None:
+        """By reading all that the partition still has: it may take its time."""
+        with self._in_our_words():
+            target = await self._target(partition, ProducerState())
+            extent = await self._broker.extent(target)
+            search = Search(lease_of(pipeline, partition), None)
+            await self._search(target, search, behind=extent.first - 1, end=extent.last)
+        return None if search.newest is None else Standing(search.later, search.newest.to)
+
+    @contextmanager
+    def _in_our_words(self) -> Iterator[None]:
         try:
-            return await self._opened(claim, state, await self._target(claim, state))
+            yield
         except PublishError as error:
             raise translated(error) from error
         except FeedUnavailable as error:
@@ -128,13 +144,13 @@ class EventHubsSink:
             position=newest(claim, search.newest.to if search.newest else None),
         )
 
-    async def _target(self, claim: Claim, state: ProducerState) -> str:
-        if (state.target or claim.partition) not in self._targets:
+    async def _target(self, partition: str, state: ProducerState) -> str:
+        if (state.target or partition) not in self._targets:
             self._targets = (await self._broker.hub()).partitions
-        target = target_of(claim.partition, self._targets, state.target)
+        target = target_of(partition, self._targets, state.target)
         if target is None:
             raise SinkRejected(
-                f"{self._broker.name} has no partition '{state.target}', which lease '{claim.partition}' publishes to: the hub"
+                f"{self._broker.name} has no partition '{state.target}', which lease '{partition}' publishes to: the hub"
                 " was made again with fewer. Reset the lease, and set the document's sinkState to an empty text"
             )
         return target
@@ -148,15 +164,18 @@ class EventHubsSink:
                 f" {tail.behind} is forgotten: nobody can tell how far it got. Look at what arrived, then reset the lease"
             )
         if not tail.is_empty and first <= tail.end:
-            await searched(
-                self._broker.links,
-                target,
-                self._consumer_group,
-                search,
-                behind=max(tail.behind, first - 1),
-                end=tail.end,
-                timeout_s=self._timeout_s,
-            )
+            await self._search(target, search, behind=max(tail.behind, first - 1), end=tail.end)
         if search.later > claim.generation:
             raise generation_lost(claim, self._broker.name, search.later)
         return search
+
+    async def _search(self, target: str, search: Search, *, behind: int, end: int) -> None:
+        await searched(
+            self._broker.links,
+            target,
+            self._consumer_group,
+            search,
+            behind=behind,
+            end=end,
+            timeout_s=self._timeout_s,
+        )
