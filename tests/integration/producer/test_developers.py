@@ -179,7 +179,7 @@ async def test_cancelled_before_acceptance_is_a_failure(place: Place, producer: 
 
 
 async def test_cancelled_after_acceptance_is_a_success(place: Place, producer: Make) -> None:
-    """The cancellation goes on all the same (decision 0009): what was published says so itself."""
+    """The cancellation goes on all the same (decision 0010): what was published says so itself."""
     one = producer()
     batch = await batch_of(one, "a")
     place.fault("slow")
