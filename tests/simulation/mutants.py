@@ -250,15 +250,15 @@ MUTANTS = (
     mutant(
         "the tail is read before the fence is taken",
         "pipeline.connectors.log.sink",
-        "        log, line, end = await _on_thread(self._threads, lambda: self._attached(claim.partition, producer, state))\n",
+        "        log, line, end = await _on_thread(self._threads, lambda: self._attached(claim, producer, state))\n",
         "        early = await _on_thread(self._threads, lambda: self._log.lines.get(producer.lease))\n"
-        "        log, line, end = await _on_thread(self._threads, lambda: self._attached(claim.partition, producer, state))\n"
+        "        log, line, end = await _on_thread(self._threads, lambda: self._attached(claim, producer, state))\n"
         "        line = replace(line, marker=early.marker if early and early.generation == line.generation else None)\n",
     ),
     mutant(
         "the position is kept in the lease alone",
-        "pipeline.connectors.log.sink",
-        "return max(line.position, claim.continuation, key=cmp_to_key(claim.compare))",
+        "pipeline.publishing",
+        "return max(held, claim.continuation, key=cmp_to_key(claim.compare))",
         "return claim.continuation",
     ),
     mutant(
