@@ -53,7 +53,7 @@ acceptance: setup $(ARCHIVE)  ## tests of whole hosts as processes: shares, kill
 memory: setup  ## what a host holds while it drains 1,000,000 events, with few and many partitions
 	MEMORY_IN_FULL=1 $(PYTEST) -s -p no:xdist tests/acceptance/test_memory.py
 
-sim: setup  ## whole groups on virtual time (SEEDS=500 FIRST=1 SIZE=small|large), or one seed again (SEED=7)
+sim: setup  ## whole groups on virtual time (SEEDS=500 FIRST=1 SIZE=small|tight|large), or one seed again (SEED=7)
 	@PYTHONPATH=tests .venv/bin/python -m simulation.seeds --size $(or $(SIZE),small) \
 		$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),500) --first $(or $(FIRST),1))
 

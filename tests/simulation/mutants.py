@@ -23,7 +23,7 @@ from typing import Any
 
 import click
 
-SEEDS_MAX = 200
+SEEDS_MAX = 400
 TIMEOUT_S = 900
 
 
@@ -363,16 +363,16 @@ def hunted(name: str, seeds_max: int, shows: bool) -> int:
     sys.meta_path.insert(0, _Planted(next(mutant for mutant in MUTANTS if mutant.name == name)))
     from simulation.run import simulated
     from simulation.seeds import report
-    from simulation.setup import SMALL
+    from simulation.setup import TIGHT
     from simulation.world import hasten
 
     hasten()
     for seed in range(1, seeds_max + 1):
-        verdict = simulated(seed, SMALL)
+        verdict = simulated(seed, TIGHT)
         if verdict.found:
             click.echo(f"{seed} {verdict.found[0].splitlines()[-1]}")
             if shows:
-                click.echo(report(verdict, "small"))
+                click.echo(report(verdict, "tight"))
             return 0
     click.echo("0 not caught")
     return 1

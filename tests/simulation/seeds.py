@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=500)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--seed", type=int)
-    parser.add_argument("--size", choices=sorted(SIZES), default="small")
+    parser.add_argument("--size", choices=list(SIZES), default="small")
     asked = parser.parse_args()
     if asked.seed is not None:
         return replayed(asked.seed, asked.size)

@@ -19,13 +19,16 @@ class Size:
     leases: int
     minutes: int
     shrinks: tuple[float, ...]
+    """How long leases last, as shares of what they last by default."""
     appends_every_s: float
     """On average, in each partition."""
 
 
-SMALL = Size(name="small", hosts=3, leases=4, minutes=7, shrinks=(1 / 3, 1 / 2), appends_every_s=20.0)
+SMALL = Size(name="small", hosts=3, leases=4, minutes=7, shrinks=(1.0,), appends_every_s=20.0)
+TIGHT = Size(name="tight", hosts=3, leases=4, minutes=7, shrinks=(1 / 3, 1 / 2), appends_every_s=20.0)
+"""More lives of leases in the same minutes: dearer, and each seed finds more."""
 LARGE = Size(name="large", hosts=20, leases=100, minutes=19, shrinks=(1.0,), appends_every_s=60.0)
-SIZES = {size.name: size for size in (SMALL, LARGE)}
+SIZES = {size.name: size for size in (SMALL, TIGHT, LARGE)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from simulation import seeds
 from simulation.loop import run_virtual
 from simulation.mutants import MUTANTS, Edit, changed, is_sound
 from simulation.run import Verdict, simulated
-from simulation.setup import SMALL, Setup
+from simulation.setup import TIGHT, Setup
 from simulation.weather import Fate, Request, Weather
 
 ROOT = Path(__file__).parents[2]
@@ -33,13 +33,13 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4, 5, 6])
 def test_a_seed_violates_nothing(seed: int) -> None:
-    verdict = simulated(seed, SMALL)
-    assert verdict.found == (), seeds.report(verdict, "small")
+    verdict = simulated(seed, TIGHT)
+    assert verdict.found == (), seeds.report(verdict, "tight")
     assert verdict.counts["batches"] > 0
 
 
 def test_few_seeds_have_every_sink_and_every_kind_of_operator() -> None:
-    setups = [Setup.drawn(seed, SMALL) for seed in range(1, 30)]
+    setups = [Setup.drawn(seed, TIGHT) for seed in range(1, 30)]
     assert {setup.sink for setup in setups} == {"memory", "log", "python"}
     assert {setup.operator for setup in setups} == {"away", "resets", "tampers"}
     assert {setup.splits for setup in setups} == {True, False}
@@ -106,7 +106,7 @@ def test_seeds_in_which_nothing_happens_are_a_failure(
 ) -> None:
     nothing = Verdict(1, (), "", (), Counter(), 420.0)
     monkeypatch.setattr(seeds, "verdicts", lambda wanted, size: iter([nothing]))
-    assert seeds.ran(1, 1, "small") == 1
+    assert seeds.ran(1, 1, "tight") == 1
     assert "no batches, no sends, no faults" in capsys.readouterr().out
 
 
