@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Mapping
 from datetime import datetime
-from functools import cache
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 from pipeline.errors import FeedError
 from pipeline.event import Page
+from pipeline.offers import offers
 
 Start = Literal["earliest", "latest"] | datetime
 """Where a partition begins that has no lease yet. A datetime (aware): with the first event enqueued at or after it."""
@@ -154,10 +154,4 @@ def uncovered(feed: ChangeFeed, partition: FeedPartition, scopes: Collection[str
 
 
 def _scoped(feed: ChangeFeed) -> ScopedFeed | None:
-    return cast(ScopedFeed, feed) if _is_scoped(type(feed)) else None
-
-
-@cache
-def _is_scoped(kind: type[ChangeFeed]) -> bool:
-    """Kept: every scan asks it for every partition, and Python would look for each method anew."""
-    return issubclass(kind, ScopedFeed)
+    return cast(ScopedFeed, feed) if offers(feed, ScopedFeed) else None

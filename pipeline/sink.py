@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import pyarrow as pa
+
+from pipeline.offers import offers
 
 CloseReason = Literal["shutdown", "lost", "stolen", "gone", "failed"]
 """Why a writer is closed. shutdown: the lease was released (stop, or a handoff). lost: an operator released or reset the lease,
@@ -96,7 +98,7 @@ class BoundedWriter(Protocol):
 
 
 def parts_of(writer: SinkWriter, output: Output) -> int:
-    return writer.parts(output) if isinstance(writer, BoundedWriter) else 1
+    return cast(BoundedWriter, writer).parts(output) if offers(writer, BoundedWriter) else 1
 
 
 class Sink(Protocol):
@@ -142,4 +144,9 @@ class StandingSink(Protocol):
 
 
 async def standing(sink: Sink, pipeline: str, partition: str) -> Standing | None:
-    return await sink.standing(pipeline, partition) if isinstance(sink, StandingSink) else None
+    told = standing_of(sink)
+    return None if told is None else await told.standing(pipeline, partition)
+
+
+def standing_of(sink: Sink) -> StandingSink | None:
+    return cast(StandingSink, sink) if offers(sink, StandingSink) else None

@@ -36,7 +36,7 @@ from pipeline.budget import Budget
 from pipeline.crash_point import crash_point
 from pipeline.errors import FeedError, FeedUnavailable
 from pipeline.feed import FeedPartition, no_partitions, remember, uncovered
-from pipeline.sink import StandingSink
+from pipeline.sink import standing_of
 from service.pipeline import Pipeline
 from service.stopping import unless_stopping
 from service.tally import Tally
@@ -300,10 +300,9 @@ class Host:
 
     def _standing_in(self, pipeline: Pipeline) -> Callable[[str], Awaitable[Standing | None]] | None:
         """None where the sink cannot tell."""
-        sink = pipeline.sink
-        if not isinstance(sink, StandingSink):
+        telling = standing_of(pipeline.sink)
+        if telling is None:
             return None
-        telling: StandingSink = sink
 
         async def standing(partition: str) -> Standing | None:
             what = f"the sink of pipeline '{pipeline.name}'"

@@ -24,7 +24,7 @@ class Size:
     """On average, in each partition."""
 
 
-SMALL = Size(name="small", hosts=3, leases=4, minutes=7, shrinks=(1.0,), appends_every_s=20.0)
+SMALL = Size(name="small", hosts=3, leases=4, minutes=7, shrinks=(1.0,), appends_every_s=30.0)
 TIGHT = Size(name="tight", hosts=3, leases=4, minutes=7, shrinks=(1 / 3, 1 / 2), appends_every_s=20.0)
 """More lives of leases in the same minutes: dearer, and each seed finds more."""
 LARGE = Size(name="large", hosts=20, leases=100, minutes=19, shrinks=(1.0,), appends_every_s=60.0)
