@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from structlog.typing import FilteringBoundLogger as Log
 
@@ -42,10 +42,14 @@ from service.settings.sinks import (
     AnySink,
     CustomSinkSettings,
     EventHubsSinkSettings,
+    FilesSinkSettings,
     LogSinkSettings,
     PostgresSinkSettings,
     PythonSinkSettings,
 )
+
+if TYPE_CHECKING:
+    from pipeline.connectors.filesink.place import Place
 
 OTHERS_TIMEOUT_S = 60.0
 """Nobody's lease depends on an import."""
@@ -252,6 +256,10 @@ def sink_of(settings: AnySink, timing: Timing) -> Sink:
         )
     if isinstance(settings, EventHubsSinkSettings):
         return _eventhubs_sink_of(settings)
+    if isinstance(settings, FilesSinkSettings):
+        from pipeline.connectors.filesink import FilesSink  # Parquet takes its time to import
+
+        return FilesSink(place_of(settings), format=settings.format, compression=settings.compression)
     if isinstance(settings, CustomSinkSettings):
         return cast(Sink, _made(settings.type, settings.options))
     return PythonSink(settings.handler)
@@ -263,6 +271,19 @@ def _eventhubs_sink_of(settings: EventHubsSinkSettings) -> Sink:
     return EventHubsSink(
         account_of(**settings.account), consumer_group=settings.consumer_group, timeout_s=settings.timeout_s
     )
+
+
+def place_of(settings: FilesSinkSettings) -> Place:
+    """Where the sink's files lie, for those who write and for those who read. Raises ValueError."""
+    if settings.path is not None:
+        from pipeline.connectors.filesink import Directory
+
+        return Directory(settings.path)
+    from pipeline.connectors.filesink.account import account_of
+    from pipeline.connectors.filesink.blobs import BlobContainer  # its SDK takes half a second to import
+
+    account, container = account_of(**settings.account), str(settings.container)
+    return BlobContainer(account, container, prefix=settings.prefix or "", timeout_s=settings.timeout_s)
 
 
 def timeouts_within(duration_s: float) -> Timeouts:

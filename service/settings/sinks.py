@@ -118,6 +118,73 @@ class EventHubsSinkSettings(Section):
         }
 
 
+class FilesSinkSettings(Section):
+    type: Literal["files"] = Field(
+        description="Parquet or JSON lines in a directory or in Azure Blob Storage, exactly once: a manifest says what counts."
+    )
+    path: FilePath | None = Field(
+        default=None,
+        description="A directory, made where it is missing: on a local disk, or on one that all hosts share and that has hard"
+        " links. Either this or `container`.",
+    )
+    container: Text | None = Field(
+        default=None, description="A container of Azure Blob Storage, made where it is missing."
+    )
+    prefix: Text | None = Field(default=None, description="What the names of all blobs begin with, like a folder.")
+    account_url: Text | None = Field(
+        default=None, description="The storage account's address, like https://account.blob.core.windows.net."
+    )
+    key: Secret | None = Field(default=None, description="One of the account's keys.")
+    connection_string: Secret | None = Field(
+        default=None, description="Instead of `account_url` and `key`, as the portal shows it."
+    )
+    identity: Text | None = Field(
+        default=None,
+        description="Instead of a key: `default` for whoever azure-identity finds this process to be, or the client id of a"
+        " managed identity. It needs the role Storage Blob Data Contributor.",
+    )
+    ca_file: FilePath | None = Field(
+        default=None, description="Certificates to trust instead of the system's, for an emulator with one of its own."
+    )
+    timeout_s: Seconds = Field(default=20.0, description="How long the storage account may take to answer.")
+    format: Literal["parquet", "jsonl"] = Field(default="parquet", description="Parquet, or JSON lines.")
+    compression: Literal["zstd", "snappy", "none"] = Field(
+        default="zstd", description="Of Parquet; JSON lines are not compressed."
+    )
+
+    @model_validator(mode="after")
+    def _has_one_place(self) -> FilesSinkSettings:
+        if (self.path is None) == (self.container is None):
+            raise ValueError("needs either `path` or `container`: give one of them")
+        of_blobs = self.model_fields_set & {"prefix", "timeout_s", *_ACCOUNT}
+        if self.path is not None and of_blobs:
+            raise ValueError(f"`{min(of_blobs)}` goes with `container`, and there is a `path`: remove it")
+        if self.format == "jsonl" and "compression" in self.model_fields_set:
+            raise ValueError("`compression` goes with `format: parquet`: remove it")
+        if self.container is not None:
+            from pipeline.connectors.filesink.account import account_of
+
+            account_of(**self.account)
+        return self
+
+    @property
+    def account(self) -> dict[str, Any]:
+        """How to reach it, secrets and all."""
+        key, connection_string = (
+            secret.get_secret_value() if secret is not None else None for secret in (self.key, self.connection_string)
+        )
+        return {
+            "account_url": self.account_url,
+            "key": key,
+            "connection_string": connection_string,
+            "identity": self.identity,
+            "ca_file": self.ca_file,
+        }
+
+
+_ACCOUNT = ("account_url", "key", "connection_string", "identity", "ca_file")
+
+
 class PythonSinkSettings(Section):
     type: Literal["python"] = Field(description="An observer of yours, one per lease; every batch at least once.")
     handler: Importable = Field(description="What makes the observers: `module:factory`.")
@@ -136,7 +203,8 @@ AnySink = Annotated[
     Annotated[LogSinkSettings, Tag("log")]
     | Annotated[PostgresSinkSettings, Tag("postgres")]
     | Annotated[EventHubsSinkSettings, Tag("eventhubs")]
+    | Annotated[FilesSinkSettings, Tag("files")]
     | Annotated[PythonSinkSettings, Tag("python")]
     | Annotated[CustomSinkSettings, Tag(CUSTOM)],
-    tag_of(None, "log", "postgres", "eventhubs", "python"),
+    tag_of(None, "log", "postgres", "eventhubs", "files", "python"),
 ]

@@ -133,7 +133,7 @@ def test_leases_imports_the_standard_library_alone() -> None:
 
 AZURE_HOMES = {
     "azure.cosmos": ("leases.stores.cosmos", "pipeline.connectors.cosmos.client"),
-    "azure.storage": ("leases.stores.blob",),
+    "azure.storage": ("leases.stores.blob", "pipeline.connectors.filesink.blobs"),
 }
 """Of Azure's SDKs, which import-linter sees as one package."""
 

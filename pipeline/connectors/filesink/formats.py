@@ -1,0 +1,165 @@
+"""A batch's output as the bytes of one file: Parquet, or JSON lines. Pure.
+
+In JSON lines nothing is lost or rounded: decimals are texts with all their digits (`"12.50"`), whole numbers are numbers, bytes
+are base64, dates and times ISO 8601 (`"2026-01-31T12:00:00.000001Z"`; without a zone no `Z`), maps are objects, and floats that
+JSON has no number for are the texts `"NaN"`, `"Infinity"` and `"-Infinity"`. A null is `null`: every line has every column.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.errors import SinkRejected
+
+Format = Literal["parquet", "jsonl"]
+Compression = Literal["zstd", "snappy", "none"]
+Convert = Callable[[Any], Any]
+ROW_GROUP_ROWS_MAX = 128 * 1024
+
+
+def ordered(table: pa.Table) -> pa.Table:
+    """By `sequence`, where that is there."""
+    if "sequence" not in table.column_names or table.num_rows < 2:
+        return table
+    sequence = table["sequence"].combine_chunks()
+    if pc.all(pc.less_equal(sequence[:-1], sequence[1:]), skip_nulls=False).as_py():
+        return table
+    return table.take(pc.sort_indices(sequence))
+
+
+def encoded(table: pa.Table, format: Format, compression: Compression = "zstd") -> bytes:
+    """Rows as they come. compression: of Parquet. Raises SinkRejected."""
+    names = table.column_names
+    if not names or len(set(names)) < len(names):
+        raise SinkRejected(
+            f"the output has the columns {names}, and a file takes each name once: name them in the transform"
+        )
+    try:
+        return _parquet(table, compression) if format == "parquet" else _lines(table)
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        raise SinkRejected(f"the output cannot be written as {format} ({error}): cast it in the transform") from error
+
+
+def decoded(content: bytes, format: str) -> pa.Table:
+    """Of JSON lines the types are what pyarrow makes of them."""
+    if format == "parquet":
+        return pq.read_table(pa.BufferReader(content))
+    from pyarrow import json as pj
+
+    return pj.read_json(pa.BufferReader(content))
+
+
+def _parquet(table: pa.Table, compression: Compression) -> bytes:
+    to = io.BytesIO()
+    pq.write_table(table, to, compression=compression, row_group_size=ROW_GROUP_ROWS_MAX)
+    return to.getvalue()
+
+
+def _lines(table: pa.Table) -> bytes:
+    columns = [_values(table[name], name) for name in table.column_names]
+    names = table.column_names
+    rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+    return b"".join(json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n" for row in rows)
+
+
+def _values(column: pa.ChunkedArray, name: str) -> list[Any]:
+    convert = _converter(column.type, name)
+    values = column.to_pylist()
+    return values if convert is None else [None if value is None else convert(value) for value in values]
+
+
+def _converter(type: pa.DataType, name: str) -> Convert | None:
+    """None: a value is JSON as it is. Raises SinkRejected."""
+    if pa.types.is_map(type):
+        return _map_converter(type, name)
+    if pa.types.is_struct(type):
+        fields = {field.name: _converter(field.type, f"{name}.{field.name}") for field in type}
+        return lambda value: {key: _with(fields[key], each) for key, each in value.items()}
+    if pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type):
+        convert = _converter(type.value_type, f"{name}[]")
+        return lambda value: [_with(convert, each) for each in value]
+    for is_one, found in _CONVERTERS:
+        if is_one(type):
+            return found
+    raise SinkRejected(f"the output's column '{name}' is {type}, which JSON lines have no form for: cast it to STRING")
+
+
+def _map_converter(type: pa.DataType, name: str) -> Convert:
+    if not _is_text(type.key_type):
+        raise SinkRejected(
+            f"the output's column '{name}' is {type}, and an object's keys are texts: cast them to STRING"
+        )
+    convert = _converter(type.item_type, f"{name}{{}}")
+
+    def converted(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = {key: _with(convert, each) for key, each in pairs}
+        if len(found) < len(pairs):
+            raise ValueError(f"a map of column '{name}' has a key twice")
+        return found
+
+    return converted
+
+
+def _with(convert: Convert | None, value: Any) -> Any:
+    return value if convert is None or value is None else convert(value)
+
+
+def _is_text(type: pa.DataType) -> bool:
+    return type in (pa.string(), pa.large_string(), pa.string_view())
+
+
+def _is_bytes(type: pa.DataType) -> bool:
+    return type in (pa.binary(), pa.large_binary(), pa.binary_view()) or pa.types.is_fixed_size_binary(type)
+
+
+def _is_plain(type: pa.DataType) -> bool:
+    return _is_text(type) or any(
+        is_one(type) for is_one in (pa.types.is_integer, pa.types.is_boolean, pa.types.is_null)
+    )
+
+
+def _is_time(type: pa.DataType) -> bool:
+    """Python's times end at microseconds."""
+    return (pa.types.is_date(type) or pa.types.is_time(type) or pa.types.is_timestamp(type)) and getattr(
+        type, "unit", "us"
+    ) != "ns"
+
+
+def _iso(value: Any) -> str:
+    zone = getattr(value, "tzinfo", None)
+    return str(
+        value.isoformat() if zone is None else (value - value.utcoffset()).replace(tzinfo=None).isoformat() + "Z"
+    )
+
+
+def _float(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _decimal(value: Decimal) -> str:
+    return format(value, "f")
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+_CONVERTERS: tuple[tuple[Callable[[pa.DataType], bool], Convert | None], ...] = (
+    (_is_plain, None),
+    (pa.types.is_floating, _float),
+    (pa.types.is_decimal, _decimal),
+    (_is_bytes, _base64),
+    (_is_time, _iso),
+)

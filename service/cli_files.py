@@ -1,0 +1,118 @@
+"""`leasehold files`: what a sink `files` holds, as its manifest tells it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from pipeline.errors import PipelineError
+from service.commands import FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, PathName, fail, settings_of
+
+if TYPE_CHECKING:
+    from pipeline.connectors.filesink import Snapshot
+    from pipeline.connectors.filesink.place import Place
+
+T = TypeVar("T")
+PARTITION = click.option("--partition", help="Only this one.")
+
+
+@click.group()
+def files() -> None:
+    """Look at what a sink `files` holds, and take it elsewhere.
+
+    The files of its directory or container are not to be read without the manifest: some are no output, but left by a host
+    that died.
+    """
+
+
+@files.command("list", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
+@FILE
+@click.argument("pipeline")
+@PARTITION
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a file on standard output.")
+def list_files(file: Path, pipeline: str, partition: str | None, as_json: bool) -> None:
+    """The files that count now, in the order in which they were delivered: one path or address a line."""
+    place = _place(file, pipeline)
+    snapshot = _snapshot(place, pipeline, partition)
+    for one, path in zip(snapshot.files, snapshot.paths, strict=True):
+        click.echo(json.dumps({"path": path, **dataclasses.asdict(one)}, ensure_ascii=False) if as_json else path)
+
+
+@files.command("read", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
+@FILE
+@click.argument("pipeline")
+@PARTITION
+@click.option(
+    "--to", "to", type=PathName(path_type=Path, dir_okay=False), help="Write one Parquet file instead of lines."
+)
+def read_files(file: Path, pipeline: str, partition: str | None, to: Path | None) -> None:
+    """All rows that count now: as JSON lines on standard output, or as one Parquet file."""
+    from pipeline.connectors.filesink.formats import decoded, encoded
+
+    snapshot = _snapshot(_place(file, pipeline), pipeline, partition)
+    if to is not None and not snapshot.files:
+        fail(f"pipeline '{pipeline}' has written no files yet: nothing to put into {to}")
+
+    def read() -> None:
+        if to is not None:
+            to.write_bytes(encoded(snapshot.table(), "parquet"))
+            return
+        for each, content in snapshot.contents():
+            is_lines = each.format == "jsonl"
+            sys.stdout.buffer.write(content if is_lines else encoded(decoded(content, each.format), "jsonl"))
+
+    _done(read)
+    if to is not None:
+        click.echo(f"{snapshot.rows} rows of {len(snapshot.files)} files in {to}")
+
+
+@files.command("clean", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
+@FILE
+@click.argument("pipeline")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+def clean_files(file: Path, pipeline: str, dry_run: bool) -> None:
+    """Delete what hosts left that died while they wrote. It is safe at any time, hosts at work or not."""
+    from pipeline.connectors.filesink import leftovers
+
+    place = _place(file, pipeline)
+    snapshot = _snapshot(place, pipeline, None)
+
+    def clean() -> list[str]:
+        left = leftovers(place, snapshot)
+        for name in () if dry_run else left:
+            place.delete(name)
+        return left
+
+    for name in _done(clean):
+        click.echo(f"{'would delete' if dry_run else 'deleted'} {place.locate(name)}")
+
+
+def _place(file: Path, pipeline: str) -> Place:
+    from service.settings.sinks import FilesSinkSettings
+    from service.wiring import place_of
+
+    sinks = {each.name: each.sink for each in settings_of(file).pipelines}
+    sink = sinks.get(pipeline)
+    if not isinstance(sink, FilesSinkSettings):
+        what = "does not write files" if pipeline in sinks else "is not there"
+        fail(f"pipeline '{pipeline}' of {file} {what}: name one whose sink is `type: files`", code=USAGE)
+    return place_of(sink)
+
+
+def _snapshot(place: Place, pipeline: str, partition: str | None) -> Snapshot:
+    from pipeline.connectors.filesink import snapshot_of
+
+    return _done(lambda: snapshot_of(place, pipeline=pipeline, partition=partition))
+
+
+def _done(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except (PipelineError, OSError, ValueError) as error:
+        fail(str(error))

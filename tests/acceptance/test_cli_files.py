@@ -1,0 +1,38 @@
+"""The sink `files` with the whole service around it: settings, hosts, leases, and the commands that read what came of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pipeline.connectors.filesink import Directory, snapshot_of
+from tests.plugins_cli import Commands
+
+SETTINGS = """
+leases: {path: leases.db}
+api: {enabled: false}
+pipelines:
+  - {name: words, feed: {type: files, path: "words-*.jsonl"}, sink: {type: files, path: out}}
+"""
+
+
+def test_what_hosts_leave_when_killed_between_file_and_checkpoint_counts_once(
+    tmp_path: Path, leasehold: Commands
+) -> None:
+    (tmp_path / "words.yaml").write_text(SETTINGS)
+    for number in range(1, 5):
+        lines = (json.dumps({"n": number * 1000 + n}) + "\n" for n in range(50))
+        (tmp_path / f"words-{number}.jsonl").write_text("".join(lines))
+    for point in ("before write:1", "after write:1", "before checkpoint:1"):
+        killed = leasehold("run", "words.yaml", "--until-idle", env={"LEASEHOLD_CRASH_POINT": point})
+        assert killed.ended() == -9, killed.err
+    done = leasehold("run", "words.yaml", "--until-idle")
+    assert done.ended() == 0, done.err
+    read = leasehold("files", "read", "words.yaml", "words", "--to", "all.parquet")
+    assert read.ended() == 0, read.err
+    snapshot = snapshot_of(Directory(tmp_path / "out"))
+    bodies: dict[str, list[int]] = {each.partition: [] for each in snapshot.partitions}
+    for row in snapshot.table().to_pylist():
+        bodies[row["partition"]].append(json.loads(row["body"])["n"])
+    assert sorted(bodies.values()) == [[number * 1000 + n for n in range(50)] for number in range(1, 5)]
+    assert read.out.startswith("200 rows of ")

@@ -1,0 +1,100 @@
+"""Rows as Parquet and as JSON lines: nothing is lost, rounded or reordered, and what cannot be written is refused by name."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.connectors.filesink.formats import Format, decoded, encoded, ordered
+from pipeline.contract import event_table
+from pipeline.errors import SinkRejected
+
+
+def lines_of(table: pa.Table) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in encoded(table, "jsonl").splitlines()]
+
+
+def in_json(type: pa.DataType, value: Any) -> Any:
+    return lines_of(pa.table({"v": pa.array([value], type)}))[0]["v"]
+
+
+@pytest.mark.parametrize(
+    ("type", "value", "expected"),
+    [
+        (pa.decimal128(20, 2), Decimal("12.50"), "12.50"),
+        (pa.decimal128(38, 0), Decimal(10**37), str(10**37)),
+        (pa.decimal128(38, 18), Decimal("0.000000000000000001"), "0.000000000000000001"),
+        (pa.int64(), 2**63 - 1, 2**63 - 1),
+        (pa.float64(), 0.1, 0.1),
+        (pa.float64(), math.nan, "NaN"),
+        (pa.float64(), -math.inf, "-Infinity"),
+        (pa.bool_(), True, True),
+        (pa.binary(), b"\xff\x00", base64.b64encode(b"\xff\x00").decode()),
+        (pa.string(), 'é"\n\u2028', 'é"\n\u2028'),
+        (pa.date32(), date(1, 1, 1), "0001-01-01"),
+        (pa.time64("us"), time(1, 2, 3, 4), "01:02:03.000004"),
+        (pa.timestamp("us", "UTC"), datetime(9999, 12, 31, 23, 59, 59, 999999, UTC), "9999-12-31T23:59:59.999999Z"),
+        (pa.timestamp("us", "+02:00"), datetime(2026, 1, 1, 1, tzinfo=UTC), "2026-01-01T01:00:00Z"),
+        (pa.timestamp("us"), datetime(2026, 1, 1), "2026-01-01T00:00:00"),  # noqa: DTZ001  # it has no zone
+        (pa.map_(pa.string(), pa.decimal128(4, 1)), [("a", Decimal("1.5"))], {"a": "1.5"}),
+        (pa.struct([("a", pa.list_(pa.binary()))]), {"a": [b"x", None]}, {"a": ["eA==", None]}),
+        (pa.null(), None, None),
+        (pa.decimal128(4, 1), None, None),
+    ],
+)
+def test_json_lines_hold_every_value_exactly(type: pa.DataType, value: Any, expected: Any) -> None:
+    assert in_json(type, value) == expected
+
+
+@given(st.lists(st.decimals(min_value=-(10**17), max_value=10**17, places=3), min_size=1))
+def test_a_decimal_comes_back_from_json_lines_with_all_its_digits(values: list[Decimal]) -> None:
+    table = pa.table({"v": pa.array(values, pa.decimal128(38, 3))})
+    assert [Decimal(row["v"]) for row in lines_of(table)] == values
+
+
+@given(st.lists(st.datetimes(timezones=st.just(timezone(timedelta(hours=-7)))), min_size=1))
+def test_an_instant_comes_back_from_json_lines(values: list[datetime]) -> None:
+    values = [value for value in values if 1 < value.year < 9999]
+    table = pa.table({"v": pa.array(values, pa.timestamp("us", "UTC"))})
+    assert [datetime.fromisoformat(row["v"]) for row in lines_of(table)] == values
+
+
+@pytest.mark.parametrize(
+    ("type", "value"),
+    [
+        (pa.timestamp("ns"), 1),
+        (pa.duration("us"), timedelta(1)),
+        (pa.map_(pa.int64(), pa.string()), [(1, "a")]),
+        (pa.map_(pa.string(), pa.string()), [("a", "1"), ("a", "2")]),
+    ],
+)
+def test_what_json_lines_would_lose_is_refused_by_its_name(type: pa.DataType, value: Any) -> None:
+    with pytest.raises(SinkRejected, match="'v'"):
+        in_json(type, value)
+
+
+@pytest.mark.parametrize("format", ["parquet", "jsonl"])
+def test_rows_are_in_the_order_of_sequence(format: Format) -> None:
+    table = event_table("p", [3, 1, 2])
+    assert decoded(encoded(ordered(table), format), format)["sequence"].to_pylist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("format", ["parquet", "jsonl"])
+@pytest.mark.parametrize("names", [["a", "a"], []])
+def test_a_column_that_is_there_twice_is_refused(format: Format, names: list[str]) -> None:
+    with pytest.raises(SinkRejected, match="each name once"):
+        encoded(pa.table([pa.array([1])] * len(names), names=names), format)
+
+
+def test_parquet_keeps_the_types_of_events() -> None:
+    table = event_table("p", [1, 2])
+    assert decoded(encoded(table, "parquet"), "parquet").equals(table)
