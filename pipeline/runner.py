@@ -1,7 +1,8 @@
 """One partition: page -> batch -> transform -> sink -> "safe up to here".
 
 Three stages overlap: reading ahead, transforming batch n+1, and delivering batch n. At most one batch is unsettled at any
-time (R2 of docs/protocol.md): n+1 may be read and transformed while n is delivered, and is sent only once n is settled.
+time (R2 of docs/protocol.md): n+1 may be read and transformed while n is delivered, and is sent only once n is settled. Writers
+that buffer are the exception: they have several batches under way, and a position that follows.
 No stage keeps a name for what it has passed on while it waits for the next: a hundred idle partitions would hold as many batches.
 """
 
@@ -21,6 +22,7 @@ from pipeline.crash_point import crash_point
 from pipeline.errors import NotTrusted, PipelineError, PoisonEvent
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, PartitionEnded, opened
+from pipeline.settling import Settling
 from pipeline.sink import Output, Permit, SinkWriter, parts_of
 from pipeline.transform import Transform
 
@@ -105,6 +107,7 @@ class Runner:
             partition, writer.position, limits=limits, bytes_max=buffer_bytes_max, share=self._share, clock=clock
         )
         self._ready: asyncio.Queue[_Ready | PipelineError] = asyncio.Queue(maxsize=1)
+        self._settling: Settling[_Ready] = Settling(writer, busy=progress.busy, clock=clock, delivered=self._settled)
 
     async def run(self, stopping: asyncio.Event) -> PartitionEnded | None:
         """Until `stopping` is set: then the batch being sent is finished, everything behind it dropped, and None returned.
@@ -120,6 +123,7 @@ class Runner:
             return await self._deliver(stopping)
         finally:
             await _ended(*stages)
+            self._settling.close()
             self._share.close()
 
     async def _read(self) -> None:
@@ -198,6 +202,7 @@ class Runner:
         try:
             while await self._has_delivered(stop):
                 pass
+            await self._settling.flush(stop)
             return None
         except PartitionEnded as ended:
             return ended
@@ -205,46 +210,65 @@ class Runner:
             await _ended(stop)
 
     async def _has_delivered(self, stop: asyncio.Task[bool]) -> bool:
-        """The next batch; False once stopping. Raises what came instead of a batch."""
+        """The next batch; False once stopping. Raises what came instead of a batch, behind everything before it."""
         item = await self._next(stop)
         if isinstance(item, PipelineError):
+            if not await self._settling.flush(stop):
+                return False
             raise item
         return item is not None and await self._written(item, stop)
 
     async def _next(self, stop: asyncio.Task[bool]) -> _Ready | PipelineError | None:
-        """The next batch to deliver; None once stopping."""
-        if stop.done():
-            return None
-        if not self._ready.empty():
-            return self._ready.get_nowait()
-        if self._buffer.is_empty and not self._progress.busy:
-            self._progress.idle_since = self._clock.monotonic()
-        get = asyncio.create_task(self._ready.get(), name=f"next {self._partition}")
-        try:
-            await asyncio.wait({get, stop}, return_when=asyncio.FIRST_COMPLETED)
-            return get.result() if get.done() and not stop.done() else None
-        finally:
-            self._progress.idle_since = None
-            await _ended(get)
+        """The next batch to deliver; None once stopping. What a writer delivers meanwhile is told."""
+        while not stop.done():
+            if not self._ready.empty():
+                return self._ready.get_nowait()
+            if self._buffer.is_empty and not self._progress.busy:
+                self._progress.idle_since = self._clock.monotonic()
+            get = asyncio.create_task(self._ready.get(), name=f"next {self._partition}")
+            moved = self._moved()
+            try:
+                await asyncio.wait({get, stop, *moved}, return_when=asyncio.FIRST_COMPLETED)
+                for task in moved:
+                    if task.done():
+                        task.result()
+                        await self._settling.tell()
+                if get.done() and not stop.done():
+                    return get.result()
+            finally:
+                self._progress.idle_since = None
+                await _ended(get, *moved)
+        return None
+
+    def _moved(self) -> set[asyncio.Task[None]]:
+        """What to wait for besides, where something is not delivered yet."""
+        if self._settling.is_empty:
+            return set()
+        return {asyncio.create_task(self._settling.moved(), name=f"moved {self._partition}")}
 
     async def _written(self, ready: _Ready, stop: asyncio.Task[bool]) -> bool:
-        """Whether the batch was delivered; False where we were told to stop while it could not be sent."""
+        """Whether the batch was written; False where we were told to stop while it could not be sent."""
         while await self._granted(stop):
             started = self._clock.monotonic()
             try:
                 with self._progress.working("deliver", started):
                     crash_point("before write")
-                    await self._writer.write(ready.output, self._permit)
+                    write = self._writer.write(ready.output, self._permit)
+                    if not await self._settling.carried_out(write, stop):
+                        return False
                     crash_point("after write")
             except NotTrusted:
                 continue  # nothing was sent; the same bytes go out when trust is back
-            self._progress.events += ready.output.events
-            self._progress.batches += 1
-            self._share.free(ready.bytes)
-            took_s = self._clock.monotonic() - started
-            await self._delivered(Delivered(ready.output, ready.waited_s, ready.transform_s, took_s))
+            self._settling.add(ready.output.to, started, ready)
+            await self._settling.tell()
             return True
         return False
+
+    async def _settled(self, ready: _Ready, took_s: float) -> None:
+        self._progress.events += ready.output.events
+        self._progress.batches += 1
+        self._share.free(ready.bytes)
+        await self._delivered(Delivered(ready.output, ready.waited_s, ready.transform_s, took_s))
 
     async def _granted(self, stop: asyncio.Task[bool]) -> bool:
         """Wait for leave to send; False where we were told to stop first."""

@@ -71,8 +71,11 @@ class SinkWriter(Protocol):
     state: what to keep in the lease document with that position.
     """
 
-    position: str | None
-    state: str
+    @property
+    def position(self) -> str | None: ...
+
+    @property
+    def state(self) -> str: ...
 
     async def write(self, output: Output, permit: Permit) -> None:
         """All of it or nothing, with `permit.check()` right before the send.
@@ -99,6 +102,28 @@ class BoundedWriter(Protocol):
 
 def parts_of(writer: SinkWriter, output: Output) -> int:
     return cast(BoundedWriter, writer).parts(output) if offers(writer, BoundedWriter) else 1
+
+
+@runtime_checkable
+class BufferingWriter(SinkWriter, Protocol):
+    """A writer that may return from `write` once it has taken the output, and deliver it beside the writes that follow.
+
+    position: the `to` of the last write before which everything is delivered. Such a writer belongs to a sink that does not
+    hold its position.
+    """
+
+    @property
+    def acknowledged(self) -> int:
+        """How many rows are delivered so far: who waits for this one sees by it that there is progress."""
+        ...
+
+    async def moved(self) -> None:
+        """Returns once something was delivered since the last call. Raises as `write` does."""
+        ...
+
+    async def flush(self) -> None:
+        """Returns once everything is delivered. Raises as `write` does."""
+        ...
 
 
 class Sink(Protocol):

@@ -118,6 +118,7 @@ class Worker:
         self._permit = TrustPermit(owned, clock, self._suspended)
         self._writer: SinkWriter | None = None
         self._safe: tuple[str | None, str] | None = None
+        self._kept: tuple[str | None, str] | None = None
         self._dirty = asyncio.Event()
         self._keeping = asyncio.Lock()
         self._checkpointed_at = self._spared_until = clock.monotonic()
@@ -246,7 +247,10 @@ class Worker:
         """Positions that the sink holds may lag in the lease; those that it does not only for as long as was agreed to (R4)."""
         assert self._writer is not None, "a batch was delivered without a writer"
         self._tally.batch_delivered(self.owned.lease, delivered)
-        self._safe = (self._writer.position, self._writer.state)
+        safe = (self._writer.position, self._writer.state)
+        if safe == self._kept:
+            return  # several batches became safe at once, and the first one's checkpoint was for all
+        self._safe = safe
         self._dirty.set()
         attempt = 0
         while not self.pipeline.sink.holds_position and self._is_to_be_kept():
@@ -333,6 +337,7 @@ class Worker:
             crash_point("checkpointed")
             self._checkpointed_at = self._clock.monotonic()
             self._spared_until = self._checkpointed_at + SPARED_S
+            self._kept = safe
             if self._safe == safe:
                 self._safe = None
                 self._dirty.clear()

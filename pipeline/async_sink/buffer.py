@@ -1,0 +1,87 @@
+"""Entries that wait to be sent, in the order in which they came, whatever failed in between. Pure.
+
+Entries are numbered as they come, and the lowest number goes first: what failed is at the front again, in its order. Of entries
+with the same order key one at a time is ready or sent; the others wait behind it, so that no failure can swap them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from pipeline.async_sink.entry import Entry
+
+_Held = tuple[int, float, Entry]
+"""Its number, since when it waits, and the entry. Numbers differ, so that entries are never compared."""
+
+
+class EntryBuffer:
+    """entries, bytes: what waits to be sent. ready, ready_bytes: what of it waits for nothing before it."""
+
+    def __init__(self) -> None:
+        self.entries = self.bytes = self.ready_bytes = 0
+        self._ready: list[_Held] = []
+        self._lines: dict[str, deque[_Held]] = {}
+        self._sent: dict[int, _Held] = {}
+
+    @property
+    def ready(self) -> int:
+        return len(self._ready)
+
+    @property
+    def oldest_since(self) -> float | None:
+        """Of what is ready, since when the first one waits."""
+        return self._ready[0][1] if self._ready else None
+
+    def add(self, entry: Entry, now: float) -> None:
+        held = (entry.number, now, entry)
+        self.entries += 1
+        self.bytes += entry.bytes
+        if entry.order is not None and entry.order in self._lines:
+            self._lines[entry.order].append(held)
+            return
+        if entry.order is not None:
+            self._lines[entry.order] = deque()
+        self._make_ready(held)
+
+    def cut(self, entries_max: int, bytes_max: int) -> tuple[Entry, ...]:
+        """The first ones that are ready, as many as fit. They count as sent."""
+        taken: list[Entry] = []
+        size = 0
+        while self._ready and len(taken) < entries_max and (not taken or size + self._ready[0][2].bytes <= bytes_max):
+            held = heappop(self._ready)
+            entry = held[2]
+            self._sent[entry.number] = held
+            taken.append(entry)
+            size += entry.bytes
+        self.entries -= len(taken)
+        self.bytes -= size
+        self.ready_bytes -= size
+        return tuple(taken)
+
+    def put_back(self, failed: Sequence[Entry]) -> None:
+        """To the front, each in its place. Raises KeyError where one is not on its way (or came back before)."""
+        for entry in failed:
+            number, since, sent = self._sent.pop(entry.number)
+            if entry.order != sent.order:
+                self._sent[number] = (number, since, sent)
+                raise KeyError(number)
+            self.entries += 1
+            self.bytes += entry.bytes
+            self._make_ready((number, since, entry))
+
+    def acknowledged(self, entry: Entry) -> None:
+        """It is where it belongs; the next one of its line may follow."""
+        order = self._sent.pop(entry.number)[2].order
+        if order is None:
+            return
+        line = self._lines[order]
+        if line:
+            self._make_ready(line.popleft())
+        else:
+            del self._lines[order]
+
+    def _make_ready(self, held: _Held) -> None:
+        heappush(self._ready, held)
+        self.ready_bytes += held[2].bytes

@@ -1,0 +1,145 @@
+"""What to send now, and what an answer means: buffer, limiter and prefix as one. Pure; time comes as `now`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.async_sink.buffer import EntryBuffer
+from pipeline.async_sink.entry import Converted, Entry
+from pipeline.async_sink.limiter import Limiter
+from pipeline.async_sink.limits import Limits
+from pipeline.async_sink.prefix import Prefix
+from pipeline.errors import SinkRejected
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    entries: tuple[Entry, ...]
+    sent_at: float
+
+
+class Desk:
+    """is_hurried: send what is there, without waiting for requests to fill."""
+
+    def __init__(self, limits: Limits, position: str | None) -> None:
+        start = min(limits.batch_entries_max, limits.in_flight_entries_max)
+        self.limiter = Limiter(entries_max=limits.in_flight_entries_max, entries=start)
+        self.is_hurried = False
+        self.requests = self.in_flight = 0
+        self._limits = limits
+        self._buffer = EntryBuffer()
+        self._prefix = Prefix(position)
+
+    @property
+    def position(self) -> str | None:
+        """Of the contiguous acknowledged prefix."""
+        return self._prefix.position
+
+    @property
+    def is_settled(self) -> bool:
+        return self._prefix.is_settled
+
+    @property
+    def unsettled(self) -> int:
+        return self._prefix.unsettled
+
+    @property
+    def acknowledged(self) -> int:
+        return self._prefix.acknowledged
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another entry may be taken."""
+        limits = self._limits
+        return self.unsettled < limits.buffered_entries_max and self._buffer.bytes < limits.buffered_bytes_max
+
+    def take(self, converted: Converted, key: str, now: float) -> None:
+        """Raises SinkRejected where it is too large."""
+        if converted.bytes > self._limits.entry_bytes_max:
+            raise SinkRejected(
+                f"entry {key} has {converted.bytes} bytes, and entry_bytes_max is {self._limits.entry_bytes_max}:"
+                " raise it if the destination takes as much, or make the row smaller"
+            )
+        entry = Entry(
+            number=self._prefix.take(),
+            key=key,
+            value=converted.value,
+            bytes=converted.bytes,
+            order=converted.order,
+        )
+        self._buffer.add(entry, now)
+
+    def close(self, to: str) -> None:
+        """All of a batch has been taken."""
+        self._prefix.close(to)
+
+    def due_in_s(self, now: float) -> float | None:
+        """Seconds until a request is to be sent; None where only an answer or an entry can make one due."""
+        size = self._size
+        if not self._buffer.ready or self.requests >= self._limits.in_flight_max:
+            return None
+        if self.in_flight + min(size, self._buffer.ready) > self.limiter.entries:
+            return None
+        pause = max(0.0, self.limiter.paused_until - now)
+        is_full = self._buffer.ready >= size or self._buffer.ready_bytes >= self._limits.batch_bytes_max
+        if is_full or self.is_hurried or not self.has_room:
+            return pause
+        since = self._buffer.oldest_since
+        assert since is not None, "something is ready"
+        return max(pause, since + self._limits.buffer_age_max_s - now)
+
+    def next(self, now: float) -> Request:
+        """The request that is due. It counts as sent."""
+        entries = self._buffer.cut(self._size, self._limits.batch_bytes_max)
+        self.requests += 1
+        self.in_flight += len(entries)
+        return Request(entries, now)
+
+    def answered(
+        self, request: Request, failed: Sequence[Entry], now: float, *, retry_after_s: float | None, spread: float
+    ) -> None:
+        """Raises SinkRejected where an entry that failed was not in the request."""
+        numbers = {entry.number for entry in failed}
+        sent = {entry.number for entry in request.entries}
+        if len(numbers) != len(failed) or not numbers <= sent:
+            raise SinkRejected(
+                "the destination returned entries that it was not given, or one of them twice: it has to return those of its"
+                " argument, or copies made by dataclasses.replace"
+            )
+        self._count_out(request)
+        self._put_back(failed)
+        for entry in request.entries:
+            if entry.number not in numbers:
+                self._buffer.acknowledged(entry)
+                self._prefix.acknowledge(entry.number)
+        if not failed:
+            self.limiter = self.limiter.succeeded()
+        elif len(failed) < len(sent):
+            self.limiter = self.limiter.throttled(now=now, sent_at=request.sent_at, retry_after_s=retry_after_s)
+        else:
+            self._back_off(request, now, retry_after_s, spread)
+
+    def failed(self, request: Request, now: float, *, retry_after_s: float | None, spread: float) -> None:
+        """All of it, or nobody knows."""
+        self._count_out(request)
+        self._buffer.put_back(request.entries)
+        self._back_off(request, now, retry_after_s, spread)
+
+    def _back_off(self, request: Request, now: float, retry_after_s: float | None, spread: float) -> None:
+        self.limiter = self.limiter.failed(now=now, sent_at=request.sent_at, retry_after_s=retry_after_s, spread=spread)
+
+    def _put_back(self, failed: Sequence[Entry]) -> None:
+        try:
+            self._buffer.put_back(failed)
+        except KeyError as error:
+            raise SinkRejected("the destination returned an entry under another order key than it came with") from error
+
+    def _count_out(self, request: Request) -> None:
+        self.requests -= 1
+        self.in_flight -= len(request.entries)
+
+    @property
+    def _size(self) -> int:
+        """How many entries a request has; a low limit makes requests smaller instead of having them wait."""
+        return min(self._limits.batch_entries_max, self.limiter.entries)

@@ -1,0 +1,68 @@
+"""What a destination is given: entries, converted once, each with a key by which a repeated one is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One row, as the destination takes it.
+
+    value: what the converter made of it. key: pipeline/partition/position/index, each percent-encoded; a row that comes
+    again has the same. bytes: how large it is in a request. order: entries with the same are sent one after the other; None
+    where order does not matter. number: which entry of its writer it is; a rewritten one keeps it (`dataclasses.replace`).
+    """
+
+    number: int
+    key: str
+    value: Any
+    bytes: int
+    order: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Entries to be sent again, and when at the earliest, where the destination said so."""
+
+    entries: Sequence[Entry]
+    retry_after_s: float | None = None
+
+
+class Destination(Protocol):
+    """Where requests go: this one method, and `prepare` and `close` where they are needed."""
+
+    async def submit(self, entries: Sequence[Entry]) -> Sequence[Entry] | Failed:
+        """One request. Returns the entries that failed and may be sent again, rewritten if need be.
+
+        SinkUnavailable (with `retry_after_s`) and OSError: all of it failed, and will be sent again. Anything else that is
+        raised is fatal: SinkRejected where an entry will be refused for ever. Cancelled after `request_timeout_s`.
+        """
+        ...
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    async def prepare(self) -> None:
+        """Once per process: connect, create what is needed. Raises SinkUnavailable, SinkRejected."""
+        ...
+
+
+@runtime_checkable
+class Closing(Protocol):
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converted:
+    """What a converter makes of a row. See Entry."""
+
+    value: Any
+    bytes: int
+    order: str | None = None
+
+
+Convert = Callable[[Mapping[str, Any], str], Converted | None]
+"""(row, its key) -> its entry; None where it needs none. Pure and quick. Raises ValueError for a row that cannot become one."""

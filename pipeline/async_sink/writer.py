@@ -1,0 +1,206 @@
+"""One lease's way to a destination: takes output, sends requests beside it, and tells how far all is acknowledged.
+
+What to send is decided by `Desk`; here it is done. `write` returns once the output is taken, and waits while there is no room.
+One task sends what is due, one for each request waits for its answer. The first fatal error ends it all, and is raised by
+whichever method is called then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from zlib import crc32
+
+from pipeline.async_sink.desk import Desk, Request
+from pipeline.async_sink.entry import Convert, Destination, Failed
+from pipeline.async_sink.keys import Keys
+from pipeline.async_sink.limits import Limits
+from pipeline.async_sink.rows import row_slices
+from pipeline.clock import Clock
+from pipeline.errors import NotTrusted, PipelineError, SinkRejected, SinkUnavailable
+from pipeline.sink import Claim, CloseReason, Output, Permit
+
+_log = logging.getLogger(__name__)
+
+
+class AsyncWriter:
+    """Implements pipeline.sink.BufferingWriter."""
+
+    def __init__(
+        self, destination: Destination, claim: Claim, *, convert: Convert, limits: Limits, clock: Clock, name: str
+    ) -> None:
+        self.state = claim.state
+        self._destination = destination
+        self._claim = claim
+        self._convert = convert
+        self._limits = limits
+        self._clock = clock
+        self._name = name
+        self._desk = Desk(limits, claim.continuation)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._permit: Permit | None = None
+        self._failure: BaseException | None = None
+        self._is_failing = self._is_closed = False
+        self._wake, self._changed = asyncio.Event(), asyncio.Event()
+
+    @property
+    def position(self) -> str | None:
+        return self._desk.position
+
+    @property
+    def acknowledged(self) -> int:
+        return self._desk.acknowledged
+
+    async def write(self, output: Output, permit: Permit) -> None:
+        """Takes all of it; cancelled in between, this writer is of no use any more."""
+        self._raise_failure()
+        permit.check()
+        self._send_with(permit)
+        keys = Keys(self._claim.pipeline, self._claim.partition, output.start)
+        for rows in row_slices(output.table):
+            for row in rows:
+                await self._take(row, keys.of(row))
+            self._wake.set()
+            await asyncio.sleep(0)
+        self._desk.close(output.to)
+        self._wake.set()
+
+    async def moved(self) -> None:
+        """Returns once something was acknowledged since the last call. Raises what went wrong."""
+        await self._changed.wait()
+        self._changed.clear()
+        self._raise_failure()
+
+    async def flush(self) -> None:
+        """Sends what is there without waiting for more, and returns once all is acknowledged."""
+        self._desk.is_hurried = True
+        self._wake.set()
+        try:
+            self._raise_failure()
+            while not self._desk.is_settled:
+                await self.moved()
+        finally:
+            self._desk.is_hurried = False
+
+    async def end(self, permit: Permit) -> None:
+        """There is nothing to tell: whoever runs this has flushed, and a destination knows no partitions."""
+
+    async def close(self, reason: CloseReason) -> None:
+        """What is not acknowledged now will be read again."""
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _take(self, row: Mapping[str, Any], key: str) -> None:
+        try:
+            converted = self._convert(row, key)
+        except ValueError as error:
+            raise SinkRejected(f"{self._name} cannot take row {key}, which {error}") from error
+        while not self._desk.has_room:
+            self._wake.set()
+            await self.moved()
+        if converted is not None:
+            self._desk.take(converted, key, self._clock.monotonic())
+
+    def _send_with(self, permit: Permit) -> None:
+        if self._permit is None:
+            self._start(self._send(), "send")
+        self._permit = permit
+
+    async def _send(self) -> None:
+        """Whatever is due, each request as a task of its own, for as long as this writer lives."""
+        while self._failure is None:
+            self._wake.clear()
+            due_in_s = self._desk.due_in_s(self._clock.monotonic())
+            if due_in_s is not None and due_in_s <= 0:
+                await self._launch()
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(due_in_s):
+                        await self._wake.wait()
+
+    async def _launch(self) -> None:
+        """With leave to send. Where that takes its time, look again at what is due then."""
+        assert self._permit is not None, "sending begins with the first write"
+        try:
+            self._permit.check()
+        except NotTrusted:
+            await self._permit.granted()
+            return
+        self._start(self._request(self._desk.next(self._clock.monotonic())), "request")
+
+    async def _request(self, request: Request) -> None:
+        try:
+            async with asyncio.timeout(self._limits.request_timeout_s):
+                answer = await self._destination.submit(request.entries)
+        except SinkUnavailable as error:
+            self._failed(request, str(error), error.retry_after_s)
+        except TimeoutError:
+            self._failed(request, f"no answer within {self._limits.request_timeout_s:g} s", None)
+        except OSError as error:
+            self._failed(request, f"{type(error).__name__}: {error.strerror or 'no answer'}", None)
+        else:
+            failed = answer if isinstance(answer, Failed) else Failed(answer)
+            self._answered(request, failed.entries, failed.retry_after_s)
+        self._wake.set()
+
+    def _answered(self, request: Request, failed: Sequence[Any], retry_after_s: float | None) -> None:
+        now = self._clock.monotonic()
+        self._desk.answered(request, failed, now, retry_after_s=retry_after_s, spread=self._spread())
+        if len(failed) < len(request.entries):
+            self._tell_whether_failing(None)
+            self._changed.set()
+
+    def _failed(self, request: Request, why: str, retry_after_s: float | None) -> None:
+        self._tell_whether_failing(why)
+        now = self._clock.monotonic()
+        self._desk.failed(request, now, retry_after_s=retry_after_s, spread=self._spread())
+
+    def _spread(self) -> float:
+        """0.5 to 1, another one for each lease and failure: drawn without a generator, so that a run can be repeated."""
+        claim = self._claim
+        drawn = f"{claim.partition} {claim.owner} {claim.epoch} {self._desk.limiter.failures}"
+        return 0.5 + crc32(drawn.encode()) / 2**33
+
+    def _tell_whether_failing(self, why: str | None) -> None:
+        """Once for each change: an outage is waited for, and not in silence."""
+        if self._is_failing == (why is not None):
+            return
+        self._is_failing = why is not None
+        told = f"for partition '{self._claim.partition}' of pipeline '{self._claim.pipeline}'"
+        if why is not None:
+            _log.warning("%s cannot be reached %s, and is tried again until it can: %s", self._name, told, why)
+        else:
+            _log.warning("%s takes entries again %s", self._name, told)
+
+    def _start(self, work: Coroutine[Any, Any, None], doing: str) -> None:
+        task = asyncio.create_task(work, name=f"{doing} {self._claim.partition}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._is_closed:
+            return
+        error = asyncio.CancelledError("by something that it called") if task.cancelled() else task.exception()
+        if error is not None and self._failure is None:
+            self._failure = error if isinstance(error, PipelineError) else self._unexpected(error)
+            self._changed.set()
+            self._wake.set()
+
+    def _unexpected(self, error: BaseException) -> SinkRejected:
+        wrapped = SinkRejected(
+            f"{self._name} failed unexpectedly for partition '{self._claim.partition}': {type(error).__name__}: {error}"
+        )
+        wrapped.__cause__ = error
+        return wrapped
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            self._changed.set()  # for whoever asks next
+            raise self._failure

@@ -1,0 +1,114 @@
+"""Batches that a writer has taken and not delivered yet, and what is told once it has.
+
+Most writers deliver within `write`; then a batch is settled right after it. A `BufferingWriter` may hold several at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+from pipeline.clock import Clock
+from pipeline.sink import BufferingWriter, SinkWriter
+
+T = TypeVar("T")
+STOP_S_MAX = 10.0
+"""How long a stop waits for a destination. What it has not taken by then comes again, from the next owner."""
+LOOK_S = 1.0
+"""How often to see what is delivered while a write waits for room."""
+SETTLE = "waiting for acknowledgements"
+
+
+class Settling(Generic[T]):
+    """delivered: awaited for each batch once it is, in their order, with the seconds since its write began.
+
+    busy: where the watch over progress looks; this one's stage begins anew whenever something is delivered.
+    """
+
+    def __init__(
+        self,
+        writer: SinkWriter,
+        *,
+        busy: dict[str, float],
+        clock: Clock,
+        delivered: Callable[[T, float], Awaitable[None]],
+    ) -> None:
+        self._writer = writer
+        self._buffering = writer if isinstance(writer, BufferingWriter) else None
+        self._busy = busy
+        self._clock = clock
+        self._delivered = delivered
+        self._held: deque[tuple[str, float, T]] = deque()
+        self._acknowledged = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._held
+
+    def add(self, to: str, began: float, batch: T) -> None:
+        """A batch was written that ends at `to`."""
+        self._held.append((to, began, batch))
+        self._busy.setdefault(SETTLE, self._clock.monotonic())
+
+    async def tell(self) -> None:
+        """Of every batch that is delivered by now."""
+        if self._buffering is not None and self._buffering.acknowledged != self._acknowledged:
+            self._acknowledged = self._buffering.acknowledged
+            for stage in self._busy.keys() & {SETTLE, "deliver"}:
+                self._busy[stage] = self._clock.monotonic()
+        for _ in range(self._count()):
+            _, began, batch = self._held.popleft()
+            self._idle()
+            await self._delivered(batch, self._clock.monotonic() - began)
+
+    async def moved(self) -> None:
+        """Returns once something was delivered, which may be no whole batch."""
+        assert self._buffering is not None, "only such a writer holds batches"
+        await self._buffering.moved()
+
+    async def flush(self, stop: asyncio.Task[bool]) -> bool:
+        """Whether all is delivered. Once told to stop, it is waited for a little longer, and then given up."""
+        return self._buffering is None or await self.carried_out(self._buffering.flush(), stop)
+
+    async def carried_out(self, step: Coroutine[Any, Any, None], stop: asyncio.Task[bool]) -> bool:
+        """A write or flush, and telling what is delivered meanwhile. False where a stop came and it did not end soon."""
+        if self._buffering is None:
+            await step
+            return True
+        task = asyncio.create_task(step, name="write or flush")
+        try:
+            return await self._done(task, stop)
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+            _ = task.cancelled() or task.exception()  # where it matters it was raised above
+
+    def close(self) -> None:
+        """Whatever is held is nobody's business any more."""
+        self._held.clear()
+        self._idle()
+
+    async def _done(self, task: asyncio.Task[None], stop: asyncio.Task[bool]) -> bool:
+        give_up_at = None
+        while True:
+            now = self._clock.monotonic()
+            give_up_at = now + STOP_S_MAX if stop.done() and give_up_at is None else give_up_at
+            waiting = {task} if stop.done() else {task, stop}
+            await asyncio.wait(waiting, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            await self.tell()
+            if task.done():
+                task.result()
+                return True
+            if give_up_at is not None and self._clock.monotonic() >= give_up_at:
+                return False
+
+    def _count(self) -> int:
+        """How many of those held end at or before the writer's position."""
+        position = self._writer.position
+        return max((n for n, (to, _, _) in enumerate(self._held, 1) if to == position), default=0)
+
+    def _idle(self) -> None:
+        if not self._held:
+            self._busy.pop(SETTLE, None)
