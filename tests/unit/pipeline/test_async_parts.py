@@ -1,0 +1,284 @@
+"""What decides in an asynchronous sink, each part alone: buffer, limiter, prefix and desk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.async_sink import Converted, Entry, Limits
+from pipeline.async_sink.buffer import EntryBuffer
+from pipeline.async_sink.desk import Desk, Request
+from pipeline.async_sink.limiter import BACKOFF_MAX_S, RETRY_AFTER_MAX_S, Limiter
+from pipeline.async_sink.prefix import Prefix
+from pipeline.errors import SinkRejected
+
+PLENTY = 1_000_000
+
+
+def entry(number: int, order: str | None = None, size: int = 1) -> Entry:
+    return Entry(number=number, key=str(number), value=number, bytes=size, order=order)
+
+
+def numbers(entries: tuple[Entry, ...]) -> list[int]:
+    return [each.number for each in entries]
+
+
+def buffer_of(*entries: Entry) -> EntryBuffer:
+    buffer = EntryBuffer()
+    for each in entries:
+        buffer.add(each, now=float(each.number))
+    return buffer
+
+
+# Buffer
+
+
+def test_what_failed_is_at_the_front_again_in_its_order() -> None:
+    buffer = buffer_of(*map(entry, range(10)))
+    first, second = buffer.cut(4, PLENTY), buffer.cut(4, PLENTY)
+    buffer.put_back(second[1:])
+    buffer.put_back(first)
+    assert numbers(buffer.cut(20, PLENTY)) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+
+
+def test_a_rewritten_entry_takes_the_place_of_the_one_that_failed() -> None:
+    buffer = buffer_of(entry(0), entry(1))
+    sent = buffer.cut(1, PLENTY)
+    buffer.put_back([replace(sent[0], value="smaller", bytes=7)])
+    assert (buffer.bytes, buffer.entries) == (8, 2)
+    assert [each.value for each in buffer.cut(2, PLENTY)] == ["smaller", 1]
+    assert buffer.bytes == 0
+
+
+def test_a_request_holds_no_more_bytes_than_it_may_but_always_one_entry() -> None:
+    buffer = buffer_of(entry(0, size=9), entry(1, size=4), entry(2, size=4), entry(3, size=4))
+    assert [numbers(buffer.cut(10, 8)) for _ in range(3)] == [[0], [1, 2], [3]]
+
+
+def test_entries_of_one_order_key_are_sent_one_after_the_other() -> None:
+    buffer = buffer_of(entry(0, "a"), entry(1, "a"), entry(2, "b"), entry(3, "a"), entry(4))
+    sent = buffer.cut(10, PLENTY)
+    assert numbers(sent) == [0, 2, 4]
+    assert buffer.cut(10, PLENTY) == ()
+    buffer.put_back(sent[:1])
+    assert numbers(buffer.cut(10, PLENTY)) == [0]
+    buffer.acknowledged(sent[0])
+    assert numbers(buffer.cut(10, PLENTY)) == [1]
+    buffer.acknowledged(entry(1, "a"))
+    assert numbers(buffer.cut(10, PLENTY)) == [3]
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=30), st.randoms(use_true_random=False))
+def test_whatever_fails_all_is_sent_and_no_key_loses_its_order(orders: list[str], rng: object) -> None:
+    draw = rng.random  # type: ignore[attr-defined]  # hypothesis' Random, which reports what it drew
+    buffer = buffer_of(*(entry(n, order) for n, order in enumerate(orders)))
+    taken: list[Entry] = []
+    flying: list[Entry] = []
+    while buffer.entries or flying:
+        flying.extend(buffer.cut(3, PLENTY))
+        landed = flying.pop(int(draw() * len(flying)))
+        if draw() < 0.4:
+            buffer.put_back([landed])
+        else:
+            taken.append(landed)
+            buffer.acknowledged(landed)
+    assert sorted(numbers(tuple(taken))) == list(range(len(orders)))
+    for order in "abc":
+        of_one = [each.number for each in taken if each.order == order]
+        assert of_one == sorted(of_one)
+    assert (buffer.bytes, buffer.ready_bytes, buffer.ready) == (0, 0, 0)
+
+
+# Limiter
+
+
+def test_success_adds_ten_and_failure_halves() -> None:
+    limiter = Limiter(entries_max=800, entries=100)
+    assert limiter.succeeded().entries == 110
+    assert limiter.throttled(now=1.0, sent_at=0.5, retry_after_s=None).entries == 50
+    assert limiter.failed(now=1.0, sent_at=0.5, retry_after_s=None, spread=1.0).entries == 50
+
+
+def test_the_limit_stays_between_one_entry_and_its_most() -> None:
+    limiter = Limiter(entries_max=105, entries=100)
+    assert limiter.succeeded().succeeded().entries == 105
+    for second in range(20):
+        limiter = limiter.failed(now=second + 0.5, sent_at=float(second), retry_after_s=None, spread=1.0)
+    assert limiter.entries == 1
+
+
+def test_requests_of_one_round_halve_the_limit_once() -> None:
+    limiter = Limiter(entries_max=800, entries=800)
+    for answered_at in (2.0, 2.1, 2.2):
+        limiter = limiter.failed(now=answered_at, sent_at=1.0, retry_after_s=None, spread=1.0)
+    assert (limiter.entries, limiter.failures) == (400, 1)
+    assert limiter.failed(now=3.0, sent_at=2.5, retry_after_s=None, spread=1.0).entries == 200
+
+
+def test_nothing_is_sent_before_the_destination_says() -> None:
+    limiter = Limiter(entries_max=800, entries=800)
+    assert limiter.throttled(now=2.0, sent_at=1.0, retry_after_s=30.0).paused_until == 32.0
+    paused = limiter.failed(now=2.0, sent_at=1.0, retry_after_s=30.0, spread=0.5)
+    assert paused.paused_until == 32.0
+    assert paused.failed(now=2.1, sent_at=1.0, retry_after_s=40.0, spread=0.5).paused_until == 42.1
+    assert paused.failed(now=2.1, sent_at=1.0, retry_after_s=None, spread=0.5).paused_until == 32.0
+    absurd = limiter.failed(now=0.0, sent_at=0.0, retry_after_s=1e9, spread=1.0)
+    assert absurd.paused_until == RETRY_AFTER_MAX_S
+
+
+def test_pauses_grow_up_to_a_bound_and_end_with_the_first_success() -> None:
+    limiter, pauses = Limiter(entries_max=800, entries=800), []
+    for second in range(0, 100, 10):
+        limiter = limiter.failed(now=second + 1.0, sent_at=float(second), retry_after_s=None, spread=1.0)
+        pauses.append(limiter.paused_until - second - 1)
+    assert pauses == sorted(pauses)
+    assert pauses[0] == pytest.approx(0.1)
+    assert pauses[-1] == BACKOFF_MAX_S
+    assert limiter.succeeded().failures == 0
+
+
+# Prefix
+
+
+def test_the_position_covers_only_what_is_acknowledged_without_a_gap() -> None:
+    prefix = Prefix("start")
+    for batch in ("10", "20"):
+        for _ in range(2):
+            prefix.take()
+        prefix.close(batch)
+    prefix.acknowledge(1)
+    prefix.acknowledge(2)
+    prefix.acknowledge(3)
+    assert (prefix.position, prefix.unsettled, prefix.acknowledged) == ("start", 4, 3)
+    prefix.acknowledge(0)
+    assert (prefix.position, prefix.is_settled) == ("20", True)
+
+
+def test_a_batch_that_is_still_being_taken_is_not_covered() -> None:
+    prefix = Prefix(None)
+    prefix.acknowledge(prefix.take())
+    assert prefix.position is None
+    prefix.close("5")
+    assert prefix.position == "5"
+
+
+def test_a_batch_without_entries_is_covered_once_those_before_it_are() -> None:
+    prefix = Prefix(None)
+    prefix.close("1")
+    assert prefix.position == "1"
+    number = prefix.take()
+    prefix.close("2")
+    prefix.close("3")
+    assert prefix.position == "1"
+    prefix.acknowledge(number)
+    assert prefix.position == "3"
+
+
+# Desk
+
+
+LIMITS = Limits(
+    batch_entries_max=10,
+    batch_bytes_max=100,
+    entry_bytes_max=50,
+    in_flight_max=2,
+    buffered_entries_max=25,
+    buffer_age_max_s=1.0,
+)
+
+
+def desk_with(entries: int, *, size: int = 1, at: float = 0.0) -> Desk:
+    desk = Desk(LIMITS, None)
+    for number in range(entries):
+        desk.take(Converted(value=number, bytes=size), str(number), at)
+    return desk
+
+
+def answered(desk: Desk, request: Request, *failed: Entry, at: float = 1.0) -> None:
+    desk.answered(request, failed, at, retry_after_s=None, spread=1.0)
+
+
+def test_a_request_is_due_when_it_is_full_or_its_first_entry_has_waited_long_enough() -> None:
+    assert desk_with(10).due_in_s(0.0) == 0
+    assert desk_with(9).due_in_s(0.25) == 0.75
+    assert desk_with(9).due_in_s(1.5) <= 0  # type: ignore[operator]  # a number, since something waits
+    assert desk_with(5, size=25).due_in_s(0.0) == 0
+    assert desk_with(0).due_in_s(0.0) is None
+
+
+def test_who_hurries_waits_for_no_request_to_fill() -> None:
+    desk = desk_with(1)
+    desk.is_hurried = True
+    assert desk.due_in_s(0.0) == 0
+
+
+def test_requests_at_a_time_are_bounded_by_number_and_by_the_limiter() -> None:
+    desk = desk_with(25)
+    assert desk.limiter.entries == 10
+    first = desk.next(0.0)
+    assert desk.due_in_s(0.0) is None  # the limiter: one request's worth to begin with
+    answered(desk, first)
+    assert desk.limiter.entries == 20
+    desk.next(1.0)
+    assert desk.due_in_s(1.0) is not None
+    desk.next(1.0)
+    assert desk.due_in_s(1.0) is None
+
+
+def test_a_low_limit_makes_requests_smaller() -> None:
+    desk = desk_with(25)
+    for second in range(2):
+        desk.failed(desk.next(float(second)), second + 0.5, retry_after_s=None, spread=1.0)
+    assert desk.limiter.entries == 2
+    assert len(desk.next(9.0).entries) == 2
+
+
+def test_what_failed_as_a_whole_comes_again_in_order_after_a_pause() -> None:
+    desk = desk_with(25)
+    request = desk.next(0.0)
+    desk.failed(request, 1.0, retry_after_s=3.0, spread=1.0)
+    assert desk.due_in_s(1.0) == 3.0
+    assert numbers(desk.next(4.0).entries) == numbers(request.entries)[:5]
+
+
+def test_no_more_is_taken_than_may_be_unsettled_acknowledged_behind_a_gap_or_not() -> None:
+    desk = desk_with(25)
+    assert not desk.has_room
+    first = desk.next(0.0)
+    answered(desk, first, first.entries[0])
+    assert (desk.unsettled, desk.has_room) == (25, False)
+    again = desk.next(1.0)
+    assert again.entries[0].number == 0
+    answered(desk, again)
+    assert desk.has_room
+
+
+def test_what_waits_is_bounded_in_bytes_too() -> None:
+    desk = desk_with(4, size=50)
+    assert not desk.has_room
+    desk.next(0.0)
+    assert desk.has_room
+
+
+def test_an_entry_that_is_too_large_is_refused_by_its_name() -> None:
+    with pytest.raises(SinkRejected, match="entry p/7/1/0 has 51 bytes.*entry_bytes_max is 50"):
+        desk_with(0).take(Converted(value=b"", bytes=51), "p/7/1/0", 0.0)
+
+
+@pytest.mark.parametrize("what", ["of nobody", "twice", "of another order"])
+def test_a_destination_that_returns_what_it_was_not_given_is_told(what: str) -> None:
+    desk = desk_with(10)
+    request = desk.next(0.0)
+    one = request.entries[0]
+    failed = {"of nobody": [entry(99)], "twice": [one, one], "of another order": [replace(one, order="x")]}[what]
+    with pytest.raises(SinkRejected, match="returned"):
+        answered(desk, request, *failed)
+
+
+def test_limits_that_contradict_each_other_are_told() -> None:
+    assert list(Limits().problems()) == []
+    told = list(Limits(batch_bytes_max=1, buffered_entries_max=2, in_flight_max=0).problems())
+    assert [text.partition(" ")[0] for text in told] == ["in_flight_max", "entry_bytes_max", "buffered_entries_max"]

@@ -1,0 +1,305 @@
+"""The asynchronous sink: the contract, positions, order, keys, back-pressure, trust, and what becomes of errors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from destinations import Scripted, Trouble, Trust, Trusted, claim, now
+from simulation.loop import run_virtual
+
+from pipeline.async_sink import AsyncSink, Entry, Limits, json_row
+from pipeline.async_sink.writer import AsyncWriter
+from pipeline.contract import Row, SinkContract, SinkHarness, event_table
+from pipeline.errors import NotTrusted, SinkRejected
+from pipeline.sink import BufferingWriter, Output
+
+SMALL = Limits(batch_entries_max=2, in_flight_max=3, buffered_entries_max=7, buffer_age_max_s=0.01)
+
+
+class ScriptedHarness(SinkHarness):
+    """limits small enough that requests overlap; half of the items fail at first."""
+
+    def __init__(self, destination: Scripted) -> None:
+        self.partitions = ("a", "b")
+        self.destination = destination
+        self.sinks: list[AsyncSink] = []
+
+    async def sink(self) -> AsyncSink:
+        convert = json_row(order_by="key")
+        self.sinks.append(AsyncSink(self.destination, identity="scripted", limits=SMALL, convert=convert))
+        await self.sinks[-1].prepare()
+        return self.sinks[-1]
+
+    async def rows(self, partition: str) -> list[Row]:
+        return [Row(taken.row["sequence"]) for taken in self.destination.taken if taken.row["partition"] == partition]
+
+
+class TestAsyncSink(SinkContract):
+    @pytest.fixture(params=[(), (Trouble("items", share=0.3),)], ids=["well", "items fail"])
+    async def harness(self, request: pytest.FixtureRequest) -> Any:
+        harness = ScriptedHarness(Scripted(takes_s=0.0, troubles=request.param))
+        yield harness
+        for sink in harness.sinks:
+            await sink.close()
+
+
+async def opened(destination: Any, continuation: str | None = None, **given: Any) -> AsyncWriter:
+    writer = await AsyncSink(destination, identity="scripted", **given).open(claim(continuation))
+    assert isinstance(writer, BufferingWriter)
+    return writer
+
+
+def output(start: int, to: int, *, table: pa.Table | None = None) -> Output:
+    made = event_table("7", range(start + 1, to + 1)) if table is None else table
+    return Output(table=made, start=str(start) if start else None, to=str(to), events=to - start)
+
+
+def keyed(start: int, keys: str) -> Output:
+    """Events behind `start`, one for each letter, which is its key."""
+    table = event_table("7", range(start + 1, start + 1 + len(keys)))
+    column = table.schema.get_field_index("key")
+    return output(start, start + len(keys), table=table.set_column(column, table.schema.field(column), pa.array(keys)))
+
+
+def test_a_write_returns_before_the_destination_answers_and_the_position_follows() -> None:
+    async def run() -> None:
+        writer = await opened(Scripted(takes_s=1.0), "0")
+        await writer.write(output(0, 50), Trusted())
+        await writer.write(output(50, 100), Trusted())
+        assert (writer.position, now()) == ("0", 0.0)
+        await writer.moved()
+        assert (writer.position, writer.acknowledged, now()) == ("100", 100, 1.0)
+        await writer.close("shutdown")
+
+    run_virtual(run())
+
+
+def test_a_checkpoint_never_passes_an_entry_that_is_not_acknowledged() -> None:
+    class FirstIsSlow(Scripted):
+        async def submit(self, entries: Sequence[Entry]) -> Any:
+            if entries[0].number == 0:
+                await asyncio.sleep(5)
+            return await super().submit(entries)
+
+    async def run() -> None:
+        limits = Limits(batch_entries_max=10, in_flight_max=4)
+        destination = FirstIsSlow()
+        writer = await opened(destination, limits=limits)
+        writer._desk.limiter = replace(writer._desk.limiter, entries=40)  # as after a while
+        for start in range(0, 40, 10):
+            await writer.write(output(start, start + 10), Trusted())
+        await asyncio.sleep(2)
+        assert (len(destination.taken), writer.position) == (30, None)
+        await writer.flush()
+        assert writer.position == "40"
+        await writer.close("shutdown")
+
+    run_virtual(run())
+
+
+def test_rows_of_one_order_key_arrive_in_their_order_whatever_fails() -> None:
+    async def run() -> None:
+        destination = Scripted(troubles=[Trouble("items", share=0.4), Trouble("throttle", share=0.2)])
+        limits = Limits(batch_entries_max=5, in_flight_max=6, buffer_age_max_s=0.0)
+        writer = await opened(destination, limits=limits, convert=json_row(order_by="key"))
+        for start in range(0, 300, 30):
+            await writer.write(keyed(start, "abcabdaabbccddeeffgghhiijjkkll"), Trusted())
+        await writer.flush()
+        await writer.close("shutdown")
+        assert sorted(destination.numbers) == list(range(1, 301))
+        assert destination.numbers != sorted(destination.numbers)  # different keys did overtake each other
+        for key in "abcdefghijkl":
+            of_key = [taken.row["sequence"] for taken in destination.taken if taken.row["key"] == key]
+            assert of_key == sorted(of_key)
+
+    run_virtual(run())
+
+
+def test_a_rewritten_entry_is_what_is_sent_again() -> None:
+    class Shortening:
+        def __init__(self) -> None:
+            self.seen: list[list[bytes]] = []
+
+        async def submit(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+            self.seen.append([entry.value for entry in entries])
+            return [replace(entry, value=b"short", bytes=5) for entry in entries if entry.value != b"short"][:1]
+
+    async def run() -> None:
+        destination = Shortening()
+        writer = await opened(destination)
+        await writer.write(output(0, 2), Trusted())
+        await writer.flush()
+        assert [len(values) for values in destination.seen] == [2, 1]
+        assert destination.seen[1] == [b"short"]
+        assert writer.position == "2"
+        await writer.close("shutdown")
+
+    run_virtual(run())
+
+
+def test_a_row_has_the_same_key_when_it_comes_again_in_other_batches() -> None:
+    async def run() -> list[str]:
+        destination = Scripted()
+        for cuts in ([0, 3, 8, 10], [0, 7, 10]):
+            writer = await opened(destination)
+            for start, to in zip(cuts, cuts[1:], strict=False):
+                await writer.write(output(start, to), Trusted())
+            await writer.flush()
+            await writer.close("shutdown")
+        return destination.keys
+
+    keys = run_virtual(run())
+    assert keys[:10] == keys[10:]
+    assert keys[:2] == ["bank/7/1/0", "bank/7/2/0"]
+    assert len(set(keys)) == 10
+
+
+def test_rows_without_a_sequence_are_counted_from_where_their_batch_starts() -> None:
+    async def run() -> list[str]:
+        destination = Scripted()
+        writer = await opened(destination)
+        await writer.write(output(0, 4, table=pa.table({"account": ["a/b", "c"]})), Trusted())
+        await writer.write(output(4, 9, table=pa.table({"sequence": [5, 5, None], "n": [1, 2, 3]})), Trusted())
+        await writer.flush()
+        await writer.close("shutdown")
+        return destination.keys
+
+    assert run_virtual(run()) == ["bank/7//0", "bank/7//1", "bank/7/5/0", "bank/7/5/1", "bank/7/4/0"]
+
+
+def test_taking_waits_while_the_destination_is_away() -> None:
+    async def run() -> None:
+        destination = Scripted(troubles=[Trouble("dead", end=30)])
+        writer = await opened(destination, limits=SMALL)
+        write = asyncio.create_task(writer.write(output(0, 100), Trusted()))
+        await asyncio.sleep(29)
+        assert not write.done()
+        assert writer._desk.unsettled == SMALL.buffered_entries_max
+        await write
+        await writer.flush()
+        assert sorted(destination.numbers) == list(range(1, 101))
+        assert now() < 40
+        await writer.close("shutdown")
+
+    run_virtual(run())
+
+
+def test_nothing_is_sent_without_trust_and_what_was_taken_is_once_it_is_back() -> None:
+    async def run() -> None:
+        destination, trust = Scripted(), Trust()
+        writer = await opened(destination)
+        await writer.write(output(0, 3), trust)
+        trust.given.clear()
+        with pytest.raises(NotTrusted):
+            await writer.write(output(3, 5), trust)
+        await asyncio.sleep(60)
+        assert destination.sizes == []
+        trust.given.set()
+        await writer.flush()
+        assert (destination.numbers, writer.position) == ([1, 2, 3], "3")
+        await writer.close("shutdown")
+
+    run_virtual(run())
+
+
+def test_a_request_without_an_answer_is_sent_again_after_its_time() -> None:
+    async def run() -> None:
+        destination = Scripted(troubles=[Trouble("stall", end=5)])
+        writer = await opened(destination, limits=Limits(request_timeout_s=2.0))
+        await writer.write(output(0, 3), Trusted())
+        await writer.flush()
+        assert destination.numbers == [1, 2, 3]
+        assert destination.began[0] == pytest.approx(0.0)
+        assert destination.began[1] - destination.began[0] == pytest.approx(2.1, abs=0.1)
+        await writer.close("shutdown")
+
+    run_virtual(run())
+
+
+@pytest.mark.parametrize("error", [SinkRejected("entry 2 is refused"), ZeroDivisionError("a fault")])
+def test_a_fatal_error_is_raised_and_the_position_stays_before_it(error: Exception) -> None:
+    async def run() -> None:
+        def refuse(entries: Sequence[Entry]) -> None:
+            if any(entry.number == 4 for entry in entries):
+                raise error
+
+        destination = Scripted(before=refuse)
+        writer = await opened(destination, limits=Limits(batch_entries_max=2))
+        await writer.write(output(0, 2), Trusted())
+        await writer.flush()
+        await writer.write(output(2, 10), Trusted())
+        with pytest.raises(SinkRejected, match="entry 2 is refused|ZeroDivisionError: a fault"):
+            await writer.flush()
+        assert writer.position == "2"
+        began = len(destination.began)
+        with pytest.raises(SinkRejected):
+            await writer.write(output(10, 12), Trusted())
+        await asyncio.sleep(60)
+        assert len(destination.began) == began
+        await writer.close("failed")
+
+    run_virtual(run())
+
+
+def test_a_cancellation_that_nobody_asked_for_is_a_fault_and_no_wait_for_ever() -> None:
+    async def run() -> None:
+        def cancel(entries: Sequence[Entry]) -> None:
+            raise asyncio.CancelledError
+
+        writer = await opened(Scripted(before=cancel))
+        await writer.write(output(0, 2), Trusted())
+        with pytest.raises(SinkRejected, match="failed unexpectedly"):
+            await writer.flush()
+        await writer.close("failed")
+
+    run_virtual(run())
+
+
+def test_a_row_that_cannot_be_converted_is_named() -> None:
+    async def run() -> None:
+        writer = await opened(Scripted())
+        with pytest.raises(SinkRejected, match="destination 'scripted' cannot take row bank/7/1/0, which .*NaN|not JSON"):
+            await writer.write(output(0, 1, table=pa.table({"sequence": [1], "rate": [float("nan")]})), Trusted())
+        await writer.close("failed")
+
+    run_virtual(run())
+
+
+def test_nothing_is_left_behind_by_a_close() -> None:
+    async def run() -> None:
+        destination = Scripted(takes_s=50)
+        writer = await opened(destination)
+        await writer.write(output(0, 100), Trusted())
+        await asyncio.sleep(1)
+        assert destination.at_once == 1
+        await writer.close("lost")
+        assert destination.at_once == 0
+        assert len(asyncio.all_tasks()) == 1
+
+    run_virtual(run())
+
+
+def test_an_outage_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        writer = await opened(Scripted(troubles=[Trouble("dead", end=20)]))
+        await writer.write(output(0, 500), Trusted())
+        await writer.flush()
+        await writer.close("shutdown")
+
+    with caplog.at_level(logging.WARNING):
+        run_virtual(run())
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert "destination 'scripted' cannot be reached for partition '7' of pipeline 'bank'" in told[0]
+    assert "takes entries again" in told[1]
+
+
+def test_a_sink_whose_limits_contradict_each_other_is_not_made() -> None:
+    with pytest.raises(ValueError, match="buffered_entries_max"):
+        AsyncSink(Scripted(), identity="scripted", limits=Limits(buffered_entries_max=1))
