@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.async_sink.buffer import EntryBuffer
-from pipeline.async_sink.entry import Converted, Entry
+from pipeline.async_sink.entry import Converted, Entry, Failed
 from pipeline.async_sink.limiter import Limiter
 from pipeline.async_sink.limits import Limits
 from pipeline.async_sink.prefix import Prefix
@@ -23,8 +23,10 @@ class Desk:
     """is_hurried: send what is there, without waiting for requests to fill."""
 
     def __init__(self, limits: Limits, position: str | None) -> None:
-        start = min(limits.batch_entries_max, limits.in_flight_entries_max)
-        self.limiter = Limiter(entries_max=limits.in_flight_entries_max, entries=start)
+        most = limits.in_flight_entries_max
+        self.limiter = Limiter(
+            entries_max=most, entries=most
+        )  # the settings are right until the destination says otherwise
         self.is_hurried = False
         self.requests = self.in_flight = 0
         self._limits = limits
@@ -96,10 +98,9 @@ class Desk:
         self.in_flight += len(entries)
         return Request(entries, now)
 
-    def answered(
-        self, request: Request, failed: Sequence[Entry], now: float, *, retry_after_s: float | None, spread: float
-    ) -> None:
+    def answered(self, request: Request, answer: Failed, now: float, *, spread: float) -> None:
         """Raises SinkRejected where an entry that failed was not in the request."""
+        failed = answer.entries
         numbers = {entry.number for entry in failed}
         sent = {entry.number for entry in request.entries}
         if len(numbers) != len(failed) or not numbers <= sent:
@@ -113,12 +114,12 @@ class Desk:
             if entry.number not in numbers:
                 self._buffer.acknowledged(entry)
                 self._prefix.acknowledge(entry.number)
-        if not failed:
-            self.limiter = self.limiter.succeeded()
-        elif len(failed) < len(sent):
-            self.limiter = self.limiter.throttled(now=now, sent_at=request.sent_at, retry_after_s=retry_after_s)
+        if len(failed) == len(sent):
+            self._back_off(request, now, answer.retry_after_s, spread)
+        elif failed and answer.is_throttled:
+            self.limiter = self.limiter.throttled(now=now, sent_at=request.sent_at, retry_after_s=answer.retry_after_s)
         else:
-            self._back_off(request, now, retry_after_s, spread)
+            self.limiter = self.limiter.succeeded()
 
     def failed(self, request: Request, now: float, *, retry_after_s: float | None, spread: float) -> None:
         """All of it, or nobody knows."""

@@ -25,10 +25,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Entries to be sent again, and when at the earliest, where the destination said so."""
+    """Entries to be sent again, and when at the earliest, where the destination said so.
+
+    is_throttled: whether they failed since the destination takes no more at a time; a plain sequence is taken for that. Where
+    each failed for a reason of its own, sending less would not help.
+    """
 
     entries: Sequence[Entry]
     retry_after_s: float | None = None
+    is_throttled: bool = True
 
 
 class Destination(Protocol):

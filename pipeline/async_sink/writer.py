@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 from zlib import crc32
@@ -24,6 +24,8 @@ from pipeline.errors import NotTrusted, PipelineError, SinkRejected, SinkUnavail
 from pipeline.sink import Claim, CloseReason, Output, Permit
 
 _log = logging.getLogger(__name__)
+SILENT_S_MAX = 5.0
+"""A destination that takes nothing for longer is told of."""
 
 
 class AsyncWriter:
@@ -43,7 +45,8 @@ class AsyncWriter:
         self._tasks: set[asyncio.Task[None]] = set()
         self._permit: Permit | None = None
         self._failure: BaseException | None = None
-        self._is_failing = self._is_closed = False
+        self._failing_since: float | None = None
+        self._is_told = self._is_closed = False
         self._wake, self._changed = asyncio.Event(), asyncio.Event()
 
     @property
@@ -145,19 +148,17 @@ class AsyncWriter:
         except OSError as error:
             self._failed(request, f"{type(error).__name__}: {error.strerror or 'no answer'}", None)
         else:
-            failed = answer if isinstance(answer, Failed) else Failed(answer)
-            self._answered(request, failed.entries, failed.retry_after_s)
+            self._answered(request, answer if isinstance(answer, Failed) else Failed(answer))
         self._wake.set()
 
-    def _answered(self, request: Request, failed: Sequence[Any], retry_after_s: float | None) -> None:
-        now = self._clock.monotonic()
-        self._desk.answered(request, failed, now, retry_after_s=retry_after_s, spread=self._spread())
-        if len(failed) < len(request.entries):
-            self._tell_whether_failing(None)
+    def _answered(self, request: Request, failed: Failed) -> None:
+        self._desk.answered(request, failed, self._clock.monotonic(), spread=self._spread())
+        if len(failed.entries) < len(request.entries):
+            self._tell_well()
             self._changed.set()
 
     def _failed(self, request: Request, why: str, retry_after_s: float | None) -> None:
-        self._tell_whether_failing(why)
+        self._tell_failing(why)
         now = self._clock.monotonic()
         self._desk.failed(request, now, retry_after_s=retry_after_s, spread=self._spread())
 
@@ -167,16 +168,22 @@ class AsyncWriter:
         drawn = f"{claim.partition} {claim.owner} {claim.epoch} {self._desk.limiter.failures}"
         return 0.5 + crc32(drawn.encode()) / 2**33
 
-    def _tell_whether_failing(self, why: str | None) -> None:
-        """Once for each change: an outage is waited for, and not in silence."""
-        if self._is_failing == (why is not None):
-            return
-        self._is_failing = why is not None
-        told = f"for partition '{self._claim.partition}' of pipeline '{self._claim.pipeline}'"
-        if why is not None:
-            _log.warning("%s cannot be reached %s, and is tried again until it can: %s", self._name, told, why)
-        else:
-            _log.warning("%s takes entries again %s", self._name, told)
+    def _tell_failing(self, why: str) -> None:
+        """An outage is waited for, and not in silence; a request that is throttled now and then is nobody's business."""
+        now = self._clock.monotonic()
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        if not self._is_told and now - self._failing_since >= SILENT_S_MAX:
+            self._is_told = True
+            _log.warning("%s takes nothing %s, and is tried again until it does: %s", self._name, self._told_of, why)
+
+    def _tell_well(self) -> None:
+        if self._is_told:
+            _log.warning("%s takes entries again %s", self._name, self._told_of)
+        self._failing_since, self._is_told = None, False
+
+    @property
+    def _told_of(self) -> str:
+        return f"of partition '{self._claim.partition}' of pipeline '{self._claim.pipeline}'"
 
     def _start(self, work: Coroutine[Any, Any, None], doing: str) -> None:
         task = asyncio.create_task(work, name=f"{doing} {self._claim.partition}")

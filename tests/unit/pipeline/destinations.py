@@ -75,7 +75,7 @@ class Scripted:
     most_at_once: int = 0
     before: Callable[[Sequence[Entry]], None] = lambda entries: None
 
-    async def submit(self, entries: Sequence[Entry]) -> Sequence[Entry] | Failed:
+    async def submit(self, entries: Sequence[Entry]) -> Failed:
         self.sizes.append(len(entries))
         self.began.append(now())
         self.at_once += 1
@@ -86,7 +86,7 @@ class Scripted:
         finally:
             self.at_once -= 1
 
-    async def _answer(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+    async def _answer(self, entries: Sequence[Entry]) -> Failed:
         if self._has("dead"):
             raise ConnectionRefusedError(111, "Connection refused")
         if self._has("stall"):
@@ -97,7 +97,7 @@ class Scripted:
         failed = [entry for entry in entries if self._has("items")]
         numbers = {entry.number for entry in failed}
         self.taken.extend(Taken(now(), entry) for entry in entries if entry.number not in numbers)
-        return failed
+        return Failed(failed, is_throttled=False)
 
     def _has(self, kind: str) -> Trouble | None:
         for trouble in self.troubles:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.async_sink import Converted, Entry, Limits
+from pipeline.async_sink import Converted, Entry, Failed, Limits
 from pipeline.async_sink.buffer import EntryBuffer
 from pipeline.async_sink.desk import Desk, Request
 from pipeline.async_sink.limiter import BACKOFF_MAX_S, RETRY_AFTER_MAX_S, Limiter
@@ -198,7 +198,7 @@ def desk_with(entries: int, *, size: int = 1, at: float = 0.0) -> Desk:
 
 
 def answered(desk: Desk, request: Request, *failed: Entry, at: float = 1.0) -> None:
-    desk.answered(request, failed, at, retry_after_s=None, spread=1.0)
+    desk.answered(request, Failed(failed), at, spread=1.0)
 
 
 def test_a_request_is_due_when_it_is_full_or_its_first_entry_has_waited_long_enough() -> None:
@@ -217,20 +217,26 @@ def test_who_hurries_waits_for_no_request_to_fill() -> None:
 
 def test_requests_at_a_time_are_bounded_by_number_and_by_the_limiter() -> None:
     desk = desk_with(25)
+    first, second = desk.next(0.0), desk.next(0.0)
+    assert desk.due_in_s(0.0) is None  # two at a time
+    answered(desk, first, first.entries[0])
     assert desk.limiter.entries == 10
-    first = desk.next(0.0)
-    assert desk.due_in_s(0.0) is None  # the limiter: one request's worth to begin with
-    answered(desk, first)
-    assert desk.limiter.entries == 20
-    desk.next(1.0)
+    assert desk.due_in_s(1.0) is None  # one of them is as much as the limiter allows
+    answered(desk, second)
     assert desk.due_in_s(1.0) is not None
-    desk.next(1.0)
-    assert desk.due_in_s(1.0) is None
+
+
+def test_entries_that_failed_for_reasons_of_their_own_are_no_reason_to_send_less() -> None:
+    desk = desk_with(25)
+    request = desk.next(0.0)
+    desk.answered(request, Failed(request.entries[3:5], is_throttled=False), 1.0, spread=1.0)
+    assert (desk.limiter.entries, desk.limiter.paused_until) == (20, 0.0)
+    assert numbers(desk.next(1.0).entries)[:2] == [3, 4]
 
 
 def test_a_low_limit_makes_requests_smaller() -> None:
     desk = desk_with(25)
-    for second in range(2):
+    for second in range(3):
         desk.failed(desk.next(float(second)), second + 0.5, retry_after_s=None, spread=1.0)
     assert desk.limiter.entries == 2
     assert len(desk.next(9.0).entries) == 2
@@ -241,7 +247,7 @@ def test_what_failed_as_a_whole_comes_again_in_order_after_a_pause() -> None:
     request = desk.next(0.0)
     desk.failed(request, 1.0, retry_after_s=3.0, spread=1.0)
     assert desk.due_in_s(1.0) == 3.0
-    assert numbers(desk.next(4.0).entries) == numbers(request.entries)[:5]
+    assert numbers(desk.next(4.0).entries) == numbers(request.entries)
 
 
 def test_no_more_is_taken_than_may_be_unsettled_acknowledged_behind_a_gap_or_not() -> None:
