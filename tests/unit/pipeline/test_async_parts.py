@@ -270,7 +270,7 @@ def test_what_waits_is_bounded_in_bytes_too() -> None:
 
 
 def test_an_entry_that_is_too_large_is_refused_by_its_name() -> None:
-    with pytest.raises(SinkRejected, match="entry p/7/1/0 has 51 bytes.*entry_bytes_max is 50"):
+    with pytest.raises(SinkRejected, match=r"entry p/7/1/0 has 51 bytes.*entry_bytes_max is 50"):
         desk_with(0).take(Converted(value=b"", bytes=51), "p/7/1/0", 0.0)
 
 

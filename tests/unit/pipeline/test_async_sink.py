@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -147,7 +148,7 @@ def test_a_row_has_the_same_key_when_it_comes_again_in_other_batches() -> None:
         destination = Scripted()
         for cuts in ([0, 3, 8, 10], [0, 7, 10]):
             writer = await opened(destination)
-            for start, to in zip(cuts, cuts[1:], strict=False):
+            for start, to in pairwise(cuts):
                 await writer.write(output(start, to), Trusted())
             await writer.flush()
             await writer.close("shutdown")
@@ -233,7 +234,7 @@ def test_a_fatal_error_is_raised_and_the_position_stays_before_it(error: Excepti
         await writer.write(output(0, 2), Trusted())
         await writer.flush()
         await writer.write(output(2, 10), Trusted())
-        with pytest.raises(SinkRejected, match="entry 2 is refused|ZeroDivisionError: a fault"):
+        with pytest.raises(SinkRejected, match=r"entry 2 is refused|ZeroDivisionError: a fault"):
             await writer.flush()
         assert writer.position == "2"
         began = len(destination.began)
@@ -264,7 +265,7 @@ def test_a_row_that_cannot_be_converted_is_named() -> None:
     async def run() -> None:
         writer = await opened(Scripted())
         with pytest.raises(
-            SinkRejected, match="destination 'scripted' cannot take row bank/7/1/0, which .*NaN|not JSON"
+            SinkRejected, match=r"destination 'scripted' cannot take row bank/7/1/0, which .*NaN|not JSON"
         ):
             await writer.write(output(0, 1, table=pa.table({"sequence": [1], "rate": [float("nan")]})), Trusted())
         await writer.close("failed")

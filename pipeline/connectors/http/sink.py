@@ -1,0 +1,134 @@
+"""The sink `http`, and the one file with its client in it: aiohttp, one session a process.
+
+Certificates are verified, redirects are not followed (headers would go along), proxies of the environment are not used, and no
+message holds a header's value or the address's query.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from pipeline.async_sink import AsyncSink, Entry, Failed, Limits, json_row
+from pipeline.async_sink.rows import Content
+from pipeline.connectors.http.wire import (
+    TYPES,
+    Answer,
+    Format,
+    Results,
+    body_of,
+    checked_url,
+    failed_of,
+    request_key,
+    shown,
+)
+from pipeline.errors import SinkRejected, SinkUnavailable
+
+ANSWER_BYTES_MAX = 4 * 1024 * 1024
+
+
+def http_sink(
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    format: Format = "json",
+    content: Content = "row",
+    results: Results = "whole",
+    key_field: str | None = None,
+    order_by: str | None = None,
+    ca_file: Path | None = None,
+    limits: Limits | None = None,
+) -> AsyncSink:
+    """Raises ValueError where url or limits cannot be right."""
+    destination = HttpDestination(url, headers=headers or {}, format=format, results=results, ca_file=ca_file)
+    convert = json_row(content, key_field=key_field, order_by=order_by)
+    return AsyncSink(destination, identity=f"http:{shown(url)}", convert=convert, limits=limits)
+
+
+class HttpDestination:
+    """Entries are bytes of JSON."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        format: Format,
+        results: Results,
+        ca_file: Path | None = None,
+    ) -> None:
+        self._url = checked_url(url)
+        self._what = shown(url)
+        self._headers = {"Content-Type": TYPES[format], "User-Agent": "leasehold", **headers}
+        self._secrets = tuple(value for value in headers.values() if value)
+        self._format = format
+        self._results = results
+        self._ca_file = ca_file
+        self._session: aiohttp.ClientSession | None = None
+
+    async def prepare(self) -> None:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(ssl=self._trusted(), limit=0)  # in_flight_max bounds them
+            timeout = aiohttp.ClientTimeout(total=None)  # request_timeout_s cancels
+            jar = aiohttp.DummyCookieJar()
+            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, cookie_jar=jar)
+
+    async def submit(self, entries: Sequence[Entry]) -> Failed:
+        answer = await self._post(body_of(entries, self._format), request_key(entries))
+        return failed_of(answer, entries, self._results, self._what)
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _post(self, body: bytes, key: str) -> Answer:
+        assert self._session is not None, "prepare comes before submit"
+        headers = {"Idempotency-Key": key, **self._headers}
+        try:
+            async with self._session.post(self._url, data=body, headers=headers, allow_redirects=False) as response:
+                said = await _read(response)
+        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError) as error:
+            raise SinkRejected(
+                f"{self._what} shows a certificate that is not trusted here ({type(error.__cause__ or error).__name__}):"
+                " have it mended, or give its authority's as `ca_file`"
+            ) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise SinkUnavailable(f"{self._what} cannot be reached: {_reason(error)}") from None
+        found = {name.lower(): value for name, value in response.headers.items()}
+        return Answer(response.status, found, self._masked(said))
+
+    def _masked(self, said: bytes) -> bytes:
+        """An endpoint may say back what it was sent."""
+        for secret in self._secrets:
+            said = said.replace(secret.encode(), b"***")
+        return said
+
+    def _trusted(self) -> Any:
+        if self._ca_file is None:
+            return True
+        try:
+            return ssl.create_default_context(cafile=self._ca_file)
+        except OSError as error:
+            raise SinkRejected(f"ca_file '{self._ca_file}' cannot be used: {error.strerror or error}") from error
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """All of it, or as much as anybody can want."""
+    said = bytearray()
+    async for chunk in response.content.iter_chunked(64 * 1024):
+        said += chunk
+        if len(said) > ANSWER_BYTES_MAX:
+            break
+    return bytes(said)
+
+
+def _reason(error: Exception) -> str:
+    """Without addresses, which some of them have."""
+    os_error = getattr(error, "os_error", error)
+    text = getattr(os_error, "strerror", None)
+    return f"{type(error).__name__}, {text}" if text else type(error).__name__

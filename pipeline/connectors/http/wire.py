@@ -1,0 +1,152 @@
+"""What a POST of entries says, and what its answer means. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pipeline.async_sink import Entry, Failed
+from pipeline.errors import SinkRejected, SinkUnavailable
+
+Format = Literal["json", "lines"]
+Results = Literal["whole", "items"]
+TYPES: Mapping[Format, str] = {"json": "application/json", "lines": "application/x-ndjson"}
+RETRIED = (408, 425, 429)
+NEVER = (501, 505)
+"""Of the server's own errors those that no second request changes."""
+THROTTLING = (429, 503)
+SAID_MAX = 200
+NEXT = {
+    401: "check the header that says who we are",
+    403: "give whoever the headers say we are leave to write there",
+    404: "check `url`",
+    405: "`url` has to take POST",
+    413: "lower batch_bytes_max or batch_entries_max",
+    415: "check `format`",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """headers: by lower-case name."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = b""
+
+
+def checked_url(url: str) -> str:
+    """The address as it is. Raises ValueError, without it: it may hold a secret."""
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        is_one = False
+        parts = urlsplit("")
+    if not is_one or parts.username is not None or parts.password is not None or parts.fragment:
+        raise ValueError("must be an address like https://example.com/events, and who we are belongs into `headers`")
+    return url
+
+
+def shown(url: str) -> str:
+    """For people and for telling sinks apart: without the query, which may hold a signature."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}{parts.path}"
+
+
+def body_of(entries: Sequence[Entry], format: Format) -> bytes:
+    values = [entry.value for entry in entries]
+    return b"[" + b",".join(values) + b"]" if format == "json" else b"\n".join(values) + b"\n"
+
+
+def request_key(entries: Sequence[Entry]) -> str:
+    """The same for the same entries."""
+    return hashlib.sha256("\n".join(entry.key for entry in entries).encode()).hexdigest()[:32]
+
+
+def failed_of(answer: Answer, entries: Sequence[Entry], results: Results, what: str) -> Failed:
+    """Those to be sent again. Raises SinkUnavailable where that is all of them, SinkRejected where it would be no use."""
+    if 200 <= answer.status < 300:
+        return Failed(()) if results == "whole" else _failed_items(answer, entries, what)
+    if _is_retried(answer.status):
+        raise SinkUnavailable(f"{what} answers {answer.status}{_said(answer)}", retry_after_s=retry_after_s(answer))
+    following = "set `url` to where it leads" if 300 <= answer.status < 400 else "mend what it names"
+    raise SinkRejected(
+        f"{what} answers {answer.status} to {_named(entries)}{_said(answer)}: {NEXT.get(answer.status, following)}"
+    )
+
+
+def retry_after_s(answer: Answer) -> float | None:
+    """Seconds, or a time by the clock of whoever answered."""
+    text = answer.headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdecimal() and len(text) < 10:
+        return float(text)
+    try:
+        at, now = (parsedate_to_datetime(each) for each in (text, answer.headers.get("date", "")))
+        return max(0.0, (at - now).total_seconds())
+    except (TypeError, ValueError):
+        return None
+
+
+def _failed_items(answer: Answer, entries: Sequence[Entry], what: str) -> Failed:
+    statuses = _statuses(answer, what)
+    if len(statuses) != len(entries):
+        raise SinkRejected(
+            f"{what} answers with {len(statuses)} results to {len(entries)} entries: it has to give one for each, in their"
+            " order; or say `results: whole`"
+        )
+    refused = [(e, s) for e, s in zip(entries, statuses, strict=True) if not 200 <= s < 300 and not _is_retried(s)]
+    if refused:
+        entry, status = refused[0]
+        raise SinkRejected(
+            f"{what} refuses {len(refused)} of {len(entries)} entries, the first of them {entry.key} with {status}"
+        )
+    failed = [(e, s) for e, s in zip(entries, statuses, strict=True) if not 200 <= s < 300]
+    return Failed(
+        tuple(entry for entry, _ in failed),
+        retry_after_s=retry_after_s(answer),
+        is_throttled=any(status in THROTTLING for _, status in failed),
+    )
+
+
+def _statuses(answer: Answer, what: str) -> list[int]:
+    try:
+        found = json.loads(answer.body)
+        items = found["items"] if isinstance(found, dict) else found
+        return [_status(item) for item in _list(items)]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise SinkRejected(
+            f"{what} does not answer with results as `results: items` wants them, like [201, 429] or"
+            ' {"items": [{"status": 201}]}; or say `results: whole`'
+        ) from None
+
+
+def _list(items: Any) -> list[Any]:
+    if not isinstance(items, list):
+        raise TypeError
+    return items
+
+
+def _status(item: Any) -> int:
+    status = item["status"] if isinstance(item, dict) else item
+    if not isinstance(status, int) or isinstance(status, bool):
+        raise TypeError
+    return status
+
+
+def _is_retried(status: int) -> bool:
+    return status in RETRIED or (500 <= status < 600 and status not in NEVER)
+
+
+def _named(entries: Sequence[Entry]) -> str:
+    return f"entries {entries[0].key} to {entries[-1].key}" if len(entries) > 1 else f"entry {entries[0].key}"
+
+
+def _said(answer: Answer) -> str:
+    text = " ".join(answer.body.decode("utf-8", "replace").split())[:SAID_MAX]
+    return f" ({text})" if text else ""

@@ -1,0 +1,231 @@
+"""The sink `http` against an endpoint of another process: the contract, its requests, its answers, TLS and secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from plugins_node import free_port
+from plugins_servers import served
+
+from pipeline.async_sink import Limits
+from pipeline.async_sink.writer import AsyncWriter
+from pipeline.connectors.http import http_sink
+from pipeline.contract import Row, SinkContract, SinkHarness, body, event_table
+from pipeline.errors import SinkError, SinkRejected
+from pipeline.sink import Claim, Output
+
+PATIENCE_S = 30
+QUICK = Limits(buffer_age_max_s=0.01, request_timeout_s=5.0)
+
+
+class Trusted:
+    def check(self) -> None: ...
+
+    async def granted(self) -> None: ...
+
+
+def claim(continuation: str | None = None) -> Claim:
+    return Claim(
+        pipeline="bank",
+        partition="7",
+        owner="host-a",
+        epoch=1,
+        generation=0,
+        continuation=continuation,
+        state="",
+        compare=lambda a, b: int(a or 0) - int(b or 0),
+    )
+
+
+@asynccontextmanager
+async def opened(url: str, **given: Any) -> AsyncIterator[AsyncWriter]:
+    sink = http_sink(url, **{"limits": QUICK, **given})
+    await sink.prepare()
+    writer = await sink.open(claim())
+    try:
+        yield writer
+    finally:
+        await writer.close("shutdown")
+        await sink.close()
+
+
+def rows(*numbers: int) -> Output:
+    table = pa.table({"sequence": list(numbers), "account": [f"a{number % 3}" for number in numbers]})
+    return Output(table=table, start=None, to=str(numbers[-1]), events=len(numbers))
+
+
+async def delivered(writer: AsyncWriter, output: Output) -> None:
+    await writer.write(output, Trusted())
+    async with asyncio.timeout(PATIENCE_S):
+        await writer.flush()
+
+
+class HttpHarness(SinkHarness):
+    def __init__(self, endpoint: Any, stack: AsyncExitStack) -> None:
+        self.partitions = ("a", "b")
+        self._endpoint = endpoint
+        self._stack = stack
+
+    async def sink(self) -> Any:
+        sink = http_sink(f"{self._endpoint.url}/entries?items=1", results="items", order_by="key", limits=QUICK)
+        await sink.prepare()
+        self._stack.push_async_callback(sink.close)
+        return sink
+
+    async def rows(self, partition: str) -> list[Row]:
+        return [Row(entry["sequence"]) for entry in self._endpoint.entries if entry["partition"] == partition]
+
+
+class TestHttpSink(SinkContract):
+    @pytest.fixture
+    async def harness(self, endpoint: Any) -> AsyncIterator[SinkHarness]:
+        async with AsyncExitStack() as stack:
+            yield HttpHarness(endpoint, stack)
+
+
+@pytest.mark.parametrize(("format", "path"), [("json", "/entries"), ("lines", "/lines")])
+async def test_entries_are_posted_as_json_with_their_keys(endpoint: Any, format: Any, path: str) -> None:
+    async with opened(endpoint.url + path, format=format, key_field="id", headers={"X-Team": "bank"}) as writer:
+        await delivered(writer, rows(1, 2))
+    assert endpoint.entries == [
+        {"sequence": 1, "account": "a1", "id": "bank/7/1/0"},
+        {"sequence": 2, "account": "a2", "id": "bank/7/2/0"},
+    ]
+    headers = endpoint.requests[0]["headers"]
+    assert headers["Content-Type"] == {"json": "application/json", "lines": "application/x-ndjson"}[format]
+    assert headers["X-Team"] == "bank"
+
+
+async def test_bodies_are_posted_as_they_are(endpoint: Any) -> None:
+    async with opened(f"{endpoint.url}/lines", format="lines", content="body") as writer:
+        await delivered(writer, Output(table=event_table("7", [1, 2]), start=None, to="2", events=2))
+        assert endpoint.requests[0]["bytes"] == sum(len(body(n)) + 1 for n in (1, 2))
+        with pytest.raises(SinkRejected, match="row bank/7/0/0, which has a `body` that is not JSON"):
+            await writer.write(
+                Output(table=pa.table({"sequence": [0], "body": [b"{"]}), start="2", to="3", events=1), Trusted()
+            )
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+async def test_what_may_succeed_later_is_sent_again(endpoint: Any, status: int) -> None:
+    endpoint.answers({"status": status}, {"status": status})
+    async with opened(f"{endpoint.url}/entries") as writer:
+        await delivered(writer, rows(1, 2, 3))
+    assert [entry["sequence"] for entry in endpoint.entries] == [1, 2, 3]
+    keys = {request["headers"]["Idempotency-Key"] for request in endpoint.requests}
+    assert (len(endpoint.requests), len(keys)) == (3, 1)
+
+
+@pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 405, 409, 413, 415, 422, 501])
+async def test_what_will_be_refused_again_is_fatal_and_said(endpoint: Any, status: int) -> None:
+    endpoint.answers({"status": status, "body": "no such\nthing"})
+    async with opened(f"{endpoint.url}/entries") as writer:
+        with pytest.raises(
+            SinkRejected, match=rf"/entries answers {status} to entry bank/7/1/0 \(no such thing\): [`\w]"
+        ):
+            await delivered(writer, rows(1))
+    assert len(endpoint.requests) == 1
+
+
+async def test_retry_after_is_kept_to(endpoint: Any) -> None:
+    endpoint.answers({"status": 429, "headers": {"Retry-After": "2"}})
+    async with opened(f"{endpoint.url}/entries") as writer:
+        began = time.monotonic()
+        await delivered(writer, rows(1))
+    assert time.monotonic() - began >= 2
+
+
+async def test_only_the_items_that_failed_are_sent_again(endpoint: Any) -> None:
+    endpoint.answers({"status": 207, "body": '{"items": [{"status": 201}, {"status": 503}, {"status": 200}]}'})
+    async with opened(f"{endpoint.url}/entries?items=1", results="items") as writer:
+        await delivered(writer, rows(1, 2, 3))
+    assert [entry["sequence"] for entry in endpoint.entries] == [2]
+
+
+async def test_an_item_that_is_refused_is_named(endpoint: Any) -> None:
+    endpoint.answers({"status": 200, "body": "[201, 422, 429]"})
+    async with opened(f"{endpoint.url}/entries?items=1", results="items") as writer:
+        with pytest.raises(SinkRejected, match=r"refuses 1 of 3 entries, the first of them bank/7/2/0 with 422"):
+            await delivered(writer, rows(1, 2, 3))
+        assert writer.position is None
+
+
+async def test_most_of_it_throttled_and_items_failing_all_arrives(endpoint: Any) -> None:
+    endpoint.order("trouble", throttle=0.8, items=0.2)
+    limits = replace(QUICK, batch_entries_max=50, buffered_entries_max=200)
+    async with opened(f"{endpoint.url}/entries?items=1", results="items", limits=limits) as writer:
+        write = asyncio.create_task(delivered(writer, rows(*range(1, 201))))
+        await until(lambda: len(endpoint.requests) >= 12)
+        endpoint.order("trouble")
+        await write
+    assert sorted(entry["sequence"] for entry in endpoint.entries) == list(range(1, 201))
+
+
+async def test_an_answer_that_does_not_come_is_waited_for_no_longer_than_said(endpoint: Any) -> None:
+    endpoint.answers({"stall": 600, "status": 200})
+    limits = replace(QUICK, request_timeout_s=0.5)
+    async with opened(f"{endpoint.url}/entries", limits=limits) as writer:
+        began = time.monotonic()
+        await delivered(writer, rows(1))
+    assert 0.5 <= time.monotonic() - began < 10
+    assert len(endpoint.requests) == 2
+
+
+async def test_an_endpoint_that_is_killed_gets_the_rest_once_it_is_back() -> None:
+    port = free_port()
+    async with opened(f"http://127.0.0.1:{port}/entries") as writer:
+        with served("servers.endpoint", "--port", str(port)) as (_, process):
+            await delivered(writer, rows(1, 2))
+            process.kill()
+            process.wait()
+        write = asyncio.create_task(delivered(writer, rows(3, 4)))
+        await until(lambda: writer._desk.limiter.failures >= 2)
+        with served("servers.endpoint", "--port", str(port)):
+            began = time.monotonic()
+            await write
+            assert time.monotonic() - began < 10
+        assert writer.position == "4"
+
+
+async def test_certificates_are_verified(endpoint: Any) -> None:
+    async with opened(f"{endpoint.https}/entries", ca_file=Path(endpoint.ca)) as writer:
+        await delivered(writer, rows(1))
+    assert len(endpoint.entries) == 1
+    async with opened(f"{endpoint.https}/entries") as writer:
+        with pytest.raises(SinkRejected, match=r"certificate that is not trusted.*ca_file"):
+            await delivered(writer, rows(2))
+    assert len(endpoint.entries) == 1
+
+
+@pytest.mark.parametrize("status", [400, 503])
+async def test_no_message_holds_a_secret(endpoint: Any, status: int, caplog: pytest.LogCaptureFixture) -> None:
+    told = []
+    endpoint.answers({"status": status, "body": "you sent Secret-1 to me"}, {"status": 400, "body": "Secret-1"})
+    url = f"{endpoint.url}/entries?sig=Secret-2"
+    async with opened(url, headers={"Authorization": "Secret-1"}) as writer:
+        with pytest.raises(SinkError) as caught:
+            await delivered(writer, rows(1))
+        told.append(str(caught.value))
+    assert "***" in told[0]
+    assert not [text for text in (*told, caplog.text, http_sink(url).identity) if "Secret" in text]
+
+
+@pytest.mark.parametrize("url", ["ftp://a/b", "https://", "https://user:secret@a/b", "a/b", "http://a:99999/"])
+def test_an_address_that_cannot_be_meant_is_refused_without_being_told(url: str) -> None:
+    with pytest.raises(ValueError, match="must be an address like") as caught:
+        http_sink(url)
+    assert "secret" not in str(caught.value)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - conditions are any
+            await asyncio.sleep(0.02)

@@ -1,0 +1,95 @@
+"""An HTTP endpoint that takes entries, as a process of its own: `python -m servers.endpoint [--port N] [--with-parent]`.
+
+POST /entries (JSON array) and /lines (a JSON value a line) keep what they take; `?items=1` answers with a status for each. Orders
+are POSTed to /control/NAME: `answers` (what to answer next, one each: status, headers, body, stall), `trouble` (throttle: share
+of requests answered 429, items: share of entries, seed, retry_after), `taken` (all, and requests with their headers), `reset`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from servers.hosting import certified, listening, stopped
+
+
+@dataclass
+class State:
+    entries: list[Any] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    answers: list[dict[str, Any]] = field(default_factory=list)
+    throttle: float = 0.0
+    items: float = 0.0
+    retry_after: str | None = None
+    rng: random.Random = field(default_factory=lambda: random.Random(7))
+
+
+class Endpoint:
+    def __init__(self) -> None:
+        self.state = State()
+
+    async def handle(self, request: web.BaseRequest) -> web.Response:
+        body = await request.read()
+        if request.path.startswith("/control/"):
+            return web.json_response(self._ordered(request.path.rpartition("/")[2], json.loads(body or b"{}")))
+        self.state.requests.append({"path": request.path_qs, "headers": dict(request.headers), "bytes": len(body)})
+        return await self._answered(request, body)
+
+    def _ordered(self, name: str, what: Any) -> Any:
+        if name == "reset":
+            self.state = State()
+        elif name == "answers":
+            self.state.answers += what["answers"]
+        elif name == "trouble":
+            self.state.throttle, self.state.items = what.get("throttle", 0.0), what.get("items", 0.0)
+            self.state.retry_after = what.get("retry_after")
+        return {"entries": self.state.entries, "requests": self.state.requests} if name == "taken" else {}
+
+    async def _answered(self, request: web.BaseRequest, body: bytes) -> web.Response:
+        state = self.state
+        if state.answers:
+            answer = state.answers.pop(0)
+            await asyncio.sleep(answer.get("stall", 0))
+            if not answer.get("takes"):
+                text = answer.get("body", "")
+                return web.Response(status=answer["status"], headers=answer.get("headers"), text=text)
+        if state.rng.random() < state.throttle:
+            headers = {"Retry-After": state.retry_after} if state.retry_after else None
+            return web.Response(status=429, headers=headers)
+        entries = [json.loads(line) for line in body.splitlines()] if request.path == "/lines" else json.loads(body)
+        statuses = [429 if state.rng.random() < state.items else 201 for _ in entries]
+        state.entries += [entry for entry, status in zip(entries, statuses, strict=True) if status == 201]
+        return web.json_response(statuses) if "items" in request.query else web.Response(status=204)
+
+
+async def serve(port: int, parent: int | None, folder: Path) -> None:
+    endpoint = Endpoint()
+    ca = folder / "ca.pem"
+    plain = await listening(web.Server(endpoint.handle), "127.0.0.1", port)
+    tls = await listening(web.Server(endpoint.handle), "127.0.0.1", 0, certified("127.0.0.1", ca))
+    url = f"http://127.0.0.1:{plain}"
+    said = {"url": url, "https": f"https://127.0.0.1:{tls}", "ca": str(ca)}
+    print(json.dumps(said), flush=True)  # noqa: T201
+    await stopped(parent)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--with-parent", action="store_true")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(serve(given.port, os.getppid() if given.with_parent else None, Path(folder)))
+
+
+if __name__ == "__main__":
+    main()
