@@ -156,6 +156,8 @@ class AsyncWriter:
         if len(failed.entries) < len(request.entries):
             self._tell_well()
             self._changed.set()
+        else:
+            self._tell_failing("every entry failed")
 
     def _failed(self, request: Request, why: str, retry_after_s: float | None) -> None:
         self._tell_failing(why)

@@ -99,8 +99,11 @@ class Answer:
 
 NEXT = {
     401: "check the key or the identity, and this machine's clock",
-    403: "give the identity the role Cosmos DB Built-in Data Reader, and this machine leave to pass the account's firewall",
-    404: "check `database` and `container`: they are never created by a feed",
+    403: (
+        "give the identity the role Cosmos DB Built-in Data Reader (a sink's: Contributor), and this machine leave to pass"
+        " the account's firewall"
+    ),
+    404: "check `database` and `container`: they are never created here",
 }
 
 

@@ -1,4 +1,4 @@
-"""The one file with azure-cosmos in it: three requests, on the SDK's own authentication, TLS, endpoints and connections.
+"""The one file with azure-cosmos in it: few requests, on the SDK's own authentication, TLS, endpoints and connections.
 
 The SDK's change feed hands out continuations of its own, which neither .NET nor KEDA can read, and follows splits by itself. So
 its reading of all documents is taken instead: azure-core's public hooks add the change feed's headers to its request, and take
@@ -22,6 +22,7 @@ from azure.cosmos.exceptions import CosmosHttpResponseError
 from pipeline.connectors.cosmos.account import Account
 from pipeline.connectors.cosmos.ask import NOT_MODIFIED, OK, THROTTLED, TIMEOUT, Answer, Ask, refusal
 from pipeline.connectors.cosmos.ranges import PhysicalRange, Span
+from pipeline.connectors.cosmos.write import Write
 from pipeline.errors import FeedError, FeedUnavailable
 
 T = TypeVar("T")
@@ -57,6 +58,29 @@ class Container:
         raise FeedError(
             f"container {self.name}: azure-cosmos answered past its hooks; this version of it is not known here"
         )
+
+    async def write(self, write: Write) -> Answer:
+        """One document upserted, patched or deleted. Any answer that says something of it, 429 too: the SDK waits for nothing.
+
+        Raises FeedUnavailable where there is none, FeedError.
+        """
+        return await self._called(self._written(write))
+
+    async def _written(self, write: Write) -> Answer:
+        container = await self._opened()
+        hooks, key = _WriteHooks().arguments, write.key[0] if len(write.key) == 1 else list(write.key)
+        try:
+            if write.kind == "upsert":
+                await container.upsert_item(dict(write.document), no_response=True, **hooks)
+            elif write.kind == "patch":
+                await container.patch_item(write.id, key, write.patches, no_response=True, **hooks)
+            else:
+                await container.delete_item(write.id, key, **hooks)
+        except _Taken as taken:
+            if taken.is_of_document:
+                return taken.answer
+            raise
+        return Answer(OK, {})
 
     async def ranges(self) -> list[PhysicalRange]:
         """Those that there are now. Raises FeedError, FeedUnavailable."""
@@ -179,8 +203,9 @@ def _tls_of(ca_file: Path | None) -> ssl.SSLContext | None:
 class _Taken(Exception):
     """An answer on its way past the SDK, which would make something else of it."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, *, is_of_document: bool = False) -> None:
         self.answer = answer
+        self.is_of_document = is_of_document
 
 
 class _Hooks:
@@ -210,6 +235,19 @@ class _Hooks:
     def _is_for_changes(self, request: Any) -> bool:
         path = request.url.partition("?")[0].rstrip("/")
         return self._headers is not None and request.method == "GET" and path.endswith("/docs")
+
+
+class _WriteHooks(_Hooks):
+    """For one write: what refuses it is an answer."""
+
+    def _came(self, response: Any) -> None:
+        answer = response.http_response
+        if response.http_request.method not in ("POST", "PATCH", "DELETE"):
+            super()._came(response)
+        elif answer.status_code >= 400:
+            headers = {name.lower(): value for name, value in answer.headers.items()}
+            if _is_ours(Answer(answer.status_code, headers)):
+                raise _Taken(Answer(answer.status_code, headers, answer.body()), is_of_document=True)
 
 
 def _is_ours(answer: Answer) -> bool:

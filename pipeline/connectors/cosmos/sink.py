@@ -1,0 +1,115 @@
+"""The sink `cosmos`: documents upserted, patched or deleted, by many point operations at a time.
+
+Not by transactional batches: these hold one partition key value each, and one throttled operation would fail all of its batch.
+What other SDKs call bulk is not in Python's; its point operations cost the same request units, and each has its own answer.
+So a request of this sink is as many point operations at a time, and those that are throttled are sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.async_sink import AsyncSink, Converted, Entry, Failed, Limits
+from pipeline.async_sink.rows import Content
+from pipeline.connectors.cosmos.account import Account
+from pipeline.connectors.cosmos.ask import THROTTLED, Answer
+from pipeline.connectors.cosmos.client import Container
+from pipeline.connectors.cosmos.write import NEXT, Missing, Write, Writing, verdict
+from pipeline.errors import FeedError, FeedUnavailable, SinkRejected, SinkUnavailable
+
+LIMITS = Limits(
+    batch_entries_max=25,
+    batch_bytes_max=8 * 1024 * 1024,
+    entry_bytes_max=2 * 1024 * 1024,
+    in_flight_max=4,
+    buffered_entries_max=5_000,
+)
+
+
+def cosmos_sink(
+    account: Account,
+    database: str,
+    container: str,
+    *,
+    content: Content = "row",
+    operation: str = "operation",
+    patch_missing: Missing = "stop",
+    limits: Limits = LIMITS,
+) -> AsyncSink:
+    """Raises ValueError where the limits contradict each other."""
+    to = Container(account, database, container, timeout_s=limits.request_timeout_s)
+    destination = CosmosDestination(to, content=content, operation=operation, patch_missing=patch_missing)
+    return AsyncSink(destination, identity=f"cosmos:{to.name}", convert=destination.converted, limits=limits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    entry: Entry
+    is_retried: bool = False
+    is_throttled: bool = False
+    retry_after_s: float | None = None
+    refused: str | None = None
+
+
+class CosmosDestination:
+    """Entries are `Write`s."""
+
+    def __init__(self, container: Container, *, content: Content, operation: str, patch_missing: Missing) -> None:
+        self._container = container
+        self._content: Content = content
+        self._operation = operation
+        self._patch_missing: Missing = patch_missing
+        self._writing: Writing | None = None
+
+    def converted(self, row: Mapping[str, Any], key: str) -> Converted | None:
+        assert self._writing is not None, "prepare comes before rows"
+        return self._writing.converted(row, key)
+
+    async def prepare(self) -> None:
+        try:
+            paths = await self._container.key_paths()
+        except FeedUnavailable as error:
+            raise SinkUnavailable(str(error), retry_after_s=error.retry_after_s) from error
+        except FeedError as error:
+            raise SinkRejected(str(error)) from error
+        self._writing = Writing(content=self._content, operation=self._operation, key_paths=paths)
+
+    async def submit(self, entries: Sequence[Entry]) -> Failed:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._one(entry), name=f"write {entry.key}") for entry in entries]
+        outcomes = [task.result() for task in tasks]
+        if refused := [outcome.refused for outcome in outcomes if outcome.refused]:
+            raise SinkRejected(refused[0])
+        failed = [outcome for outcome in outcomes if outcome.is_retried]
+        return Failed(
+            [outcome.entry for outcome in failed],
+            retry_after_s=max((outcome.retry_after_s or 0.0 for outcome in failed), default=0.0) or None,
+            is_throttled=any(outcome.is_throttled for outcome in failed),
+        )
+
+    async def close(self) -> None:
+        await self._container.close()
+
+    async def _one(self, entry: Entry) -> _Outcome:
+        write: Write = entry.value
+        try:
+            answer = await self._container.write(write)
+        except FeedUnavailable as error:
+            return _Outcome(entry, is_retried=True, retry_after_s=error.retry_after_s)
+        except FeedError as error:
+            return _Outcome(entry, refused=str(error))
+        found = verdict(write, answer, self._patch_missing)
+        if found == "refused":
+            return _Outcome(entry, refused=self._refused(entry, write, answer))
+        is_throttled = found == "retry" and answer.status == THROTTLED
+        return _Outcome(entry, found == "retry", is_throttled, answer.retry_after_s)
+
+    def _refused(self, entry: Entry, write: Write, answer: Answer) -> str:
+        status = f"{answer.status}/{answer.substatus}" if answer.substatus else str(answer.status)
+        return (
+            f"container {self._container.name} refuses to {write.kind} document '{write.id}' of entry {entry.key} with"
+            f" {status} ({answer.said}): {NEXT.get(answer.status, 'mend what it names')}"
+        )

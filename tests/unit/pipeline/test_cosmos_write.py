@@ -1,0 +1,131 @@
+"""Rows as writes to Cosmos DB, and what answers to them mean."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from pipeline.connectors.cosmos.ask import Answer
+from pipeline.connectors.cosmos.write import Kind, Write, Writing, verdict
+
+KEY = "bank/7/12/0"
+
+
+def writing(**given: Any) -> Writing:
+    return Writing(**{"content": "row", "operation": "operation", "key_paths": ("/account",), **given})
+
+
+def write_of(row: dict[str, Any], **given: Any) -> Write:
+    converted = writing(**given).converted(row, KEY)
+    assert converted is not None
+    assert isinstance(converted.value, Write)
+    return converted.value
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [(None, "upsert"), ("create", "upsert"), ("replace", "upsert"), ("upsert", "upsert"), ("delete", "delete")],
+)
+def test_the_operation_of_a_row_says_what_becomes_of_its_document(word: str | None, kind: Kind) -> None:
+    write = write_of({"id": "a", "account": "x", "operation": word})
+    assert (write.kind, write.id, write.key) == (kind, "a", ("x",))
+    assert write.document == ({"id": "a", "account": "x"} if kind == "upsert" else {})
+
+
+def test_a_row_without_an_id_has_its_key_as_one_so_that_it_replaces_itself() -> None:
+    assert write_of({"account": "x"}).id == "bank:7:12:0"
+    with pytest.raises(ValueError, match="has no `id`"):
+        write_of({"account": "x", "operation": "delete"})
+
+
+def test_a_patch_sets_the_columns_that_are_not_null() -> None:
+    row = {"id": "a", "account": "x", "n/m~": 1, "left": None, "operation": "patch"}
+    assert write_of(row).patches == [{"op": "set", "path": "/n~1m~0", "value": 1}]
+    body = json.dumps({"id": "a", "account": "x", "gone": None}).encode()
+    patches = write_of({"body": body, "operation": "patch"}, content="body").patches
+    assert patches == [{"op": "set", "path": "/gone", "value": None}]
+
+
+def test_a_patch_of_nothing_is_no_write_and_one_of_too_much_is_refused() -> None:
+    row: dict[str, Any] = {"id": "a", "account": "x", "operation": "patch"}
+    assert writing().converted(row, KEY) is None
+    with pytest.raises(ValueError, match="would patch 11 fields"):
+        writing().converted(row | {f"f{n}": n for n in range(11)}, KEY)
+
+
+def test_the_partition_key_may_lie_deep_and_have_several_parts() -> None:
+    body = json.dumps({"id": "a", "tenant": "t", "account": {"number": 7}}).encode()
+    write = write_of({"body": body}, content="body", key_paths=("/tenant", "/account/number"))
+    assert write.key == ("t", 7)
+
+
+def test_writes_of_one_document_have_one_order() -> None:
+    orders = [
+        writing().converted(row, KEY).order  # type: ignore[union-attr]  # rows that become writes
+        for row in (
+            {"id": "a", "account": "x"},
+            {"id": "a", "account": "x", "operation": "delete"},
+            {"id": "a", "account": "y"},
+        )
+    ]
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_values_become_json_without_losing_digits() -> None:
+    row = {"account": "x", "amount": Decimal("0.10"), "at": datetime(2026, 1, 1, tzinfo=UTC)}
+    document = write_of(row).document
+    assert (document["amount"], document["at"]) == ("0.10", "2026-01-01T00:00:00+00:00")
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"account": "x", "operation": "merge"}, "has 'merge' as `operation`"),
+        ({"account": None}, "as /account, the container's partition key"),
+        ({}, "as /account, the container's partition key"),
+        ({"account": "x", "id": "a/b"}, "has no `id`"),
+        ({"account": "x", "id": ""}, "has no `id`"),
+    ],
+)
+def test_a_row_that_cannot_become_a_document_is_refused(row: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        writing().converted(row, KEY)
+
+
+@pytest.mark.parametrize("body", [b"[1]", b"{", b"\xff", b"[" * 100_000])
+def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - each says something else
+        writing(content="body").converted({"body": body}, KEY)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "substatus", "expected"),
+    [
+        ("upsert", 201, "", "taken"),
+        ("upsert", 429, "3200", "retry"),
+        ("upsert", 449, "", "retry"),
+        ("upsert", 408, "", "retry"),
+        ("upsert", 410, "1002", "retry"),
+        ("upsert", 503, "", "retry"),
+        ("upsert", 400, "", "refused"),
+        ("upsert", 403, "", "refused"),
+        ("upsert", 404, "1003", "refused"),
+        ("upsert", 409, "", "refused"),
+        ("upsert", 413, "", "refused"),
+        ("delete", 404, "", "taken"),
+        ("delete", 404, "1003", "refused"),
+        ("patch", 404, "", "refused"),
+    ],
+)
+def test_what_an_answer_means(kind: Kind, status: int, substatus: str, expected: str) -> None:
+    headers = {"x-ms-substatus": substatus} if substatus else {}
+    write = Write(kind=kind, id="a", key=("x",))
+    assert verdict(write, Answer(status, headers), "stop") == expected
+
+
+def test_a_patch_of_a_document_that_is_not_there_may_be_skipped() -> None:
+    assert verdict(Write(kind="patch", id="a", key=("x",)), Answer(404, {}), "skip") == "taken"
