@@ -89,9 +89,17 @@ def _dsn(value: SecretStr) -> SecretStr:
     return value
 
 
+def _url(value: SecretStr) -> SecretStr:
+    from pipeline.connectors.http import checked_url  # here, so that only who uses it waits for its client
+
+    checked_url(value.get_secret_value())
+    return value
+
+
 Text = Annotated[str, StringConstraints(min_length=1)]
 Secret = Annotated[SecretStr, Field(min_length=1)]
 Dsn = Annotated[SecretStr, Field(min_length=1), AfterValidator(_dsn)]
+Url = Annotated[SecretStr, Field(min_length=1), AfterValidator(_url)]
 Count = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=2**53)]
 Port = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=65_535)]
 RecordBytes = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=64 * 1024 * 1024)]

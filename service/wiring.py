@@ -40,9 +40,11 @@ from service.settings.feeds import (
 from service.settings.leases import AnyLeases, BlobLeases, CosmosLeases, CustomLeases, SqliteLeases
 from service.settings.sinks import (
     AnySink,
+    CosmosSinkSettings,
     CustomSinkSettings,
     EventHubsSinkSettings,
     FilesSinkSettings,
+    HttpSinkSettings,
     LogSinkSettings,
     PostgresSinkSettings,
     PythonSinkSettings,
@@ -260,6 +262,10 @@ def sink_of(settings: AnySink, timing: Timing) -> Sink:
         from pipeline.connectors.filesink import FilesSink  # Parquet takes its time to import
 
         return FilesSink(place_of(settings), format=settings.format, compression=settings.compression)
+    if isinstance(settings, HttpSinkSettings):
+        return _http_sink_of(settings)
+    if isinstance(settings, CosmosSinkSettings):
+        return _cosmos_sink_of(settings)
     if isinstance(settings, CustomSinkSettings):
         return cast(Sink, _made(settings.type, settings.options))
     return PythonSink(settings.handler)
@@ -284,6 +290,36 @@ def place_of(settings: FilesSinkSettings) -> Place:
 
     account, container = account_of(**settings.account), str(settings.container)
     return BlobContainer(account, container, prefix=settings.prefix or "", timeout_s=settings.timeout_s)
+
+
+def _http_sink_of(settings: HttpSinkSettings) -> Sink:
+    from pipeline.connectors.http import http_sink  # its client takes a while to import
+
+    return http_sink(
+        settings.url.get_secret_value(),
+        headers={name: value.get_secret_value() for name, value in settings.headers.items()},
+        format=settings.format,
+        content=settings.content,
+        results=settings.results,
+        key_field=settings.key_field,
+        order_by=settings.order_by,
+        ca_file=settings.ca_file,
+        limits=settings.limits,
+    )
+
+
+def _cosmos_sink_of(settings: CosmosSinkSettings) -> Sink:
+    from pipeline.connectors.cosmos import account_of, cosmos_sink  # its SDK takes a second to import
+
+    return cosmos_sink(
+        account_of(**settings.account),
+        settings.database,
+        settings.container,
+        content=settings.content,
+        operation=settings.operation,
+        patch_missing=settings.patch_missing,
+        limits=settings.limits,
+    )
 
 
 def timeouts_within(duration_s: float) -> Timeouts:

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from service.setting_types import Connections, Count, Dsn, FilePath, Importable, Seconds, SecondsOrNone, Secret, Text
+from pipeline.async_sink.limits import Limits
+from service.setting_types import (
+    Connections,
+    Count,
+    Dsn,
+    FilePath,
+    Importable,
+    Seconds,
+    SecondsOrNone,
+    Secret,
+    Text,
+    Url,
+)
 from service.settings.section import CUSTOM, Custom, Section, tag_of
 
 
@@ -195,6 +208,133 @@ class PythonSinkSettings(Section):
     )
 
 
+class _Buffering(Section):
+    """Of each partition on its own; docs/sinks.md tells more."""
+
+    batch_entries_max: Count = Field(default=Limits().batch_entries_max, description="Entries in one request at most.")
+    batch_bytes_max: Count = Field(default=Limits().batch_bytes_max, description="Bytes in one request at most.")
+    entry_bytes_max: Count = Field(
+        default=Limits().entry_bytes_max, description="A larger entry stops its partition; at most `batch_bytes_max`."
+    )
+    in_flight_max: Count = Field(
+        default=Limits().in_flight_max, description="Requests of one partition at a time, while all goes well."
+    )
+    buffered_entries_max: Count = Field(
+        default=Limits().buffered_entries_max,
+        description="Entries of one partition that are taken and not acknowledged without a gap: then no more are read."
+        " At least `batch_entries_max`.",
+    )
+    buffer_age_max_s: SecondsOrNone = Field(
+        default=Limits().buffer_age_max_s, description="How long an entry waits for its request to fill up."
+    )
+    request_timeout_s: Seconds = Field(
+        default=Limits().request_timeout_s, description="A request without an answer for so long is sent again."
+    )
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(**{name: getattr(self, name) for name in Limits.__dataclass_fields__})
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> _Buffering:
+        if problems := list(self.limits.problems()):
+            raise ValueError("\n".join(problems))
+        return self
+
+
+class HttpSinkSettings(_Buffering):
+    type: Literal["http"] = Field(description="An HTTP endpoint that takes JSON by POST; every row at least once.")
+    url: Url = Field(description="Where to, like https://example.com/events. Its query is kept secret.")
+    headers: Mapping[str, Secret] = Field(
+        default={}, description="Headers of every request, like `Authorization`. Their values are kept secret."
+    )
+    format: Literal["json", "lines"] = Field(
+        default="json", description="A request's body: a JSON array, or a JSON value a line."
+    )
+    content: Literal["row", "body"] = Field(
+        default="row", description="An entry: all columns as a JSON object, or the JSON in the column `body` as it is."
+    )
+    results: Literal["whole", "items"] = Field(
+        default="whole",
+        description="What an answer of 2xx means: all entries are taken, or see the status of each in its body.",
+    )
+    key_field: Text | None = Field(
+        default=None,
+        description="With `content: row`, a field more: the entry's idempotency key. By default there is none.",
+    )
+    order_by: Text | None = Field(
+        default=None, description="The column whose rows with one value keep their order. By default none do."
+    )
+    ca_file: FilePath | None = Field(default=None, description="Certificates (PEM) to trust instead of the system's.")
+
+    @model_validator(mode="after")
+    def _has_one_content(self) -> HttpSinkSettings:
+        if self.key_field is not None and self.content == "body":
+            raise ValueError("`key_field` goes with `content: row`, and bodies are sent as they are: remove it")
+        return self
+
+
+class CosmosSinkSettings(_Buffering):
+    type: Literal["cosmos"] = Field(
+        description="A Cosmos DB container, whose documents are upserted, patched or deleted; every row at least once."
+    )
+    endpoint: Text | None = Field(
+        default=None, description="The account's address, like https://account.documents.azure.com."
+    )
+    key: Secret | None = Field(default=None, description="The account's key.")
+    connection_string: Secret | None = Field(
+        default=None, description="Instead of `endpoint` and `key`, as the portal shows it."
+    )
+    identity: Text | None = Field(
+        default=None,
+        description="Instead of a key: `default` for whoever azure-identity finds this process to be, or the client id of a"
+        " managed identity. It needs the role Cosmos DB Built-in Data Contributor.",
+    )
+    database: Text = Field(description="The database's name.")
+    container: Text = Field(description="The container's name. It has to be there.")
+    content: Literal["row", "body"] = Field(
+        default="row", description="A document: all columns but `operation`, or the JSON object in the column `body`."
+    )
+    operation: Text = Field(
+        default="operation",
+        description="The column that says what becomes of a row's document: null, `create`, `replace` or `upsert`, `patch`,"
+        " `delete`. Without such a column all are upserted.",
+    )
+    patch_missing: Literal["stop", "skip"] = Field(
+        default="stop", description="What to do about a patch whose document is not there."
+    )
+    batch_entries_max: Count = Field(default=25, description="Documents written at a time by one request's worth.")
+    batch_bytes_max: Count = Field(default=8 * 1024 * 1024, description="Bytes in one request's worth at most.")
+    entry_bytes_max: Count = Field(
+        default=2 * 1024 * 1024, description="A larger document stops its partition; at most `batch_bytes_max`."
+    )
+    in_flight_max: Count = Field(
+        default=4, description="Requests' worth of one partition at a time, while all goes well."
+    )
+    buffered_entries_max: Count = Field(
+        default=5_000,
+        description="Documents of one partition that are taken and not acknowledged without a gap: then no more are read."
+        " At least `batch_entries_max`.",
+    )
+
+    @model_validator(mode="after")
+    def _names_an_account(self) -> CosmosSinkSettings:
+        from pipeline.connectors.cosmos import account_of  # here, so that only who uses it waits for its SDK
+
+        account_of(**self.account)
+        return self
+
+    @property
+    def account(self) -> dict[str, str | None]:
+        """How to reach it, secrets and all."""
+        return {
+            "endpoint": self.endpoint,
+            "key": self.key.get_secret_value() if self.key else None,
+            "connection_string": self.connection_string.get_secret_value() if self.connection_string else None,
+            "identity": self.identity,
+        }
+
+
 class CustomSinkSettings(Custom):
     type: Importable = Field(description="A `Sink` to import. All other keys are its arguments.")
 
@@ -205,6 +345,8 @@ AnySink = Annotated[
     | Annotated[EventHubsSinkSettings, Tag("eventhubs")]
     | Annotated[FilesSinkSettings, Tag("files")]
     | Annotated[PythonSinkSettings, Tag("python")]
+    | Annotated[HttpSinkSettings, Tag("http")]
+    | Annotated[CosmosSinkSettings, Tag("cosmos")]
     | Annotated[CustomSinkSettings, Tag(CUSTOM)],
-    tag_of(None, "log", "postgres", "eventhubs", "files", "python"),
+    tag_of(None, "log", "postgres", "eventhubs", "files", "python", "http", "cosmos"),
 ]
