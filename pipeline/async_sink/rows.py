@@ -29,7 +29,7 @@ def row_slices(table: pa.Table) -> Iterator[list[dict[str, Any]]]:
 
 def json_bytes(value: object) -> bytes:
     """Raises ValueError, where the value is not finite, or bytes are not UTF-8."""
-    return json.dumps(value, default=_text, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def json_row(content: Content = "row", *, key_field: str | None = None, order_by: str | None = None) -> Convert:
@@ -95,3 +95,6 @@ def _text(value: object) -> str:
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     raise ValueError(f"JSON has no way to write {type(value).__name__}")
+
+
+_ENCODER = json.JSONEncoder(default=_text, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -65,7 +65,9 @@ class AsyncWriter:
         keys = Keys(self._claim.pipeline, self._claim.partition, output.start)
         for rows in row_slices(output.table):
             for row in rows:
-                await self._take(row, keys.of(row))
+                if not self._desk.has_room:
+                    await self._room()
+                self._take(row, keys.of(row))
             self._wake.set()
             await asyncio.sleep(0)
         self._desk.close(output.to)
@@ -99,14 +101,16 @@ class AsyncWriter:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _take(self, row: Mapping[str, Any], key: str) -> None:
+    async def _room(self) -> None:
+        while not self._desk.has_room:
+            self._wake.set()
+            await self.moved()
+
+    def _take(self, row: Mapping[str, Any], key: str) -> None:
         try:
             converted = self._convert(row, key)
         except ValueError as error:
             raise SinkRejected(f"{self._name} cannot take row {key}, which {error}") from error
-        while not self._desk.has_room:
-            self._wake.set()
-            await self.moved()
         if converted is not None:
             self._desk.take(converted, key, self._clock.monotonic())
 
