@@ -1,0 +1,75 @@
+"""Settings of the asynchronous sinks: what they become, what contradicts itself, and what is kept secret."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import pytest
+
+from leases.timing import Timing
+from pipeline.async_sink import AsyncSink, Limits
+from service.config import ConfigurationError, load
+from service.settings import Settings
+from service.settings.sinks import CosmosSinkSettings, HttpSinkSettings
+from service.wiring import sink_of
+
+
+def settings(tmp_path: Any, sink: str) -> Settings:
+    text = f"""
+    pipelines:
+      - name: p
+        feed: {{type: log, path: log}}
+        sink: {{{sink}}}
+    """
+    (tmp_path / "c.yaml").write_text(textwrap.dedent(text))
+    return load(tmp_path / "c.yaml", {"TOKEN": "Bearer Secret-1"})
+
+
+def problem(tmp_path: Any, sink: str) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        settings(tmp_path, sink)
+    return str(caught.value)
+
+
+HTTP = 'type: http, url: "https://example.com/e?sig=Secret-2"'
+COSMOS = "type: cosmos, endpoint: https://a.documents.azure.com, key: U2VjcmV0, database: bank, container: c"
+
+
+def test_an_http_sink_is_made_of_its_settings(tmp_path: Any) -> None:
+    found = settings(tmp_path, HTTP + ', headers: {Authorization: "${TOKEN}"}, in_flight_max: 2').pipelines[0].sink
+    assert isinstance(found, HttpSinkSettings)
+    assert found.limits == Limits(in_flight_max=2)
+    sink = sink_of(found, Timing())
+    assert isinstance(sink, AsyncSink)
+    assert (sink.identity, sink.holds_position) == ("http:https://example.com/e", False)
+    assert "Secret-" not in repr(found)
+
+
+async def test_a_cosmos_sink_is_made_of_its_settings_with_fewer_at_a_time(tmp_path: Any) -> None:
+    from pipeline.connectors.cosmos import LIMITS
+
+    found = settings(tmp_path, COSMOS).pipelines[0].sink
+    assert isinstance(found, CosmosSinkSettings)
+    assert found.limits == LIMITS
+    sink = sink_of(found, Timing())
+    assert sink.identity == "cosmos:a.documents.azure.com/bank/c"
+    assert "U2VjcmV0" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("sink", "told"),
+    [
+        (HTTP + ", buffered_entries_max: 10", "buffered_entries_max (10) is below batch_entries_max (100)"),
+        (HTTP + ", entry_bytes_max: 2000000", "is above batch_bytes_max"),
+        (HTTP + ", in_flight_max: 0", "in_flight_max"),
+        (HTTP + ", key_field: id, content: body", "`key_field` goes with `content: row`"),
+        ('type: http, url: "https://u:Secret-3@example.com/"', "must be an address like"),
+        (COSMOS + ", identity: default", "needs either `key` or `identity`"),
+        (COSMOS + ", batch_entries_max: 6000", "buffered_entries_max (5000) is below batch_entries_max (6000)"),
+    ],
+)
+def test_what_contradicts_itself_is_told_without_secrets(tmp_path: Any, sink: str, told: str) -> None:
+    found = problem(tmp_path, sink)
+    assert told in found
+    assert "Secret-" not in found
