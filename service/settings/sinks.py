@@ -290,6 +290,9 @@ class CosmosSinkSettings(_Buffering):
         description="Instead of a key: `default` for whoever azure-identity finds this process to be, or the client id of a"
         " managed identity. It needs the role Cosmos DB Built-in Data Contributor.",
     )
+    ca_file: FilePath | None = Field(
+        default=None, description="Certificates (PEM) to trust instead of the system's, for an emulator with its own."
+    )
     database: Text = Field(description="The database's name.")
     container: Text = Field(description="The container's name. It has to be there.")
     content: Literal["row", "body"] = Field(
@@ -325,13 +328,14 @@ class CosmosSinkSettings(_Buffering):
         return self
 
     @property
-    def account(self) -> dict[str, str | None]:
+    def account(self) -> dict[str, Any]:
         """How to reach it, secrets and all."""
         return {
             "endpoint": self.endpoint,
             "key": self.key.get_secret_value() if self.key else None,
             "connection_string": self.connection_string.get_secret_value() if self.connection_string else None,
             "identity": self.identity,
+            "ca_file": self.ca_file,
         }
 
 

@@ -112,6 +112,7 @@ class Pump:
     def _runner(self, writer: AsyncWriter) -> Runner:
         return Runner(
             partition="7",
+            epoch=1,
             feed=self.feed,
             transform=Sequences(),
             writer=writer,
