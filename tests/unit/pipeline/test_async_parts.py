@@ -116,6 +116,7 @@ def test_requests_of_one_round_halve_the_limit_once() -> None:
         limiter = limiter.failed(now=answered_at, sent_at=1.0, retry_after_s=None, spread=1.0)
     assert (limiter.entries, limiter.failures) == (400, 1)
     assert limiter.failed(now=3.0, sent_at=2.5, retry_after_s=None, spread=1.0).entries == 200
+    assert limiter.throttled(now=2.3, sent_at=1.0, retry_after_s=None).entries == 400
 
 
 def test_nothing_is_sent_before_the_destination_says() -> None:

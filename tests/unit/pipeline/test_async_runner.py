@@ -67,6 +67,8 @@ def test_a_stop_delivers_what_was_taken_and_repeats_nothing() -> None:
         pump.stopping.set()
         assert await running is None
         assert now() < 3 + STOP_S_MAX
+        assert pump.writer is not None
+        assert pump.writer._desk.is_settled
         assert sorted(pump.numbers) == list(range(1, int(pump.position or 0) + 1))
 
     run_virtual(run())
