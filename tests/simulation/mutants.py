@@ -297,7 +297,7 @@ MUTANTS = (
     mutant(
         "a batch is safe before it is delivered",
         "service.worker",
-        "        self._safe = (self._writer.position, self._writer.state)\n",
+        "        self._safe = safe\n",
         "        self._safe = (str(int(delivered.output.to) + delivered.output.events), self._writer.state)\n",
     ),
     mutant(

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from destinations import Scripted, Trust, claim
 from simulation.loop import VirtualClock
 
 from pipeline.async_sink import AsyncSink, Converted, Limits
@@ -20,6 +19,7 @@ from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import PartitionEnded
 from pipeline.runner import Delivered, Progress, Runner
 from pipeline.transform import Identity
+from tests.unit.pipeline.destinations import Scripted, Trust, claim
 
 PAGE = 500
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

@@ -7,14 +7,14 @@ import random
 from collections import Counter
 
 import pytest
-from destinations import Scripted, Trouble, now
-from pumps import Numbers, Pump
 from simulation.loop import run_virtual
 
 from pipeline.async_sink import Limits
 from pipeline.errors import SinkRejected
 from pipeline.feed import PartitionEnded
 from pipeline.settling import STOP_S_MAX
+from tests.unit.pipeline.destinations import Scripted, Trouble, now
+from tests.unit.pipeline.pumps import Numbers, Pump
 
 
 def test_batches_overlap_and_each_is_told_once_it_is_delivered_in_order() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from destinations import Scripted, Trouble, Trust, Trusted, claim, now
 from simulation.loop import run_virtual
 
 from pipeline.async_sink import AsyncSink, Entry, Limits, json_row
@@ -19,6 +18,7 @@ from pipeline.async_sink.writer import AsyncWriter
 from pipeline.contract import Row, SinkContract, SinkHarness, event_table
 from pipeline.errors import NotTrusted, SinkRejected
 from pipeline.sink import BufferingWriter, Output
+from tests.unit.pipeline.destinations import Scripted, Trouble, Trust, Trusted, claim, now
 
 SMALL = Limits(batch_entries_max=2, in_flight_max=3, buffered_entries_max=7, buffer_age_max_s=0.01)
 

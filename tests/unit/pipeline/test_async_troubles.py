@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from destinations import Scripted, Trouble, now
-from pumps import Numbers, Pump
 from simulation.loop import run_virtual
 
 from pipeline.async_sink import Limits
+from tests.unit.pipeline.destinations import Scripted, Trouble, now
+from tests.unit.pipeline.pumps import Numbers, Pump
 
 
 def test_a_slow_destination_is_used_to_nine_tenths() -> None:
