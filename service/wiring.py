@@ -122,7 +122,7 @@ def _cosmos_store_of(
 def _blob_store_of(leases: BlobLeases, creates: bool) -> LeaseStore:
     from leases.stores.blob import BlobStore, Container, Place, account_of  # its SDK takes half a second to import
 
-    account = account_of(**leases.account, ca_file=leases.ca_file)
+    account = account_of(**leases.account)
     place = Place(container=leases.container, creates=creates)
     try:
         return BlobStore(Container(account, place, call_timeout_s=leases.timing.call_timeout_s))
@@ -147,7 +147,7 @@ def others_blobs_of(
         elif account_url is not None:
             account = account_of(account_url=account_url, identity="default")
         elif own is not None:
-            account = account_of(**own.account, ca_file=own.ca_file)
+            account = account_of(**own.account)
         else:
             return None
         if name is None:

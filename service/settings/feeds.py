@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, Tag, model_validator
 
@@ -17,11 +17,11 @@ from service.setting_types import (
     ProcessorName,
     RecordBytes,
     Seconds,
-    Secret,
     StartAt,
     Text,
 )
 from service.settings.cosmos import CosmosAccount
+from service.settings.eventhubs import ConsumerGroup, EventHub
 from service.settings.section import CUSTOM, Custom, Section, tag_of
 
 
@@ -91,25 +91,9 @@ class CosmosFeedSettings(CosmosAccount, _Feed):
         return self
 
 
-class EventHubsFeedSettings(_Feed):
+class EventHubsFeedSettings(EventHub, _Feed):
     type: Literal["eventhubs"] = Field(description="An event hub (Azure Event Hubs), with its own partitions.")
-    connection_string: Secret | None = Field(
-        default=None,
-        description="As the portal shows it, of the namespace or of the hub (`EntityPath=...`). With"
-        " `UseDevelopmentEmulator=true` it is spoken to without TLS.",
-    )
-    namespace: Text | None = Field(
-        default=None, description="Instead of a connection string, with `identity`: NAMESPACE.servicebus.windows.net."
-    )
-    event_hub: Text | None = Field(
-        default=None, description="The hub's name, where the connection string does not say it."
-    )
-    identity: Text | None = Field(
-        default=None,
-        description="Instead of a connection string, with `namespace`: `default` for whoever azure-identity finds this process to"
-        " be, or the client id of a managed identity. It needs the role Azure Event Hubs Data Receiver.",
-    )
-    consumer_group: Text = Field(
+    consumer_group: ConsumerGroup = Field(
         default="$Default",
         description="Whose view of the hub it is. Nobody else may read in it: owners of leases displace each other by epoch.",
     )
@@ -118,14 +102,6 @@ class EventHubsFeedSettings(_Feed):
         description="Where single partitions begin that have no lease yet, by name, instead of at `start`: behind the event of a"
         " sequence number (`41`), of an offset (`@4294967296`), or of both (`41@4294967296`).",
     )
-    transport: Literal["amqp", "websockets"] = Field(
-        default="amqp",
-        description="AMQP on port 5671, or in WebSockets on port 443, where a firewall lets nothing else through.",
-    )
-    ca_file: FilePath | None = Field(
-        default=None,
-        description="Authorities (PEM) to trust instead of the usual ones, for a namespace behind a proxy.",
-    )
     prefetch: Prefetch = Field(
         default=4000,
         description="How many events of each partition may be on their way. What is not taken stays below 1 MiB a partition.",
@@ -133,31 +109,15 @@ class EventHubsFeedSettings(_Feed):
     timeout_s: Seconds = Field(default=20.0, description="How long one answer of the service may take.")
 
     @model_validator(mode="after")
-    def _fits(self) -> EventHubsFeedSettings:
-        from pipeline.connectors.eventhubs import account_of, is_consumer_group, position_of  # only who uses it waits
+    def _begins(self) -> EventHubsFeedSettings:
+        from pipeline.connectors.eventhubs import position_of  # here, so that only who uses it waits for its SDK
 
-        account_of(**self.account)
-        if not is_consumer_group(self.consumer_group):
-            raise ValueError("`consumer_group` must be the name of one, like $Default")
         for partition, position in self.start_positions.items():
             try:
                 position_of(position)
             except FeedError as error:
                 raise ValueError(f"`start_positions`, partition '{partition}': {error}") from None
         return self
-
-    @property
-    def account(self) -> dict[str, Any]:
-        """How to reach it, secrets and all."""
-        secret = self.connection_string
-        return {
-            "connection_string": None if secret is None else secret.get_secret_value(),
-            "namespace": self.namespace,
-            "event_hub": self.event_hub,
-            "identity": self.identity,
-            "transport": self.transport,
-            "ca_file": None if self.ca_file is None else str(self.ca_file),
-        }
 
     @property
     def seat(self) -> tuple[str, str]:

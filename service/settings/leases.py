@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, Tag, model_validator
 
@@ -15,12 +15,12 @@ from service.setting_types import (
     LeaseSeconds,
     Seconds,
     SecondsOrNone,
-    Secret,
     Text,
 )
 from service.settings.cosmos import CosmosAccount
 from service.settings.section import CUSTOM, Custom, Section, tag_of
-from service.settings.whom import IDENTITY, whom
+from service.settings.storage import StorageAccount
+from service.settings.whom import IDENTITY
 
 
 class LeaseSettings(Section):
@@ -77,40 +77,18 @@ class CosmosLeases(CosmosAccount, LeaseSettings):
     )
 
 
-class BlobLeases(LeaseSettings):
+class BlobLeases(StorageAccount, LeaseSettings):
     type: Literal["blob"] = Field(description="A container in Azure Blob Storage, for hosts anywhere.")
-    account_url: Text | None = Field(
-        default=None, description="The address of the account's blobs, like https://account.blob.core.windows.net."
-    )
-    key: Secret | None = Field(
-        default=None, description="One of the account's keys. By default azure-identity says who we are."
-    )
-    connection_string: Secret | None = Field(
-        default=None,
-        description="Instead of `account_url` and `key`, as the portal shows it; one with a signature (SAS) too.",
-    )
-    identity: Text | None = Field(
-        default=None,
-        description=IDENTITY + "Storage Blob Data Contributor.",
-    )
     container: BlobContainerName = Field(
         default="leases", description="The container's name. It is made where it is missing and we may."
     )
-    ca_file: FilePath | None = Field(
-        default=None, description="Certificates (PEM) to trust instead of the system's, for an emulator with its own."
-    )
 
     @model_validator(mode="after")
-    def _reaches(self) -> BlobLeases:
+    def _reaches_it(self) -> BlobLeases:
         from leases.stores.blob import account_of  # here, so that only who uses it waits for its SDK
 
-        account_of(**self.account, ca_file=self.ca_file)
+        account_of(**self.account)
         return self
-
-    @property
-    def account(self) -> dict[str, Any]:
-        """How to reach it, secrets and all."""
-        return {"account_url": self.account_url, **whom(self.key, self.connection_string, self.identity)}
 
 
 class MemoryLeases(LeaseSettings):

@@ -20,7 +20,9 @@ from service.setting_types import (
     Text,
     Url,
 )
+from service.settings.eventhubs import ConsumerGroup, EventHub
 from service.settings.section import CUSTOM, Custom, Section, tag_of
+from service.settings.storage import StorageAccount
 
 
 class LogSinkSettings(Section):
@@ -73,65 +75,19 @@ class PostgresSinkSettings(Section):
         return self
 
 
-class EventHubsSinkSettings(Section):
+class EventHubsSinkSettings(EventHub):
     type: Literal["eventhubs"] = Field(
         description="An event hub, exactly once: idempotent publishing, a marker on every event."
     )
-    connection_string: Secret | None = Field(
-        default=None,
-        description="As the portal shows it, of the namespace or of the hub (`EntityPath=...`); it has to allow sending and"
-        " listening.",
-    )
-    namespace: Text | None = Field(
-        default=None, description="Instead of a connection string, with `identity`: NAMESPACE.servicebus.windows.net."
-    )
-    event_hub: Text | None = Field(
-        default=None, description="The hub's name, where the connection string does not say it."
-    )
-    identity: Text | None = Field(
-        default=None,
-        description="Instead of a connection string, with `namespace`: `default` for whoever azure-identity finds this process to"
-        " be, or the client id of a managed identity. It needs the roles Azure Event Hubs Data Sender and Data Receiver.",
-    )
-    consumer_group: Text = Field(
+    consumer_group: ConsumerGroup = Field(
         default="$Default",
         description="In which the end of a partition is read after a crash. Nobody may read in it with an epoch, as the feed"
         " `eventhubs` does.",
     )
-    transport: Literal["amqp", "websockets"] = Field(
-        default="amqp",
-        description="AMQP on port 5671, or in WebSockets on port 443, where a firewall lets nothing else through.",
-    )
-    ca_file: FilePath | None = Field(
-        default=None,
-        description="Authorities (PEM) to trust instead of the usual ones, for a namespace behind a proxy.",
-    )
     timeout_s: Seconds = Field(default=20.0, description="How long one try of a send, or one answer, may take.")
 
-    @model_validator(mode="after")
-    def _fits(self) -> EventHubsSinkSettings:
-        from pipeline.connectors.eventhubs import account_of, is_consumer_group  # only who uses it waits for its SDK
 
-        account_of(**self.account)
-        if not is_consumer_group(self.consumer_group):
-            raise ValueError("`consumer_group` must be the name of one, like $Default")
-        return self
-
-    @property
-    def account(self) -> dict[str, Any]:
-        """How to reach it, secrets and all."""
-        secret = self.connection_string
-        return {
-            "connection_string": None if secret is None else secret.get_secret_value(),
-            "namespace": self.namespace,
-            "event_hub": self.event_hub,
-            "identity": self.identity,
-            "transport": self.transport,
-            "ca_file": None if self.ca_file is None else str(self.ca_file),
-        }
-
-
-class FilesSinkSettings(Section):
+class FilesSinkSettings(StorageAccount):
     type: Literal["files"] = Field(
         description="Parquet or JSON lines in a directory or in Azure Blob Storage, exactly once: a manifest says what counts."
     )
@@ -144,21 +100,6 @@ class FilesSinkSettings(Section):
         default=None, description="A container of Azure Blob Storage, made where it is missing."
     )
     prefix: Text | None = Field(default=None, description="What the names of all blobs begin with, like a folder.")
-    account_url: Text | None = Field(
-        default=None, description="The storage account's address, like https://account.blob.core.windows.net."
-    )
-    key: Secret | None = Field(default=None, description="One of the account's keys.")
-    connection_string: Secret | None = Field(
-        default=None, description="Instead of `account_url` and `key`, as the portal shows it."
-    )
-    identity: Text | None = Field(
-        default=None,
-        description="Instead of a key: `default` for whoever azure-identity finds this process to be, or the client id of a"
-        " managed identity. It needs the role Storage Blob Data Contributor.",
-    )
-    ca_file: FilePath | None = Field(
-        default=None, description="Certificates to trust instead of the system's, for an emulator with one of its own."
-    )
     timeout_s: Seconds = Field(default=20.0, description="How long the storage account may take to answer.")
     format: Literal["parquet", "jsonl"] = Field(default="parquet", description="Parquet, or JSON lines.")
     compression: Literal["zstd", "snappy", "none"] = Field(
@@ -169,7 +110,7 @@ class FilesSinkSettings(Section):
     def _has_one_place(self) -> FilesSinkSettings:
         if (self.path is None) == (self.container is None):
             raise ValueError("needs either `path` or `container`: give one of them")
-        of_blobs = self.model_fields_set & {"prefix", "timeout_s", *_ACCOUNT}
+        of_blobs = self.model_fields_set & {"prefix", "timeout_s", *StorageAccount.model_fields}
         if self.path is not None and of_blobs:
             raise ValueError(f"`{min(of_blobs)}` goes with `container`, and there is a `path`: remove it")
         if self.format == "jsonl" and "compression" in self.model_fields_set:
@@ -179,23 +120,6 @@ class FilesSinkSettings(Section):
 
             account_of(**self.account)
         return self
-
-    @property
-    def account(self) -> dict[str, Any]:
-        """How to reach it, secrets and all."""
-        key, connection_string = (
-            secret.get_secret_value() if secret is not None else None for secret in (self.key, self.connection_string)
-        )
-        return {
-            "account_url": self.account_url,
-            "key": key,
-            "connection_string": connection_string,
-            "identity": self.identity,
-            "ca_file": self.ca_file,
-        }
-
-
-_ACCOUNT = ("account_url", "key", "connection_string", "identity", "ca_file")
 
 
 class PythonSinkSettings(Section):

@@ -57,7 +57,7 @@ async def test_what_is_set_is_what_the_feed_has() -> None:
         (f"connection_string: '{STRING}', event_hub: h, identity: default", "remove `namespace` and `identity`"),
         (f"connection_string: 'SharedAccessKey={SECRET}', event_hub: h", "must look like Endpoint=sb://"),
         (f"connection_string: '{STRING};EntityPath=a', event_hub: b", "name two hubs"),
-        (f"connection_string: '{STRING}', event_hub: h, consumer_group: 'a/b'", "`consumer_group` must be"),
+        (f"connection_string: '{STRING}', event_hub: h, consumer_group: 'a/b'", "must be the name of a consumer group"),
         (f"connection_string: '{STRING}', event_hub: h, transport: http", "transport"),
         (f"connection_string: '{STRING}', event_hub: h, prefetch: 0", "prefetch"),
         (f"connection_string: '{STRING}', event_hub: h, start: noon", "start"),

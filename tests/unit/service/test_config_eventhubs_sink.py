@@ -43,7 +43,7 @@ async def test_the_same_hub_is_the_same_sink_however_it_is_reached(access: str) 
     [
         ("event_hub: h", "needs `connection_string`, or `namespace` and `identity`"),
         ("connection_string: '${S}'", "needs the hub's name"),
-        ("connection_string: '${S}', event_hub: h, consumer_group: 'a/b'", "`consumer_group` must be"),
+        ("connection_string: '${S}', event_hub: h, consumer_group: 'a/b'", "must be the name of a consumer group"),
         ("connection_string: '${S}', event_hub: h, partition_key: k", "partition_key"),
     ],
 )
