@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import inf
 from types import MappingProxyType
 
 from leases.document import Fields, to_json
@@ -160,24 +161,26 @@ class Bootstrap:
             if await self._keeper.create(lease):
                 created.append(lease.partition)
                 told.append(_put_back(lease))
+                self._info_seen_at = -inf  # whoever deleted this one may have deleted them all
         stuck = waiting(partitions, leases, unreadable)
         for lease in [
             *children_due(partitions, leases, unreadable),
             *births(self._pipeline, partitions, leases, uncovered, unreadable),
         ]:
             family = ancestors(lease, partitions, leases, uncovered)
+            begun: Lease | None = lease
+            why = ""
             if lease.parents:
-                begun: Lease | None = lease
+                pass  # it begins where they ended
             elif not self._is_complete:
                 begun = replace(lease, continuation=await start_of(lease.partition))
             elif is_lost(lease, family, leases):
                 begun, why = await _found(lease, family, standing_of)
-                told += [f"partition '{lease.partition}': {why}"] if begun else []
-                stuck |= {} if begun else {lease.partition: why}
-            else:
-                begun = lease
-            if begun is not None and await self._keeper.create(begun):
+            if begun is None:
+                stuck[lease.partition] = why
+            elif await self._keeper.create(begun):
                 created.append(begun.partition)
+                told += [f"partition '{lease.partition}': {why}"] if why else []
         if not self._is_complete:
             await self._complete()
             self._info_seen_at = scan.started

@@ -42,8 +42,10 @@ DOCUMENT_ID_BYTES_MAX = 1023
 EXACT_MAX = 2**53
 """Cosmos DB keeps numbers as doubles: integers beyond this one are written as texts."""
 
+_RANGES = ("FeedRange", "feedRange")
 _SYSTEM = frozenset(("_rid", "_self", "_etag", "_attachments", "_ts", "_lsn"))
 _MAPPED = frozenset(("id", "LeaseToken", "Owner", "ContinuationToken", FIELD)) | _SYSTEM
+_ANEW = _MAPPED | {"version", "PartitionId", "properties", "timestamp", "Mode", *_RANGES}
 _INTEGERS = ("version", "epoch", "generation", "tick")
 _OURS = frozenset((*_INTEGERS, "incarnation", "sinkState", "handoffTo", "closed", "parents", "children"))
 _ELSEWHERE = frozenset(("pipeline", "partition", "owner", "scope", "continuation", DOCUMENT))
@@ -155,6 +157,12 @@ def encode(lease: Lease, *, prefix: str, now: datetime, mode: str = INCREMENTAL)
         document["properties"] = {**document["properties"], GENERATION: str(lease.generation)}
     document[FIELD] = _ours_of(lease)
     return document
+
+
+def stays(document: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+    """Of a document that is written anew since nobody could read it: the range that it names, and what nobody here knows."""
+    ranges = [key for key in _RANGES if key in document and _scope({key: document[key]}, "") is not None]
+    return {key: document[key] for key in ranges}, {key: document[key] for key in document.keys() - _ANEW}
 
 
 def _text(fields: Fields, document: Mapping[str, object], name: str, bytes_max: int) -> str | None:

@@ -259,7 +259,8 @@ class OwnedLease:
         try:
             now = _seen(await self._store.read(_id(wanted)))
         except (StoreMissing, InvalidDocument) as error:
-            self._lose(LeaseLost(f"{_name(wanted)}: its document is gone or unreadable ({error})"))
+            why = advised(error, *wanted.key) if isinstance(error, InvalidDocument) else error
+            self._lose(LeaseLost(f"{_name(wanted)}: its document is gone or unreadable ({why})"))
             raise self._lost from None  # type: ignore[misc]  # _lose has just set it
         first_try = started if self._unsettled_since is None else self._unsettled_since
         if _is_written(now.lease, wanted):

@@ -194,6 +194,9 @@ def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
         click.echo(json.dumps(fields, ensure_ascii=False))
     else:
         screen_of(sys.stdout).print(lag_table(found))
+        for one in found.partitions:
+            if one.error is not None:
+                click.echo(f"pipeline '{one.pipeline}', partition '{one.partition}': {one.error}")
 
 
 @main.command("demo")

@@ -55,7 +55,7 @@ def leases_table(leases: Iterable[LeaseStatus], unreadable: Iterable[tuple[str, 
 def lag_table(lag: Lag) -> Table:
     table = _table("pipeline", "partition", "events behind>")
     for one in lag.partitions:
-        _add_row(table, one.pipeline, one.partition, f"{one.events:,}" if one.events is not None else one.error or "")
+        _add_row(table, one.pipeline, one.partition, "unknown" if one.events is None else f"{one.events:,}")
     table.add_section()
     _add_row(table, "all", "", f"{lag.events:,}" + (f" ({lag.unknown} unknown)" if lag.unknown else ""))
     return table

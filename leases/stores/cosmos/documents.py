@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from leases.document import encode_lease, lease_id, lease_prefix, unreadable
-from leases.dotnet import decode, document_id
+from leases.dotnet import DOCUMENT, decode, document_id, stays
 from leases.errors import InvalidDocument
+from leases.lease import Lease
 from leases.store import Stored
 
 Document = Mapping[str, object]
@@ -71,10 +72,32 @@ def lease_stored(family: Family, documents: list[Document]) -> Stored:
             raise InvalidDocument(_doubled(documents))
         if lease_of(name, (family.pipeline,)) is None:
             raise InvalidDocument(f"document '{first['id']}' has a lease token that is too long: delete it")
-        body = encode_lease(decode(first, pipeline=family.pipeline, prefix=family.prefix, mode=family.mode))
+        body = _body(family, first)
     except InvalidDocument as error:
         body = unreadable(str(error))
     return Stored(name, body, etag_of(first))
+
+
+def is_made_anew(lease: Lease) -> bool:
+    """Whether it does not come from a document that was read."""
+    return DOCUMENT not in lease.unknown
+
+
+def over_unreadable(family: Family, document: Document, former: Document) -> Document:
+    """The document of a lease made anew, with what may stay of the former one: all but what was wrong with it."""
+    bounds, others = stays(former)
+    within = {**bounds, **document}
+    whole = {**others, **within}
+    try:
+        _body(family, whole)
+    except InvalidDocument:
+        return within
+    return whole
+
+
+def _body(family: Family, document: Document) -> str:
+    """Raises InvalidDocument."""
+    return encode_lease(decode(document, pipeline=family.pipeline, prefix=family.prefix, mode=family.mode))
 
 
 def _doubled(documents: list[Document]) -> str:

@@ -16,9 +16,11 @@ from leases.stores.cosmos.container import Container
 from leases.stores.cosmos.documents import (
     Document,
     Family,
+    is_made_anew,
     lease_of,
     lease_stored,
     leases_stored,
+    over_unreadable,
     own_document,
     own_id,
     own_stored,
@@ -84,7 +86,7 @@ class CosmosStore:
 
     async def replace(self, id: str, body: str, etag: str) -> str:
         if (lease := lease_of(id, self._monitored)) is not None:
-            return await self._container.replace(await self._lease_document(id, body, lease[0]), etag)
+            return await self._container.replace(await self._lease_document(id, body, lease[0], is_new=False), etag)
         return await self._container.replace(own_document(id, await self._marked(id, body)), etag)
 
     async def delete(self, id: str, etag: str) -> None:
@@ -108,9 +110,12 @@ class CosmosStore:
             )
         return self._families[pipeline]
 
-    async def _lease_document(self, id: str, body: str, pipeline: str) -> Document:
-        family = await self._family(pipeline)
-        return encode(decode_lease(id, body), prefix=family.prefix, now=self._now(), mode=family.mode)
+    async def _lease_document(self, id: str, body: str, pipeline: str, *, is_new: bool = True) -> Document:
+        family, lease = await self._family(pipeline), decode_lease(id, body)
+        document = encode(lease, prefix=family.prefix, now=self._now(), mode=family.mode)
+        if is_new or not is_made_anew(lease):
+            return document
+        return over_unreadable(family, document, await self._container.read(str(document["id"])))
 
     async def _marked(self, id: str, body: str, *, is_new: bool = False) -> str:
         """The body to write: a pipeline's `info` goes hand in hand with .NET's marker."""

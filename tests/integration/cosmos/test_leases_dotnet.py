@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,9 +14,11 @@ from plugins_cosmos import Cosmos
 from leases import dotnet
 from leases.bootstrap import Bootstrap, Identity, decode_info, info_id
 from leases.clock import BootClock
+from leases.document import encode_lease, lease_id
 from leases.errors import InvalidDocument, LeaseLost, StoreAmbiguous, StoreConflict, StoreUnavailable
 from leases.family import Partition
 from leases.keeper import Keeper, Scan
+from leases.lease import Lease
 from leases.membership import HostRecord, Membership
 from leases.stores.cosmos import Account, Container, CosmosStore, Place, container
 from leases.timing import Timing
@@ -154,6 +156,40 @@ async def test_documents_that_are_no_leases_are_named_and_stop_no_other(
     assert len(scan.invalid) == len(bad)
     for document in bad:
         assert any(document["id"] in str(error) or "larger than" in str(error) for error in scan.invalid)
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "stays"),
+    [
+        ({"leasehold": "spoilt"}, True),
+        ({"Owner": 7, "ContinuationToken": [], "Mode": {}, "version": 9, "properties": "none", "timestamp": 1}, True),
+        ({"theirs": {"large": "x" * 200_000}}, False),
+    ],
+)
+async def test_a_lease_made_anew_over_a_spoilt_document_keeps_its_range_and_what_nobody_knows(
+    documents: ContainerProxy, store: CosmosStore, spoilt: dict[str, Any], stays: bool
+) -> None:
+    """Its range may be gone from the container, and nobody else would know then which part it was."""
+    await put(documents, written_by_dotnet("0", FeedRange={"Range": {"min": "", "max": "7F"}}, **spoilt))
+    anew = Lease(pipeline="orders", partition="0", continuation='"5"', generation=1, epoch=7)
+    etag = (await store.read(lease_id("orders", "0"))).etag
+    await store.replace(lease_id("orders", "0"), encode_lease(anew), etag)
+    scan = await scan_of(keeper_of(store))
+    assert scan.invalid == ()
+    [lease] = scan.leases
+    assert replace(lease, unknown={}) == replace(anew, scope="-7F")
+    document = await found(documents, f"{PREFIX}..0")
+    assert document["FeedRange"] == {"Range": {"min": "", "max": "7F"}}
+    assert (document["Mode"], document["version"], "theirs" in document) == (dotnet.INCREMENTAL, 0, stays)
+
+
+async def test_a_range_that_is_none_does_not_outlive_a_lease_made_anew(
+    documents: ContainerProxy, store: CosmosStore
+) -> None:
+    await put(documents, written_by_dotnet("0", FeedRange={"Range": {"min": 7}}, Owner=7))
+    stored = await store.read(lease_id("orders", "0"))
+    await store.replace(stored.id, encode_lease(Lease(pipeline="orders", partition="0")), stored.etag)
+    assert "FeedRange" not in await found(documents, f"{PREFIX}..0")
 
 
 async def test_two_documents_of_one_id_are_left_to_people(documents: ContainerProxy, store: CosmosStore) -> None:

@@ -10,7 +10,7 @@ from simulation.loop import VirtualClock, run_virtual
 from leases.bootstrap import INFO_LOOKED_AT_S, Audit, Bootstrap, Identity, decode_info, info_id
 from leases.document import encode_lease, lease_id
 from leases.family import Partition
-from leases.keeper import Keeper
+from leases.keeper import Keeper, Scan
 from leases.lease import RESTORED_ABOVE, Child, Lease
 from leases.lost import Standing
 from leases.stores.memory import MemoryStore
@@ -49,7 +49,7 @@ class Host:
         self.bootstrap = Bootstrap(self.keeper, "p", Identity("feed", "sink"))
         self._standings = standings
 
-    async def round(self, partitions: Sequence[Partition]) -> Audit:
+    async def round(self, partitions: Sequence[Partition], scan: Scan | None = None) -> Audit:
         async def start_of(partition: str) -> str | None:
             return "start"
 
@@ -57,7 +57,7 @@ class Host:
             assert self._standings is not None
             return self._standings.get(partition)
 
-        scan = await self.keeper.scan(["p"])
+        scan = scan or await self.keeper.scan(["p"])
         telling = None if self._standings is None else standing_of
         return await self.bootstrap.reconciled(partitions, scan, start_of, uncovered, telling)
 
@@ -197,6 +197,21 @@ def test_without_anybody_who_saw_it_a_lease_goes_on_where_its_sink_stands_in_the
     run_virtual(main())
 
 
+def test_what_became_of_a_deleted_lease_is_told_by_the_host_that_made_it_and_by_no_other() -> None:
+    async def main() -> None:
+        place = Place()
+        await place.begun({})
+        place.delete("0")
+        hosts = [place.host({"0": Standing(2, "150")}) for _ in range(2)]
+        for host in hosts:
+            await host.bootstrap.opened()
+        scan = await hosts[0].keeper.scan(["p"])
+        audits = [await host.round(WHOLE, scan) for host in hosts]
+        assert [(each.created, len(each.told)) for each in audits] == [(("0",), 1), ((), 0)]
+
+    run_virtual(main())
+
+
 def test_the_children_of_a_deleted_lease_go_on_where_its_sink_stood_with_it() -> None:
     async def main() -> None:
         place = Place()
@@ -296,5 +311,18 @@ def test_an_info_document_that_is_deleted_is_made_again_by_a_running_host() -> N
         stored = await place.store.read(info_id("p"))
         assert decode_info(stored.id, stored.body).complete
         assert (await host.round(WHOLE)).told == ()
+
+    run_virtual(main())
+
+
+def test_where_all_documents_were_deleted_the_info_document_is_made_again_at_once() -> None:
+    async def main() -> None:
+        place = Place()
+        host = await place.begun()
+        await host.round(WHOLE)
+        place.delete("0")
+        del place.store._documents[info_id("p")]
+        assert (await host.round(WHOLE)).created == ("0",)
+        assert "'p/info' was deleted" in (await host.round(WHOLE)).told[0]
 
     run_virtual(main())

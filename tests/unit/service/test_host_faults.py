@@ -183,6 +183,8 @@ def test_a_lease_document_that_is_spoilt_while_owned_stops_itself_alone(body: st
         await asyncio.sleep(60)
         assert sorted(a.host.workers) == [("bank", "a"), ("bank", "c")]
         assert len(a.said("needs attention")) == 1
+        [let_go] = a.said("lease let go")
+        assert "leasehold leases reset FILE bank b --to" in let_go["error"]
         group.put(lease_id("bank", "b"), good)
         await until(group.is_balanced, within_s=14)
         await a.stop()

@@ -138,7 +138,10 @@ def test_its_lag_and_that_of_what_has_no_lease_are_unknown(place: Place) -> None
     told = json.loads(place("lag", "FILE", "--json").stdout)
     assert told["unknown"] == 3  # a's position is beyond what this feed holds
     assert {row["partition"]: row["events"] for row in told["partitions"]} == {"a": None, "b": None, "c": None}
-    assert "unknown)" in place("lag", "FILE").stdout
+    lines = place("lag", "FILE").stdout.splitlines()
+    assert [line.split() for line in lines[2:5]] == [["orders", name, "unknown"] for name in NAMES]
+    assert any("pipeline 'orders', partition 'b': " in line and is_advice(line) for line in lines)
+    assert any(line.split() == ["all", "0", "(3", "unknown)"] for line in lines)
 
 
 def test_where_all_are_unreadable_they_are_listed_all_the_same(place: Place) -> None:
