@@ -8,7 +8,7 @@ PYTEST = .venv/bin/pytest
 # share what is dear to start.
 BY_FILE = -n 3 --dist loadfile
 # Processes wait for each other half of the time. Which tests stay together, the conftest.py of the tests says.
-SPREAD = -n 3 --dist loadscope
+SPREAD = -n 4 --dist loadscope
 # Spark's classes as Java likes them: a third off every start of a test's Spark. Tests do without it as well.
 ARCHIVE = build/spark.jsa
 JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=$(abspath $(ARCHIVE))
@@ -44,7 +44,7 @@ thorough: setup  ## the unit tests once more, with fifty times as many examples 
 	$(PYTEST) $(BY_FILE) --hypothesis-profile=thorough tests/unit
 
 integration: setup node $(ARCHIVE)  ## tests with a real Spark and PostgreSQL, and clients that nobody here wrote
-	$(PYTEST) $(SPREAD) -n 4 --no-loadscope-reorder tests/integration
+	$(PYTEST) $(SPREAD) --no-loadscope-reorder tests/integration
 
 acceptance: setup $(ARCHIVE)  ## tests of whole hosts as processes: shares, kill -9, SIGSTOP, the demo, the command line
 	$(PYTEST) -m alone tests/acceptance
