@@ -6,18 +6,11 @@ Two stand behind it: Event Hubs over AMQP (connectors/eventhubs/broker.py) and t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from pipeline.producer.event import Event
+from pipeline.producer.event import Event, Prepared
 from pipeline.producer.numbers import Asked, Numbers
 from pipeline.producer.properties import HubProperties, PartitionProperties
-
-
-class Prepared(NamedTuple):
-    """An event as its broker takes it. size: what it adds to a batch, in bytes, were its number the longest."""
-
-    payload: Any
-    size: int
 
 
 class Link(Protocol):

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pipeline.producer.errors import AlreadyPublished, BatchLocked
 from pipeline.producer.numbers import number_after
 
 if TYPE_CHECKING:
     from uuid import UUID
-
-    from pipeline.producer.broker import Prepared
 
 Simple: TypeAlias = "str | bytes | bool | int | float | datetime | UUID | None"
 """What a property may be. A broker may take less."""
@@ -26,6 +24,13 @@ class Event:
     body: bytes
     properties: Mapping[str, Simple] = field(default_factory=dict)
     number: int | None = field(default=None, init=False)
+
+
+class Prepared(NamedTuple):
+    """An event as its broker takes it. size: what it adds to a batch, in bytes, were its number the longest."""
+
+    payload: Any
+    size: int
 
 
 class EventBatch:

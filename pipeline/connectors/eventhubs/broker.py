@@ -11,7 +11,7 @@ from pipeline.connectors.eventhubs.management import Extent, Management
 from pipeline.connectors.eventhubs.sender import SenderLink, attached
 from pipeline.errors import FeedError, FeedUnavailable
 from pipeline.producer import Asked, Event, HubProperties, PartitionProperties, PublishError, Reason
-from pipeline.producer.broker import Prepared
+from pipeline.producer.event import Prepared
 
 KEY_BYTES_MAX = 128
 """What the service allows a partition key."""

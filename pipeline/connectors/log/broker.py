@@ -37,8 +37,8 @@ from pipeline.producer import (
     Reason,
     number_after,
 )
-from pipeline.producer.broker import Prepared
 from pipeline.producer.errors import refused
+from pipeline.producer.event import Prepared
 
 T = TypeVar("T")
 BYTES_MAX = 1024 * 1024
