@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from pipeline.connectors.eventhubs.texts import text_of
 from pipeline.connectors.eventhubs.values import Described, Malformed, Map, value_at
+from pipeline.markers import PREFIX
 
 Pairs = tuple[tuple[str, str | None], ...]
 HEADER, DELIVERY, ANNOTATIONS, PROPERTIES, APPLICATION, DATA, SEQUENCE, VALUE, FOOTER = range(0x70, 0x79)
@@ -19,6 +20,8 @@ SYSTEM = "sys."
 """Before the names of what is no property of the application's."""
 BODY = f"{SYSTEM}body"
 """Of what kind a body is that is no octets: `value` or `sequence`, which are told in JSON."""
+KEY, OPERATION = PREFIX + "key", PREFIX + "operation"
+"""Where our sink puts an event's key and operation: a partition key would route it, and idempotent publishing names the partition."""
 
 _SECTIONS: dict[Any, int] = {code: code for code in range(HEADER, FOOTER + 1)} | {
     f"amqp:{name}": code
@@ -60,7 +63,7 @@ _OWN = frozenset((_NUMBER, _OFFSET, _TIME, _KEY))
 
 
 class Event(NamedTuple):
-    """time_ms: since 1970. body: None of a message without one, or of a null."""
+    """time_ms: since 1970. body: None of a message without one, or of a null. operation: as our sink put it."""
 
     sequence: int
     offset: bytes
@@ -68,6 +71,7 @@ class Event(NamedTuple):
     key: str | None
     body: bytes | None
     properties: Pairs = ()
+    operation: str | None = None
 
 
 _HEAD = re.compile(
@@ -100,7 +104,7 @@ def event_at(data: bytes, at: int, end: int) -> Event:
     if (only := _only_body(data, begin, end)) is not None:
         return Event(sequence, offset, time_ms, key, data[only:end])
     properties, body = _rest(_sections(data[begin:end]))
-    return Event(sequence, offset, time_ms, key, body, properties)
+    return _event(sequence, offset, time_ms, key, body, properties)
 
 
 def _only_body(data: bytes, at: int, end: int) -> int | None:
@@ -121,7 +125,15 @@ def event_of(message: bytes) -> Event:
         raise Malformed(f"it lacks its place: the annotations {_NUMBER}, {_OFFSET} and {_TIME}")
     properties, body = _rest(sections)
     system = tuple((SYSTEM + name, text_of(value)) for name, value in annotations.items() if name not in _OWN)
-    return Event(int(sequence), str(offset).encode(), int(time), text_of(key), body, _once(properties + system))
+    return _event(int(sequence), str(offset).encode(), int(time), text_of(key), body, _once(properties + system))
+
+
+def _event(sequence: int, offset: bytes, time_ms: int, key: str | None, body: bytes | None, properties: Pairs) -> Event:
+    """With key and operation where our sink put them. A partition key is the key, whatever a property says."""
+    found = {name: value for name, value in properties if name == OPERATION or (name == KEY and key is None)}
+    if found:
+        properties = tuple(pair for pair in properties if pair[0] not in found)
+    return Event(sequence, offset, time_ms, found.get(KEY, key), body, properties, found.get(OPERATION))
 
 
 def _sections(message: bytes) -> list[tuple[int, Any]]:

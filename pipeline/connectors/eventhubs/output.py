@@ -18,11 +18,8 @@ from pipeline.connectors.eventhubs.encoding import (
     text,
 )
 from pipeline.connectors.eventhubs.encoding import PROPERTIES as SECTION
+from pipeline.connectors.eventhubs.message import KEY, OPERATION
 from pipeline.markers import PREFIX, Marker
-
-KEY, OPERATION = PREFIX + "key", PREFIX + "operation"
-"""Where an event's key and operation go: a partition key would route it, and idempotent publishing goes to a partition."""
-
 
 PAIR_BYTES = 10
 """What a property takes beside its name and value, at most."""

@@ -43,7 +43,7 @@ def _page(events: pa.Table) -> Page:
 
 
 def _table(partition: str, events: Sequence[Event]) -> pa.Table:
-    sequences, offsets, times_ms, keys, bodies, properties = zip(*events, strict=True)
+    sequences, offsets, times_ms, keys, bodies, properties, operations = zip(*events, strict=True)
     count = len(events)
     columns = {
         "partition": pa.repeat(pa.scalar(partition, _TYPES["partition"]), count),
@@ -53,7 +53,7 @@ def _table(partition: str, events: Sequence[Event]) -> pa.Table:
         "key": pa.array(keys, _TYPES["key"]),
         "body": pa.array(bodies, _TYPES["body"]),
         "properties": _properties(properties),
-        "operation": pa.nulls(count, _TYPES["operation"]),
+        "operation": pa.array(operations, _TYPES["operation"]),
     }
     return pa.table([columns[field.name] for field in EVENT_SCHEMA], EVENT_SCHEMA)
 

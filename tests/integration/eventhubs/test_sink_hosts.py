@@ -10,12 +10,14 @@ import pytest
 
 from leases.stores.sqlite import SqliteStore
 from leases.timing import Timing
+from pipeline.connectors.eventhubs.claiming import target_of
 from service.config import parse
 from service.processor import Processor
 from service.wiring import pipelines_of
+from tests.integration.eventhubs.feeds import events, feed
 from tests.plugins_eventhubs import EventHubs
 
-HUB = "transformed-event"
+HUB, SOURCE = "transformed-event", "raw-event"
 TIMING = Timing(duration_s=3.0, renew_s=0.8, balance_s=0.3, call_timeout_s=0.5, margin_s=0.3)
 SETTINGS = """
 leases: {{type: sqlite, path: leases.db}}
@@ -26,9 +28,21 @@ pipelines:
 """
 
 
-async def run(eventhubs: EventHubs, folder: Path, host: str) -> None:
+FROM_HUB_TO_HUB = """
+leases: {{type: sqlite, path: leases.db}}
+pipelines:
+  - name: generate
+    feed: {{type: files, path: "numbers-*.jsonl", key: name}}
+    sink: {{type: eventhubs, connection_string: "{connection_string}", event_hub: {source}}}
+  - name: copy
+    feed: {{type: eventhubs, connection_string: "{connection_string}", event_hub: {source}}}
+    sink: {{type: eventhubs, connection_string: "{connection_string}", event_hub: {hub}}}
+"""
+
+
+async def run(eventhubs: EventHubs, folder: Path, host: str, text: str = SETTINGS) -> None:
     """Until all that is there has been published."""
-    text = SETTINGS.format(connection_string=eventhubs.connection_string, hub=HUB)
+    text = text.format(connection_string=eventhubs.connection_string, hub=HUB, source=SOURCE)
     settings = parse(text, {}, folder=folder, source="here")
     store = SqliteStore(folder / "leases.db")
     processor = Processor(pipelines_of(settings), store, host=host, timing=TIMING)
@@ -69,3 +83,18 @@ async def test_every_record_of_every_file_is_published_once(eventhubs: EventHubs
     await run(eventhubs, tmp_path, "second")
     assert published(eventhubs) == [list(range(count + 3)) for count in files.values()]
     assert eventhubs.control.count("batches", hub=HUB) >= 6
+
+
+async def test_a_key_survives_from_hub_to_hub(eventhubs: EventHubs, tmp_path: Path) -> None:
+    lines = [json.dumps({"name": f"key {number % 3}", "number": number}) + "\n" for number in range(20)]
+    (tmp_path / "numbers-a.jsonl").write_text("".join(lines))
+    await run(eventhubs, tmp_path, "first", FROM_HUB_TO_HUB)
+    target = target_of("numbers-a.jsonl", "0123", None)
+    async with feed(eventhubs, HUB) as made:
+        found = await events(made, 20, target)
+    assert [(event["key"], json.loads(event["body"])["number"]) for event in found] == [
+        (f"key {number % 3}", number) for number in range(20)
+    ]
+    assert {name for event in found for name, _ in event["properties"]} & {"leasehold-key", "leasehold-lease"} == {
+        "leasehold-lease"
+    }

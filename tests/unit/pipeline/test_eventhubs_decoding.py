@@ -110,6 +110,17 @@ def test_an_application_property_hides_one_of_the_system_with_its_name() -> None
     assert found(message).properties == (("sys.message-id", "mine"),)
 
 
+@pytest.mark.parametrize(
+    ("key", "expected"), [(None, ("mine", ())), ("routed", ("routed", (("leasehold-key", "mine"),)))]
+)
+def test_a_partition_key_is_the_key_whatever_a_property_says(key: str | None, expected: object) -> None:
+    properties = {"leasehold-key": "mine", "leasehold-operation": "delete"}
+    own = {} if key is None else {"x_opt_partition_key": key}
+    event = found(sections((0x74, properties), (0x75, b"x"), **own))
+    assert (event.key, event.properties) == expected
+    assert event.operation == "delete"
+
+
 def test_a_message_without_a_body_is_an_event_without_one() -> None:
     assert found(sections()).body is None
     assert found(sections((0x77, None))) == Event(7, b"70", 9, None, None, (("sys.body", "value"),))

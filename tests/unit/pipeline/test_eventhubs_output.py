@@ -8,8 +8,10 @@ import pyarrow as pa
 from azure.eventhub._pyamqp._decode import decode_payload
 from hypothesis import given
 from hypothesis import strategies as st
+from servers.eventhubs.messages import event, placed
 
 from pipeline.connectors.eventhubs.broker import ENVELOPE_BYTES, size_of
+from pipeline.connectors.eventhubs.message import event_at
 from pipeline.connectors.eventhubs.output import bodies_of, size_max
 from pipeline.markers import Marker, marker_in
 from pipeline.published import PUBLISHED_SCHEMA
@@ -46,3 +48,15 @@ def test_events_are_what_was_written_and_no_larger_than_foreseen(
         own = {name: value for name, value in found.items() if not name.startswith("leasehold-")}
         assert own == {name: value for name, value in dict(row["properties"] or ()).items() if name in own}
         assert len(own) == len(row["properties"] or ())
+
+
+@given(st.lists(EVENTS, min_size=1, max_size=20))
+def test_a_feed_makes_columns_again_of_what_the_sink_put_into_properties(rows: list[dict[str, Any]]) -> None:
+    marker = Marker(lease="p/0", generation=0, level=3, start=None, to="9", count=len(rows))
+    for index, (row, body) in enumerate(
+        zip(rows, bodies_of(pa.Table.from_pylist(rows, PUBLISHED_SCHEMA), marker), strict=True)
+    ):
+        message = placed(event(body), index, index * 10, 1000)
+        found = event_at(message, 0, len(message))
+        assert (found.body, found.key, found.operation) == (row["body"] or b"", row["key"], row["operation"])
+        assert dict(found.properties) == {**marker.properties_at(index), **dict(row["properties"] or ())}
