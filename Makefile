@@ -60,12 +60,12 @@ sim: setup  ## whole groups on virtual time (SEEDS=500 FIRST=1 SIZE=small|tight|
 mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word for some)
 	@PYTHONPATH=tests .venv/bin/python -m simulation.mutants $(if $(MUTANT),--only "$(MUTANT)")
 
-scenarios: setup $(ARCHIVE)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word for some)
-	@PYTHONPATH=tests .venv/bin/python -m scenarios.faults --only="$(ONLY)"
+scenarios: setup $(ARCHIVE) $(if $(FEED),node)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word, FEED=eventhubs)
+	@PYTHONPATH=tests .venv/bin/python -m scenarios.faults $(if $(FEED),--feed $(FEED)) --only="$(ONLY)"
 
-chaos: setup $(ARCHIVE)  ## the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7 again)
+chaos: setup $(ARCHIVE) $(if $(FEED),node)  ## the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7, FEED=eventhubs)
 	@SPARK_SUBMIT_OPTS="$(JAVA)" PYTHONPATH=tests \
-		.venv/bin/python -m scenarios.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
+		.venv/bin/python -m scenarios.chaos $(if $(FEED),--feed $(FEED)) --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 lint: setup  ## ruff: lint and format
 	.venv/bin/ruff check .

@@ -55,7 +55,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(name: str, port: int, *arguments: str) -> Iterator[None]:
+def serving(name: str, port: int, *arguments: str) -> Iterator[subprocess.Popen[Any]]:
     """A server from npm as a process of its own, for as long as the context lasts; it listens when this begins."""
     process = subprocess.Popen(program(name, *arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with ending(process):
@@ -64,7 +64,7 @@ def serving(name: str, port: int, *arguments: str) -> Iterator[None]:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{name} does not listen on port {port}")
             time.sleep(0.02)
-        yield
+        yield process
 
 
 @contextmanager
@@ -95,11 +95,19 @@ def cosmosdb_server() -> Iterator[str]:
         yield json.loads(process.stdout.readline())["endpoint"]
 
 
+@contextmanager
+def blobs_served() -> Iterator[tuple[str, subprocess.Popen[Any]]]:
+    """The connection string of an Azurite of one's own, and its process."""
+    port = free_port()
+    options = ("--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent")
+    with serving("azurite-blob", port, *options, "--blobHost", "127.0.0.1", "--blobPort", str(port)) as process:
+        endpoint = f"http://127.0.0.1:{port}/devstoreaccount1"
+        account = f"AccountName=devstoreaccount1;AccountKey={AZURITE_KEY};BlobEndpoint={endpoint};"
+        yield f"DefaultEndpointsProtocol=http;{account}", process
+
+
 @pytest.fixture(scope="session")
 def azurite() -> Iterator[str]:
     """The connection string of Azurite's blobs."""
-    port = free_port()
-    options = ("--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent")
-    with serving("azurite-blob", port, *options, "--blobHost", "127.0.0.1", "--blobPort", str(port)):
-        endpoint = f"http://127.0.0.1:{port}/devstoreaccount1"
-        yield f"DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey={AZURITE_KEY};BlobEndpoint={endpoint};"
+    with blobs_served() as (connection_string, _):
+        yield connection_string

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 from plugins_cosmos import Range, running
-from scenarios.bank import Host, until
 from scenarios.cosmos_bank import PIPELINES, TAKEOVER_S, TRANSACTIONS, CosmosBank, Step, spread
 from scenarios.cosmos_books import Writing, beginnings, by_partition, lag, silences, writings
+from scenarios.host import Host, until
 
 pytestmark = pytest.mark.timeout(950)
 

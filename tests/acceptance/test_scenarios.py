@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from scenarios.bank import ROLES, Result
+from scenarios.bank import Result
 from scenarios.faults import Banks, Case, case_of, cases, crash, exit_code, opened, points_of, table
+from scenarios.grounds import FEEDS, ROLES
 
 from pipeline.crash_point import POINTS
 
@@ -49,9 +50,9 @@ def test_the_target_fails_where_one_end_is_not_identical_and_where_nothing_was_r
     assert exit_code([], 0) == 1
 
 
-def test_every_point_is_a_case_of_every_role_that_has_it() -> None:
-    reached = {(case.scenario, case.role, case.point) for case in cases()}
-    assert {point for role in ROLES for point in points_of(role)} == set(POINTS)
+@pytest.mark.parametrize("feed", FEEDS)
+def test_every_point_is_a_case_of_every_role_that_has_it(feed: str) -> None:
+    reached = {(case.scenario, case.role, case.point) for case in cases(feed=feed)}
     for scenario, roles in {
         "event-generator-crash": ("generate",),
         "stream-processor-crash": ("transform",),
@@ -59,7 +60,25 @@ def test_every_point_is_a_case_of_every_role_that_has_it() -> None:
         "duplicated-consumer": ROLES,
     }.items():
         for role in roles:
-            assert {(scenario, role, point) for point in points_of(role)} <= reached
+            assert {(scenario, role, point) for point in points_of(role, feed)} <= reached
+
+
+def test_no_point_is_left_out() -> None:
+    assert {point for feed in FEEDS for role in ROLES for point in points_of(role, feed)} == set(POINTS)
+
+
+def test_over_hubs_every_fault_of_the_wire_is_a_case_too() -> None:
+    broken = [(case.role, case.point) for case in cases("broken-wire", "eventhubs")]
+    assert {point for _, point in broken} >= {
+        "cut before stored",
+        "cut after stored",
+        "answer lost",
+        "throttled",
+        "out of order",
+        "level stolen",
+        "link stolen",
+    }
+    assert {role for role, _ in broken} == set(ROLES)
 
 
 def test_an_end_is_told_by_its_counts() -> None:

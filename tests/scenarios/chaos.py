@@ -1,7 +1,8 @@
 """`make chaos`: the bank through some minutes of faults that a seed has drawn; then it drains, and its end is compared.
 
-Hosts are killed, frozen, told to stop, added, cut off; their Spark dies; PostgreSQL crashes; the leases are locked. Faults
-overlap, and transactions keep coming. Exit code 1 where anything is lost, duplicated or wrong, or nothing was put to the test.
+Hosts are killed, frozen, told to stop, added, cut off; their Spark dies; PostgreSQL crashes; the leases are locked, or away; hubs
+are cut off, throttle, lose batches and answers. Faults overlap, and transactions keep coming. Exit code 1 where anything is lost,
+duplicated or wrong, or nothing was put to the test.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ import psycopg
 
 from scenarios.chaos_books import Difference, Found, Writer, delivered, difference, found
 from scenarios.chaos_group import Group, Happened
-from scenarios.chaos_plan import KINDS, Fault, planned
+from scenarios.chaos_plan import KINDS, KINDS_OF, Fault, planned
+from scenarios.grounds import FEEDS, Ground, grounds
 from scenarios.place import place, say
 
 WRITE_EVERY_S, WRITE_LINES = 0.25, 10
@@ -40,7 +42,7 @@ CALM_S = 30
 class Outcome:
     """problems: what no host should have done. spoiled: starts that met a fault, and were made again.
 
-    let_go: reason -> how many leases, by hosts that lived on.
+    let_go: reason -> how many leases, by hosts that lived on. kinds: what might have happened.
     """
 
     written: int
@@ -50,6 +52,7 @@ class Outcome:
     problems: Sequence[str] = ()
     spoiled: int = 0
     let_go: Mapping[str, int] = field(default_factory=dict)
+    kinds: Sequence[str] = KINDS
 
     @property
     def delivered(self) -> int:
@@ -73,7 +76,7 @@ class Outcome:
     def _table(self) -> Iterator[str]:
         yield f"{'fault':24}{'times':>8}{'lasted':>10}{'events delivered meanwhile':>30}"
         times = Counter(each.kind for each in self.happened)
-        for kind in KINDS:
+        for kind in self.kinds:
             spans = [(each.began, each.ended) for each in self.happened if each.kind == kind]
             lasted = sum(ended - began for began, ended in spans)
             yield f"{kind:24}{times[kind]:8}{lasted:8.0f} s{self.found.delivered_within(spans):30,}"
@@ -83,12 +86,12 @@ class Outcome:
 
 
 class Chaos:
-    def __init__(self, directory: Path, server: Any, seed: int, say: Callable[[str], None]) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, server: Any, ground: Ground, seed: int, say: Callable[[str], None]) -> None:
+        self._ground = ground
         self._say = say
         self._began = time.monotonic()
-        self._writer = Writer(directory, seed)
-        self._group = Group(directory, server, self._note)
+        self._writer = Writer(directory, seed, ground.files)
+        self._group = Group(directory, server, ground, self._note)
 
     async def run(self, plan: Iterable[Fault], seconds: float) -> Outcome:
         """Until there are no more faults, or time is up. Raises what is wrong with this program."""
@@ -162,37 +165,47 @@ class Chaos:
         )
 
     async def _found(self) -> Found:
-        return await asyncio.to_thread(found, self._directory, self._group.dsn)
+        return await asyncio.to_thread(found, self._ground, self._group.dsn)
 
     def _note(self, what: str) -> None:
         self._say(f"{time.monotonic() - self._began:7.1f} s  {what}")
 
 
 def lived(
-    directory: Path, server: Any, seed: int, plan: Iterable[Fault], seconds: float, say: Callable[[str], None]
+    directory: Path,
+    server: Any,
+    seed: int,
+    plan: Iterable[Fault],
+    seconds: float,
+    say: Callable[[str], None],
+    feed: str = "log",
 ) -> Outcome:
+    """feed: what the bank's logs are."""
     bank = directory / "bank"
     bank.mkdir()
 
-    async def run() -> Outcome:
+    async def run(ground: Ground) -> Outcome:
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        return await Chaos(bank, server, seed, say).run(plan, seconds)
+        return replace(await Chaos(bank, server, ground, seed, say).run(plan, seconds), kinds=KINDS_OF[feed])
 
-    return asyncio.run(run())
+    with grounds(feed) as make:
+        return asyncio.run(run(make(bank, "chaos")))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="The bank, through faults at random; then its end is compared.")
     parser.add_argument("--minutes", type=float, default=10, help="of faults")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="what the faults are drawn from")
+    parser.add_argument("--feed", choices=FEEDS, default="log", help="what the bank's logs are")
     arguments = parser.parse_args()
-    say(f"SEED={arguments.seed} MINUTES={arguments.minutes:g}")
-    plan = planned(arguments.seed, PAUSE_S)
+    feed, seconds = arguments.feed, arguments.minutes * 60
+    say(f"SEED={arguments.seed} MINUTES={arguments.minutes:g} FEED={feed}")
+    plan = planned(arguments.seed, PAUSE_S, KINDS_OF[feed])
     with place("chaos", is_kept=True) as (directory, server):
         try:
-            outcome = lived(directory, server, arguments.seed, plan, arguments.minutes * 60, say)
+            outcome = lived(directory, server, arguments.seed, plan, seconds, say, feed)
         except BaseException as error:
             say(f"kept: {directory}")
             if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):

@@ -6,7 +6,6 @@ A transaction's amount is its number in cents. So an event tells which transacti
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,13 +16,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 import psycopg
-from plugins_cli import events_in
 
+from scenarios.grounds import Embedded, Ground
 from service.demo_data import COLUMNS, Transaction, expected_balances, expected_events
 
 AMOUNTS = {"raw-event": "amount", "transformed-event": "value"}
 """Log -> the field of its events that has the amount."""
-FILES = 4
 ACCOUNTS = 10
 SHOWN = 10
 
@@ -34,8 +32,8 @@ Written: TypeAlias = Mapping[str, Sequence[Transaction]]
 class Writer:
     """Goes on appending transactions to the files, some of them in two pieces, as a reader may meet them."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
-        self.written: dict[str, list[Transaction]] = {f"transactions-{n}.csv": [] for n in range(1, FILES + 1)}
+    def __init__(self, directory: Path, seed: int, files: Sequence[str] = Embedded.files) -> None:
+        self.written: dict[str, list[Transaction]] = {name: [] for name in files}
         self._directory = directory
         self._rng = random.Random(seed)
         for name in self.written:
@@ -112,9 +110,9 @@ class Found:
         return sum(events for at, events in self.commits if any(since <= at <= until for since, until in spans))
 
 
-def found(directory: Path, dsn: str) -> Found:
+def found(ground: Ground, dsn: str) -> Found:
     """Blocks, on a thread that has no event loop."""
-    logs = {log: _numbers(directory / log, name) for log, name in AMOUNTS.items()}
+    logs = {log: _numbers(ground, log, name) for log, name in AMOUNTS.items()}
     with psycopg.connect(dsn) as connection:
         rows = connection.execute("SELECT account, balance, events FROM balances").fetchall()
         positions = connection.execute("SELECT partition, position FROM leasehold_positions").fetchall()
@@ -124,7 +122,7 @@ def found(directory: Path, dsn: str) -> Found:
     return Found(
         logs,
         {account: (balance, events) for account, balance, events in rows},
-        {Path(partition).name: -1 if position is None else int(position) + 1 for partition, position in positions},
+        ground.counted(positions),
         [(float(at), events) for at, events in commits],
     )
 
@@ -137,9 +135,8 @@ def delivered(dsn: str) -> int:
     return int(row[0])
 
 
-def _numbers(log: Path, amount: str) -> dict[str, list[int]]:
-    events = events_in(log, lambda row: number_of(json.loads(row["body"])[amount]))
-    return {Path(partition).name: numbers for partition, numbers in events.items()}
+def _numbers(ground: Ground, log: str, amount: str) -> dict[str, list[int]]:
+    return {file: [number_of(body[amount]) for body in bodies] for file, bodies in ground.events(log).items()}
 
 
 def number_of(amount: object) -> int:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import signal
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import closing
 from dataclasses import dataclass
-from importlib import resources
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ import yaml
 from scenarios.chaos_host import DATABASE, Host, events_in
 from scenarios.chaos_plan import LEASE_S, RENEW_S, Fault
 from scenarios.chaos_wire import Wire
+from scenarios.grounds import Breakage, Ground
 
 HOSTS_MIN, HOSTS_MAX = 2, 3
 BATCH_EVENTS = 40
@@ -46,8 +45,9 @@ class Happened:
 class Group:
     """problems: what no host should have done. spoiled: starts that met a fault, since a host that starts wants it all there."""
 
-    def __init__(self, directory: Path, server: Any, say: Callable[[str], None]) -> None:
+    def __init__(self, directory: Path, server: Any, ground: Ground, say: Callable[[str], None]) -> None:
         self.directory = directory
+        self.ground = ground
         self.hosts: dict[str, Host] = {}
         self.problems: list[str] = []
         self.spoiled = 0
@@ -60,7 +60,7 @@ class Group:
         self._watches: set[asyncio.Task[None]] = set()
         self._coming = 0
         self._is_stopping = False
-        self._postgres, self._leases = asyncio.Lock(), asyncio.Lock()
+        self._postgres = asyncio.Lock()
         self._acts: dict[str, Act] = {
             "host killed": self._kill,
             "host frozen": self._freeze,
@@ -69,10 +69,11 @@ class Group:
             "Spark killed": self._kill_spark,
             "PostgreSQL crashed": self._crash_postgres,
             "PostgreSQL restarted": self._restart_postgres,
-            "leases locked": self._lock_leases,
             "host cut off": self._cut_off,
             "host's line stalled": self._stall,
         }
+        for kind, breakage in ground.breakages.items():
+            self._acts[kind] = partial(self._break, breakage=breakage, one=asyncio.Lock())
 
     @property
     def dsn(self) -> str:
@@ -92,6 +93,7 @@ class Group:
         def create() -> None:
             with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
                 connection.execute(f"CREATE DATABASE {DATABASE}")
+            self.ground.open()
 
         await asyncio.to_thread(create)
         for _ in range(HOSTS_MIN):
@@ -126,7 +128,7 @@ class Group:
     async def _start(self, name: str) -> None:
         wire = Wire(f"{self._server.get_postmaster_info().socket_dir}/.s.PGSQL.5432")
         await wire.listen()
-        host = self.hosts[name] = Host(name, self.directory, wire)
+        host = self.hosts[name] = Host(name, self.directory, wire, self.ground.environment)
         self._every.append(host)
         await host.start(self._settings(name))
         watch = asyncio.create_task(self._watch(host))
@@ -134,7 +136,7 @@ class Group:
 
     def _settings(self, name: str) -> Path:
         """The demo's, with leases that a freeze can outlast, small batches, and a log that we can read."""
-        settings = yaml.safe_load(resources.files("service").joinpath("bank.yaml").read_text())
+        settings = self.ground.settings()
         settings |= {
             "host": {"name": name},
             "log": {"format": "json", "file": f"{name}.log"},
@@ -264,14 +266,16 @@ class Group:
         command = ("-w", "-t", str(POSTGRES_S), "-D", str(server.pgdata), *options, what)
         await asyncio.to_thread(pgexec, "pg_ctl", command, bin_path=server.bin_path, user=server.system_user)
 
-    async def _lock_leases(self, fault: Fault) -> None:
-        path = self.directory / "leases.db"
-        async with self._leases:
-            with closing(sqlite3.connect(path, timeout=20, isolation_level=None, check_same_thread=False)) as leases:
-                await asyncio.to_thread(leases.execute, "BEGIN IMMEDIATE")
-                self._begins(fault, f"leases locked for {fault.lasts_s:.1f} s")
+    async def _break(self, fault: Fault, *, breakage: Breakage, one: asyncio.Lock) -> None:
+        """What all hosts stand on; one of its kind at a time."""
+        async with one:
+            broken = breakage()
+            await asyncio.to_thread(broken.__enter__)
+            try:
+                self._begins(fault, f"{fault.kind} for {fault.lasts_s:.1f} s")
                 await asyncio.sleep(fault.lasts_s)
-                leases.execute("ROLLBACK")
+            finally:
+                await asyncio.to_thread(broken.__exit__, None, None, None)
 
     async def _cut_off(self, fault: Fault) -> None:
         host = await self._picked(fault, lambda host: host.wire.is_whole)

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,14 @@ DATABASE = "bank"
 
 
 class Host:
-    """told: somebody has seen to it that it ends. is_frozen: by SIGSTOP, until the one who did it lets it go on."""
+    """told: somebody has seen to it that it ends. is_frozen: by SIGSTOP, until the one who did it lets it go on.
 
-    def __init__(self, name: str, directory: Path, wire: Wire) -> None:
+    environment: what its settings need of it besides.
+    """
+
+    def __init__(self, name: str, directory: Path, wire: Wire, environment: Mapping[str, str]) -> None:
         self.name = name
+        self._environment = environment
         self.wire = wire
         self.told = self.is_frozen = self._has_started = False
         self._log = directory / f"{name}.log"
@@ -40,6 +45,7 @@ class Host:
                 str(settings),
                 env={
                     **os.environ,
+                    **self._environment,
                     "LEASEHOLD_POSTGRES_DSN": f"service={DATABASE}",
                     "PGSERVICEFILE": str(self._service()),
                 },

@@ -17,10 +17,22 @@ LASTS_S = {
     "leases locked": (1, 10),
     "host cut off": (1, 12),
     "host's line stalled": (1, 12),
+    "leases away": (1, 10),
+    "hubs cut off": (1, 10),
+    "hubs throttle": (1, 8),
+    "batches cut": (1, 4),
+    "acks lost": (4, 8),
+    "links stolen": (1, 4),
 }
 """Kind -> the shortest and the longest it lasts; for a host that is gone, until it is started again, which takes its own time.
 Some freezes and locks outlast a lease of `LEASE_S`, others do not."""
-KINDS = tuple(LASTS_S)
+OF_HUBS = ("leases away", "hubs cut off", "hubs throttle", "batches cut", "acks lost", "links stolen")
+KINDS_OF = {
+    "log": tuple(kind for kind in LASTS_S if kind not in OF_HUBS),
+    "eventhubs": tuple(kind for kind in LASTS_S if kind != "leases locked"),
+}
+"""What the bank's logs are -> what may happen to it."""
+KINDS = KINDS_OF["log"]
 LEASE_S = 6
 RENEW_S = 2
 WAITS = 0.7

@@ -29,7 +29,7 @@ from servers.cosmos.epk import epk_of
 from servers.cosmos.ranges import evenly
 
 from leases.dotnet import database_rid, lease_prefix
-from scenarios.bank import Failed, Host
+from scenarios.host import Failed, Host
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "bank-cosmos.yaml"
 PIPELINES = ("balances", "versions")

@@ -1,5 +1,5 @@
-"""`make scenarios`: every role of the bank killed, and frozen, at every crash point, and moved from a slow owner to another;
-its end compared with an undisturbed one.
+"""`make scenarios`: every role of the bank killed, and frozen, at every crash point, and moved from a slow owner to another, and
+over event hubs met by every fault of the wire; its end compared with an undisturbed one.
 
 Prints a table. Exit code 1 where an end differs, where a host does not carry on, or where a point is never reached. A process
 that is frozen at a point could keep others out of SQLite's files if one of its other threads were inside a transaction at that
@@ -22,18 +22,22 @@ from typing import NoReturn
 
 from pipeline.crash_point import POINTS
 from scenarios import moves
-from scenarios.bank import ROLES, Bank, Failed, Result, behind, until
+from scenarios.bank import Bank, Result
+from scenarios.grounds import FEEDS, ROLES, behind, grounds
+from scenarios.host import Failed, until
 from scenarios.place import place, say
 
-ONLY_OF = {
-    "before append": ("generate", "transform"),
-    "appended": ("generate", "transform"),
-    "before publish": (),
-    "published": (),
-    "batch staged": ("balances",),
-    "committed": ("balances",),
+SINKS = {
+    "log": {"generate": "log", "transform": "log", "balances": "postgres"},
+    "eventhubs": {"generate": "eventhubs", "transform": "eventhubs", "balances": "postgres"},
 }
-"""Points of a sink, and the roles that have it."""
+"""What the logs are -> role -> type of its sink."""
+POINTS_OF_SINK = {
+    "log": ("before append", "appended"),
+    "eventhubs": ("before publish", "published"),
+    "postgres": ("batch staged", "committed"),
+}
+"""All others are points of every role."""
 TIMES = 2
 """The second time a point is reached: something has been delivered, and something else has not."""
 BANKS = 2
@@ -53,7 +57,7 @@ def freeze(bank: Bank, role: str, point: str) -> None:
     """The role freezes at the point until another host has taken all that it owned; then it goes on. Raises Failed."""
     with bank.running("a", role, armed=f"{point}:{TIMES}:SIGSTOP") as a:
         a.frozen()
-        if locked := bank.locked():
+        if locked := bank.ground.locked():
             raise Failed(f"frozen inside a transaction of {', '.join(locked)}")
         with bank.running("b", role, *behind(role)) as b:
             until(lambda: b.process.poll() is not None or not owned(bank, role, "a"), "host b takes over")
@@ -88,23 +92,33 @@ CRASHES = (
 MOVES = {"slow, handoff": moves.handoff, "slow, steal": moves.steal}
 
 
-def cases(only: str = "") -> list[Case]:
-    crashes = [case_of(name, role, point, crash) for name, role in CRASHES for point in points_of(role)]
-    freezes = [case_of("duplicated-consumer", role, point, freeze) for role in ROLES for point in points_of(role)]
+def cases(only: str = "", feed: str = "log") -> list[Case]:
+    """feed: what the logs are."""
+    crashes = [case_of(name, role, point, crash) for name, role in CRASHES for point in points_of(role, feed)]
+    freezes = [case_of("duplicated-consumer", role, point, freeze) for role in ROLES for point in points_of(role, feed)]
     moved = [
         Case("duplicated-consumer", role, how, partial(move, role=role))
         for role in ROLES
         for how, move in MOVES.items()
     ]
-    return [case for case in (*crashes, *freezes, *moved) if only in case.name]
+    broken = broken_wires() if feed == "eventhubs" else []
+    return [case for case in (*crashes, *freezes, *moved, *broken) if only in case.name]
+
+
+def broken_wires() -> list[Case]:
+    from scenarios.hub_faults import FAULTS, met  # the SDKs of Azure take a second to import
+
+    return [Case("broken-wire", each.role, each.name, partial(met, fault=each)) for each in FAULTS]
 
 
 def case_of(scenario: str, role: str, point: str, fault: Callable[[Bank, str, str], None]) -> Case:
     return Case(scenario, role, point, lambda bank: fault(bank, role, point))
 
 
-def points_of(role: str) -> list[str]:
-    return [point for point in POINTS if role in ONLY_OF.get(point, ROLES)]
+def points_of(role: str, feed: str = "log") -> list[str]:
+    own = POINTS_OF_SINK[SINKS[feed][role]]
+    others = {point for points in POINTS_OF_SINK.values() for point in points} - set(own)
+    return [point for point in POINTS if point not in others]
 
 
 def undisturbed(bank: Bank) -> Result:
@@ -145,10 +159,10 @@ class Banks:
 
 
 @contextmanager
-def opened(count: int) -> Iterator[Banks]:
-    """Banks whose undisturbed runs came to the same."""
-    with place("scenarios") as (directory, server):
-        banks = [Bank(directory / str(number), server, f"bank{number}") for number in range(count)]
+def opened(count: int, feed: str = "log") -> Iterator[Banks]:
+    """Banks whose undisturbed runs came to the same. feed: what their logs are."""
+    with place("scenarios") as (directory, server), grounds(feed) as make:
+        banks = [Bank(directory / str(number), server, make, f"bank{number}") for number in range(count)]
         try:
             with ThreadPoolExecutor(count) as threads:
                 results = list(threads.map(undisturbed, banks))
@@ -189,11 +203,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Every role of the bank, killed and frozen at every crash point.")
     parser.add_argument("--only", default="", help="part of a scenario's, a role's or a point's name")
     parser.add_argument("--banks", type=int, default=BANKS, help="how many cases at a time")
+    parser.add_argument("--feed", choices=FEEDS, default="log", help="what the bank's logs are")
     arguments = parser.parse_args()
-    wanted = cases(arguments.only)
+    wanted = cases(arguments.only, arguments.feed)
     signal.signal(signal.SIGTERM, _told_to_end)
     began = time.monotonic()
-    with suppress(KeyboardInterrupt), opened(arguments.banks) as banks:
+    with suppress(KeyboardInterrupt), opened(arguments.banks, arguments.feed) as banks:
         say(f"undisturbed: {banks.calm.told}\n")
         identical = table(banks, wanted)
         say(f"\n{identical} of {len(wanted)} ends identical, in {(time.monotonic() - began) / 60:.0f} min")

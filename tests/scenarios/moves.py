@@ -11,7 +11,9 @@ import signal
 import threading
 from collections.abc import Callable
 
-from scenarios.bank import BUFFER_BYTES, PARTITIONS, TRANSACTIONS, Bank, Batch, Failed, Host, behind, until
+from scenarios.bank import TRANSACTIONS, Bank
+from scenarios.grounds import PARTITIONS, behind
+from scenarios.host import Batch, Failed, Host, until
 
 MOVED = PARTITIONS // 2
 Batches = dict[str, list[Batch]]
@@ -54,7 +56,8 @@ def _see_full(bank: Bank, role: str, a: Host) -> None:
     until(lambda: a.is_ready, "host a is ready")
     until(lambda: len(_by_partition(a, role)) == PARTITIONS, "host a delivers a batch of every partition")
     until(
-        lambda: PARTITIONS * BUFFER_BYTES[role] <= a.buffer_bytes == _a_second_later(a), "the buffer of host a is full"
+        lambda: PARTITIONS * bank.ground.buffer_bytes[role] <= a.buffer_bytes == _a_second_later(a),
+        "the buffer of host a is full",
     )
     if any(len(batches) > 1 for batches in _by_partition(a, role).values()):
         raise Failed("host a is not slow")

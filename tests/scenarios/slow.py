@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.connectors.log import LogSink
 from pipeline.connectors.postgres import PostgresSink
-from pipeline.sink import Claim, CloseReason, Output, Permit, SinkWriter
+from pipeline.sink import Claim, CloseReason, Output, Permit, SinkWriter, parts_of
 
 LOOK_S = 0.02
 
@@ -33,6 +33,9 @@ class SlowWriter:
         self._is_first = False
         await self._writer.write(output, permit)
 
+    def parts(self, output: Output) -> int:
+        return parts_of(self._writer, output)
+
     async def end(self, permit: Permit) -> None:
         await self._writer.end(permit)
 
@@ -56,7 +59,3 @@ class SlowPostgres(PostgresSink):
 
     async def open(self, claim: Claim) -> SlowWriter:  # type: ignore[override]  # in place of the real one
         return SlowWriter(await super().open(claim), self._gate)
-
-
-SINKS = {"log": "scenarios.slow:SlowLog", "postgres": "scenarios.slow:SlowPostgres"}
-"""type of a sink -> the slow one"""

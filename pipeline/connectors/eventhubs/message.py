@@ -21,7 +21,7 @@ SYSTEM = "sys."
 BODY = f"{SYSTEM}body"
 """Of what kind a body is that is no octets: `value` or `sequence`, which are told in JSON."""
 KEY, OPERATION = PREFIX + "key", PREFIX + "operation"
-"""Where our sink puts an event's key and operation: a partition key would route it, and idempotent publishing names the partition."""
+"""Where our sink puts key and operation: a partition key would route it, and idempotent publishing goes to a partition."""
 
 _SECTIONS: dict[Any, int] = {code: code for code in range(HEADER, FOOTER + 1)} | {
     f"amqp:{name}": code

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.connectors.eventhubs import EventHubsFeed
-from service.config import ConfigurationError, parse
+from service.config import ConfigurationError, load, parse
 from service.settings.feeds import EventHubsFeedSettings
+from service.settings.sinks import EventHubsSinkSettings
 from service.wiring import feed_of
 
 SECRET = "c2VjcmV0"
@@ -89,3 +90,16 @@ def test_two_pipelines_in_one_consumer_group_are_told_apart() -> None:
         parsed(reader % ("h", "a", "x"), reader % ("H", "A", "y"))
     assert len(error.value.problems) == 1
     assert SECRET not in str(error.value)
+
+
+def test_the_example_of_the_docs_is_fine_as_it_stands() -> None:
+    blobs = f"DefaultEndpointsProtocol=https;AccountName=leases;AccountKey={SECRET};"
+    env = {"BANK_EVENTHUBS": STRING, "LEASES_BLOB": blobs, "LEASEHOLD_POSTGRES_DSN": "postgresql://localhost/bank"}
+    path = Path(__file__).parents[3] / "docs" / "examples" / "bank-eventhubs.yaml"
+    found = load(path, env)
+    assert found.leases.type == "blob"
+    assert [each.feed.type for each in found.pipelines] == ["files", "eventhubs", "eventhubs"]
+    assert [each.sink.type for each in found.pipelines] == ["eventhubs", "eventhubs", "postgres"]
+    groups = [each.sink.consumer_group for each in found.pipelines if isinstance(each.sink, EventHubsSinkSettings)]
+    assert groups == ["published"] * 2
+    assert all(f"export {name}=" in path.read_text() for name in env)

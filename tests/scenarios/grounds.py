@@ -1,0 +1,191 @@
+"""What the bank stands on: where its files, its two logs and its leases are, and how they are looked at and broken.
+
+`log` is the embedded one, all of it in a directory; `eventhubs` (scenarios/hubs.py) has hubs for logs, and leases in blobs. The
+view is in PostgreSQL in both.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import yaml
+from plugins_cli import events_in, leases_in
+
+from leases.lease import Lease
+
+ROLES = ("generate", "transform", "balances")
+MADE = {"generate": "raw-event", "transform": "transformed-event"}
+LOGS = tuple(MADE.values())
+PARTITIONS = 4
+FEEDS = ("log", "eventhubs")
+
+Breakage: TypeAlias = Callable[[], AbstractContextManager[None]]
+"""Breaks when it begins, on a thread, and mends when it ends."""
+MakeGround: TypeAlias = "Callable[[Path, str], Ground]"
+"""In that directory, for the bank of that name."""
+
+
+class Ground(Protocol):
+    """files: as many as there are partitions; each is a partition of the logs. environment: of hosts.
+
+    buffer_bytes: what a slow host of a role reads ahead of each partition: two or three pages, behind three batches that are in
+    hand or transformed. breakages: kind of fault (scenarios/chaos_plan.py) -> how.
+    """
+
+    files: tuple[str, ...]
+    environment: Mapping[str, str]
+    buffer_bytes: Mapping[str, int]
+    breakages: Mapping[str, Breakage]
+
+    def settings(self) -> dict[str, Any]:
+        """Of a host with all roles."""
+        ...
+
+    def paged(self, feed: dict[str, Any], events: int) -> dict[str, Any]:
+        """The same feed, with pages of at most so many events."""
+        ...
+
+    def slow(self, sink: dict[str, Any], gate: Path) -> dict[str, Any]:
+        """The same sink; the second batch of every partition waits for the file `gate`."""
+        ...
+
+    def open(self) -> None:
+        """Before the first role."""
+        ...
+
+    def undo(self, stage: Path, roles: Sequence[str]) -> None:
+        """In a copy of the directory: what these roles have made, and their leases."""
+        ...
+
+    def put_back(self, roles: Sequence[str]) -> None:
+        """The directory is back; what these roles make is to be empty, and so are their leases."""
+        ...
+
+    def leases(self, role: str) -> list[Lease]: ...
+
+    def locked(self) -> list[str]:
+        """What nobody can write to at this moment."""
+        ...
+
+    def events(self, log: str) -> dict[str, list[Any]]:
+        """File -> bodies of the events in its partition of a log."""
+        ...
+
+    def counted(self, positions: Iterable[tuple[str, str | None]]) -> dict[str, int]:
+        """File -> how many of the last log's events are behind the position in its partition."""
+        ...
+
+
+class Embedded:
+    """Files, SQLite and nothing else, in one directory."""
+
+    files = tuple(f"transactions-{number}.csv" for number in range(1, PARTITIONS + 1))
+    environment: Mapping[str, str] = {}
+    buffer_bytes: Mapping[str, int] = {"generate": 17_000, "transform": 17_000, "balances": 7_700}
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._leases = directory / "leases.db"
+        self.breakages: Mapping[str, Breakage] = {"leases locked": self._without_leases}
+
+    def settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = yaml.safe_load(resources.files("service").joinpath("bank.yaml").read_text())
+        return settings
+
+    def paged(self, feed: dict[str, Any], events: int) -> dict[str, Any]:
+        return paged_files(self._directory, feed, events) or {
+            **feed,
+            "type": "pipeline.connectors.log:LogFeed",
+            "path": str(self._directory / feed["path"]),
+            "page_events_max": events,
+        }
+
+    def slow(self, sink: dict[str, Any], gate: Path) -> dict[str, Any]:
+        return slow_postgres(sink, gate) or {
+            **sink,
+            "type": "scenarios.slow:SlowLog",
+            "path": str(self._directory / sink["path"]),
+            "gate": str(gate),
+        }
+
+    def open(self) -> None:
+        """Logs and leases are made by whoever comes first."""
+
+    def undo(self, stage: Path, roles: Sequence[str]) -> None:
+        for role in roles:
+            if role in MADE:
+                shutil.rmtree(stage / MADE[role])
+            with closing(sqlite3.connect(stage / "leases.db", isolation_level=None)) as connection:
+                connection.execute("DELETE FROM lease_documents WHERE id LIKE ?", (f"{role}/%",))
+
+    def put_back(self, roles: Sequence[str]) -> None:
+        """It is all in the directory."""
+
+    def leases(self, role: str) -> list[Lease]:
+        return leases_in(self._leases, role)
+
+    def locked(self) -> list[str]:
+        files = [self._leases, *(file for log in LOGS for file in (self._directory / log).glob("*.db"))]
+        return [file.name for file in files if _is_locked(file)]
+
+    def events(self, log: str) -> dict[str, list[Any]]:
+        return {Path(name).name: bodies for name, bodies in events_in(self._directory / log).items()}
+
+    def counted(self, positions: Iterable[tuple[str, str | None]]) -> dict[str, int]:
+        return {Path(name).name: -1 if position is None else int(position) + 1 for name, position in positions}
+
+    @contextmanager
+    def _without_leases(self) -> Iterator[None]:
+        """Nobody else can write to them."""
+        with closing(
+            sqlite3.connect(self._leases, timeout=20, isolation_level=None, check_same_thread=False)
+        ) as leases:
+            leases.execute("BEGIN IMMEDIATE")
+            yield
+            leases.execute("ROLLBACK")
+
+
+def paged_files(directory: Path, feed: dict[str, Any], events: int) -> dict[str, Any] | None:
+    """None of any other feed."""
+    if feed["type"] != "files":
+        return None
+    kind = "pipeline.connectors.files:FilesFeed"
+    return {**feed, "type": kind, "path": str(directory / feed["path"]), "page_events_max": events}
+
+
+def slow_postgres(sink: dict[str, Any], gate: Path) -> dict[str, Any] | None:
+    """None of any other sink."""
+    return {**sink, "type": "scenarios.slow:SlowPostgres", "gate": str(gate)} if sink["type"] == "postgres" else None
+
+
+@contextmanager
+def grounds(feed: str) -> Iterator[MakeGround]:
+    """feed: one of FEEDS. The servers that it needs are there meanwhile."""
+    if feed == "log":
+        yield lambda directory, name: Embedded(directory)
+    else:
+        from scenarios.hubs import served  # the SDKs of Azure take a second to import
+
+        with served() as make:
+            yield make
+
+
+def behind(role: str) -> tuple[str, ...]:
+    """The roles that work on what this one delivers."""
+    return ROLES[ROLES.index(role) + 1 :]
+
+
+def _is_locked(file: Path) -> bool:
+    with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+        connection.execute("ROLLBACK")
+        return False
