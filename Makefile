@@ -46,7 +46,7 @@ thorough: setup  ## the unit tests once more, with eighty times as many examples
 integration: setup node $(ARCHIVE)  ## tests with a real Spark and PostgreSQL, and clients that nobody here wrote
 	$(PYTEST) $(SPREAD) --no-loadscope-reorder tests/integration
 
-acceptance: setup $(ARCHIVE)  ## tests of whole hosts as processes: shares, kill -9, SIGSTOP, the demo, the command line
+acceptance: setup node $(ARCHIVE)  ## tests of whole hosts as processes: shares, kill -9, SIGSTOP, the demo, the command line
 	$(PYTEST) -m alone tests/acceptance
 	$(PYTEST) $(SPREAD) -m "not alone" tests/acceptance
 

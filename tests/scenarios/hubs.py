@@ -22,6 +22,7 @@ from plugins_eventhubs import Control, EventHubs, running
 from plugins_node import blobs_served
 
 from leases.document import decode_lease, lease_prefix
+from leases.errors import StoreMissing
 from leases.lease import Lease
 from leases.stores.blob import BlobStore, Container, Place, account_of
 from pipeline.connectors.eventhubs.claiming import target_of
@@ -36,7 +37,9 @@ TIMEOUT_S = 2
 """Of a send, in which a lease of a few seconds is renewed: what is lost is given up before it expires."""
 TARGETS = tuple(map(str, range(PARTITIONS)))
 LEVEL_STOLEN, LINK_STOLEN = "com.microsoft:producer-epoch-stolen", "amqp:link:stolen"
-STORE_TIMEOUT_S = 20
+CALL_TIMEOUT_S = 2
+"""Of hosts to their leases: Azurite has to get its turn."""
+LOOK_TIMEOUT_S = 20
 
 
 def spread() -> dict[str, str]:
@@ -52,7 +55,7 @@ class Hubs:
     """name: of the bank; others may stand on the same servers."""
 
     files = tuple(FILES.values())
-    buffer_bytes: Mapping[str, int] = {"generate": 17_000, "transform": 17_000, "balances": 17_000}
+    buffer_bytes: Mapping[str, int] = {"generate": 17_000, "transform": 28_000, "balances": 18_000}
 
     def __init__(self, directory: Path, name: str, namespace: EventHubs, blobs: str, blob_server: Any) -> None:
         self.environment: Mapping[str, str] = {"BANK_EVENTHUBS": namespace.connection_string, "LEASES_BLOB": blobs}
@@ -78,7 +81,7 @@ class Hubs:
 
     def settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
-        settings["leases"] |= {"container": self._container, "balance_s": 1}
+        settings["leases"] |= {"container": self._container, "balance_s": 1, "call_timeout_s": CALL_TIMEOUT_S}
         for pipeline in settings["pipelines"]:
             if pipeline["feed"]["type"] == "files":
                 pipeline["feed"] |= {"poll_interval_s": 0.1}
@@ -124,9 +127,11 @@ class Hubs:
     async def _leases(self, role: str) -> list[Lease]:
         place = Place(container=self._container, creates=False)
         account = account_of(connection_string=self._blobs)
-        store = BlobStore(Container(account, place, call_timeout_s=STORE_TIMEOUT_S))
+        store = BlobStore(Container(account, place, call_timeout_s=LOOK_TIMEOUT_S))
         try:
             documents = await store.list(lease_prefix(role))
+        except StoreMissing:  # no host has come so far
+            documents = []
         finally:
             await store.close()
         return [decode_lease(document.id, document.body) for document in documents]
