@@ -22,7 +22,7 @@ from pipeline.connectors.eventhubs.account import Account, is_consumer_group
 from pipeline.connectors.eventhubs.hub import GROUP, Hub
 from pipeline.connectors.eventhubs.management import Extent, Management
 from pipeline.connectors.eventhubs.position import Position, compared, position_of, selector, time_selector
-from pipeline.connectors.eventhubs.receiver import Limits, Place, received
+from pipeline.connectors.eventhubs.receiver import Limits, Place, Received, received
 from pipeline.connectors.eventhubs.values import Malformed
 from pipeline.connectors.patience import Patience, Pauses
 from pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PositionLost
@@ -31,6 +31,8 @@ from pipeline.feed import FeedPartition, Start
 
 T = TypeVar("T")
 DECODING_THREADS = 2
+AT_ONCE_S = 0.25
+"""How long the event that comes next may take before the service is asked whether it is there."""
 _PARTITION = re.compile(r"[0-9]{1,6}", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -119,10 +121,10 @@ class EventHubsFeed:
         while True:
             began = self._pauses.monotonic()
             try:
-                await self._check_retention(partition, delivered)
                 place = Place(partition=partition, group=self._group, selector=selector(delivered), epoch=epoch)
                 async with aclosing(received(self._hub, place, self._limits, self._threaded)) as arrivals:
-                    async for arrived in arrivals:
+                    arrived = await self._first(partition, delivered, arrivals)
+                    while True:
                         patience.served()
                         await self._check_order(partition, delivered, arrived.first)
                         while arrived.pages:  # who waits, here or for us, keeps no page
@@ -130,6 +132,7 @@ class EventHubsFeed:
                             yield arrived.pages.pop(0)
                         if arrived.malformed:
                             raise self._malformed(partition, delivered, arrived.malformed)
+                        arrived = await anext(arrivals)
             except FeedUnavailable as error:
                 if self._pauses.monotonic() - began > self._pauses.longest_s:
                     patience.served()  # it was attached all the while, whether something came or not
@@ -138,6 +141,18 @@ class EventHubsFeed:
                 if epoch is None:
                     raise FeedError(f"{fenced}, so that nobody can read it without one: use another group") from fenced
                 raise
+
+    async def _first(self, partition: str, delivered: Position, arrivals: AsyncGenerator[Received, None]) -> Received:
+        """What comes first. Unless that is at once, it is asked meanwhile whether anything can come: PositionLost if not."""
+        first = asyncio.ensure_future(anext(arrivals))
+        try:
+            await asyncio.wait({first}, timeout=AT_ONCE_S)
+            if not first.done():
+                await self._check_retention(partition, delivered)
+            return await first
+        finally:
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
 
     async def _at(self, partition: str, time_ms: int, extent: Extent) -> str | None:
         """Behind the last event before that time: found by reading the first one since."""

@@ -12,6 +12,8 @@ from pipeline.connectors.eventhubs.position import Position
 from pipeline.event import EVENT_SCHEMA, Page
 
 _TYPES = {field.name: field.type for field in EVENT_SCHEMA}
+_NONE = pa.array([], pa.string())
+"""Made with the module: an array that is made of a list imports pandas, a second for which the first event would wait."""
 
 
 def pages_of(partition: str, events: Sequence[Event], *, events_max: int, bytes_max: int) -> list[Page]:
@@ -61,5 +63,4 @@ def _table(partition: str, events: Sequence[Event]) -> pa.Table:
 def _properties(properties: Sequence[object]) -> pa.Array:
     if any(properties):
         return pa.array(properties, _TYPES["properties"])
-    none = pa.array([], pa.string())
-    return pa.MapArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), len(properties) + 1), none, none)
+    return pa.MapArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), len(properties) + 1), _NONE, _NONE)

@@ -56,7 +56,7 @@ async def test_nothing_is_lost_or_doubled_by_cuts_in_mid_stream(eventhubs: Event
     assert [fault["taken"] for fault in eventhubs.control.faults()] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("of", ["attach.receiver", "management", "cbs"])
+@pytest.mark.parametrize("of", ["attach.receiver", "cbs"])
 @pytest.mark.parametrize("do", ["cut", "throttle"])
 async def test_a_refusal_that_passes_is_waited_for(eventhubs: EventHubs, do: str, of: str) -> None:
     eventhubs.control.append(HUB, "0", ["a"])
@@ -65,6 +65,28 @@ async def test_a_refusal_that_passes_is_waited_for(eventhubs: EventHubs, do: str
     async with feed(eventhubs, pauses=quick.pauses) as made:
         assert await bodies(made, 1, epoch=1) == ["a"]
     assert quick.slept
+
+
+@pytest.mark.parametrize("do", ["cut", "throttle"])
+async def test_a_service_that_does_not_tell_where_a_partition_stands_is_asked_again(
+    eventhubs: EventHubs, do: str
+) -> None:
+    eventhubs.control.fault(do, of="management", times=2)
+    quick = Quick()
+    async with feed(eventhubs, pauses=quick.pauses) as made:
+        reading = asyncio.create_task(bodies(made, 1, epoch=1))
+        await until(lambda: eventhubs.control.faults()[0]["taken"] == 2)
+        eventhubs.control.append(HUB, "0", ["a"])
+        assert await reading == ["a"]
+    assert quick.slept
+
+
+async def test_whoever_finds_the_next_event_at_once_asks_nothing_before_it_is_delivered(eventhubs: EventHubs) -> None:
+    eventhubs.control.append(HUB, "0", ["a", "b"])
+    eventhubs.control.fault("hang", of="management")
+    async with feed(eventhubs) as made:
+        assert await bodies(made, 1, "0", "0") == ["b"]
+    assert eventhubs.control.faults()[0]["taken"] == 0
 
 
 async def test_a_busy_service_is_left_alone_for_as_long_as_its_own_clients_leave_it(eventhubs: EventHubs) -> None:
