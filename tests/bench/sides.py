@@ -1,6 +1,6 @@
 """The two sides as processes: started once, so that JVM and session are there before anything is measured, then told what to do.
 
-A side says "ready" once its Spark runs. Then it reads commands from standard input, one JSON array a line: `["run", log, dsn,
+A side says "ready" once its Spark runs. Then it reads commands from standard input, one JSON array a line: `["run", source, dsn,
 state]` starts the pipeline, `["stop"]` stops it and is answered with another "ready". It ends with its input.
 """
 
@@ -22,9 +22,11 @@ ENDING_S = 30
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """log: the directory of the log. dsn: an empty database, but for the table of balances. state: an empty directory."""
+    """source: the directory of a log, or a hub's connection string. dsn: of a database with an empty table of balances. state: of
+    a directory, empty as well.
+    """
 
-    log: str
+    source: str
     dsn: str
     state: str
 
@@ -62,7 +64,7 @@ class Side:
         self._stderr.close()
 
     def run(self, job: Job) -> None:
-        self._tell(["run", job.log, job.dsn, job.state])
+        self._tell(["run", job.source, job.dsn, job.state])
 
     def stop(self) -> None:
         self._tell(["stop"])

@@ -83,7 +83,7 @@ class Balances:
 
 
 def started(job: Job, session: SparkSession, balances: Balances) -> StreamingQuery:
-    stream = session.readStream.format("log").option("path", job.log).option("rows_max", BATCH_EVENTS * PARTITIONS)
+    stream = session.readStream.format("log").option("path", job.source).option("rows_max", BATCH_EVENTS * PARTITIONS)
     checkpoint = (Path(job.state) / "checkpoint").as_uri()
     return stream.load().writeStream.option("checkpointLocation", checkpoint).foreachBatch(balances).start()
 
