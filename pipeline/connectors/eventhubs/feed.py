@@ -32,7 +32,7 @@ from pipeline.feed import FeedPartition, Start
 T = TypeVar("T")
 DECODING_THREADS = 2
 AT_ONCE_S = 0.25
-"""How long the event that comes next may take before the service is asked whether it is there."""
+"""How long the next event may take before the service is asked whether there can be one."""
 _PARTITION = re.compile(r"[0-9]{1,6}", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -145,14 +145,20 @@ class EventHubsFeed:
     async def _first(self, partition: str, delivered: Position, arrivals: AsyncGenerator[Received, None]) -> Received:
         """What comes first. Unless that is at once, it is asked meanwhile whether anything can come: PositionLost if not."""
         first = asyncio.ensure_future(anext(arrivals))
+        checked = asyncio.ensure_future(self._checked_soon(partition, delivered))
         try:
-            await asyncio.wait({first}, timeout=AT_ONCE_S)
+            await asyncio.wait({first, checked}, return_when=asyncio.FIRST_COMPLETED)
             if not first.done():
-                await self._check_retention(partition, delivered)
+                await checked
             return await first
         finally:
             first.cancel()
-            await asyncio.gather(first, return_exceptions=True)
+            checked.cancel()
+            await asyncio.gather(first, checked, return_exceptions=True)
+
+    async def _checked_soon(self, partition: str, delivered: Position) -> None:
+        await asyncio.sleep(AT_ONCE_S)
+        await self._check_retention(partition, delivered)
 
     async def _at(self, partition: str, time_ms: int, extent: Extent) -> str | None:
         """Behind the last event before that time: found by reading the first one since."""
