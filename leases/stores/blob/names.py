@@ -43,7 +43,7 @@ def blob_prefixes(prefix: str) -> list[str]:
     lease = _LEASE.fullmatch(prefix + "?")
     if lease:
         return [_begun(f"{lease[1]}/{lease[2][:-1]}")]
-    if prefix.startswith("_"):
+    if prefix.startswith(("_", "/")):
         return [_begun(OTHERS + prefix)]
     group = prefix.partition("/")[0]
     return [""] if not prefix else [_begun(group), _begun(OTHERS + prefix)]
