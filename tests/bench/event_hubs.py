@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -161,6 +162,7 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=2_000_000, help="for the memory of each client (%(default)s)")
     settings = vars(parser.parse_args())
     repetitions, probes, warm_probes = (settings[name] for name in ("repetitions", "probes", "warm_probes"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and no side is left behind
     directory = Path(tempfile.mkdtemp(prefix="leasehold-bench-"))
     with running("--hubs", f"{HUB}:{PARTITIONS}") as server:
         clients = Clients(server)
