@@ -66,6 +66,7 @@ class Hubs:
         self._blob_server: subprocess.Popen[Any] = blob_server
         self._case = 0
         self._hubs: dict[str, str] = {}
+        self._undisturbed: dict[str, str] = {}
         self._read: dict[tuple[str, str], list[Any]] = {}
         self.breakages: Mapping[str, Breakage] = {
             "leases away": self._without_leases,
@@ -108,12 +109,14 @@ class Hubs:
 
     def open(self) -> None:
         self._renew(LOGS)
+        self._undisturbed = dict(self._hubs)
 
     def undo(self, stage: Path, roles: Sequence[str]) -> None:
         """Nothing of theirs is in the directory."""
 
     def put_back(self, roles: Sequence[str]) -> None:
         self._case += 1
+        self._hubs = dict(self._undisturbed)
         self._renew([MADE[role] for role in roles if role in MADE])
 
     def _renew(self, logs: Iterable[str]) -> None:
