@@ -89,3 +89,18 @@ def test_every_transaction_is_in_both_hubs_once_in_the_order_of_its_file(ended: 
 
 def test_the_view_knows_every_event_of_the_last_hub(ended: Ended) -> None:
     assert ended.bank.counted() == TRANSACTIONS
+
+
+def test_a_case_reads_what_the_undisturbed_run_has_made_and_makes_new_hubs(
+    tmp_path: Path, eventhubs_server: EventHubs
+) -> None:
+    hubs = Hubs(tmp_path, "cases", eventhubs_server, "", None)
+    hubs.open()
+    raw, transformed = map(hubs.hub, LOGS)
+    hubs.put_back(ROLES)
+    assert not {raw, transformed} & set(map(hubs.hub, LOGS))
+    hubs.put_back(ROLES[1:])
+    assert hubs.hub("raw-event") == raw
+    assert hubs.hub("transformed-event") != transformed
+    hubs.put_back(ROLES[2:])
+    assert list(map(hubs.hub, LOGS)) == [raw, transformed]
