@@ -10,6 +10,7 @@ from tests.plugins_cli import Commands
 
 SETTINGS = """
 leases: {path: leases.db}
+host: {name: writer}  # or a host of another test could have the dead one's name, and its leases would be waited for
 api: {enabled: false}
 pipelines:
   - {name: words, feed: {type: files, path: "words-*.jsonl"}, sink: {type: files, path: out}}
