@@ -41,7 +41,7 @@ bench: setup  ## beside Spark Structured Streaming, .NET's leases in Cosmos DB, 
 unit: setup  ## tests without Spark, PostgreSQL or processes: a minute or two
 	$(PYTEST) $(BY_FILE) tests/unit
 
-thorough: setup  ## the unit tests once more, with eighty times as many examples for every property: minutes
+thorough: setup  ## the unit tests once more, with fifty times as many examples for every property: minutes
 	$(PYTEST) $(BY_FILE) --hypothesis-profile=thorough tests/unit
 
 integration: setup node $(ARCHIVE)  ## tests with a real Spark and PostgreSQL, and clients that nobody here wrote

@@ -30,7 +30,7 @@ if ARCHIVE.exists():
 os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA)
 
 # Times are no matter to a property: other processes may have the machine.
-settings.register_profile("quick", max_examples=25, deadline=None)
+settings.register_profile("quick", max_examples=40, deadline=None)
 settings.register_profile("thorough", max_examples=2000, deadline=None)
 settings.load_profile("quick")
 

@@ -1,4 +1,4 @@
-"""A slice of `make scenarios`: a crash and a move (test_hosts.py freezes hosts); and what makes the whole of it fail."""
+"""A slice of `make scenarios`: a crash, a freeze, a move; and what makes the whole of it fail."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ pytestmark = pytest.mark.timeout(900)
 
 SLICE = (
     ("stream-processor-crash", "transform", "appended"),
+    ("duplicated-consumer", "balances", "committed"),
     ("duplicated-consumer", "balances", "slow, handoff"),
 )
 
