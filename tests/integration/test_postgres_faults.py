@@ -228,8 +228,10 @@ async def test_a_network_that_goes_silent_is_given_up_in_time(
             await write(writer)
     pause.go.set()
     heir = await sink.open(claim(2))
+    assert heir.position == "1" or (expected is Ambiguous and heir.position == "2")  # the late COMMIT may still count
+    applied = int(heir.position)
     await write(heir)
-    assert bank.counted() == 2
+    assert bank.counted() == applied + 1
 
 
 async def test_a_server_that_restarts_in_mid_run_costs_nothing(bank: Bank) -> None:

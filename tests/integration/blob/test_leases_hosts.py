@@ -17,12 +17,12 @@ import pytest
 import structlog
 from azure.storage.blob.aio import BlobServiceClient
 from click.testing import CliRunner
+from plugins_cli import events_in
 from servers.blob_wire import Wire, between
 
 from leases.document import decode_lease
 from leases.lease import Lease
 from leases.stores.blob import BlobStore, Container, Place, account_of
-from pipeline.connectors.log import LogFeed
 from service.cli import main
 from service.config import load
 from service.processor import Processor
@@ -98,19 +98,8 @@ class Group:
 
     async def numbers(self) -> Counter[int]:
         """What was delivered."""
-        feed = LogFeed(self.folder / "out")
-        found: Counter[int] = Counter()
-        for partition in await feed.partitions():
-            pages = feed.open(partition.name, None)
-            end = await feed.latest(partition.name)
-            position = None
-            while position != end:
-                page = await anext(pages)
-                found.update(json.loads(body)["number"] for body in page.events.column("body").to_pylist())
-                position = page.to
-            await pages.aclose()
-        await feed.close()
-        return found
+        events = await asyncio.to_thread(events_in, self.folder / "out")
+        return Counter(event["number"] for found in events.values() for event in found)
 
 
 async def _until(is_so: Callable[..., Awaitable[bool]], *what: object) -> None:
