@@ -29,6 +29,8 @@ from service.processor import Processor
 from service.wiring import processor_of
 
 PARTITIONS = 4
+EVERY = 12
+"""Requests of a host, of which some meet a fault."""
 CONTAINERS = map("hosts-{}".format, count())
 
 
@@ -152,13 +154,16 @@ async def test_hosts_share_and_deliver_where_answers_are_lost_and_calls_throttle
 
 
 async def _storm(wires: list[Wire]) -> None:
-    """Of every few writes one is done and not answered, one is not done, and one is throttled."""
+    """Of every few requests one is done and not answered, one is not done, and two are throttled, however slow they come."""
+    met = dict.fromkeys(wires, -EVERY)
     while True:
         for wire in wires:
-            wire.fault("lose_reply", "set", times=1)
-            wire.fault("cut", "*", times=1)
-            wire.fault("fail", "*", status=503, code="ServerBusy", times=2)
-        await asyncio.sleep(0.4)
+            if wire.requests.total() >= met[wire] + EVERY:
+                met[wire] = wire.requests.total()
+                wire.fault("lose_reply", "set", times=1)
+                wire.fault("cut", "*", times=1)
+                wire.fault("fail", "*", status=503, code="ServerBusy", times=2)
+        await asyncio.sleep(0.05)
 
 
 async def test_commands_look_into_the_container_and_make_nothing(group: Group) -> None:
