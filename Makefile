@@ -15,7 +15,7 @@ JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=
 
 .DEFAULT_GOAL = help
 .PHONY: help demo test check sim mutants scenarios chaos bench memory unit thorough integration acceptance lint types arrows format setup
-.PHONY: node clean
+.PHONY: hosts groups node clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -23,13 +23,18 @@ help:  ## this list
 demo: setup  ## the bank, end to end: files -> log -> Spark -> PostgreSQL, balances checked (DEMO='--json' for options)
 	@.venv/bin/leasehold demo $(DEMO)
 
-# What is quick to fail comes first. Types take a minute of one core: beside tests that leave one idle.
+# What is quick to fail comes first. Then whole hosts whose times are bound, and beside them, with what they leave of the machine,
+# types and the integration tests.
 test: setup  ## everything: check, unit, integration and acceptance tests
 	@$(MAKE) --no-print-directory lint arrows
 	@$(MAKE) --no-print-directory -j 3 $(ARCHIVE) node unit
-	@mkdir -p build; nice -n 19 $(MAKE) --no-print-directory types > build/types.txt 2>&1 & types=$$!; \
-		$(MAKE) --no-print-directory integration acceptance; \
-		tests=$$?; wait $$types; types=$$?; cat build/types.txt; exit $$((tests + types))
+	@mkdir -p build; \
+		nice -n 19 $(MAKE) --no-print-directory types > build/types.txt 2>&1 & types=$$!; \
+		$(MAKE) --no-print-directory hosts > build/hosts.txt 2>&1 & hosts=$$!; \
+		nice -n 19 $(MAKE) --no-print-directory integration; tests=$$?; \
+		wait $$hosts; hosts=$$?; cat build/hosts.txt; \
+		$(MAKE) --no-print-directory groups; groups=$$?; \
+		wait $$types; types=$$?; cat build/types.txt; exit $$((tests + hosts + groups + types))
 
 check: lint types arrows  ## lint, format, types and import arrows
 
@@ -47,8 +52,13 @@ thorough: setup  ## the unit tests once more, with fifty times as many examples 
 integration: setup node $(ARCHIVE)  ## tests with a real Spark and PostgreSQL, and clients that nobody here wrote
 	$(PYTEST) $(SPREAD) --no-loadscope-reorder tests/integration
 
-acceptance: setup node $(ARCHIVE)  ## tests of whole hosts as processes: shares, kill -9, SIGSTOP, the demo, the command line
+acceptance: hosts groups  ## tests of whole hosts as processes: shares, kill -9, SIGSTOP, the demo, the command line
+
+# No other test of whole hosts runs beside these.
+hosts: setup $(ARCHIVE)
 	$(PYTEST) -m alone tests/acceptance
+
+groups: setup node $(ARCHIVE)
 	$(PYTEST) $(SPREAD) -m "not alone" tests/acceptance
 
 memory: setup  ## what a host holds while it drains 1,000,000 events, with few and many partitions

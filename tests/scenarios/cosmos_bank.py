@@ -39,7 +39,7 @@ TAKEOVER_S = LEASES["duration_s"] + LEASES["renew_s"] + 2
 TRANSACTIONS = 1000
 CUSTOMERS = 8
 TELLERS = 4
-PAUSE_S = 0.1
+PAUSE_S = 0.2
 PENDING = 0.3
 """How many transactions are pending at first, and are replaced before they are booked."""
 COMMAND_S = 60
@@ -194,7 +194,7 @@ class CosmosBank:
         settings["spark"] |= {"driver_memory": "512m"}
         settings |= {"host": {"name": host}, "log": {"format": "json", "file": f"{host}.log"}}
         [balances] = settings["pipelines"]
-        balances["feed"] |= {"poll_interval_s": 0.2}
+        balances["feed"] |= {"poll_interval_s": 0.5}
         balances["sink"] |= {"history": True}
         settings["pipelines"] = [balances, {**VERSIONS, "feed": dict(balances["feed"])}]
         path = self.directory / f"{host}.yaml"
