@@ -6,6 +6,7 @@ arrives at a destination. It keeps its own books and believes nobody's.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -35,7 +36,7 @@ class Onlooker:
     """passes: whether the transform lets an event through, by its number. ends: the number of events a partition has.
     parents, start: what a partition came from, and with which event it has to begin then.
 
-    exactly_once: whether the sink promises that. rates: how fast each host's clock runs, by incarnation.
+    found: the violations; first: set by the first one. exactly_once: whether the sink promises that. rates: how fast each host's clock runs, by incarnation.
     """
 
     timing: Timing
@@ -47,6 +48,7 @@ class Onlooker:
     exactly_once: bool
     batch_events_max: int
     found: list[str] = field(default_factory=list)
+    first: asyncio.Event = field(default_factory=asyncio.Event)
     rates: dict[str, float] = field(default_factory=dict)
     arrived: dict[Place, Arrived] = field(default_factory=dict)
     leases: dict[str, Lease] = field(default_factory=dict)
@@ -68,6 +70,7 @@ class Onlooker:
 
     def violated(self, invariant: str, what: str) -> None:
         self.found.append(f"{invariant} at {self.now():.3f}: {what}")
+        self.first.set()
 
     def check(self, holds: bool, invariant: str, what: Callable[[], str]) -> None:
         if not holds:

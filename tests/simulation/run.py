@@ -12,12 +12,12 @@ import random
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from simulation.faults import calm, run_faults
 from simulation.loop import run_virtual
 from simulation.setup import Setup, Size
-from simulation.skies import LATE_MAX
 from simulation.world import World
 
 FAULTS_SHARE = 0.45
@@ -88,16 +88,16 @@ async def _lived(world: World, total_s: float) -> None:
         world.started(f"host-{n}")
     flow = asyncio.create_task(_flow(world))
     faults = asyncio.create_task(run_faults(world, FAULTS_SHARE * total_s))
-    await _until(world, lambda: faults.done(), FAULTS_SHARE * total_s + world.timing.duration_s, "faults")
+    await _pause(world, FAULTS_SHARE * total_s)
+    await _until(world, faults.done, world.timing.duration_s, "end of faults")
     faults.result()
-    await _pause(world, FAULTS_SHARE * total_s - world.now)
     world.tell("CALM", "no more faults")
     calm(world)
     if not world.alive:
         world.started("host-last")
     timing = world.timing
     await _until(world, lambda: _is_worked_on(world), 3 * timing.duration_s + timing.balance_s + HOLD_OFFS_S, "owners")
-    await _pause(world, LATE_MAX * timing.duration_s)  # until the last message has arrived that was on its way
+    await _pause(world, world.skies.under_way_s)
     flow.cancel()
     world.tell("CALM", "no more events")
     settling_s = 3 * timing.duration_s + timing.balance_s + HOLD_OFFS_S
@@ -158,22 +158,23 @@ async def _flow(world: World) -> None:
 
 
 async def _until(world: World, condition: Callable[[], bool], within_s: float, what: str) -> None:
+    """Looked at each second. Ends early by the first violation."""
     ends = world.now + within_s
     while not condition():
         if world.now >= ends:
             world.onlooker.violated("liveness", f"no {what} within {within_s:.1f} s; {_state(world)}")
-        await _pause(world, 1.0)
+        if world.onlooker.found:
+            raise Ended
+        await asyncio.sleep(1.0)
 
 
 async def _pause(world: World, seconds: float) -> None:
     """Ends early by the first violation."""
-    ends = world.now + seconds
-    while True:
-        if world.onlooker.found:
-            raise Ended
-        if world.now >= ends:
-            return
-        await asyncio.sleep(min(1.0, max(ends - world.now, 0.001)))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await world.onlooker.first.wait()
+    if world.onlooker.found:
+        raise Ended
 
 
 def _state(world: World) -> str:

@@ -17,6 +17,8 @@ from simulation.weather import Fate, Request, Where
 Outage = Literal["refused", "silent"]
 LATE_MAX = 1.5
 """Lease durations that a message may be on its way."""
+QUICK_S = 2.0
+"""What takes longer is told."""
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +73,12 @@ class Skies:
         self._running = running
         self._uncertain: dict[str, float] = {}
         self._cut_off: dict[str, float] = {}
+        self._arrives_by = 0.0
+
+    @property
+    def under_way_s(self) -> float:
+        """How long it takes until the last message has arrived that is on its way; what hangs longer than any counts no more."""
+        return min(max(QUICK_S, self._arrives_by - self._now()), LATE_MAX * self._setup.timing.duration_s)
 
     def judged(self, request: Request) -> Fate:
         fate = self._drawn_fate(request)
@@ -80,7 +88,8 @@ class Skies:
             if snare.fate is not None:
                 fate = snare.fate
                 self._cut_off[request.id] = self._now()
-        if fate.ends != "ok" or fate.late_s > 2:
+        if fate.ends != "ok" or fate.late_s > QUICK_S:
+            self._arrives_by = max(self._arrives_by, self._now() + fate.late_s)
             self._onlooker.counts[fate.ends if fate.ends != "ok" else "slow"] += 1
             self._tell(
                 request.host, f"{request.where} {request.operation} {request.id}: {fate.ends}, {fate.late_s:.2f} s"
