@@ -119,11 +119,14 @@ class Host:
     async def run(self) -> None:
         """Raises GroupMismatch or InvalidDocument at the start, DuplicateHost at any time; other failures are contained."""
         await self._start()
+        duplicate: BaseException | None = None
         if not self.is_draining:
             try:
                 await self._live()
             except* DuplicateHost as errors:
-                raise errors.exceptions[0] from None
+                duplicate = errors.exceptions[0]
+        if duplicate is not None:  # raised in there, Python up to 3.11.3 would put it into a group again
+            raise duplicate from None
         await self._leave()
 
     # Living
