@@ -56,7 +56,8 @@ class Audit:
     """created: partitions that got a lease now. orphaned: leases whose partition the feed does not have.
 
     outlived: closed leases that nothing needs any more. told: what people should know of documents that were deleted.
-    waiting: partitions that get no lease until a person has done something, and what.
+    waiting: partitions that get no lease until a person has done something, and what. due: how many leases were missing; with
+    none, what is found the same the next time is not audited anew.
     """
 
     created: tuple[str, ...] = ()
@@ -64,6 +65,7 @@ class Audit:
     outlived: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
     waiting: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    due: int = 0
 
 
 def info_id(pipeline: str) -> str:
@@ -104,6 +106,8 @@ class Bootstrap:
         self._is_complete = False
         self._memory = Memory()
         self._info_seen_at = 0.0
+        self._audit = Audit()
+        self._rested_on: tuple[object, ...] = ()
 
     async def opened(self) -> bool:
         """Make sure of the `info` document; whether the transform differs from the one recorded, which is now replaced.
@@ -155,18 +159,40 @@ class Bootstrap:
         told = await self._info_kept(scan)
         leases = {lease.partition: lease for lease in scan.leases if lease.pipeline == self._pipeline}
         unreadable = {partition for pipeline, partition in scan.unreadable if pipeline == self._pipeline}
-        created = []
-        for lease in self._deleted(partitions, leases, unreadable, scan, uncovered):
+        found = (tuple(partitions), scan.shape, unreadable)
+        if found != self._rested_on:
+            self._audit = await self._audited(partitions, leases, unreadable, scan, start_of, uncovered, standing_of)
+            self._rested_on = () if self._audit.due else found
+        if not self._is_complete:
+            await self._complete()
+            self._info_seen_at = scan.started
+        self._memory = self._memory.refreshed(leases, unreadable, scan.started)
+        return replace(self._audit, told=(*told, *self._audit.told)) if told else self._audit
+
+    async def _audited(
+        self,
+        partitions: Sequence[Partition],
+        leases: dict[str, Lease],
+        unreadable: Collection[str],
+        scan: Scan,
+        start_of: StartOf,
+        uncovered: Uncovered,
+        standing_of: StandingOf | None,
+    ) -> Audit:
+        created, told = list[str](), list[str]()
+        deleted = self._deleted(partitions, leases, unreadable, scan, uncovered)
+        for lease in deleted:
             leases[lease.partition] = lease
             if await self._keeper.create(lease):
                 created.append(lease.partition)
                 told.append(_put_back(lease))
                 self._info_seen_at = -inf  # whoever deleted this one may have deleted them all
         stuck = waiting(partitions, leases, unreadable)
-        for lease in [
+        born = [
             *children_due(partitions, leases, unreadable),
             *births(self._pipeline, partitions, leases, uncovered, unreadable),
-        ]:
+        ]
+        for lease in born:
             family = ancestors(lease, partitions, leases, uncovered)
             begun: Lease | None = lease
             why = ""
@@ -181,16 +207,13 @@ class Bootstrap:
             elif await self._keeper.create(begun):
                 created.append(begun.partition)
                 told += [f"partition '{lease.partition}': {why}"] if why else []
-        if not self._is_complete:
-            await self._complete()
-            self._info_seen_at = scan.started
-        self._memory = self._memory.refreshed(leases, unreadable, scan.started)
         return Audit(
-            tuple(created),
-            orphans(partitions, leases, uncovered),
-            outlived(partitions, leases),
-            tuple(told),
-            stuck,
+            created=tuple(created),
+            orphaned=orphans(partitions, leases, uncovered),
+            outlived=outlived(partitions, leases),
+            told=tuple(told),
+            waiting=stuck,
+            due=len(deleted) + len(born),
         )
 
     def _deleted(
