@@ -28,13 +28,16 @@ def events_of(table: pa.Table, taker: str) -> pa.Table:
             f"{found}: {taker} takes the columns body, key, properties and operation, each once, and body always."
             " Put the rest into it, as in: to_json(struct(a, b)) AS body"
         )
-    table = _sorted(table)
-    return pa.table([_column(table, field, taker) for field in PUBLISHED_SCHEMA], PUBLISHED_SCHEMA)
+    if "sequence" in names and table.num_rows > 1:
+        table = _sorted(table)
+    columns = [
+        _column(table[field.name], field, taker) if field.name in names else pa.nulls(table.num_rows, field.type)
+        for field in PUBLISHED_SCHEMA
+    ]
+    return pa.Table.from_arrays(columns, schema=PUBLISHED_SCHEMA)
 
 
 def _sorted(table: pa.Table) -> pa.Table:
-    if "sequence" not in table.column_names or table.num_rows < 2:
-        return table
     sequence = _whole(table["sequence"])
     if _is_sorted(sequence):
         return table
@@ -48,10 +51,8 @@ def _is_sorted(sequence: pa.Array) -> bool:
     return bool(pc.all(pc.less_equal(sequence[:-1], sequence[1:]), skip_nulls=False).as_py())
 
 
-def _column(table: pa.Table, field: pa.Field, taker: str) -> pa.Array:
-    if field.name not in table.column_names:
-        return pa.nulls(table.num_rows, field.type)
-    column = _whole(table[field.name])
+def _column(given: pa.ChunkedArray, field: pa.Field, taker: str) -> pa.Array:
+    column = _whole(given)
     if not _is_taken(column.type, field.type):
         wanted = "STRING or BINARY" if field.name == "body" else str(field.type)
         raise SinkRejected(f"the output's column '{field.name}' is {column.type}, and {taker} takes {wanted}: cast it")

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 EVENT_BYTES = 64
+YIELDED = ["sequence", "body"]
+"""What is left of an event's columns: whoever looks at all of them takes his time."""
 _ANY = memory._Event(0, memory.EPOCH, None, None)
 
 
@@ -163,7 +165,7 @@ class WeatheredTransform:
             if rng.random() < world.setup.ill / 2:
                 world.tell(incarnation(), f"the engine fails on {batch.partition}")
                 raise EngineUnavailable("the engine died")
-        table = batch.pages[0].events if len(batch.pages) == 1 else batch.table
+        table = (batch.pages[0].events if len(batch.pages) == 1 else batch.table).select(YIELDED)
         if not world.setup.filters:
             return table
         passed = [world.passes(number) for number in range(int(batch.start or 0), int(batch.to))]
