@@ -36,7 +36,8 @@ class Onlooker:
     """passes: whether the transform lets an event through, by its number. ends: the number of events a partition has.
     parents, start: what a partition came from, and with which event it has to begin then.
 
-    found: the violations; first: set by the first one. exactly_once: whether the sink promises that. rates: how fast each host's clock runs, by incarnation.
+    found: the violations; first: set by the first one. exactly_once: whether the sink promises that. rates: how fast
+    each host's clock runs, by incarnation.
     """
 
     timing: Timing
