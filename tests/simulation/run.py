@@ -93,7 +93,7 @@ async def _lived(world: World, total_s: float) -> None:
     faults.result()
     world.tell("CALM", "no more faults")
     calm(world)
-    if not world.alive:
+    if all(running.host.is_draining for running in world.alive):
         world.started("host-last")
     timing = world.timing
     await _until(world, lambda: _is_worked_on(world), 3 * timing.duration_s + timing.balance_s + HOLD_OFFS_S, "owners")
