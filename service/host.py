@@ -38,7 +38,7 @@ from pipeline.errors import FeedError, FeedUnavailable
 from pipeline.feed import FeedPartition, no_partitions, remember, uncovered
 from pipeline.sink import standing_of
 from service.pipeline import Pipeline
-from service.stopping import unless_stopping
+from service.stopping import rested
 from service.tally import Tally
 from service.worker import Outcome, Worker
 
@@ -154,7 +154,7 @@ class Host:
                 return await step()
             except StoreError as error:
                 self._log.warning(f"{doing} failed, will try again", error=str(error))
-            if not await unless_stopping(self._stopping, self._clock.sleep(self._timing.renew_s / 16)):
+            if not await rested(self._stopping, self._timing.renew_s / 16):
                 return None
 
     async def _heartbeat(self) -> None:
@@ -172,11 +172,9 @@ class Host:
             except StoreError as error:
                 self._log.warning("scan failed, will try again", error=str(error))
                 pause = self._timing.renew_s / 16
-            try:
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+            alarm = asyncio.get_running_loop().call_later(pause, self._wake.set)
+            await self._wake.wait()
+            alarm.cancel()
 
     # One round
 

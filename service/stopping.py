@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 
@@ -21,4 +22,12 @@ async def unless_stopping(stopping: asyncio.Event, step: Coroutine[Any, Any, Non
         await asyncio.wait(tasks)
     if not tasks[0].cancelled():
         tasks[0].result()
+    return not stopping.is_set()
+
+
+async def rested(stopping: asyncio.Event, seconds: float) -> bool:
+    """Wait so long, or until `stopping` is set: False then."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stopping.wait()
     return not stopping.is_set()

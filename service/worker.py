@@ -43,7 +43,7 @@ from pipeline.runner import Delivered, Progress, Runner
 from pipeline.sink import Claim, CloseReason, SinkWriter
 from service.errors import BatchHung
 from service.pipeline import Pipeline
-from service.stopping import unless_stopping
+from service.stopping import rested, unless_stopping
 from service.tally import Tally
 
 TRANSIENT = (FeedUnavailable, SinkUnavailable, EngineUnavailable, Ambiguous)
@@ -169,7 +169,7 @@ class Worker:
         """Claim and run, again and again while errors are transient."""
         failures = 0
         fence: Exception | None = None
-        while await unless_stopping(self._stopping, self._permit.granted()):
+        while await self._may_send():
             delivered = self.progress.batches
             try:
                 await self._abandoned()
@@ -186,6 +186,12 @@ class Worker:
                 if failures > 1 or not isinstance(error, Fenced):
                     await self._back_off(error, failures)
         return "shutdown"
+
+    async def _may_send(self) -> bool:
+        """Waits for leave to send; False once told to stop."""
+        if self.owned.is_trusted:
+            return not self._stopping.is_set()
+        return await unless_stopping(self._stopping, self._permit.granted())
 
     async def _claimed(self) -> SinkWriter:
         """Fence the sink before reading its position (R1), and write that into the lease before anything is sent."""
@@ -268,7 +274,7 @@ class Worker:
 
     async def _ended(self, writer: SinkWriter, ended: PartitionEnded) -> CloseReason:
         """Split or merged: close the sink's position first, then the lease, then the children may start (I7)."""
-        while await unless_stopping(self._stopping, self._permit.granted()):
+        while await self._may_send():
             try:
                 with self.progress.working("ending the sink's partition", self._clock.monotonic()):
                     await writer.end(self._permit)
@@ -362,7 +368,7 @@ class Worker:
         grown = BACKOFF_MIN_S * 2.0 ** min(failures - 1, 16) * (0.5 + self._rng.random() / 2)
         pause = min(max(at_least, grown), BACKOFF_MAX_S)
         self._log.warning("will try again", error=str(error), in_s=round(pause, 2), attempt=failures)
-        await unless_stopping(self._stopping, self._clock.sleep(pause))
+        await rested(self._stopping, pause)
 
     # The end
 

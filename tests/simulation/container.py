@@ -58,7 +58,7 @@ class WatchedContainer(Container):
             raise StoreConflict(f"document '{id}' exists already")
         if id.startswith(LEASES):
             lease = document.decode_lease(id, body)
-            self._world.tell(by, f"created {_told(lease)}")
+            self._world.tell(by, partial(_told, "created", lease))
             self._world.onlooker.created(by, lease)
         return self._put(id, body)
 
@@ -66,7 +66,7 @@ class WatchedContainer(Container):
         self._match(id, etag)
         if id.startswith(LEASES):
             lease = document.decode_lease(id, body)
-            self._world.tell(by, f"wrote {_told(lease)}")
+            self._world.tell(by, partial(_told, "wrote", lease))
             self._world.onlooker.wrote(by, document.decode_lease(id, self._documents[id].body), lease, started)
         return self._put(id, body)
 
@@ -77,9 +77,9 @@ class WatchedContainer(Container):
         del self._documents[id]
 
 
-def _told(lease: Lease) -> str:
+def _told(done: str, lease: Lease) -> str:
     flags = " closed" * lease.closed + (f" for {lease.handoff_to}" if lease.handoff_to else "")
     return (
-        f"{lease.partition}: {lease.incarnation or '-'} epoch {lease.epoch}.{lease.generation} tick {lease.tick}"
+        f"{done} {lease.partition}: {lease.incarnation or '-'} epoch {lease.epoch}.{lease.generation} tick {lease.tick}"
         f" at {lease.continuation}{flags} {lease.sink_state}"
     )

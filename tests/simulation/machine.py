@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from simulation.group import HostClock
@@ -28,7 +29,7 @@ class MachineClock(HostClock):
 class TraceLog:
     """What a host says goes into the trace."""
 
-    def __init__(self, tell: Callable[[str, str], None], partition: str = "", epoch: object = "") -> None:
+    def __init__(self, tell: Callable[[str, Callable[[], str]], None], partition: str = "", epoch: object = "") -> None:
         self._tell = tell
         self._partition = partition
         self._epoch = epoch
@@ -39,7 +40,10 @@ class TraceLog:
     def _said(self, event: str, **values: Any) -> None:
         process = current()
         if process is None or not process.is_dead:
-            told = " ".join(f"{name}={value}" for name, value in values.items())
-            self._tell(incarnation(), f"{self._partition}/{self._epoch} {event} {told}")
+            self._tell(incarnation(), partial(_told, f"{self._partition}/{self._epoch} {event}", values))
 
     debug = info = warning = error = _said
+
+
+def _told(event: str, values: Mapping[str, object]) -> str:
+    return f"{event} {' '.join(f'{name}={value}' for name, value in values.items())}"

@@ -368,7 +368,7 @@ def hunted(name: str, seeds_max: int, shows: bool) -> int:
 
     hasten()
     for seed in range(1, seeds_max + 1):
-        verdict = simulated(seed, TIGHT)
+        verdict = simulated(seed, TIGHT, is_told=False)
         if verdict.found:
             click.echo(f"{seed} {verdict.found[0].splitlines()[-1]}")
             if shows:

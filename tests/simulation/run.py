@@ -33,7 +33,7 @@ SUCCESSION_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """found: the violations, the first one first. counts: what happened at all."""
+    """found: the violations, the first one first. trace, hash: of nothing where nobody wants them. counts: what happened."""
 
     seed: int
     found: tuple[str, ...]
@@ -43,13 +43,16 @@ class Verdict:
     simulated_s: float
 
 
-def simulated(seed: int, size: Size) -> Verdict:
-    """The collector waits for the end of the seed, lest its moments play a part; where nothing but seeds is run (`hasten`), until
-    there is something to be gained. What stays then are modules and values kept for the next seeds."""
+def simulated(seed: int, size: Size, *, is_told: bool = True) -> Verdict:
+    """is_told: whether somebody reads the trace of a seed that violates nothing.
+
+    The collector waits for the end of the seed, lest its moments play a part; where nothing but seeds is run (`hasten`), until
+    there is something to be gained. What stays then are modules and values kept for the next seeds.
+    """
     is_collected = gc.isenabled()
     gc.disable()
     try:
-        return run_virtual(_run(Setup.drawn(seed, size)))
+        return run_virtual(_run(Setup.drawn(seed, size), is_told))
     finally:
         if is_collected:
             gc.enable()
@@ -58,7 +61,7 @@ def simulated(seed: int, size: Size) -> Verdict:
             gc.freeze()
 
 
-async def _run(setup: Setup) -> Verdict:
+async def _run(setup: Setup, is_told: bool) -> Verdict:
     world = World(setup)
     asyncio.get_running_loop().set_exception_handler(lambda _, context: _unhandled(world, context))
     world.tell("SETUP", str(setup))
@@ -70,7 +73,7 @@ async def _run(setup: Setup) -> Verdict:
     except Exception as error:
         world.onlooker.violated("the simulation itself", "".join(traceback.format_exception(error)))
     found = tuple(world.onlooker.found)
-    trace = (*world.trace, *(f"VIOLATED {violation}" for violation in found))
+    trace = (*world.trace, *(f"VIOLATED {violation}" for violation in found)) if is_told or found else ()
     counts = world.onlooker.counts + Counter({f"fault {name}": n for name, n in world.faults.items()})
     counts += Counter(overtaken=world.weather.overtaken)
     simulated_s = world.now

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 
@@ -67,21 +66,16 @@ def ran(first: int, seeds: int, size: str) -> int:
 
 
 def verdicts(seeds: range, size: str) -> Iterator[Verdict]:
-    """In seed order, on all cores; traces of what went well stay where they were made. Forked, while there are no threads yet:
+    """In seed order, on all cores; without traces of what went well. Forked, while there are no threads yet:
     to import everything anew takes as long as twenty seeds."""
     cores = min(os.cpu_count() or 1, len(seeds))
     with ProcessPoolExecutor(cores, get_context("fork"), initializer=hasten) as pool:
-        yield from pool.map(partial(_brief, size), seeds)
+        yield from pool.map(partial(simulated, size=SIZES[size], is_told=False), seeds)
 
 
 def report(verdict: Verdict, size: str) -> str:
     tail = "\n".join(f"    {line}" for line in verdict.trace[-TAIL_LINES:])
     return f"seed {verdict.seed} violates {verdict.found[0]}\n{tail}\n  replay it: make sim SEED={verdict.seed} SIZE={size}"
-
-
-def _brief(size: str, seed: int) -> Verdict:
-    verdict = simulated(seed, SIZES[size])
-    return verdict if verdict.found else replace(verdict, trace=())
 
 
 if __name__ == "__main__":

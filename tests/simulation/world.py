@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any
@@ -57,7 +58,7 @@ class World(Group):
         self._loop: Any = asyncio.get_running_loop()
         self.rng = random.Random(f"{setup.seed} faults")
         self._hosts = random.Random(f"{setup.seed} hosts")
-        self.trace: list[str] = []
+        self._told: list[tuple[float, str, str | Callable[[], str]]] = []
         self.faults: dict[str, int] = {}
         self.garbled: set[str] = set()
         self._next_rate = 1.0
@@ -86,8 +87,13 @@ class World(Group):
         now: float = self._loop._now
         return now
 
-    def tell(self, who: str, what: str) -> None:
-        self.trace.append(f"{self.now:9.3f} {who:12} {what}")
+    def tell(self, who: str, what: str | Callable[[], str]) -> None:
+        """A function is asked what it says once somebody reads the trace."""
+        self._told.append((self.now, who, what))
+
+    @property
+    def trace(self) -> list[str]:
+        return [f"{at:9.3f} {who:12} {what if isinstance(what, str) else what()}" for at, who, what in self._told]
 
     def passes(self, number: int) -> bool:
         """Whether the transform lets an event through: where it filters, every fourth dozen goes."""
