@@ -252,7 +252,8 @@ async def rewrite(world: World) -> str | None:
         handoff_to=rng.choice((None, "nobody", lease.handoff_to)),
     )
     if world.setup.sink != "python":  # which has no other position than the lease's
-        to = rng.randint(world.feed.start(lease.partition), int(lease.continuation or 0))  # no copy is older than its lease
+        begins = world.feed.start(lease.partition)  # no copy is older than that
+        to = rng.randint(begins, int(lease.continuation or 0))
         old = replace(old, continuation=str(to) if to else None)
     if rng.random() < 0.5:
         old = replace(old, sink_state="")
