@@ -140,13 +140,23 @@ async def _succession(world: World, within_s: float) -> None:
 def _is_settled(world: World) -> bool:
     """All is delivered, and nothing is under way any more that began before."""
     workers = [worker for running in world.alive for worker in running.host.workers.values()]
-    return world.onlooker.is_delivered() and world.is_balanced() and all(worker.progress.is_idle for worker in workers)
+    return (
+        _is_worked_on(world)
+        and world.onlooker.is_delivered()
+        and world.is_balanced()
+        and all(worker.progress.is_idle for worker in workers)
+    )
 
 
 def _is_worked_on(world: World) -> bool:
-    """Every open lease has a live owner who knows it."""
-    worked_on = {key[1]: running.name for running in world.alive for key in running.host.workers}
-    return world.owners == worked_on != {}
+    """Every open lease has a live owner who knows it as it is."""
+    worked_on = {
+        key[1]: (running.name, worker.owned.lease.epoch)
+        for running in world.alive
+        for key, worker in running.host.workers.items()
+    }
+    leases = {name: (lease.owner, lease.epoch) for name, lease in world.leases.items() if not lease.closed}
+    return leases == worked_on != {}
 
 
 async def _flow(world: World) -> None:
