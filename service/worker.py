@@ -368,6 +368,7 @@ class Worker:
         grown = BACKOFF_MIN_S * 2.0 ** min(failures - 1, 16) * (0.5 + self._rng.random() / 2)
         pause = min(max(at_least, grown), BACKOFF_MAX_S)
         self._log.warning("will try again", error=str(error), in_s=round(pause, 2), attempt=failures)
+        self.progress.idle_since = None  # whether there is something to do is not known any more
         await rested(self._stopping, pause)
 
     # The end

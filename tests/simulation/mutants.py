@@ -15,6 +15,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
@@ -389,12 +390,24 @@ def main() -> int:
     wanted = [mutant for mutant in MUTANTS if asked.only in mutant.name]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = pool.map(lambda mutant: _hunt(mutant, asked.seeds, asked.only), wanted)
-        caught = 0
+        last = list[int]()
         for planted, (seeds, how) in zip(wanted, results, strict=True):
-            caught += seeds > 0
+            last += [seeds] if seeds else []
             click.echo(f"{seeds or 'not':>4}  {planted.name:62} {how}")
+    for seed, violation in (unplanted := violations(set(last))).items():
+        click.echo(f"seed {seed} catches nothing, as it violates {violation} with nothing planted")
+    caught = sum(seed not in unplanted for seed in last)
     click.echo(f"{caught} of {len(wanted)} mutants caught")
     return 0 if caught == len(wanted) > 0 else 1
+
+
+def violations(seeds: Collection[int]) -> dict[int, str]:
+    """What seeds find with nothing planted: seed -> the first violation."""
+    from simulation.run import simulated
+    from simulation.setup import TIGHT
+
+    verdicts = [simulated(seed, TIGHT, is_told=False) for seed in sorted(seeds)]
+    return {verdict.seed: verdict.found[0] for verdict in verdicts if verdict.found}
 
 
 def _hunt(planted: Mutant, seeds_max: int, only: str) -> tuple[int, str]:

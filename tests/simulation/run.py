@@ -104,12 +104,25 @@ async def _lived(world: World, total_s: float) -> None:
     flow.cancel()
     world.tell("CALM", "no more events")
     settling_s = 3 * timing.duration_s + timing.balance_s + HOLD_OFFS_S
-    await _until(world, lambda: _is_settled(world), settling_s, "delivery of everything in equal shares")
+    await _settled(world, settling_s)
     succession_s = timing.duration_s + timing.renew_s + SUCCESSION_S
     await _quiet(world, max(QUIET_SCANS * timing.balance_s, total_s - succession_s - world.now))
     await _succession(world, succession_s)
     world.onlooker.check_end()
     world.check_documents()
+
+
+async def _settled(world: World, within_s: float) -> None:
+    """Everything is delivered in equal shares, and has stayed so for a round of every host: nobody has news for the others."""
+    ends = world.now + within_s
+    round_s = max(world.timing.renew_s, world.timing.balance_s) + 2 * world.timing.call_timeout_s
+    is_so = False
+    while not is_so:
+        left_s = ends - world.now
+        await _until(world, lambda: _is_settled(world), left_s, "delivery of everything in equal shares")
+        epochs = world.epochs
+        await _pause(world, round_s)
+        is_so = _is_settled(world) and world.epochs == epochs
 
 
 async def _quiet(world: World, for_s: float) -> None:
