@@ -153,8 +153,8 @@ def encode(lease: Lease, *, prefix: str, now: datetime, mode: str = INCREMENTAL)
     if "FeedRange" in document and _scope(kept, lease.partition) != lease.scope:
         kept.pop("FeedRange", None)
     document |= kept
-    if lease.generation and isinstance(document["properties"], dict):
-        document["properties"] = {**document["properties"], GENERATION: str(lease.generation)}
+    if lease.generation and isinstance(properties := document["properties"] or {}, dict):  # null holds nothing either
+        document["properties"] = {**properties, GENERATION: str(lease.generation)}
     document[FIELD] = _ours_of(lease)
     return document
 

@@ -90,7 +90,7 @@ lease_values = st.builds(
     handoff_to=st.none() | texts,
     closed=st.booleans(),
     parents=st.lists(texts, max_size=3).map(tuple),
-    children=st.lists(st.builds(Child, texts, st.none() | texts, st.sampled_from([None, "05-7F"])), max_size=3).map(
+    children=st.lists(st.builds(Child, texts, st.none() | texts, st.sampled_from([None, "05-7F"]), st.booleans()), max_size=3).map(
         tuple
     ),
     unknown=st.dictionaries(texts.map("x-{}".format), texts | st.integers(-1000, 1000), max_size=3),
@@ -197,9 +197,16 @@ def test_a_timestamp_is_utc_with_seven_digits_and_a_z() -> None:
     assert dotnet.timestamp_of(cet) == "2026-11-22T09:30:00.1234560Z"
 
 
+DOTNET_LEAVES_OUT_NULL = ("partitionKey", "FeedRange", "Mode")
+DOTNET_FIELDS = ("id", "version", "LeaseToken", "Owner", "ContinuationToken", "properties", "timestamp")
+
+
 def rewritten_by_dotnet(document: dict[str, Any], at: datetime) -> dict[str, Any]:
-    kept = {name: value for name, value in document.items() if name not in ("leasehold", "theirs")}
-    return {**kept, "timestamp": dotnet.timestamp_of(at), "_ts": int(at.timestamp())}
+    """Read into its class and written from it: what that has no field for is gone, and what was missing is there."""
+    known = {"properties": {}, **document, "timestamp": dotnet.timestamp_of(at)}
+    kept = {name: known.get(name) for name in DOTNET_FIELDS}
+    kept |= {name: known[name] for name in DOTNET_LEAVES_OUT_NULL if known.get(name) is not None}
+    return {**kept, "_ts": int(at.timestamp())}
 
 
 def test_a_renewal_by_dotnet_moves_the_tick_so_that_its_owner_is_seen_to_live() -> None:
@@ -223,10 +230,19 @@ def test_no_epoch_comes_twice_however_often_others_rewrite_the_document() -> Non
     assert epochs == sorted(set(epochs))
 
 
-def test_a_generation_survives_a_rewrite_by_dotnet() -> None:
-    document = written(replace(read(WRITTEN_BY_DOTNET), generation=2))
+@pytest.mark.parametrize("properties", [{"custom": "kept"}, {}, None, "missing"])
+def test_a_generation_survives_every_rewrite_by_dotnet_whatever_its_properties_were(properties: Any) -> None:
+    document = {**WRITTEN_BY_DOTNET, "properties": properties}
+    if properties == "missing":  # as Java and the V2 library leave it
+        del document["properties"]
+    custom = properties if isinstance(properties, dict) else {}
+    for generation in (1, 2):
+        lease = read(rewritten_by_dotnet(document, NOW)).reset('"5"')
+        assert lease.generation == generation
+        document = rewritten_by_dotnet(written(lease), NOW)
+        assert "leasehold" not in document
+        assert document["properties"] == {**custom, "leaseholdGeneration": str(generation)}
     assert read(rewritten_by_dotnet(document, NOW)).generation == 2
-    assert document["properties"] == {"custom": "kept", "leaseholdGeneration": "2"}
 
 
 def test_a_lease_of_the_v2_library_is_read_and_stays_readable_to_it() -> None:
