@@ -64,6 +64,7 @@ def viewed(file: Path, read: Read[T], pipeline: str | None, *, writes: bool = Fa
     from service.look import looked_in
 
     settings = settings_of(file)
+    telemetry.hush(settings.log)
     names = [each.name for each in settings.pipelines]
     if pipeline is not None and pipeline not in names:
         fail(f"there is no pipeline '{pipeline}' in {file}: it has {', '.join(names)}", code=USAGE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import ipaddress
 import re
+import ssl
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -47,6 +48,16 @@ def _resolved(value: Path, info: ValidationInfo) -> Path:
 
 def _resolved_glob(value: str, info: ValidationInfo) -> str:
     return str(Path(glob.escape(_folder(info))) / Path(value).expanduser())
+
+
+def _certificates(value: Path) -> Path:
+    """Here, so that a file that is missing is told with all else that is wrong, and not by the first connection."""
+    try:
+        ssl.create_default_context(cafile=value)
+    except OSError as error:
+        reason = "it holds none" if isinstance(error, ssl.SSLError) else (error.strerror or str(error)).lower()
+        raise ValueError(f"must be a PEM file with certificates ({reason}): name one that this user may read") from None
+    return value
 
 
 def _start(value: object) -> object:
@@ -109,6 +120,7 @@ LeaseSeconds = Annotated[float, BeforeValidator(_not_bool), Field(ge=0.1, le=10 
 SecondsOrNone = Annotated[float, BeforeValidator(_not_bool), Field(ge=0, le=86_400)]
 Memory = Annotated[str, _matching(_MEMORY, "must be a number with k, m, g or t, like 512m")]
 FilePath = Annotated[Path, AfterValidator(_resolved)]
+Certificates = Annotated[Path, AfterValidator(_resolved), AfterValidator(_certificates)]
 Glob = Annotated[Text, AfterValidator(_resolved_glob)]
 HostName = Annotated[
     str,

@@ -3,7 +3,8 @@
     configure(settings.log, host)
     logger().info("lease acquired", pipeline="transform", partition="0", epoch=4)
 
-Standard-library logging comes out in the same form: this project's at the level that is set, everybody else's from warning on.
+Standard-library logging comes out in the same form: this project's at the level that is set, everybody else's from warning on,
+and that of Azure's SDKs with `debug` alone: whatever fails there is told once, in a line of ours that says what to do.
 What looks like a password is masked on the way out, and nothing in a value can begin a line of its own.
 """
 
@@ -28,7 +29,10 @@ from service.redaction import MASK, names_a_secret, redacted
 from service.settings import LogSettings
 
 PACKAGES = ("leases", "pipeline", "service")
+SDKS = ("azure",)
+"""Their errors are raised too, and told where they are caught."""
 
+SILENT = logging.CRITICAL + 1
 _OURS = "leasehold"
 _BARE = re.compile(r"""[^\s"'=\\]+""")
 
@@ -50,6 +54,13 @@ def configure(log: LogSettings, host: str) -> None:
         )
     )
     _install(handler, logging.getLevelNamesMapping()[log.level.upper()])
+    hush(log)
+
+
+def hush(log: LogSettings) -> None:
+    """What SDKs log of errors that they raise as well is for whoever looks for a fault in them."""
+    for name in SDKS:
+        logging.getLogger(name).setLevel(logging.WARNING if log.level == "debug" else SILENT)
 
 
 def _handler(log: LogSettings) -> logging.Handler:

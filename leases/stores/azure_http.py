@@ -7,6 +7,7 @@ and an owner would believe that it lost its lease. They would not verify the cer
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ from azure.core.credentials import AccessToken
 from azure.core.exceptions import ServiceRequestTimeoutError
 from azure.core.pipeline.transport import AioHttpTransport
 
+_TLS_OBJECT = re.compile(r" ssl:(?:<[^>]*>|\w+)")
 _UNTRUSTED = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
 
 
@@ -93,7 +95,9 @@ def is_unreached(error: Exception) -> bool:
 
 
 def first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    """aiohttp shows in it with which object of ours TLS is spoken, which tells nobody anything."""
+    said = _TLS_OBJECT.sub("", str(error)).strip()
+    return (said.splitlines() or [type(error).__name__])[0][:300]
 
 
 def _cause(error: Exception) -> object:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from service.setting_types import FilePath, Secret, Text
+from service.setting_types import Certificates, Secret, Text
 from service.settings.section import Section
 from service.settings.whom import IDENTITY, Whom, whom
 
@@ -31,7 +31,7 @@ class CosmosAccount(Section):
         default=None, description="Instead of `endpoint` and `key`, as the portal shows it."
     )
     identity: Text | None = Field(default=None, description=IDENTITY + "Cosmos DB Built-in Data Reader.")
-    ca_file: FilePath | None = Field(
+    ca_file: Certificates | None = Field(
         default=None, description="Certificates (PEM) to trust instead of the system's, for an emulator with its own."
     )
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from service.setting_types import FilePath, Secret, Text
+from service.setting_types import Certificates, Secret, Text
 from service.settings.section import Section
 
 
@@ -42,7 +42,7 @@ class EventHub(Section):
         default="amqp",
         description="AMQP on port 5671, or in WebSockets on port 443, where a firewall lets nothing else through.",
     )
-    ca_file: FilePath | None = Field(
+    ca_file: Certificates | None = Field(
         default=None,
         description="Authorities (PEM) to trust instead of the usual ones, for a namespace behind a proxy.",
     )

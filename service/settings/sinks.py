@@ -9,6 +9,7 @@ from pydantic import Field, Tag, model_validator
 
 from pipeline.async_sink.limits import Limits
 from service.setting_types import (
+    Certificates,
     Connections,
     Count,
     Dsn,
@@ -189,7 +190,9 @@ class HttpSinkSettings(_Buffering):
     order_by: Text | None = Field(
         default=None, description="The column whose rows with one value keep their order. By default none do."
     )
-    ca_file: FilePath | None = Field(default=None, description="Certificates (PEM) to trust instead of the system's.")
+    ca_file: Certificates | None = Field(
+        default=None, description="Certificates (PEM) to trust instead of the system's."
+    )
 
     @model_validator(mode="after")
     def _has_one_content(self) -> HttpSinkSettings:
@@ -214,7 +217,7 @@ class CosmosSinkSettings(_Buffering):
         description="Instead of a key: `default` for whoever azure-identity finds this process to be, or the client id of a"
         " managed identity. It needs the role Cosmos DB Built-in Data Contributor.",
     )
-    ca_file: FilePath | None = Field(
+    ca_file: Certificates | None = Field(
         default=None, description="Certificates (PEM) to trust instead of the system's, for an emulator with its own."
     )
     database: Text = Field(description="The database's name.")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from service.setting_types import FilePath, Secret, Text
+from service.setting_types import Certificates, Secret, Text
 from service.settings.section import Section
 from service.settings.whom import IDENTITY, Whom, whom
 
@@ -30,7 +30,7 @@ class StorageAccount(Section):
         description="Instead of `account_url` and `key`, as the portal shows it; one with a signature (SAS) too.",
     )
     identity: Text | None = Field(default=None, description=IDENTITY + "Storage Blob Data Contributor.")
-    ca_file: FilePath | None = Field(
+    ca_file: Certificates | None = Field(
         default=None, description="Certificates (PEM) to trust instead of the system's, for an emulator with its own."
     )
 

@@ -9,6 +9,7 @@ the raw answer before the SDK looks at it. What only the SDK can do (another reg
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import Awaitable, Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ from pipeline.connectors.cosmos.write import Write
 from pipeline.errors import FeedError, FeedUnavailable
 
 T = TypeVar("T")
+_TLS_OBJECT = re.compile(r" ssl:(?:<[^>]*>|\w+)")
 SESSION_NOT_AVAILABLE, WRITE_FORBIDDEN, ACCOUNT_NOT_FOUND = 1002, 3, 1008
 
 
@@ -272,4 +274,5 @@ def _range(found: Mapping[str, Any]) -> PhysicalRange:
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    """aiohttp shows in it with which object of ours TLS is spoken, which tells nobody anything."""
+    return _TLS_OBJECT.sub("", " ".join(str(error).split()))[:300] or type(error).__name__

@@ -175,9 +175,10 @@ async def test_an_opening_that_takes_its_time_is_told_as_such_and_its_failure_to
 
 
 async def test_an_account_that_is_not_there_has_done_nothing(open_store: Callable[..., CosmosStore]) -> None:
-    store = open_store(Account(endpoint="http://127.0.0.1:9/", key="a2V5"))
-    with pytest.raises(StoreUnavailable, match="endpoint"):
-        await store.create(ID, "{}")
+    for scheme in ("http", "https"):
+        store = open_store(Account(endpoint=f"{scheme}://127.0.0.1:9/", key="a2V5"))
+        with pytest.raises(StoreUnavailable, match=r"reached \(Cannot connect to host 127\.0\.0\.1:9 \[.*endpoint"):
+            await store.create(ID, "{}")
 
 
 async def test_the_certificate_of_a_server_on_this_machine_is_verified_too(

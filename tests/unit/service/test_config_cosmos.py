@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import certifi
 import pytest
 
 from service.config import ConfigurationError, load, parse
@@ -42,17 +43,44 @@ async def test_the_same_container_is_the_same_feed_however_it_is_reached(access:
 
 def test_leases_and_feeds_say_in_the_same_words_how_an_account_is_reached() -> None:
     both = {"endpoint": "https://bank.documents.azure.com", "database": "bank", "container": "tx", "type": "cosmos"}
-    for access in ({}, {"identity": "default"}, {"identity": "1f"}, {"key": SECRET}, {"ca_file": "/etc/ca.pem"}):
+    for access in ({}, {"identity": "default"}, {"identity": "1f"}, {"key": SECRET}, {"ca_file": certifi.where()}):
         of_feed = CosmosFeedSettings.model_validate({**both, **access})
         of_leases = CosmosLeases.model_validate({**both, **access})
         assert of_feed.account == of_leases.account
         assert (of_feed.account["identity"] is None) == ("key" in access)
 
 
-def test_certificates_that_are_none_are_told_when_the_feed_is_made(tmp_path: Path) -> None:
-    (tmp_path / "ca.pem").write_text("nothing")
+@pytest.mark.parametrize(("content", "why"), [(None, "no such file or directory"), ("nothing", "it holds none")])
+def test_certificates_that_are_none_are_told_with_all_else_that_is_wrong(
+    tmp_path: Path, content: str | None, why: str
+) -> None:
+    """Of every part that takes them, and before anything is connected to."""
+    if content is not None:
+        (tmp_path / "ca.pem").write_text(content)
+    text = f"""
+        leases: {{type: blob, account_url: "https://bank.blob.core.windows.net", ca_file: ca.pem}}
+        pipelines:
+          - name: a
+            feed: {{type: cosmos, {HERE}, key: {SECRET}, ca_file: ca.pem, {WHAT}}}
+            sink: {{type: http, url: "https://bank.example", ca_file: ca.pem}}
+          - name: b
+            feed: {{type: eventhubs, namespace: bank.servicebus.windows.net, event_hub: h, ca_file: ca.pem}}
+            sink: {{type: cosmos, {HERE}, key: {SECRET}, ca_file: ca.pem, {WHAT}}}
+        """
+    with pytest.raises(ConfigurationError) as error:
+        parse(text, {}, folder=tmp_path)
+    assert len(error.value.problems) == 5
+    for problem in error.value.problems:
+        assert f"ca_file is 'ca.pem', and must be a PEM file with certificates ({why}):" in problem
+
+
+def test_certificates_that_vanish_are_told_when_the_feed_is_made(tmp_path: Path) -> None:
+    ca_file = tmp_path / "ca.pem"
+    ca_file.symlink_to(certifi.where())
+    found = feed(f"{HERE}, key: {SECRET}, ca_file: '{ca_file}', {WHAT}")
+    ca_file.unlink()
     with pytest.raises(ValueError, match=r"ca\.pem' holds no certificates"):
-        feed_of(feed(f"{HERE}, key: {SECRET}, ca_file: '{tmp_path}/ca.pem', {WHAT}"))
+        feed_of(found)
 
 
 async def test_another_mode_is_another_feed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import certifi
 import pytest
 
 from pipeline.connectors.eventhubs import EventHubsFeed
@@ -16,9 +17,9 @@ SECRET = "c2VjcmV0"
 STRING = f"Endpoint=sb://bank.servicebus.windows.net/;SharedAccessKeyName=reader;SharedAccessKey={SECRET}"
 
 
-def feed(fields: str, **env: str) -> EventHubsFeedSettings:
+def feed(fields: str, folder: Path = Path("/etc/leasehold"), **env: str) -> EventHubsFeedSettings:
     text = f"pipelines: [{{name: a, feed: {{type: eventhubs, {fields}}}, sink: {{type: log, path: x}}}}]"
-    found = parse(text, env, folder=Path("/etc/leasehold")).pipelines[0].feed
+    found = parse(text, env, folder=folder).pipelines[0].feed
     assert isinstance(found, EventHubsFeedSettings)
     return found
 
@@ -41,13 +42,15 @@ async def test_the_same_hub_is_the_same_feed_however_it_is_reached(access: str) 
     await made.close()
 
 
-async def test_what_is_set_is_what_the_feed_has() -> None:
+async def test_what_is_set_is_what_the_feed_has(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").symlink_to(certifi.where())
     found = feed(
         "connection_string: '${S}', event_hub: h, ca_file: ca.pem, start_positions: {'0': 41, '1': '@70', '2': 41@70}",
+        tmp_path,
         S=STRING,
     )
     assert found.start_positions == {"0": "41", "1": "@70", "2": "41@70"}
-    assert found.account["ca_file"] == "/etc/leasehold/ca.pem"
+    assert found.account["ca_file"] == str(tmp_path / "ca.pem")
 
 
 @pytest.mark.parametrize(

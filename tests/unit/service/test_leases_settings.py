@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import certifi
 import pytest
 from pydantic import ValidationError
 
@@ -66,9 +67,13 @@ def test_a_store_is_made_and_one_that_cannot_be_says_why(tmp_path: Path) -> None
     pipeline = {"name": "copy", "feed": {"type": "log", "path": "in"}, "sink": {"type": "log", "path": "out"}}
     cosmos = {"type": "cosmos", "database": "bank", "endpoint": ENDPOINT, "key": KEY}
 
-    def made(**more: object) -> object:
-        return store_of(Settings.model_validate({"leases": cosmos | more, "pipelines": [pipeline]}), [])
+    def settings(**more: object) -> Settings:
+        return Settings.model_validate({"leases": cosmos | more, "pipelines": [pipeline]})
 
-    assert isinstance(made(), CosmosStore)
+    assert isinstance(store_of(settings(), []), CosmosStore)
+    ca_file = tmp_path / "missing.pem"
+    ca_file.symlink_to(certifi.where())
+    read = settings(ca_file=str(ca_file))
+    ca_file.unlink()
     with pytest.raises(StartFailed, match=r"missing\.pem"):
-        made(ca_file=str(tmp_path / "missing.pem"))
+        store_of(read, [])

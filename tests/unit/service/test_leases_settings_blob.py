@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import certifi
 import pytest
 from pydantic import ValidationError
 
@@ -71,9 +72,13 @@ def test_a_store_is_made_and_one_that_cannot_be_says_why(tmp_path: Path) -> None
     pipeline = {"name": "copy", "feed": {"type": "log", "path": "in"}, "sink": {"type": "log", "path": "out"}}
     blob = {"type": "blob", "account_url": URL, "key": KEY}
 
-    def made(**more: object) -> object:
-        return store_of(Settings.model_validate({"leases": blob | more, "pipelines": [pipeline]}), [])
+    def settings(**more: object) -> Settings:
+        return Settings.model_validate({"leases": blob | more, "pipelines": [pipeline]})
 
-    assert isinstance(made(), BlobStore)
+    assert isinstance(store_of(settings(), []), BlobStore)
+    ca_file = tmp_path / "missing.pem"
+    ca_file.symlink_to(certifi.where())
+    read = settings(ca_file=str(ca_file))
+    ca_file.unlink()
     with pytest.raises(StartFailed, match=r"missing\.pem"):
-        made(ca_file=str(tmp_path / "missing.pem"))
+        store_of(read, [])

@@ -28,6 +28,7 @@ def logging_as_it_was() -> Iterator[None]:
         root.removeHandler(handler)
         handler.close()
     root.setLevel(logging.WARNING)
+    logging.getLogger("azure").setLevel(logging.NOTSET)
     logging.captureWarnings(False)
     structlog.reset_defaults()
 
@@ -118,6 +119,13 @@ def test_other_libraries_speak_from_warning_on_and_ours_from_the_level(tmp_path:
         "host-a",
     )
     assert [line["event"] for line in rest] == ["mine", "mine too"]
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
+def test_azures_sdks_speak_with_debug_alone_since_their_errors_are_told_by_us(tmp_path: Path, level: str) -> None:
+    lines = configured(tmp_path, format="json", level=level)
+    logging.getLogger("azure.cosmos._GlobalEndpointManager").error("Health check task failed: %s", "throttled")
+    assert [line["event"] for line in lines()] == (["Health check task failed: throttled"] if level == "debug" else [])
 
 
 @pytest.mark.parametrize(("level", "expected"), [("debug", "diwe"), ("info", "iwe"), ("warning", "we"), ("error", "e")])
