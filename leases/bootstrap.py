@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from types import MappingProxyType
 
-from leases.document import Fields, to_json
-from leases.errors import GroupMismatch, StoreConflict, StoreMissing
-from leases.family import Partition, Uncovered, births, children_due, orphans, outlived, whole
+from leases.beginning import StandingOf, put_back, recovered, recovered_child
+from leases.document import NAME_BYTES_MAX, Fields, to_json
+from leases.errors import GroupMismatch, LeasesError, StoreConflict, StoreMissing
+from leases.family import Partition, Uncovered, begun, births, children_due, followed, orphans, outlived, whole
 from leases.keeper import Keeper, Scan
 from leases.lease import Lease
-from leases.lost import Memory, Standing, ancestors, is_lost, of_one, restored, unknown, waiting
+from leases.lost import Memory, ancestors, is_lost, restored, waiting
 from leases.membership import DEAD_AFTER
 from leases.store import LeaseStore
 
@@ -29,8 +30,6 @@ INFO_LOOKED_AT_S = 600.0
 
 StartOf = Callable[[str], Awaitable[str | None]]
 """partition -> the position at which it begins."""
-StandingOf = Callable[[str], Awaitable[Standing | None]]
-"""partition -> where the sink says that it stands; None where it holds nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +43,14 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Info:
-    """The pipeline's bootstrap document. `complete`: the first round of leases has been created."""
+    """The pipeline's bootstrap document. `complete`: the first round of leases has been created.
+
+    pipeline: whose it is, where that is told; some containers find it by its leases, whatever the pipeline is called.
+    """
 
     identity: Identity
     complete: bool = False
+    pipeline: str | None = None
     unknown: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -56,8 +59,8 @@ class Audit:
     """created: partitions that got a lease now. orphaned: leases whose partition the feed does not have.
 
     outlived: closed leases that nothing needs any more. told: what people should know of documents that were deleted.
-    waiting: partitions that get no lease until a person has done something, and what. due: how many leases were missing; with
-    none, what is found the same the next time is not audited anew.
+    waiting: partitions that get no lease until a person has done something, and what. due: how many leases were missing, or
+    did not remember their children; with none, what is found the same the next time is not audited anew.
     """
 
     created: tuple[str, ...] = ()
@@ -75,6 +78,7 @@ def info_id(pipeline: str) -> str:
 def encode_info(info: Info) -> str:
     body: dict[str, object] = {
         **info.unknown,
+        **({} if info.pipeline is None else {"pipeline": info.pipeline}),
         "version": VERSION,
         "feed": info.identity.feed,
         "sink": info.identity.sink,
@@ -91,7 +95,8 @@ def decode_info(id: str, body: str) -> Info:
     return Info(
         identity=Identity(*(fields.text(name, IDENTITY_BYTES_MAX) for name in ("feed", "sink", "transform"))),
         complete=fields.boolean("complete"),
-        unknown=fields.unknown(frozenset(("version", "feed", "sink", "transform", "complete"))),
+        pipeline=fields.text("pipeline", NAME_BYTES_MAX) if fields.has("pipeline") else None,
+        unknown=fields.unknown(frozenset(("version", "feed", "sink", "transform", "complete", "pipeline"))),
     )
 
 
@@ -115,14 +120,13 @@ class Bootstrap:
         Raises GroupMismatch, InvalidDocument, StoreConflict (lost a race: call again), StoreUnavailable, StoreAmbiguous.
         """
         document = info_id(self._pipeline)
-        wanted = Info(identity=self._identity)
         try:
             stored = await self._store.read(document)
         except StoreMissing:
-            await self._store.create(document, encode_info(wanted))
+            await self._store.create(document, encode_info(self._info()))
             return False
         found = decode_info(stored.id, stored.body)
-        self._check(found.identity)
+        self._check(found)
         self._is_complete = found.complete
         if found.identity == self._identity:
             return False
@@ -136,7 +140,7 @@ class Bootstrap:
         except StoreMissing:
             return None
         found = decode_info(stored.id, stored.body)
-        self._check(found.identity)
+        self._check(found)
         return found
 
     async def completed(self) -> None:
@@ -185,7 +189,7 @@ class Bootstrap:
             leases[lease.partition] = lease
             if await self._keeper.create(lease):
                 created.append(lease.partition)
-                told.append(_put_back(lease))
+                told.append(put_back(lease))
                 self._info_seen_at = -inf  # whoever deleted this one may have deleted them all
         stuck = waiting(partitions, leases, unreadable)
         born = [
@@ -194,27 +198,49 @@ class Bootstrap:
         ]
         for lease in born:
             family = ancestors(lease, partitions, leases, uncovered)
-            begun: Lease | None = lease
-            why = ""
-            if lease.parents:
-                pass  # it begins where they ended
-            elif not self._is_complete:
-                begun = replace(lease, continuation=await start_of(lease.partition))
-            elif is_lost(lease, family, leases):
-                begun, why = await _found(lease, family, standing_of)
-            if begun is None:
+            placed, why = await self._placed(lease, family, leases, start_of, standing_of)
+            if placed is None:
                 stuck[lease.partition] = why
-            elif await self._keeper.create(begun):
-                created.append(begun.partition)
+            elif await self._keeper.create(placed):
+                created.append(placed.partition)
                 told += [f"partition '{lease.partition}': {why}"] if why else []
+        forgetful = followed(leases, {*created, *unreadable})
+        await self._remember(forgetful, scan)
         return Audit(
             created=tuple(created),
             orphaned=orphans(partitions, leases, uncovered),
             outlived=outlived(partitions, leases),
             told=tuple(told),
             waiting=stuck,
-            due=len(deleted) + len(born),
+            due=len(deleted) + len(born) + len(forgetful),
         )
+
+    async def _placed(
+        self,
+        lease: Lease,
+        family: Sequence[str],
+        leases: Mapping[str, Lease],
+        start_of: StartOf,
+        standing_of: StandingOf | None,
+    ) -> tuple[Lease | None, str]:
+        """A lease to be made where it begins, None where nobody knows; and what to tell of it, if it was there before."""
+        if lease.parents:  # it begins where they ended
+            return await recovered_child(lease, standing_of) if lease.partition in begun(leases) else (lease, "")
+        if not self._is_complete:
+            return replace(lease, continuation=await start_of(lease.partition)), ""
+        if is_lost(lease, family, leases):
+            return await recovered(lease, family, standing_of)
+        return lease, ""
+
+    async def _remember(self, leases: Collection[Lease], scan: Scan) -> None:
+        """That the children have leases, in their closed parents: one that is deleted later does not look as if never made.
+
+        What does not come about now does in the next round.
+        """
+        for lease in leases:
+            if (seen := scan.seen.get(lease.key)) is not None:
+                with suppress(LeasesError):
+                    await self._keeper.rewrite(seen, lease)
 
     def _deleted(
         self,
@@ -241,7 +267,7 @@ class Bootstrap:
                 await self._store.read(document)
             except StoreMissing:
                 with suppress(StoreConflict):  # another host was quicker
-                    await self._store.create(document, encode_info(Info(identity=self._identity, complete=True)))
+                    await self._store.create(document, encode_info(self._info(complete=True)))
                 return [f"document '{document}' was deleted, and is made again as it was"]
         return []
 
@@ -255,45 +281,20 @@ class Bootstrap:
                 return  # another host was quicker; the next round sees it
         self._is_complete = True
 
-    def _check(self, recorded: Identity) -> None:
+    def _info(self, *, complete: bool = False) -> Info:
+        return Info(identity=self._identity, complete=complete, pipeline=self._pipeline)
+
+    def _check(self, recorded: Info) -> None:
+        """A sink knows positions and markers by the pipeline's name, so that a new name would begin without them."""
+        if recorded.pipeline not in (None, self._pipeline):
+            raise GroupMismatch(
+                f"the leases of pipeline '{self._pipeline}' belong to a pipeline called '{recorded.pipeline}': name it so again,"
+                " or give it a `processor_name` of its own and import them from there (docs/migration.md, Under another prefix)"
+            )
         for what in ("feed", "sink"):
-            theirs, ours = getattr(recorded, what), getattr(self._identity, what)
+            theirs, ours = getattr(recorded.identity, what), getattr(self._identity, what)
             if theirs != ours:
                 raise GroupMismatch(
                     f"the leases of pipeline '{self._pipeline}' belong to {what} {theirs!r}, and the configuration says"
                     f" {ours!r}: give the pipeline another name, or change the {what} back"
                 )
-
-
-async def _found(lease: Lease, family: Sequence[str], standing_of: StandingOf | None) -> tuple[Lease | None, str]:
-    """A lost lease where its sink says that it, or what it came from, stands; None where nobody knows. And what to tell of it."""
-    if (
-        standing_of is None and not family
-    ):  # docs/decisions/0006: nothing of it is skipped, whoever left it without a lease
-        return (
-            lease,
-            "it had no lease (was it deleted?), and nobody knows where it stood: it begins at the feed's beginning",
-        )
-    if standing_of is None:
-        return None, unknown(lease, family)
-    if (own := await standing_of(lease.partition)) is not None:
-        begun = replace(lease, continuation=own.position, generation=own.generation)
-        return begun, f"its lease was deleted: it goes on where its sink stands ({own.position})"
-    known = [found for name in family if (found := await standing_of(name)) is not None]
-    if not known:
-        return lease, "its lease was deleted, and its sink holds nothing of it: it begins at the feed's beginning"
-    if (one := of_one(known)) is None:
-        return None, unknown(lease, family)
-    begun = replace(lease, continuation=one.position, parents=tuple(family))
-    return (
-        begun,
-        f"the lease of what it came from was deleted: it goes on where the sink stands with that ({one.position})",
-    )
-
-
-def _put_back(lease: Lease) -> str:
-    place = "the feed's beginning" if lease.continuation is None else lease.continuation
-    return (
-        f"the lease of partition '{lease.partition}' was deleted: it is put back where this host saw it last ({place}); to begin"
-        f" elsewhere, `leasehold leases reset FILE {lease.pipeline} {lease.partition} --to ...`"
-    )

@@ -179,11 +179,13 @@ def child_of(fields: Fields) -> Child:
         fields.text("partition", NAME_BYTES_MAX),
         fields.optional_text("continuation", CONTINUATION_BYTES_MAX),
         _scope(fields),
+        begun=fields.has("begun") and fields.boolean("begun"),
     )
 
 
 def child_fields(child: Child) -> dict[str, object]:
-    return {"partition": child.partition, "continuation": child.continuation, **_scope_field(child.scope)}
+    begun = {"begun": True} if child.begun else {}
+    return {"partition": child.partition, "continuation": child.continuation, **_scope_field(child.scope), **begun}
 
 
 def _scope(fields: Fields) -> str | None:

@@ -36,7 +36,9 @@ def children_due(
     for parent in sorted((lease for lease in leases.values() if lease.children), key=lambda lease: lease.partition):
         for child in parent.children:
             family = parents.get(child.partition) or (parent.partition,)
-            if child.partition not in leases and not any(_is_at_work(name, known, leases) for name in family):
+            if child.partition in leases or child.partition in unreadable:
+                continue
+            if not any(_is_at_work(name, known, leases) for name in family):
                 due.setdefault(
                     child.partition,
                     Lease(
@@ -48,6 +50,18 @@ def children_due(
                     ),
                 )
     return list(due.values())
+
+
+def begun(leases: Mapping[str, Lease]) -> frozenset[str]:
+    """The children that have had a lease, as far as their closed parents remember."""
+    return frozenset(child.partition for lease in leases.values() for child in lease.children if child.begun)
+
+
+def followed(leases: Mapping[str, Lease], others: Collection[str] = ()) -> list[Lease]:
+    """The closed leases that do not remember yet which of their children have leases, as they will. others: that have one too."""
+    begun = {*leases, *others}
+    forgetful = (lease for lease in leases.values() if any(not child.begun for child in lease.children))
+    return [after for before in forgetful if (after := before.followed_by(begun)) != before]
 
 
 def births(

@@ -14,7 +14,7 @@ for a lease duration on its own clock may take the lease (protocol.md, "Rules th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -26,11 +26,15 @@ SINK_STATE_BYTES_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A partition that takes over from a closed one, starting at `continuation`. scope: as its lease's will be."""
+    """A partition that takes over from a closed one, starting at `continuation`. scope: as its lease's will be.
+
+    begun: its lease has been made. One that is missing then was deleted, and does not begin as if nothing of it were done.
+    """
 
     partition: str
     continuation: str | None
     scope: str | None = None
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,3 +148,8 @@ class Lease:
             closed=True,
             children=children,
         )
+
+    def followed_by(self, partitions: Container[str]) -> Lease:
+        """It remembers which of its children have their leases. As every edit of others, it leaves the tick alone."""
+        children = tuple(replace(child, begun=child.begun or child.partition in partitions) for child in self.children)
+        return replace(self, children=children)

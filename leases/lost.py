@@ -5,7 +5,8 @@ A document that is gone says nothing, and yet its position is known in two place
 was split from. Where neither is so, nobody knows: such a partition waits for a person, as one does whose lease is unreadable.
 
 That a lease is missing shows by its scope or its parents: after the first round every part of a source is held by some lease, so
-a part that none holds had one. Of a feed whose partitions are told apart by their names alone a partition may as well be new.
+a part that none holds had one; and a closed parent that is still there remembers which of its children had theirs. Of a feed
+whose partitions are told apart by their names alone a partition may as well be new.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def waiting(
         if each.name not in leases and each.name not in unreadable
     }
     return {
-        name: f"it came from {_names(parents)}, whose lease is unreadable: it begins where that ended, once that is mended"
+        name: f"it came from {names_of(parents)}, whose lease is unreadable: it begins where that ended, once that is mended"
         for name, parents in stuck.items()
         if parents
     }
@@ -114,12 +115,13 @@ def waiting(
 
 def unknown(lease: Lease, family: Sequence[str]) -> str:
     """What to tell of a lost lease whose position nobody knows."""
-    of = f" (or that of {_names(family)}, which it came from)" if family else ""
-    return (
-        f"its lease{of} was deleted, and nobody knows where it stood: it waits for a position, by `leasehold leases reset FILE"
-        f" {lease.pipeline} {lease.partition} --to ...`"
-    )
+    of = f" (or that of {names_of(family)}, which it came from)" if family else ""
+    return f"its lease{of} was deleted, and nobody knows where it stood: it waits for a position, by {to_reset(lease)}"
 
 
-def _names(names: Sequence[str]) -> str:
+def to_reset(lease: Lease) -> str:
+    return f"`leasehold leases reset FILE {lease.pipeline} {lease.partition} --to ...`"
+
+
+def names_of(names: Sequence[str]) -> str:
     return " and ".join(f"'{name}'" for name in names)

@@ -39,13 +39,16 @@ def own_id(id: str) -> str:
     return OWN + id.translate(_TO_DOCUMENT)
 
 
-def own_document(id: str, body: str) -> dict[str, object]:
-    return {"id": own_id(id), "body": body}
+def info_document_id(family: Family) -> str:
+    """Of a pipeline's `info`: it goes with its leases, which another name of the pipeline would find as well."""
+    return f"{OWN}{family.prefix}:info"
 
 
-def own_stored(document: Document) -> Stored:
+def own_stored(document: Document, name: str | None = None) -> Stored:
+    """name: what its id stands for, where that does not say so itself."""
     body = document.get("body")
-    name = str(document["id"]).removeprefix(OWN).translate(_FROM_DOCUMENT)
+    if name is None:
+        name = str(document["id"]).removeprefix(OWN).translate(_FROM_DOCUMENT)
     return Stored(name, body if isinstance(body, str) else "", etag_of(document))
 
 

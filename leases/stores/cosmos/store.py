@@ -16,12 +16,12 @@ from leases.stores.cosmos.container import Container
 from leases.stores.cosmos.documents import (
     Document,
     Family,
+    info_document_id,
     is_made_anew,
     lease_of,
     lease_stored,
     leases_stored,
     over_unreadable,
-    own_document,
     own_id,
     own_stored,
 )
@@ -45,7 +45,8 @@ class CosmosStore:
 
     .NET's marker (`{prefix}.info`: all leases exist) is made when a pipeline's `info` says that its first round is complete,
     and is believed when that document is made: then partitions without a lease are new ones, which begin at their beginning.
-    .NET's lock is not looked at.
+    .NET's lock is not looked at. `info` goes by what the leases' ids begin with: a pipeline of another name that comes to these
+    leases finds whose they are.
 
     Not guaranteed: an account with several write regions has no compare-and-swap. A container whose time to live removes
     documents is refused.
@@ -70,28 +71,28 @@ class CosmosStore:
             family = await self._family(pipeline)
             found += leases_stored(family, await self._container.query(document_id(family.prefix, "")))
         if not within:
-            found += map(own_stored, await self._container.query(own_id(prefix)))
+            found += await self._own(prefix)
         return sorted((stored for stored in found if stored.id.startswith(prefix)), key=lambda stored: stored.id)
 
     async def read(self, id: str) -> Stored:
         if (lease := lease_of(id, self._monitored)) is None:
-            return own_stored(await self._container.read(own_id(id)))
+            return own_stored(await self._container.read(await self._own_id(id)), id)
         family = await self._family(lease[0])
         return lease_stored(family, [await self._container.read(document_id(family.prefix, lease[1]))])
 
     async def create(self, id: str, body: str) -> str:
         if (lease := lease_of(id, self._monitored)) is not None:
             return await self._container.create(await self._lease_document(id, body, lease[0]))
-        return await self._container.create(own_document(id, await self._marked(id, body, is_new=True)))
+        return await self._container.create(await self._own_document(id, await self._marked(id, body, is_new=True)))
 
     async def replace(self, id: str, body: str, etag: str) -> str:
         if (lease := lease_of(id, self._monitored)) is not None:
             return await self._container.replace(await self._lease_document(id, body, lease[0], is_new=False), etag)
-        return await self._container.replace(own_document(id, await self._marked(id, body)), etag)
+        return await self._container.replace(await self._own_document(id, await self._marked(id, body)), etag)
 
     async def delete(self, id: str, etag: str) -> None:
         if (lease := lease_of(id, self._monitored)) is None:
-            return await self._container.delete(own_id(id), etag)
+            return await self._container.delete(await self._own_id(id), etag)
         family = await self._family(lease[0])
         return await self._container.delete(document_id(family.prefix, lease[1]), etag)
 
@@ -101,6 +102,25 @@ class CosmosStore:
 
     async def close(self) -> None:
         await self._container.close()
+
+    async def _own(self, prefix: str) -> Sequence[Stored]:
+        """Of all documents of ours that are no leases, in whatever order."""
+        infos = {await self._own_id(name): name for name in map(info_id, self._monitored) if name.startswith(prefix)}
+        found = [each for each in await self._container.query(own_id(prefix)) if str(each["id"]) not in infos]
+        for document in infos:
+            found += [each for each in await self._container.query(document) if each["id"] == document]
+        return [own_stored(each, infos.get(str(each["id"]))) for each in found]
+
+    async def _own_id(self, id: str) -> str:
+        pipeline = self._told_by(id)
+        return own_id(id) if pipeline is None else info_document_id(await self._family(pipeline))
+
+    async def _own_document(self, id: str, body: str) -> Document:
+        return {"id": await self._own_id(id), "body": body}
+
+    def _told_by(self, id: str) -> str | None:
+        """The pipeline whose `info` it is, where its leases are documents of .NET's."""
+        return next((name for name in self._monitored if info_id(name) == id), None)
 
     async def _family(self, pipeline: str) -> Family:
         if pipeline not in self._families:
@@ -119,8 +139,7 @@ class CosmosStore:
 
     async def _marked(self, id: str, body: str, *, is_new: bool = False) -> str:
         """The body to write: a pipeline's `info` goes hand in hand with .NET's marker."""
-        pipeline = next((name for name in self._monitored if info_id(name) == id), None)
-        if pipeline is None:
+        if (pipeline := self._told_by(id)) is None:
             return body
         try:
             info = decode_info(id, body)

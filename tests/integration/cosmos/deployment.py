@@ -85,6 +85,10 @@ class Deployment:
             **fields,
         }
 
+    def change(self, text: str, other: str) -> None:
+        """Of the settings."""
+        self.file.write_text(self.file.read_text().replace(text, other))
+
     async def leasehold(self, *arguments: str) -> tuple[int, str]:
         """leases ... of this deployment, and all that it said."""
         line = ["leases", arguments[0], str(self.file), *arguments[1:]]

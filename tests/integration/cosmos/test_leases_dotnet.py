@@ -322,7 +322,7 @@ async def test_hosts_that_start_at_once_make_one_lease_of_each(documents: Contai
     )
     await first_round(keeper_of(stores[0]), "0", "1")
     ids = sorted([item["id"] async for item in documents.read_all_items()])
-    assert ids == sorted(["leasehold:orders:info", f"{PREFIX}..0", f"{PREFIX}..1", f"{PREFIX}.info"])
+    assert ids == sorted([f"leasehold:{PREFIX}:info", f"{PREFIX}..0", f"{PREFIX}..1", f"{PREFIX}.info"])
     await asyncio.gather(*(store.close() for store in stores))
 
 
@@ -362,7 +362,7 @@ async def test_a_document_of_ours_that_was_changed_by_hand_is_refused(
     documents: ContainerProxy, store: CosmosStore
 ) -> None:
     await first_round(keeper_of(store), "0")
-    info = await found(documents, "leasehold:orders:info")
+    info = await found(documents, f"leasehold:{PREFIX}:info")
     for body in ({"complete": True}, None, 7, json.dumps({"version": 1})):
         await documents.replace_item(info["id"], {**info, "body": body})
         with pytest.raises(InvalidDocument):

@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 from integration.cosmos.bank import Bank, banked
-from integration.cosmos.deployment import GUID, NEW, Deployment, deployed, is_fresh, read_as_dotnet
+from integration.cosmos.deployment import FIRST, GUID, LATER, NEW, Deployment, deployed, is_fresh, read_as_dotnet
 from plugins_cosmos import Cosmos
+
+from leases.errors import GroupMismatch
 
 
 @pytest.fixture
@@ -200,3 +202,33 @@ async def test_what_was_exported_restores_a_container_that_was_lost(deployment: 
         token: [each[name] for name in kept] for token, each in before.items()
     }
     assert await deployment.processed() == Counter(NEW)
+
+
+async def test_a_pipeline_of_another_name_is_told_whose_leases_they_are_and_takes_them_over_by_an_import(
+    deployment: Deployment,
+) -> None:
+    """Its sink knows what was delivered by the former name alone."""
+    await deployment.add_later()
+    assert set((await deployment.processed()).values()) == {1}
+    deployment.change("name: transactions", "name: payments")
+    with pytest.raises(GroupMismatch, match="belong to a pipeline called 'transactions'"):
+        await deployment.processed()
+    deployment.change("path: out", "path: elsewhere")
+    with pytest.raises(GroupMismatch, match="belong to a pipeline called 'transactions'"):
+        await deployment.processed()
+    deployment.change("path: elsewhere", "path: out")
+    deployment.change("processor_name: billing", "processor_name: paying")
+    line = ("import", "--pipeline", "payments", "--from", "dotnet", "--prefix", deployment.prefix, "--apply")
+    code, said = await deployment.leasehold(*line)
+    assert (code, "4 created, 0 moved, 0 unchanged, 0 refused: 4 written" in said) == (0, True), said
+    await deployment.add_later()
+    found = await deployment.processed()
+    assert found == Counter({f"d{n:05}" for n in range(1, len(found) + 1)})
+    assert len(found) == FIRST + 2 * LATER
+
+
+async def test_a_changed_sink_is_refused_where_the_leases_are_dotnets_documents(deployment: Deployment) -> None:
+    await deployment.processed()
+    deployment.change("path: out", "path: elsewhere")
+    with pytest.raises(GroupMismatch, match="belong to sink"):
+        await deployment.processed()

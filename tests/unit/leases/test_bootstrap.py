@@ -124,7 +124,7 @@ def test_every_partition_gets_a_lease_that_begins_where_the_configuration_says()
         leases = await host.leases()
         assert {name: lease.continuation for name, lease in leases.items()} == {n: f"{n}-latest" for n in "012"}
         assert {(lease.owner, lease.epoch) for lease in leases.values()} == {(None, 0)}
-        assert await info(host.keeper.store) == Info(identity=IDENTITY, complete=True)
+        assert await info(host.keeper.store) == Info(pipeline="p", identity=IDENTITY, complete=True)
 
     run_virtual(main())
 
@@ -334,7 +334,7 @@ def test_another_transform_is_recorded_and_told_once() -> None:
         newer = Host(store, "b", replace(IDENTITY, transform="t2"))
         assert await newer.bootstrap.opened()
         assert not await newer.bootstrap.opened()
-        assert await info(store) == Info(identity=replace(IDENTITY, transform="t2"), complete=True)
+        assert await info(store) == Info(pipeline="p", identity=replace(IDENTITY, transform="t2"), complete=True)
 
     run_virtual(main())
 
@@ -474,3 +474,24 @@ def test_in_any_family_every_partition_is_born_once_and_none_before_its_parents_
         children = [str(n) for n in range(size) if ending in parents[n]]
         leases[ending] = replace(closed(ending, *children), parents=leases[ending].parents)
     assert sorted(leases) == sorted(map(str, range(size)))
+
+
+def test_leases_that_another_pipeline_has_are_refused_by_its_name_before_anything_else() -> None:
+    """Of containers that find them whatever the pipeline is called."""
+
+    async def main() -> None:
+        store = Store()
+        await store.create(info_id("p"), encode_info(Info(identity=replace(IDENTITY, sink="other"), pipeline="q")))
+        with pytest.raises(GroupMismatch, match=r"belong to a pipeline called 'q': name it so again.*processor_name"):
+            await Host(store).bootstrap.opened()
+
+    run_virtual(main())
+
+
+def test_an_info_document_that_names_no_pipeline_is_believed() -> None:
+    async def main() -> None:
+        store = Store()
+        await store.create(info_id("p"), encode_info(Info(identity=IDENTITY)))
+        assert not await Host(store).bootstrap.opened()
+
+    run_virtual(main())

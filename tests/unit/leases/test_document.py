@@ -59,7 +59,7 @@ LEASE = Lease(
     incarnation="1f",
     epoch=4,
     continuation='{"offset":7}',
-    children=(Child("c", None),),
+    children=(Child("c", None, begun=True), Child("d", None)),
 )
 ID = "balances/leases/transactions-1.csv"
 BODY = encode_lease(LEASE)

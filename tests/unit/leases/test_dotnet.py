@@ -90,9 +90,9 @@ lease_values = st.builds(
     handoff_to=st.none() | texts,
     closed=st.booleans(),
     parents=st.lists(texts, max_size=3).map(tuple),
-    children=st.lists(st.builds(Child, texts, st.none() | texts, st.sampled_from([None, "05-7F"]), st.booleans()), max_size=3).map(
-        tuple
-    ),
+    children=st.lists(
+        st.builds(Child, texts, st.none() | texts, st.sampled_from([None, "05-7F"]), st.booleans()), max_size=3
+    ).map(tuple),
     unknown=st.dictionaries(texts.map("x-{}".format), texts | st.integers(-1000, 1000), max_size=3),
 )
 
