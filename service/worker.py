@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -377,9 +377,9 @@ class Worker:
         """The last checkpoint and release, each within its time: whatever fails here, the lease expires by itself."""
         await self._close_writer(outcome.reason)
         if outcome.reason in ("shutdown", "failed") and not self.owned.is_lost:
-            await self._within("checkpoint", self._checkpoint())
+            await self._within("checkpoint", self._answered(self._checkpoint))
             crash_point("before release")
-            await self._within("release", self.owned.release())
+            await self._within("release", self._answered(self.owned.release))
             crash_point("released")
         level = self._log.error if outcome.reason == "failed" else self._log.info
         level("lease let go", reason=outcome.reason, **({"error": str(outcome.error)} if outcome.error else {}))
@@ -388,6 +388,17 @@ class Worker:
         writer, self._writer = self._writer, None
         if writer is not None:
             await self._within("close", writer.close(reason))
+
+    async def _answered(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Again where the container refuses for a moment: a lease that is not released stands still until it expires."""
+        pause = BACKOFF_MIN_S
+        while True:
+            try:
+                return await step()
+            except StoreError as error:
+                self._log.warning("will try again before letting go", error=str(error), in_s=pause)
+            await self._clock.sleep(pause)
+            pause *= 2
 
     async def _within(self, doing: str, step: Coroutine[Any, Any, None]) -> None:
         """Whatever fails, what comes after it is still done: a connector's fault is no reason to keep a lease."""

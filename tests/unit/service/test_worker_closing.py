@@ -19,6 +19,7 @@ from pipeline.batch import Batch, BatchLimits
 from pipeline.sink import Claim, CloseReason
 from pipeline.transform import Identity
 from service.errors import BatchHung
+from service.worker import CLOSING_TIMEOUT_S
 
 ONE = BatchLimits(events_max=1)
 
@@ -134,6 +135,36 @@ class Unclosable(Outlet):
 
         writer.close = close  # type: ignore[method-assign]
         return writer
+
+
+def test_a_container_that_is_away_for_a_moment_costs_neither_checkpoint_nor_release() -> None:
+    async def main() -> None:
+        group = Group("a", checkpoint_s=500.0)
+        tenure = await at_work(group)
+        group.append("a", 2)
+        await asyncio.sleep(0.1)
+        group.weather.down.add(("", "store"))
+        tenure.worker.stop()
+        await asyncio.sleep(2)
+        assert not tenure.task.done()
+        group.weather.down.clear()
+        await tenure.task
+        assert (group.leases["a"].owner, group.leases["a"].continuation) == (None, "5")
+        assert_nothing_left()
+
+    run_virtual(main())
+
+
+def test_a_container_that_stays_away_keeps_no_worker_from_ending() -> None:
+    async def main() -> None:
+        group = Group("a", checkpoint_s=500.0)
+        tenure = await at_work(group)
+        group.weather.down.add(("", "store"))
+        tenure.worker.stop()
+        assert await until(tenure.task.done) <= 2 * CLOSING_TIMEOUT_S + 1
+        assert_nothing_left()
+
+    run_virtual(main())
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a fault of the sink"), None])
