@@ -11,6 +11,8 @@ from pipeline.sink import Sink
 from pipeline.transform import Identity as NoTransform
 from pipeline.transform import Transform
 
+SPARED_S = 2.5
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
@@ -38,6 +40,11 @@ class Pipeline:
     def lag_s(self) -> float:
         """How far the lease may lag behind what was delivered, where nobody keeps that before the next batch is sent."""
         return self.checkpoint_s if self.sink.holds_position or not self.unkept_s else self.unkept_s
+
+    @property
+    def spared_s(self) -> float:
+        """Between two checkpoints of a partition that is idle again and again, lest each event of a trickle cost a write."""
+        return SPARED_S if self.sink.holds_position else max(SPARED_S, self.unkept_s)
 
     @property
     def identity(self) -> Identity:

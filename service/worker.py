@@ -50,8 +50,6 @@ TRANSIENT = (FeedUnavailable, SinkUnavailable, EngineUnavailable, Ambiguous)
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 30.0
 IDLE_S = 0.5
 """A partition that had nothing to do for so long gets its checkpoint."""
-SPARED_S = 2.5
-"""Between two checkpoints of a partition that is idle again and again: a trickle of events would cost a write for each."""
 SUSPENDED_POLL_S = 0.1
 CONTINUATION_LOGGED = 60
 """Characters; a feed of files has long ones, and `leasehold leases show` has them whole."""
@@ -342,7 +340,7 @@ class Worker:
             await self.owned.checkpoint(*safe)
             crash_point("checkpointed")
             self._checkpointed_at = self._clock.monotonic()
-            self._spared_until = self._checkpointed_at + SPARED_S
+            self._spared_until = self._checkpointed_at + self.pipeline.spared_s
             self._kept = safe
             if self._safe == safe:
                 self._safe = None

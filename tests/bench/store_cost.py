@@ -5,11 +5,14 @@ would carry (one request for each of its calls, as tests/integration/cosmos hold
 intervals: every host lists all leases each 13 s; a renewal, each 17 s, reads a lease and replaces it; a batch is one more
 replace. It is not charged for what it does where writes meet (a conflict, a read and a replace again).
 
-Idle: nothing changes. Busy: a change each second in every partition. A sink that holds its position (PostgreSQL, log) needs a
-checkpoint each 5 s at most, and a checkpoint renews; a handler, or any at-least-once sink, needs one for each batch, as .NET's
-does, unless its `checkpoint_s` lets batches go unkept for a while. Documents are as large as real ones: with a scope, a
-continuation of six digits, and the sink state of an idempotent producer. A host's own document, which .NET has none of, is
-told apart: it costs the same however many leases the host has.
+Idle: nothing changes. Busy: there is more than the sink can take, which takes a second for each page. .NET's batch is a
+page; ours is all that came while the last one was at work, up to `batch_events_max` (100 pages of 1,000). A sink that holds
+its position (PostgreSQL, log) needs a checkpoint each 5 s at most, and a checkpoint renews; a handler, or any at-least-once
+sink, needs one for each batch, as .NET's does. A trickle: a change each second, taken at once. .NET looks each 5 s, and has
+a batch each time; ours looks each second, and has five: a handler's `checkpoint_s` lets them go unkept for a while.
+
+Documents are as large as real ones: with a scope, a continuation of six digits, and the sink state of an idempotent producer. A
+host's own document, which .NET has none of, is told apart: it costs the same however many leases the host has.
 Prints, and writes into build/bench_store.json. Exit code 1 where the target is missed.
 """
 
@@ -18,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -34,16 +37,20 @@ from leases import dotnet
 from leases.errors import StoreConflict, StoreMissing
 from leases.lease import Lease
 from leases.stores.cosmos import CosmosStore
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from pipeline.batch import BatchLimits
+from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
 from pipeline.feed import FeedPartition
 from pipeline.producer import claimed
+from pipeline.sink import Claim, Output, Permit
 from service.pipeline import Pipeline
 from service.processor import Processor
 
 HOSTS, LEASES, SETTLING_S = 2, 8, 300
-HOUR_S = 3600.0
+HOUR_S, BUSY_S = 3600.0, 600.0
 ACQUIRE_S, RENEW_S = 13.0, 17.0
-BATCH_S = 1.0
+CHANGE_S = PAGE_S = 1.0
+POLL_S = 5.0
+PAGE_EVENTS, PAGES_MAX = 10, 100
 WRITES_BUSY_MAX = 0.5
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PREFIX = dotnet.lease_prefix("transactions", "bank.documents.azure.com", "q0oIAA==", "q0oIALS6YvQ=")
@@ -55,7 +62,7 @@ SYSTEM = {
 }
 HOSTS_ID = "leasehold:_hosts:"
 READ = 1_234_567
-HOLDS, UNKEPT = "busy, sink holds its position", "busy, handler with checkpoint_s: 5"
+BUSY = ("busy, sink holds its position", "busy, handler")
 RESULT = Path(__file__).parents[2] / "build" / "bench_store.json"
 
 
@@ -148,7 +155,7 @@ class RangesFeed(MemoryFeed):
     """Partitions as those of a container: with a scope each, and far from their beginning."""
 
     def __init__(self) -> None:
-        super().__init__([str(n) for n in range(LEASES)])
+        super().__init__([str(n) for n in range(LEASES)], page_events_max=PAGE_EVENTS)
         for log in self._logs.values():
             log.first = READ
 
@@ -162,15 +169,38 @@ class RangesFeed(MemoryFeed):
         return [] if partition.scope in scopes else [partition]
 
 
-class HoldingSink(MemorySink):
+class SlowWriter(MemoryWriter):
+    async def write(self, output: Output, permit: Permit) -> None:
+        await asyncio.sleep(output.table.num_rows * PAGE_S / PAGE_EVENTS)
+        await super().write(output, permit)
+
+
+class Sink(MemorySink):
+    is_slow = False
+
+    async def open(self, claim: Claim) -> MemoryWriter:
+        if not self.is_slow:
+            return await super().open(claim)
+        return SlowWriter(self.destination, claim, self.destination.claim(claim), self._request)
+
+
+class HoldingSink(Sink):
     """Keeps in the lease what the sink `log` does."""
 
     def claimed(self, state: str) -> str:
         return claimed(state)
 
 
-class AtLeastOnceSink(MemorySink):
+class SlowHoldingSink(HoldingSink):
+    is_slow = True
+
+
+class AtLeastOnceSink(Sink):
     holds_position = False
+
+
+class SlowAtLeastOnceSink(AtLeastOnceSink):
+    is_slow = True
 
 
 def scope_of(number: int) -> str:
@@ -179,21 +209,26 @@ def scope_of(number: int) -> str:
     return f"{low}-{high or 'FF'}"
 
 
-async def counted(seconds: float, sink: type[MemorySink], *, is_busy: bool, unkept_s: float = 0.0) -> Cost:
+Changing = Callable[[RangesFeed], Awaitable[None]]
+
+
+async def counted(seconds: float, sink: type[Sink], changing: Changing | None = None, *, unkept_s: float = 0.0) -> Cost:
     """Of a settled group, per lease and hour."""
     container, clock = CountingContainer(), VirtualClock()
     feed, destination = RangesFeed(), MemoryDestination()
     hosts = [host_of(f"host-{n}", container, clock, feed, sink(destination), unkept_s) for n in range(HOSTS)]
     for host in hosts:
         await host.start()
-    changing = asyncio.create_task(changed(feed, destination)) if is_busy else None
+    tasks = {asyncio.ensure_future(changing(feed))} if changing else set()
     await clock.sleep(SETTLING_S)
-    before = container.cost
+    before, _ = container.cost, destination.commits.clear()
     await clock.sleep(seconds)
     cost = container.cost - before
-    if changing is not None:
-        changing.cancel()
-        await asyncio.wait({changing})
+    pages = sum(commit.output.events for commit in destination.commits) / PAGE_EVENTS / LEASES
+    assert not sink.is_slow or abs(pages - seconds / PAGE_S) <= PAGES_MAX, "it was not busy all the time"
+    for task in tasks:
+        task.cancel()
+        await asyncio.wait({task})
     for host in hosts:
         await host.stop()
     return cost * (HOUR_S / seconds / LEASES)
@@ -202,7 +237,10 @@ async def counted(seconds: float, sink: type[MemorySink], *, is_busy: bool, unke
 def host_of(
     name: str, container: Any, clock: VirtualClock, feed: MemoryFeed, sink: MemorySink, unkept_s: float
 ) -> Processor:
-    pipeline = Pipeline(name="transactions", feed=feed, sink=sink, start="latest", unkept_s=unkept_s)
+    limits = BatchLimits(events_max=PAGES_MAX * PAGE_EVENTS)
+    pipeline = Pipeline(
+        name="transactions", feed=feed, sink=sink, start="latest", limits=limits, unkept_s=unkept_s, checkpoint_s=5.0
+    )
     quiet = structlog.wrap_logger(None, processors=[dropped])
     store = CosmosStore(
         container, {"transactions": Monitored()}, now=lambda: START + timedelta(seconds=clock.monotonic())
@@ -214,17 +252,22 @@ def dropped(logger: object, level: str, event: Any) -> str:
     raise structlog.DropEvent
 
 
-async def changed(feed: MemoryFeed, destination: MemoryDestination) -> None:
+async def trickle(feed: RangesFeed) -> None:
     """The partitions take turns, a change each in every second."""
     while True:
         for n in range(LEASES):
             feed.append(str(n), [b"{}"])
-            await asyncio.sleep(BATCH_S / LEASES)
-        destination.commits.clear()
+            await asyncio.sleep(CHANGE_S / LEASES)
 
 
-def computed(*, is_busy: bool) -> Cost:
-    """The .NET processor's, per lease and hour."""
+async def flood(feed: RangesFeed) -> None:
+    """More pages than there are seconds."""
+    for n in range(LEASES):
+        feed.append(str(n), [b"{}"] * PAGE_EVENTS * int(SETTLING_S + BUSY_S + 3 * PAGES_MAX))
+
+
+def computed(batch_s: float | None = None) -> Cost:
+    """The .NET processor's, per lease and hour. batch_s: between two of its batches; None where there are none."""
     lease = Lease(pipeline="transactions", partition="7", scope=scope_of(1), owner="host-0", continuation='"123456"')
     document = dotnet.encode(lease, prefix=PREFIX, now=START)
     del document[dotnet.FIELD]
@@ -232,11 +275,11 @@ def computed(*, is_busy: bool) -> Cost:
     listed = Cost(requests=1 / LEASES, read=1, bytes=stored) * (HOSTS * HOUR_S / ACQUIRE_S)
     replaced = Cost(requests=1, written=1, bytes=2 * stored)
     renewed = (Cost(requests=1, read=1, bytes=stored) + replaced) * (HOUR_S / RENEW_S)
-    return listed + renewed + (replaced * (HOUR_S / BATCH_S) if is_busy else Cost())
+    return listed + renewed + (Cost() if batch_s is None else replaced * (HOUR_S / batch_s))
 
 
 def lines(results: Mapping[str, tuple[Cost, Cost]]) -> Iterator[str]:
-    yield f"Leases in Cosmos DB, per lease and hour ({HOSTS} hosts, {LEASES} leases; busy: a batch each {BATCH_S:g} s)"
+    yield f"Leases in Cosmos DB, per lease and hour ({HOSTS} hosts, {LEASES} leases; busy: {PAGE_S:g} s for each page)"
     yield f"{'':64}{'requests':>10}{'read':>10}{'written':>10}{'KB':>10}{'of hosts':>10}"
     for name, (ours, theirs) in results.items():
         for side, cost in (("leasehold", ours), (".NET, by its intervals", theirs)):
@@ -250,17 +293,22 @@ def say(text: str) -> None:
 
 def main() -> int:
     results = {
-        "idle": (run_virtual(counted(HOUR_S, HoldingSink, is_busy=False)), computed(is_busy=False)),
-        HOLDS: (run_virtual(counted(600, HoldingSink, is_busy=True)), computed(is_busy=True)),
-        "busy, handler": (run_virtual(counted(600, AtLeastOnceSink, is_busy=True)), computed(is_busy=True)),
-        UNKEPT: (run_virtual(counted(600, AtLeastOnceSink, is_busy=True, unkept_s=5.0)), computed(is_busy=True)),
+        "idle": (run_virtual(counted(HOUR_S, HoldingSink)), computed()),
+        BUSY[0]: (run_virtual(counted(BUSY_S, SlowHoldingSink, flood)), computed(PAGE_S)),
+        BUSY[1]: (run_virtual(counted(BUSY_S, SlowAtLeastOnceSink, flood)), computed(PAGE_S)),
+        "trickle, sink holds its position": (run_virtual(counted(600, HoldingSink, trickle)), computed(POLL_S)),
+        "trickle, handler": (run_virtual(counted(600, AtLeastOnceSink, trickle)), computed(POLL_S)),
+        "trickle, handler with checkpoint_s: 5": (
+            run_virtual(counted(600, AtLeastOnceSink, trickle, unkept_s=5.0)),
+            computed(POLL_S),
+        ),
     }
     say("\n".join(lines(results)))
     ratios = {name: results[name][0].written / results[name][1].written for name in results}
-    is_met = max(ratios[HOLDS], ratios[UNKEPT]) <= WRITES_BUSY_MAX
+    is_met = max(ratios[name] for name in BUSY) <= WRITES_BUSY_MAX
     told_ratios = "; ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
     say(f"written, of .NET's: {told_ratios}")
-    say(f"{HOLDS} and {UNKEPT}: target <= {WRITES_BUSY_MAX:g}: {'met' if is_met else 'MISSED'}")
+    say(f"busy: target <= {WRITES_BUSY_MAX:g}: {'met' if is_met else 'MISSED'}")
     RESULT.parent.mkdir(exist_ok=True)
     told = {name: {"leasehold": asdict(ours), "dotnet": asdict(theirs)} for name, (ours, theirs) in results.items()}
     RESULT.write_text(json.dumps(told, indent=2) + "\n")

@@ -105,7 +105,7 @@ class Deployment:
         processor = processor_of(load(self.file, os.environ), host="host-a", log=log)
         await processor.start()
         try:
-            async with asyncio.timeout(40):
+            async with asyncio.timeout(100):
                 assert not (await processor.idle()).failed
         finally:
             await processor.stop()

@@ -175,6 +175,23 @@ def test_what_such_a_sink_was_sent_may_go_unkept_for_as_long_as_was_agreed_to() 
     run_virtual(main())
 
 
+def test_a_trickle_to_such_a_sink_is_kept_as_seldom_as_was_agreed_to_and_its_last_event_too() -> None:
+    async def main() -> None:
+        group = forgetful(unkept_s=15.0)
+        tenure = await group.tenure()
+        for _ in range(300):
+            group.append("a", 1)
+            await asyncio.sleep(1)
+        assert len(group.asked(of("store", "replace"))) <= 24  # of 300 s, one every 15 s
+        await until(lambda: group.leases["a"].continuation == "300", within_s=15.6)
+        await asyncio.sleep(20)
+        group.append("a", 1)  # alone, it does not wait
+        assert await until(lambda: group.leases["a"].continuation == "301") < 1
+        await stopped(tenure)
+
+    run_virtual(main())
+
+
 def test_where_the_container_is_away_no_more_goes_unkept_than_was_agreed_to() -> None:
     async def main() -> None:
         group = forgetful(limits=ONE, unkept_s=5.0)
