@@ -6,9 +6,12 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import NamedTuple, TypeVar
 
 from leases.clock import Clock
+from leases.errors import StoreUnavailable
 from leases.timing import Timing
 
 K = TypeVar("K", bound=Hashable)
+FAILED_LOOKS_MAX = 5
+"""In a row. One that fails is made again, as the watch may be a minute old by then."""
 
 
 class Held(NamedTuple):
@@ -21,15 +24,25 @@ class Held(NamedTuple):
 async def alive(look: Callable[[], Awaitable[Mapping[K, Held]]], *, clock: Clock, timing: Timing) -> dict[K, str]:
     """The owner of each that moved within the lease duration. What was released meanwhile is nobody's.
 
-    No clock of another machine is asked (docs/protocol.md), so those long gone cost the whole duration. Raises what `look` does.
+    No clock of another machine is asked (docs/protocol.md), so those long gone cost the whole duration. Time in which nothing
+    could be read does not count. Raises what `look` does, StoreUnavailable once it has come FAILED_LOOKS_MAX times.
     """
     before = await look()
-    ends = clock.monotonic() + timing.duration_s
+    read_at = clock.monotonic()
+    ends, failures = read_at + timing.duration_s, 0
     undecided = dict(before)
     found: dict[K, str] = {}
     while undecided and (left := ends - clock.monotonic()) > 0:
         await clock.sleep(min(timing.handoff_poll_s, left))
-        now = await look()
+        try:
+            now = await look()
+        except StoreUnavailable:
+            failures += 1
+            if failures == FAILED_LOOKS_MAX:
+                raise
+            read_at, ends = clock.monotonic(), ends + clock.monotonic() - read_at
+            continue
+        read_at, failures = clock.monotonic(), 0
         undecided = {key: held for key, held in undecided.items() if now.get(key) == held}
         found = {key: now[key].owner for key in before.keys() - undecided.keys() if key in now}
     return found
