@@ -124,7 +124,9 @@ class Onlooker:
     def wrote(self, by: str, old: Lease, new: Lease, started: float) -> None:
         """A write of the incarnation `by`, sent at `started`, was carried out."""
         name = new.partition
-        self.check(not old.closed, "I7", lambda: f"closed lease '{name}' was written by {by}")
+        born = {child.partition for child in new.children if child.begun}
+        remembers = old.closed and new == old.followed_by(born) and born <= self.leases.keys()
+        self.check(not old.closed or remembers, "I7", lambda: f"closed lease '{name}' was written by {by}")
         self.check(new.epoch >= old.epoch, "I2", lambda: f"epoch of '{name}' went from {old.epoch} to {new.epoch}")
         self.check(
             new.generation == old.generation, "I2", lambda: f"{by} moved the generation of '{name}' to {new.generation}"
