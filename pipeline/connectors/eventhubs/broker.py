@@ -8,6 +8,7 @@ from pipeline.connectors.eventhubs.account import Account
 from pipeline.connectors.eventhubs.encoding import ENVELOPE_KEY_BYTES, MARKS_BYTES_MAX, SECTION_BYTES, body_of
 from pipeline.connectors.eventhubs.hub import Hub
 from pipeline.connectors.eventhubs.management import Extent, Management
+from pipeline.connectors.eventhubs.refusal import is_missing
 from pipeline.connectors.eventhubs.sender import SenderLink, attached
 from pipeline.errors import FeedError, FeedUnavailable
 from pipeline.producer import Asked, Event, HubProperties, PartitionProperties, PublishError, Reason
@@ -70,5 +71,4 @@ def _translated(error: FeedError) -> PublishError:
     if isinstance(error, FeedUnavailable):
         reason = Reason.SERVICE_COMMUNICATION_PROBLEM if error.retry_after_s is None else Reason.SERVICE_BUSY
         return PublishError(str(error), reason=reason, is_transient=True)
-    is_missing = "404" in str(error) or "not-found" in str(error)
-    return PublishError(str(error), reason=Reason.RESOURCE_NOT_FOUND if is_missing else Reason.GENERAL_ERROR)
+    return PublishError(str(error), reason=Reason.RESOURCE_NOT_FOUND if is_missing(error) else Reason.GENERAL_ERROR)

@@ -12,6 +12,8 @@ from pipeline.connectors.eventhubs.link import Link
 
 BYTES_MAX = 1024 * 1024
 BEAT_S = 5.0
+SILENCE_S = 90.0
+"""After that the other end has gone without a word: it was asked for a sign of life every `link.SIGN_OF_LIFE_S`."""
 
 
 class Intake:
@@ -52,12 +54,21 @@ class Intake:
         try:
             self._put(self._link.read_already())
             while True:
-                self._put(await self._link.read())
+                self._put(await self._heard())
                 while self._bytes >= self._bytes_max:
                     self._emptied.clear()
                     await self._emptied.wait()
         except Exception as error:
             self._end(error)
+
+    async def _heard(self) -> bytes:
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                return await self._link.read()
+        except TimeoutError:
+            raise ConnectionError(
+                f"nothing was heard of the service for {SILENCE_S:g} s, not even that it is alive"
+            ) from None
 
     async def _beating(self) -> None:
         try:

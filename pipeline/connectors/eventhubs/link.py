@@ -20,6 +20,10 @@ EPOCH = b"com.microsoft:epoch"
 GEOREPLICATION = b"com.microsoft:georeplication"
 """Wanted by the SDK's own consumers: offsets are then those of the primary region."""
 CHUNK_BYTES_MAX = 256 * 1024
+SIGN_OF_LIFE_S = 60.0
+"""The service is asked to send something at least this often, be it an empty frame: who is silent for longer has gone."""
+RENEWAL_S = 1800.0
+"""How long the answer to a new token may wait behind events that nobody takes. When a token ends, the service takes the link."""
 _COUNT = 0xFFFF_FFFF
 """AMQP's counters wrap; the SDK's do not, and fail after four thousand million events on one connection."""
 
@@ -45,6 +49,7 @@ class Link:
                 await connect(client)
                 if client._link.get_state() != sdk().LinkState.ATTACHED:
                     raise FeedUnavailable(f"{hub.name}/{path}: the service took the link back at once")
+                client._connection._idle_timeout = None  # asked for; but the SDK would not see what is read past it
                 link = cls(client, credit)
                 await client._link.flow(link_credit=credit)
         except BaseException:
@@ -83,7 +88,7 @@ class Link:
         """To be called from time to time: we are alive, and the token is renewed before it expires."""
         await self._connection._get_remote_timeout(time.time())
         if self._client._cbs_authenticator is not None:
-            await self._client._cbs_authenticator.handle_token()
+            await _renew(self._client._cbs_authenticator)
         self._check()
 
     async def hand_over(self, frames: Sequence[Frame]) -> None:
@@ -116,6 +121,17 @@ class Link:
             raise ConnectionError("the service detached the link")
 
 
+async def _renew(authenticator: Any) -> None:
+    """Where nobody gives us a new token, the present one is used on, and the next beat asks again, until it has expired."""
+    states = sdk().CbsAuthState
+    try:
+        await authenticator.handle_token()
+    except Exception:
+        if authenticator.auth_state != states.IN_PROGRESS:
+            raise  # refused, too late, or expired
+        authenticator.auth_state = states.OK
+
+
 async def _client(hub: Hub, path: str, selector: str, epoch: int | None) -> Any:
     names = sdk()
     name = names.ApacheFilters.selector_filter
@@ -127,6 +143,8 @@ async def _client(hub: Hub, path: str, selector: str, epoch: int | None) -> Any:
         link_properties=None if epoch is None else {EPOCH: {names.TYPE: names.AMQPTypes.long, names.VALUE: epoch}},
         desired_capabilities=[GEOREPLICATION],
         streaming_receive=True,
+        idle_timeout=SIGN_OF_LIFE_S,
+        auth_timeout=RENEWAL_S,
         **hub.options(),
     )
 

@@ -69,6 +69,10 @@ def selector(position: Position) -> str:
     return f"amqp.annotation.x-opt-sequence-number > '{position.sequence}'"
 
 
+LATEST = "amqp.annotation.x-opt-offset > '@latest'"
+"""What comes from now on."""
+
+
 def time_selector(time_ms: int) -> str:
     """What was enqueued at that time or later."""
     return f"amqp.annotation.x-opt-enqueued-time > '{time_ms - 1}'"

@@ -44,6 +44,9 @@ MEANINGS = {
 }
 BROKEN = Meaning(Reason.SERVICE_COMMUNICATION_PROBLEM, is_transient=True, is_sure=False)
 """Whatever else ends a link: forced detaches, closed connections, sockets. A batch on it may have been stored."""
+TOKEN_ENDED = ("amqp:unauthorized-access", "com.microsoft:auth-failed")
+EXPIRED = Meaning(Reason.GENERAL_ERROR, is_transient=True)
+"""A link that was attached is let go of when its token ends. Whether we may have another, the next attach tells."""
 NAMED = {
     "com.microsoft:auth-failed": "check key or identity, and that it may send",
     "amqp:unauthorized-access": "check key or identity, and that it may send",
@@ -73,7 +76,7 @@ def batch_refused(place: str, condition: str, said: str) -> PublishError:
 
 def link_ended(place: str, condition: str, said: str, *, is_in_air: bool) -> PublishError:
     """Link, session or connection have gone, perhaps with a batch on them."""
-    meaning = MEANINGS.get(condition, BROKEN)
+    meaning = EXPIRED if condition in TOKEN_ENDED else MEANINGS.get(condition, BROKEN)
     return refused(
         _text(place, "let go of the link", condition, said),
         reason=meaning.reason,

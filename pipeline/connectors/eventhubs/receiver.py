@@ -10,7 +10,8 @@ from pipeline.connectors.eventhubs.frames import Frames, Read
 from pipeline.connectors.eventhubs.hub import Hub
 from pipeline.connectors.eventhubs.intake import Intake
 from pipeline.connectors.eventhubs.link import Link
-from pipeline.connectors.eventhubs.refusal import refusal
+from pipeline.connectors.eventhubs.position import LATEST
+from pipeline.connectors.eventhubs.refusal import ended, refusal
 from pipeline.connectors.eventhubs.table import pages_of
 from pipeline.connectors.eventhubs.values import Malformed
 from pipeline.event import Page
@@ -59,7 +60,7 @@ class Place:
 
 async def received(hub: Hub, place: Place, limits: Limits, threaded: Threaded) -> AsyncGenerator[Received, None]:
     """For as long as the link holds. Raises FeedUnavailable, FeedError, PositionLost, Fenced."""
-    what = f"event hub {hub.name}, partition '{place.partition}', consumer group '{place.group}'"
+    what = _named(hub, place)
     try:
         link = await Link.attached(
             hub, place.path, place.selector, epoch=place.epoch, credit=limits.prefetch, timeout_s=limits.timeout_s
@@ -72,6 +73,20 @@ async def received(hub: Hub, place: Place, limits: Limits, threaded: Threaded) -
             yield await receiver.next()
     finally:
         await receiver.close()
+
+
+async def tried(hub: Hub, partition: str, group: str, timeout_s: float) -> None:
+    """Attaches without a rank, and detaches. Raises as `received` does: Fenced where somebody reads there with one."""
+    place = Place(partition=partition, group=group, selector=LATEST)
+    try:
+        link = await Link.attached(hub, place.path, LATEST, epoch=None, credit=1, timeout_s=timeout_s)
+    except Exception as error:
+        raise refusal(error, _named(hub, place)) from error
+    await link.close()
+
+
+def _named(hub: Hub, place: Place) -> str:
+    return f"event hub {hub.name}, partition '{place.partition}', consumer group '{place.group}'"
 
 
 class _Receiver:
@@ -89,12 +104,12 @@ class _Receiver:
         """As soon as there is something. An end has its turn behind what came with it."""
         while True:
             if self._ended is not None:
-                raise refusal(self._ended, self._what) from self._ended
+                raise ended(self._ended, self._what) from self._ended
             try:
                 read, pages = await self._decoded(await self._intake.take())
                 await self._settle(read)
             except Exception as error:
-                raise refusal(error, self._what) from error
+                raise ended(error, self._what) from error
             if pages or read.malformed:
                 return Received(pages, read.events[0].sequence if pages else None, read.malformed)
 

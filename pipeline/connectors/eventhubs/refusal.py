@@ -37,6 +37,17 @@ def refusal(error: BaseException, what: str) -> PipelineError:
     return _of_condition(_text(getattr(error, "condition", "")), error, what)
 
 
+def ended(error: BaseException, what: str) -> PipelineError:
+    """What ended a link. Whether it may be attached once more (its token has expired, its hub is gone), the next attach tells."""
+    why = refusal(error, what)
+    return FeedUnavailable(str(why)) if type(why) is FeedError else why
+
+
+def is_missing(error: FeedError) -> bool:
+    """Whether hub or partition is not there."""
+    return str(error).endswith(_NEXT["amqp:not-found"])
+
+
 def refused(status: int, said: str, what: str) -> FeedError:
     """By a status, as it has them for tokens and for questions about the hub."""
     told = f"{what}: the service answers {status} ({_line(said)})"

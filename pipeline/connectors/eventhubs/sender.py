@@ -6,7 +6,8 @@ The SDK's `send` is not used: it sends again by itself, swallows some refusals, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -102,26 +103,13 @@ class SenderLink:
             data=list(payloads) if after is None else numbered(payloads, after),
             message_annotations=None if key is None else {PARTITION_KEY: key},
         )
-        is_in_air = False
-        answer: list[Any] = []
-
-        async def answered(reason: Any, state: Any) -> None:
-            answer.append((reason, state))
-
-        try:
+        with self._ending(is_in_air=False):
             await self._granted()
-            sending()
-            is_in_air = True
-            await self._client._link.send_transfer(message, on_send_complete=answered)
-            while not answer:
-                if not await self._client.do_work_async():
-                    raise link_ended(self._place, "", "the connection was closed", is_in_air=True)
-        except Exception as error:
-            if isinstance(error, PublishError | TimeoutError) or not (is_in_air or _is_the_link_s(error)):
-                raise
-            raise link_ended(self._place, *said_by(error), is_in_air=is_in_air) from error
+        sending()
+        with self._ending(is_in_air=True):
+            reason, state = await self._answered(message)
         self._used_at = time.monotonic()
-        self._judge(*answer[0])
+        self._judge(reason, state)
 
     async def close(self) -> None:
         await disconnect(self._client)
@@ -131,6 +119,29 @@ class SenderLink:
         client = self._client
         while not await client.client_ready_async() or client._link.current_link_credit <= 0:
             await client.do_work_async()
+
+    async def _answered(self, message: Any) -> tuple[Any, Any]:
+        """Why it is settled, and how."""
+        answer: list[tuple[Any, Any]] = []
+
+        async def answered(reason: Any, state: Any) -> None:
+            answer.append((reason, state))
+
+        await self._client._link.send_transfer(message, on_send_complete=answered)
+        while not answer:
+            if not await self._client.do_work_async():
+                raise ConnectionError("the connection was closed")
+        return answer[0]
+
+    @contextmanager
+    def _ending(self, *, is_in_air: bool) -> Iterator[None]:
+        """Whatever goes wrong within, but for the time that is up, is the end of the link."""
+        try:
+            yield
+        except (PublishError, TimeoutError):
+            raise
+        except Exception as error:
+            raise link_ended(self._place, *said_by(error), is_in_air=is_in_air) from error
 
     def _judge(self, reason: Any, state: Any) -> None:
         """Raises PublishError unless the batch was accepted."""
@@ -150,11 +161,6 @@ class SenderLink:
         except Exception as error:
             return link_ended(self._place, *said_by(error), is_in_air=True)
         return link_ended(self._place, "", f"the batch was not answered ({reason.name})", is_in_air=True)
-
-
-def _is_the_link_s(error: Exception) -> bool:
-    """Whether it comes from below, and not from the caller."""
-    return isinstance(error, sdk().AMQPException | OSError | EOFError)
 
 
 def _is_attached(client: Any) -> bool:

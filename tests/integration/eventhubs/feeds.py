@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -49,6 +49,15 @@ async def pages(
     ):
         while sum(page.events.num_rows for page in found) < count:
             found.append(await anext(read))
+    return found
+
+
+async def taken(read: AsyncGenerator[Page, None], count: int) -> list[str]:
+    """The next bodies of what is being read."""
+    found: list[str] = []
+    async with asyncio.timeout(WAIT_S):
+        while len(found) < count:
+            found += [body.decode() for body in (await anext(read)).events["body"].to_pylist()]
     return found
 
 

@@ -88,7 +88,7 @@ def put_token(connection: Connection, asked: Request) -> bytes:
         grant = namespace.keys.granted(str(asked.body), namespace.now_ms() / 1000)
     except Unauthorized as problem:
         return answer(asked, 401, str(problem), None, UNAUTHORIZED)
-    connection.grants.put(grant)
+    connection.grant(grant)
     return answer(asked, 202, "Accepted")
 
 

@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from servers.eventhubs.asking import UNAUTHORIZED
 from servers.eventhubs.frames import (
     AMQP,
     EMPTY,
@@ -141,6 +142,17 @@ class Connection:
 
     def is_granted(self, hub: str) -> bool:
         return self.grants.cover(hub, self.namespace.now_ms() / 1000)
+
+    def grant(self, grant: Grant) -> None:
+        self.grants.put(grant)
+        self.wire.later(max(0.0, grant.until_s - self.namespace.now_ms() / 1000), self.expire)
+
+    def expire(self) -> None:
+        """Lets go of the links whose token has ended."""
+        for link in self.links():
+            if link.is_attached and link.entity is not None and not self.is_granted(link.entity):
+                text = f"ExpiredToken: The token of '{link.entity}' is expired."
+                link.detach(Refusal(condition=UNAUTHORIZED, description=text))
 
     def links(self) -> list[Link]:
         return [link for session in self.sessions.values() for link in session.links.values()]

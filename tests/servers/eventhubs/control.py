@@ -182,6 +182,8 @@ def make_hub(control: Control, said: Fields) -> Fields:
 
 def clock(control: Control, said: Fields) -> Fields:
     control.clock.moved_s += float(said["move_s"])
+    for edge in list(control.edges.open):
+        edge.connection.expire()
     return {"now_ms": control.clock.now_ms()}
 
 

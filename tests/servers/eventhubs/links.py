@@ -31,6 +31,11 @@ class Link:
     name: str
     is_attached: bool = True
 
+    @property
+    def entity(self) -> str | None:
+        """The hub that it needs a token for."""
+        return None
+
     def flow_fields(self) -> tuple[int, int]:
         """Delivery count and credit."""
         raise NotImplementedError

@@ -25,6 +25,10 @@ class Publishing(Incoming):
     attached: Attached | None = None
 
     @property
+    def entity(self) -> str:
+        return self.hub.name
+
+    @property
     def place(self) -> str:
         return self.partition.id if self.partition else ""
 

@@ -27,6 +27,10 @@ class Receiving(Outgoing):
     has_metrics: bool = False
     is_delayed: bool = False
 
+    @property
+    def entity(self) -> str:
+        return self.hub.name
+
     def begun(self) -> None:
         self.partition.watchers.add(self.wake)
 
