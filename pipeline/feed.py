@@ -125,6 +125,15 @@ class FencedFeed(Protocol):
         ...
 
 
+@runtime_checkable
+class ProbedFeed(Protocol):
+    """What a feed offers besides that can be known before anything is read."""
+
+    async def probe(self) -> None:
+        """For `leasehold check --probe`: whether it may be read. Raises FeedError."""
+        ...
+
+
 def opened(feed: ChangeFeed, partition: str, continuation: str | None, *, epoch: int) -> AsyncGenerator[Page, None]:
     if isinstance(feed, FencedFeed):
         return feed.open_as(epoch, partition, continuation)

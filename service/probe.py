@@ -11,7 +11,7 @@ from leases.keeper import Keeper
 from leases.store import TimedStore
 from leases.timing import Timing
 from pipeline.errors import PipelineError
-from pipeline.feed import no_partitions
+from pipeline.feed import ProbedFeed, no_partitions
 from service.errors import StartFailed
 from service.pipeline import Pipeline
 from service.redaction import redacted
@@ -72,6 +72,8 @@ async def _counted(pipeline: Pipeline) -> str:
     count = len(await pipeline.feed.partitions())
     if not count:
         return f"warning: {no_partitions(pipeline.feed)}"
+    if isinstance(pipeline.feed, ProbedFeed):
+        await pipeline.feed.probe()
     return f"fine, {count} partitions now ({pipeline.feed.identity})"
 
 

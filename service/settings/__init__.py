@@ -22,10 +22,11 @@ from service.setting_types import (
     SecondsOrNone,
     Text,
 )
+from service.settings.eventhubs import Seat
 from service.settings.feeds import AnyFeed, EventHubsFeedSettings
 from service.settings.leases import AnyLeases, SqliteLeases
 from service.settings.section import Section
-from service.settings.sinks import AnySink
+from service.settings.sinks import AnySink, EventHubsSinkSettings
 
 
 class HostSettings(Section):
@@ -140,13 +141,21 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _sit_apart(self) -> Settings:
-        seats: dict[tuple[str, str], str] = {}
+        seats: dict[Seat, str] = {}
         for each in self.pipelines:
             if isinstance(each.feed, EventHubsFeedSettings):
-                other = seats.setdefault(each.feed.seat, each.name)
+                other = seats.setdefault(each.feed.seat(each.feed.consumer_group), each.name)
                 if other != each.name:
                     raise ValueError(
                         f"the pipelines '{other}' and '{each.name}' read one hub in one consumer group, where each would displace"
                         " the other's receivers: give each a `consumer_group` of its own"
+                    )
+        for each in self.pipelines:
+            if isinstance(each.sink, EventHubsSinkSettings):
+                reader = seats.get(each.sink.seat(group := each.sink.consumer_group))
+                if reader is not None:
+                    raise ValueError(
+                        f"the sink of '{each.name}' has to read its hub in the consumer group '{group}' after a crash, and the"
+                        f" feed of '{reader}' reads there and lets nobody else: give the sink a `consumer_group` of its own"
                     )
         return self

@@ -21,6 +21,9 @@ def _consumer_group(name: str) -> str:
 ConsumerGroup = Annotated[Text, AfterValidator(_consumer_group)]
 
 
+Seat = tuple[str, str]
+
+
 class EventHub(Section):
     connection_string: Secret | None = Field(
         default=None,
@@ -67,3 +70,9 @@ class EventHub(Section):
             "transport": self.transport,
             "ca_file": None if self.ca_file is None else str(self.ca_file),
         }
+
+    def seat(self, consumer_group: str) -> Seat:
+        """Hub and consumer group: where one reader with an epoch has a partition, and lets nobody else."""
+        from pipeline.connectors.eventhubs import account_of
+
+        return account_of(**self.account).name.lower(), consumer_group.lower()

@@ -119,13 +119,6 @@ class EventHubsFeedSettings(EventHub, _Feed):
                 raise ValueError(f"`start_positions`, partition '{partition}': {error}") from None
         return self
 
-    @property
-    def seat(self) -> tuple[str, str]:
-        """Hub and consumer group: where one reader has a partition."""
-        from pipeline.connectors.eventhubs import account_of
-
-        return account_of(**self.account).name.lower(), self.consumer_group.lower()
-
 
 class CustomFeedSettings(_Feed, Custom):
     type: Importable = Field(

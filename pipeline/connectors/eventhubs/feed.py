@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -22,7 +22,7 @@ from pipeline.connectors.eventhubs.account import Account, is_consumer_group
 from pipeline.connectors.eventhubs.hub import GROUP, Hub
 from pipeline.connectors.eventhubs.management import Extent, Management
 from pipeline.connectors.eventhubs.position import Position, compared, position_of, selector, time_selector
-from pipeline.connectors.eventhubs.receiver import Limits, Place, Received, received
+from pipeline.connectors.eventhubs.receiver import Limits, Place, Received, received, tried
 from pipeline.connectors.eventhubs.values import Malformed
 from pipeline.connectors.patience import Patience, Pauses
 from pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PositionLost
@@ -74,6 +74,12 @@ class EventHubsFeed:
 
     async def partitions(self) -> list[FeedPartition]:
         return [FeedPartition(name) for name in await self._management.partitions()]
+
+    async def probe(self) -> None:
+        """Whether there is such a consumer group, and we may read in it. Who reads there with a rank shows that there is."""
+        first = (await self._management.partitions())[0]
+        with suppress(Fenced, FeedUnavailable):
+            await tried(self._hub, first, self._group, self._limits.timeout_s)
 
     async def start_of(self, partition: str, start: Start) -> str | None:
         extent = await self._extent(partition)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 from pipeline.connectors.eventhubs.account import Account, is_consumer_group
 from pipeline.connectors.eventhubs.broker import EventHubsBroker
 from pipeline.connectors.eventhubs.claiming import Tail, group, tail_of, target_of, to_close
-from pipeline.connectors.eventhubs.groups import Groups
+from pipeline.connectors.eventhubs.groups import CLOSED, Groups
 from pipeline.connectors.eventhubs.hub import GROUP
+from pipeline.connectors.eventhubs.receiver import tried
 from pipeline.connectors.eventhubs.tail import searched
 from pipeline.connectors.eventhubs.writer import HubWriter, translated
 from pipeline.errors import (
@@ -28,6 +29,8 @@ from pipeline.errors import (
 )
 from pipeline.markers import Search, lease_of
 from pipeline.producer import (
+    Numbers,
+    PartitionProducer,
     ProducerState,
     PublishError,
     RetryPolicy,
@@ -74,10 +77,11 @@ class EventHubsSink:
         return claimed(state)
 
     async def prepare(self) -> None:
-        try:
+        """Whoever may not read in the consumer group learns it now, and not after a crash."""
+        with self._in_our_words():
             self._targets = (await self._broker.hub()).partitions
-        except PublishError as error:
-            raise translated(error) from error
+            with suppress(FeedUnavailable):  # as many readers as may be there at once: it can be read in later
+                await tried(self._broker.links, self._targets[0], self._consumer_group, self._timeout_s)
 
     async def open(self, claim: Claim) -> HubWriter:
         state = decoded(claim.state)
@@ -119,6 +123,23 @@ class EventHubsSink:
         before = (await self._broker.extent(target)).last
         known = await self._groups.standing(target, group(claim, state))
         producer = await self._groups.attached(claim, state, target, known)
+        try:
+            return await self._begun(claim, state, target, known, before, producer)
+        except BaseException:
+            if producer is not None:
+                await producer.close(CLOSED)
+            raise
+
+    async def _begun(
+        self,
+        claim: Claim,
+        state: ProducerState,
+        target: str,
+        known: Numbers,
+        before: int,
+        producer: PartitionProducer | None,
+    ) -> HubWriter:
+        """known, before: of our group and of the partition's end, as they were before the attach."""
         for earlier in to_close(claim, state):
             await self._groups.close(target, earlier)
         extent = await self._broker.extent(target)

@@ -10,6 +10,7 @@ from pipeline.connectors.eventhubs.broker import ENVELOPE_BYTES, size_of
 from pipeline.connectors.eventhubs.claiming import group
 from pipeline.connectors.eventhubs.groups import CLOSED, Groups, above
 from pipeline.connectors.eventhubs.output import bodies_of, size_max
+from pipeline.connectors.eventhubs.refusal import BUSY_S
 from pipeline.connectors.eventhubs.sender import BYTES_MAX
 from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, Fenced, OutputTooLarge, PipelineError, SinkRejected, SinkUnavailable
@@ -127,7 +128,7 @@ def translated(error: PublishError, state: ProducerState | None = None) -> Pipel
     if error.outcome is Outcome.UNKNOWN:
         return Ambiguous(str(error))
     if error.is_transient or error.reason is Reason.QUOTA_EXCEEDED:
-        return SinkUnavailable(str(error))
+        return SinkUnavailable(str(error), retry_after_s=BUSY_S if error.reason is Reason.SERVICE_BUSY else None)
     return SinkRejected(str(error))
 
 

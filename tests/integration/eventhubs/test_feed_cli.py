@@ -72,3 +72,17 @@ def test_check_tells_which_hub_is_there_and_which_is_not(eventhubs: EventHubs, t
     assert f"copy: feed: fine, 4 partitions now (eventhubs:{host}/raw-event)" in said
     assert f"other: feed: FAILED: event hub {host}/elsewhere" in said
     assert "check the name of the hub" in said
+
+
+def test_check_tells_that_a_consumer_group_is_not_there(eventhubs: EventHubs, tmp_path: Path) -> None:
+    more = """
+  - name: other
+    feed: {type: eventhubs, connection_string: "${HUBS}", event_hub: raw-event, consumer_group: nobody}
+    sink: {type: eventhubs, connection_string: "${HUBS}", event_hub: transformed-event, consumer_group: none}
+"""
+    code, said = leasehold(eventhubs, tmp_path, "check", "--probe", more=more)
+    assert code == 2
+    for part, group in (("feed", "nobody"), ("sink", "none")):
+        [line] = [line for line in said.splitlines() if line.startswith(f"other: {part}: FAILED")]
+        assert f"consumer group '{group}'" in line
+        assert "check the name of the hub and of the consumer group" in line

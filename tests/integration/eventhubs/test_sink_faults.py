@@ -365,6 +365,41 @@ async def test_a_source_partition_without_a_namesake_keeps_its_target_when_the_h
     assert sum(len(stored(eventhubs, str(number))) for number in range(32)) == 16
 
 
+async def test_a_claim_that_fails_leaves_no_link(eventhubs: EventHubs, sinks: Sinks) -> None:
+    lease = Lease(sinks())
+    writer = await lease.open()
+    await writer.write(output(0, 1), Permit())
+    await writer.close("failed")
+    async with clients.receiver(eventhubs, "0", hub=HUB, epoch=5):  # nobody can read what was published
+        with pytest.raises(SinkRejected):
+            await lease.open()
+    assert eventhubs.control.links(role="sender") == []
+
+
+async def test_a_busy_service_is_left_alone_for_as_long_as_its_own_clients_leave_it(
+    eventhubs: EventHubs, sinks: Sinks
+) -> None:
+    writer = await Lease(sinks(retry=ONCE)).open()
+    eventhubs.control.fault("throttle", times=1)
+    with pytest.raises(SinkUnavailable) as busy:
+        await writer.write(output(0, 1), Permit())
+    assert busy.value.retry_after_s == 4
+
+
+async def test_a_consumer_group_in_which_nothing_can_be_read_is_told_before_anything_is_published(
+    eventhubs: EventHubs, sinks: Sinks
+) -> None:
+    async with clients.receiver(eventhubs, "0", hub=HUB, epoch=5):
+        with pytest.raises(SinkRejected, match=r"'\$Default': give it one of its own \(`consumer_group`\)"):
+            await sinks().prepare()
+    with pytest.raises(
+        SinkRejected, match=r"consumer group 'nobody'.*check the name of the hub and of the consumer group"
+    ):
+        await sinks(consumer_group="nobody").prepare()
+    await sinks().prepare()
+    assert eventhubs.control.links() == []
+
+
 async def test_what_is_wrong_with_the_hub_is_told(eventhubs: EventHubs) -> None:
     account = account_of(connection_string=eventhubs.connection_string, event_hub="missing")
     sink = EventHubsSink(account, retry=ONCE, timeout_s=2)

@@ -95,6 +95,17 @@ def test_two_pipelines_in_one_consumer_group_are_told_apart() -> None:
     assert SECRET not in str(error.value)
 
 
+def test_a_sink_does_not_look_where_a_feed_lets_nobody_else_in() -> None:
+    hub = f"{{type: eventhubs, connection_string: '{STRING}', event_hub: h, consumer_group: %s}}"
+    sinks = f"{{name: a, feed: {{type: log, path: x}}, sink: {hub}}}"
+    text = f"pipelines: [{sinks}, {{name: b, feed: {hub}, sink: {{type: log, path: y}}}}]"
+    parse(text % ("published", "$Default"), {}, folder=Path("/"))
+    with pytest.raises(ConfigurationError, match=r"sink of 'a' .* '\$default' .* the feed of 'b' reads there") as error:
+        parse(text % ("$default", "$Default"), {}, folder=Path("/"))
+    assert "give the sink a `consumer_group` of its own" in str(error.value)
+    assert SECRET not in str(error.value)
+
+
 def test_the_example_of_the_docs_is_fine_as_it_stands() -> None:
     blobs = f"DefaultEndpointsProtocol=https;AccountName=leases;AccountKey={SECRET};"
     env = {"BANK_EVENTHUBS": STRING, "LEASES_BLOB": blobs, "LEASEHOLD_POSTGRES_DSN": "postgresql://localhost/bank"}
