@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from pipeline.connectors.eventhubs.columns import maps, octets, repeated, texts, whole_numbers
 from pipeline.connectors.eventhubs.message import Event
 from pipeline.connectors.eventhubs.position import Position
 from pipeline.event import EVENT_SCHEMA, Page
 
-_TYPES = {field.name: field.type for field in EVENT_SCHEMA}
-_NONE = pa.array([], pa.string())
-"""Made with the module: an array that is made of a list imports pandas, a second for which the first event would wait."""
+_TIME = EVENT_SCHEMA.field("enqueued_time").type
 
 
 def pages_of(partition: str, events: Sequence[Event], *, events_max: int, bytes_max: int) -> list[Page]:
@@ -46,21 +44,14 @@ def _page(events: pa.Table) -> Page:
 
 def _table(partition: str, events: Sequence[Event]) -> pa.Table:
     sequences, offsets, times_ms, keys, bodies, properties, operations = zip(*events, strict=True)
-    count = len(events)
     columns = {
-        "partition": pa.repeat(pa.scalar(partition, _TYPES["partition"]), count),
-        "sequence": pa.array(sequences, _TYPES["sequence"]),
-        "offset": pa.array(offsets, _TYPES["offset"]),
-        "enqueued_time": pc.multiply_checked(pa.array(times_ms, pa.int64()), 1000).cast(_TYPES["enqueued_time"]),
-        "key": pa.array(keys, _TYPES["key"]),
-        "body": pa.array(bodies, _TYPES["body"]),
-        "properties": _properties(properties),
-        "operation": pa.array(operations, _TYPES["operation"]),
+        "partition": repeated(partition, len(events)),
+        "sequence": whole_numbers(sequences),
+        "offset": octets(offsets).view(pa.string()),
+        "enqueued_time": whole_numbers([time_ms * 1000 for time_ms in times_ms]).view(_TIME),
+        "key": texts(keys),
+        "body": octets(bodies),
+        "properties": maps(properties),
+        "operation": texts(operations),
     }
     return pa.table([columns[field.name] for field in EVENT_SCHEMA], EVENT_SCHEMA)
-
-
-def _properties(properties: Sequence[object]) -> pa.Array:
-    if any(properties):
-        return pa.array(properties, _TYPES["properties"])
-    return pa.MapArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), len(properties) + 1), _NONE, _NONE)
