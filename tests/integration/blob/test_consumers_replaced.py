@@ -1,10 +1,13 @@
-"""Consumers of an event hub over a BlobCheckpointStore, stopped in mid-stream and replaced by a host of ours."""
+"""Consumers of an event hub over a BlobCheckpointStore, two processes, ended in mid-stream and replaced by a host of ours."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,101 +30,97 @@ from service.config import load
 from service.wiring import processor_of
 
 PARTITIONS = ("0", "1", "2", "3")
-EACH = 400
+EACH = 500
 CHECKPOINT_EVERY = 25
+CONSUMER = Path(__file__).with_name("consumer.py")
 NAMES = map("consumers-{}".format, count())
 Event = tuple[str, int]
 
 
 class Consumers:
-    """Two, who share the partitions, and checkpoint every few events."""
+    """Two processes, who share the partitions, and checkpoint every few events."""
 
-    def __init__(self, eventhubs: EventHubs, azurite: str, container: str) -> None:
+    def __init__(self, eventhubs: EventHubs, azurite: str, container: str, folder: Path) -> None:
         self._eventhubs = eventhubs
         self._azurite = azurite
-        self._container = container
-        self.processed: set[Event] = set()
-        self._wanted = 0
-        self._checkpointed: set[str] = set()
-        self._running: list[asyncio.Task[None]] = []
-        self._enough = asyncio.Event()
+        self.container = container
+        self._outs = [folder / f"consumer-{number}.txt" for number in range(2)]
+        self._processes: list[subprocess.Popen[bytes]] = []
 
-    async def process(self, events: int) -> None:
-        """Until they have processed that many, and checkpointed in each partition."""
-        self._wanted = events
-        for _ in range(2):
-            self._running.append(asyncio.create_task(self._consume()))
+    def start(self) -> None:
+        line = [self._eventhubs.connection_string, HUB, self._azurite, self.container, str(CHECKPOINT_EVERY)]
+        for path in self._outs:
+            with path.open("wb") as out:
+                self._processes.append(subprocess.Popen([sys.executable, str(CONSUMER), *line], stdout=out))
+
+    def kill(self) -> None:
+        """As a machine that is switched off: nothing is checkpointed or released any more."""
+        for process in self._processes:
+            process.kill()
+            process.wait(timeout=30)
+
+    def processed(self) -> list[set[Event]]:
+        """By each."""
+        return [
+            {(partition, int(number)) for line in path.read_text().splitlines() for partition, number in [line.split()]}
+            for path in self._outs
+        ]
+
+    async def until(self, condition: Callable[[list[set[Event]]], bool]) -> None:
         async with asyncio.timeout(120):
-            await self._enough.wait()
-
-    async def stop(self) -> None:
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+            while not condition(self.processed()):  # noqa: ASYNC110  # other processes tell nobody
+                await asyncio.sleep(0.02)
 
     async def checkpoints(self) -> dict[str, int]:
         """The number of the last event that counts as processed, as the store has it."""
-        async with self._store() as store, consumer(self._eventhubs) as client:
-            namespace = client._address.hostname
-            found = await store.list_checkpoints(namespace, HUB, "$Default")
+        store = BlobCheckpointStore.from_connection_string(self._azurite, self.container, api_version="2019-07-07")
+        async with store, consumer(self._eventhubs) as client:
+            found = await store.list_checkpoints(client._address.hostname, HUB, "$Default")
         return {each["partition_id"]: each["sequence_number"] for each in found}
 
-    def _store(self) -> BlobCheckpointStore:
-        return BlobCheckpointStore.from_connection_string(self._azurite, self._container, api_version="2019-07-07")
 
-    async def _consume(self) -> None:
-        store = self._store()
-        options = {"checkpoint_store": store, "load_balancing_interval": 0.5}
-        async with store, consumer(self._eventhubs, **options) as client:
-            await client.receive(self._on_event, starting_position="-1", prefetch=20)
+def append(eventhubs: EventHubs, numbers: range) -> None:
+    for partition in PARTITIONS:
+        eventhubs.control.append(HUB, partition, [f"{partition}-{number}" for number in numbers])
 
-    async def _on_event(self, context: Any, event: Any) -> None:
-        partition, number = context.partition_id, event.sequence_number
-        self.processed.add((partition, number))
-        if number % CHECKPOINT_EVERY == CHECKPOINT_EVERY - 1:
-            await context.update_checkpoint(event)
-            self._checkpointed.add(partition)
-        if len(self.processed) >= self._wanted and self._checkpointed == set(PARTITIONS):
-            self._enough.set()
+
+@pytest.fixture
+async def theirs(eventhubs: EventHubs, azurite: str, tmp_path: Path) -> AsyncIterator[Consumers]:
+    container = next(NAMES)
+    async with BlobServiceClient.from_connection_string(azurite) as service:
+        await service.create_container(container)
+    found = Consumers(eventhubs, azurite, container, tmp_path)
+    yield found
+    found.kill()
 
 
 async def test_nothing_is_lost_and_what_was_not_checkpointed_alone_comes_twice(
-    eventhubs: EventHubs, azurite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    eventhubs: EventHubs, azurite: str, theirs: Consumers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(brought, "CLAIM_S", 2.0)
-    container, ours = next(NAMES), next(NAMES)
-    async with BlobServiceClient.from_connection_string(azurite) as service:
-        await service.create_container(container)
-    for partition in PARTITIONS:
-        eventhubs.control.append(HUB, partition, [f"{partition}-{number}" for number in range(EACH)])
-    theirs = Consumers(eventhubs, azurite, container)
-    await theirs.process(events=200)
-    await theirs.stop()
+    monkeypatch.setattr(brought, "CLAIM_S", 2.0)  # they claim twice a second
+    append(eventhubs, range(40))
+    theirs.start()
+    await theirs.until(lambda each: all(each))  # both have partitions
+    append(eventhubs, range(40, 400))
+    await theirs.until(lambda each: len(set[Event]().union(*each)) >= 400)
+    theirs.kill()
+    processed = set[Event]().union(*theirs.processed())
     checkpoints = await theirs.checkpoints()
     assert set(checkpoints) == set(PARTITIONS)
-    assert len(theirs.processed) < EACH * len(PARTITIONS), "they were to be stopped in mid-stream"
+    assert len(processed) < 400 * len(PARTITIONS), "they were to be ended in mid-stream"
+    append(eventhubs, range(400, EACH))
     file = tmp_path / "orders.yaml"
     file.write_text(
         f"""
-leases: {{type: blob, connection_string: "{azurite}", container: {ours}, duration_s: 3, renew_s: 0.6, balance_s: 0.3}}
+leases: {{type: blob, connection_string: "{azurite}", container: {next(NAMES)}, duration_s: 3, renew_s: 0.6, balance_s: 0.3}}
 pipelines:
   - name: orders
     feed: {{type: eventhubs, connection_string: "{eventhubs.connection_string}", event_hub: {HUB}, start: earliest}}
     sink: {{type: log, path: out}}
 """
     )
-    line = [
-        "leases",
-        "import",
-        str(file),
-        "--pipeline",
-        "orders",
-        "--from",
-        "checkpointstore",
-        "--container",
-        container,
-    ]
-    told = await asyncio.to_thread(CliRunner().invoke, main, [*line, "--apply"])
+    line = ["leases", "import", str(file), "--pipeline", "orders", "--from", "checkpointstore"]
+    told = await asyncio.to_thread(CliRunner().invoke, main, [*line, "--container", theirs.container, "--apply"])
     assert (told.exit_code, "4 created, 0 moved, 0 unchanged, 0 refused: 4 written" in told.output) == (0, True), (
         told.output
     )
@@ -131,9 +130,10 @@ pipelines:
         await processor.idle()
     await processor.stop()
     delivered = await numbers(tmp_path / "out")
-    expected = {(name, n) for name, last in checkpoints.items() for n in range(last + 1, EACH)}
-    assert delivered == Counter(expected)
-    assert theirs.processed | set(delivered) == {(name, n) for name in PARTITIONS for n in range(EACH)}
+    assert delivered == Counter((name, n) for name, last in checkpoints.items() for n in range(last + 1, EACH))
+    assert processed | set(delivered) == {(name, n) for name in PARTITIONS for n in range(EACH)}
+    not_checkpointed = {(name, number) for name, number in processed if number > checkpoints[name]}
+    assert processed & set(delivered) == not_checkpointed
 
 
 async def numbers(path: Path) -> Counter[Event]:
