@@ -103,8 +103,8 @@ def bodies(*numbers: int) -> list[str]:
 async def delivered(lease: Lease, up_to: int, step: int = 2) -> None:
     """As a worker and its runner: what fails is answered by the next claim, which says from where."""
     for _ in range(20):
-        writer = await lease.open()
         try:
+            writer = await lease.open()
             while (position := int(writer.position or 0)) < up_to:
                 await writer.write(output(position, min(position + step, up_to)), Permit())
         except (Fenced, Ambiguous, SinkUnavailable):
