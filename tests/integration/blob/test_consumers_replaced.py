@@ -102,7 +102,9 @@ async def test_nothing_is_lost_and_what_was_not_checkpointed_alone_comes_twice(
     theirs.start()
     await theirs.until(lambda each: all(each))  # both have partitions
     append(eventhubs, range(40, 400))
-    await theirs.until(lambda each: all(Counter(name for name, _ in set[Event]().union(*each))[p] > 60 for p in PARTITIONS))
+    await theirs.until(
+        lambda each: all(Counter(name for name, _ in set[Event]().union(*each))[p] > 60 for p in PARTITIONS)
+    )
     theirs.kill()
     processed = set[Event]().union(*theirs.processed())
     checkpoints = await theirs.checkpoints()
