@@ -6,6 +6,7 @@ import asyncio
 import json
 from contextlib import aclosing
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,8 @@ from azure.eventhub import EventData
 from azure.eventhub._pyamqp.message import Message, Properties
 from azure.eventhub._pyamqp.types import TYPE, VALUE, AMQPTypes
 
+from pipeline.connectors.eventhubs import EventHubsBroker, account_of
+from pipeline.connectors.eventhubs.encoding import data, section_of_properties, text
 from pipeline.event import EVENT_SCHEMA
 from tests.integration.eventhubs.clients import HUB, WAIT_S, producer
 from tests.integration.eventhubs.feeds import bodies, events, feed, pages, sent, until
@@ -89,6 +92,38 @@ async def test_properties_of_every_type_are_delivered_as_text(eventhubs: EventHu
     async with feed(eventhubs) as made:
         [event] = await events(made, 1)
     assert dict(event["properties"]) == {name: text for name, (_, text) in TYPED.items()}
+
+
+async def test_types_that_no_client_of_python_sends_are_delivered_too(eventhubs: EventHubs) -> None:
+    """char and the decimals, which .NET and Java send: here octet by octet."""
+    one, many = Decimal("12.3"), Decimal("-1234567890.12345")
+    values = {
+        "char": b"\x73" + "é".encode("utf-32-be"),
+        "decimal32": b"\x74" + _decimal(one, bits=32, exponent_bits=8),
+        "decimal64": b"\x84" + _decimal(many, bits=64, exponent_bits=10),
+        "decimal128": b"\x94" + _decimal(many, bits=128, exponent_bits=14),
+    }
+    raw = section_of_properties([text(name) + value for name, value in values.items()]) + data(b"x")
+    broker = EventHubsBroker(account_of(connection_string=eventhubs.connection_string, event_hub=HUB))
+    link = await broker.attach("0", None, idempotent=False)
+    await link.send([raw], None, None, lambda: None)
+    await link.close()
+    async with feed(eventhubs) as made:
+        [event] = await events(made, 1)
+    assert dict(event["properties"]) == {
+        "char": "é",
+        "decimal32": "12.3",
+        "decimal64": "-1234567890.12345",
+        "decimal128": "-1234567890.12345",
+    }
+
+
+def _decimal(number: Decimal, *, bits: int, exponent_bits: int) -> bytes:
+    """IEEE 754, its digits as one integer."""
+    sign, digits, exponent = number.as_tuple()
+    bias = {32: 101, 64: 398, 128: 6176}[bits]
+    whole = int("".join(map(str, digits)))
+    return ((sign << bits - 1) | ((int(exponent) + bias) << bits - 1 - exponent_bits) | whole).to_bytes(bits // 8)
 
 
 @pytest.mark.parametrize(
