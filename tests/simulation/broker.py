@@ -67,6 +67,9 @@ class BrokerPartition:
     def attach(self, producer: Producer) -> tuple[Line, int]:
         return self._asked("attach", lambda: self._attached(producer), LogUnavailable)
 
+    def line(self, lease: str) -> Line | None:
+        return self._asked("line", lambda: self._broker.lines.get(lease), LogUnavailable)
+
     def publish(self, producer: Producer, number: int, batch: Encoded, marker: Marker, send: Callable[[], None]) -> int:
         send()
         text = json.dumps(marker.properties())

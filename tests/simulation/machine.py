@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -26,21 +27,35 @@ class MachineClock(HostClock):
         await asyncio.sleep(seconds / self._rate)
 
 
-class TraceLog:
-    """What a host says goes into the trace."""
+FLAW = re.compile(r"\b(?:Assertion|Attribute|Index|Key|Name|Type|UnboundLocal)Error\b")
+"""What no weather brings about: a host that survives it, as it is to, must not hide it."""
 
-    def __init__(self, tell: Callable[[str, Callable[[], str]], None], partition: str = "", epoch: object = "") -> None:
+
+class TraceLog:
+    """What a host says goes into the trace. violated: told of flaws in the code itself."""
+
+    def __init__(
+        self,
+        tell: Callable[[str, Callable[[], str]], None],
+        violated: Callable[[str, str], None],
+        partition: str = "",
+        epoch: object = "",
+    ) -> None:
         self._tell = tell
+        self._violated = violated
         self._partition = partition
         self._epoch = epoch
 
     def bind(self, **values: Any) -> TraceLog:
-        return TraceLog(self._tell, values.get("partition", self._partition), values.get("epoch", self._epoch))
+        partition, epoch = values.get("partition", self._partition), values.get("epoch", self._epoch)
+        return TraceLog(self._tell, self._violated, partition, epoch)
 
     def _said(self, event: str, **values: Any) -> None:
         process = current()
         if process is None or not process.is_dead:
             self._tell(incarnation(), partial(_told, f"{self._partition}/{self._epoch} {event}", values))
+            if FLAW.search(error := str(values.get("error", ""))):
+                self._violated("host", f"{incarnation()}: {event}: {error}")
 
     debug = info = warning = error = _said
 

@@ -110,7 +110,7 @@ class World(Group):
         return MachineClock(self._next_rate, 1000 * self._hosts.random())
 
     def logger(self, into: list[dict[str, Any]]) -> Any:
-        return TraceLog(self.tell)
+        return TraceLog(self.tell, self.onlooker.violated)
 
     def started(self, name: str, *, leases_max: int | None = None, **settings: Any) -> Running:
         running = super().started(name, leases_max=leases_max, **settings)
