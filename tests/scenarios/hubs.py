@@ -55,7 +55,7 @@ class Hubs:
     """name: of the bank; others may stand on the same servers."""
 
     files = tuple(FILES.values())
-    buffer_bytes: Mapping[str, int] = {"generate": 17_000, "transform": 28_000, "balances": 18_000}
+    buffer_bytes: Mapping[str, int] = {"generate": 17_000, "transform": 16_000, "balances": 10_000}
 
     def __init__(self, directory: Path, name: str, namespace: EventHubs, blobs: str, blob_server: Any) -> None:
         self.environment: Mapping[str, str] = {"BANK_EVENTHUBS": namespace.connection_string, "LEASES_BLOB": blobs}
