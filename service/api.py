@@ -3,7 +3,7 @@
     app = create_app(view)            # of a process with a host; service.server serves it
 
 Every answer under /api comes from the lease container (through service.view), so it does not matter which host is asked.
-Errors are problem+json (RFC 9457). There is no access control yet: the server listens on loopback only.
+Errors are problem+json (RFC 9457). Where there are `readers`, everything but health wants one of their tokens.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leases.errors import StoreError
 from service import schemas
+from service.access import Tokens
 from service.docs_page import docs_page
 from service.metrics import CONTENT_TYPE, Metrics
 from service.status import Group, LeaseState, LeaseStatus
 from service.view import View
 
 METRICS_LAG_AGE_MAX_S = 15.0
+OPEN = frozenset({"/health/live", "/health/ready"})
+"""Asked by probes, which have no token."""
 SHOWN_MAX = 100
 """How much of a client's own text an error repeats."""
 
@@ -50,7 +53,7 @@ class AnyText(PathConvertor):
 register_url_convertor("any", AnyText())
 
 
-def create_app(view: View) -> FastAPI:
+def create_app(view: View, readers: Tokens | None = None) -> FastAPI:
     assert view.host is not None, "the API is the face of a host"
     app = FastAPI(
         title="Leasehold",
@@ -70,7 +73,7 @@ def create_app(view: View) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(RequestValidationError, _request_problem)
     app.add_exception_handler(StoreError, _store_problem)
-    app.add_middleware(Guard)
+    app.add_middleware(Guard, readers=readers)
     return app
 
 
@@ -296,15 +299,22 @@ def _problem(
     )
 
 
+async def _unauthorized(scope: Scope, receive: Receive, send: Send) -> None:
+    detail = "this is for readers: send `Authorization: Bearer TOKEN` with one of the tokens in the file api.readers"
+    await _problem(HTTPStatus.UNAUTHORIZED, detail, {"www-authenticate": "Bearer"})(scope, receive, send)
+
+
 def _shown(text: str) -> str:
     return repr(text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "...")
 
 
 class Guard:
-    """Around everything: headers on every answer, a sentence instead of a traceback, and HEAD wherever there is GET."""
+    """Around everything: headers on every answer, a sentence instead of a traceback, HEAD wherever there is GET, and no answer
+    but health to whoever is no reader."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, readers: Tokens | None) -> None:
         self._app = app
+        self._readers = readers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_answered = False
@@ -316,6 +326,9 @@ class Guard:
                 message = {**message, "headers": [*message["headers"], *HEADERS]}
             await send(message)
 
+        if not self._admits(scope):
+            await _unauthorized(scope, receive, guarded)
+            return
         asked = {**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope  # the server drops the body
         try:
             await self._app(asked, receive, guarded)
@@ -324,3 +337,8 @@ class Guard:
                 problem = _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault of this host: its log tells more")
                 await problem(scope, receive, guarded)
             raise  # into the server's log
+
+    def _admits(self, scope: Scope) -> bool:
+        if self._readers is None or scope["type"] != "http" or scope["path"] in OPEN:
+            return True
+        return self._readers.admit(dict(scope["headers"]).get(b"authorization"))

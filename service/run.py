@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 from structlog.typing import FilteringBoundLogger as Log
 
+from service.access import Tokens
 from service.api import create_app
 from service.arrow_memory import use_thrifty_allocator
 from service.lag import Backlog
@@ -98,7 +99,8 @@ async def serving(
     if not api.enabled:
         yield
         return
-    async with serve(create_app(processor.view), host=api.host, port=api.port, log=log) as port:
+    readers = None if api.readers is None else Tokens(api.readers)
+    async with serve(create_app(processor.view, readers), host=api.host, port=api.port, log=log) as port:
         listening(port)
         yield
 

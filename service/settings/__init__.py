@@ -14,13 +14,13 @@ from service.setting_types import (
     FilePath,
     HostName,
     Importable,
-    Loopback,
     Memory,
     PipelineName,
     Port,
     Seconds,
     SecondsOrNone,
     Text,
+    is_loopback,
 )
 from service.settings.eventhubs import Seat
 from service.settings.feeds import AnyFeed, EventHubsFeedSettings
@@ -69,8 +69,22 @@ class SparkSettings(Section):
 
 class ApiSettings(Section):
     enabled: bool = Field(default=True, description="Whether this host serves the REST API.")
-    host: Loopback = Field(default="127.0.0.1", description="The address to listen on; loopback only.")
+    host: Text = Field(default="127.0.0.1", description="The address to listen on; without `readers` loopback only.")
     port: Port = Field(default=8080, description="The port to listen on. 0: a free one, which the log names.")
+    readers: FilePath | None = Field(
+        default=None,
+        description="A file of bearer tokens, one a line: whoever sends one of them may ask; without one, for health alone. It is"
+        " read again when it changes.",
+    )
+
+    @model_validator(mode="after")
+    def _is_for_readers(self) -> ApiSettings:
+        if self.readers is None and not is_loopback(self.host):
+            raise ValueError(
+                "`host` is an address that others reach, and the API has no tokens: set `readers`, or let it listen on this"
+                " machine alone (127.0.0.1, ::1 or localhost)"
+            )
+        return self
 
 
 class LogSettings(Section):

@@ -279,7 +279,7 @@ def test_what_the_driver_takes_is_a_dsn(dsn: str) -> None:
     [
         ("api: {prot: 1}", "line 1: api.prot is no setting: did you mean `port`?"),
         ("apis: {}", "line 1: apis is no setting: did you mean `api`?"),
-        ("api: {xyzzy: 1}", "line 1: api.xyzzy is no setting: known here are enabled, host, port"),
+        ("api: {xyzzy: 1}", "line 1: api.xyzzy is no setting: known here are enabled, host, port, readers"),
         ("api: {port: http}", "line 1: api.port is 'http', and must be a whole number"),
         ("api: {port: 1.5}", "line 1: api.port is 1.5, and must be a whole number"),
         ("api: {port: true}", "line 1: api.port is true, and must be a number"),
@@ -316,7 +316,12 @@ def test_a_wrong_value_is_shown_with_its_place_and_what_it_must_be(text: str, ex
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.com", "127.0.0.1.example.com"])
 def test_the_api_is_not_offered_to_the_network(host: str) -> None:
-    assert "listens on this machine alone" in problem(f"api: {{host: '{host}'}}{PIPELINES}")
+    assert "the API has no tokens: set `readers`" in problem(f"api: {{host: '{host}'}}{PIPELINES}")
+
+
+def test_with_tokens_the_api_listens_where_others_reach_it() -> None:
+    found = settings("api: {host: 0.0.0.0, readers: tokens}" + PIPELINES)
+    assert (found.api.host, found.api.readers) == ("0.0.0.0", Path("/etc/leasehold/tokens"))
 
 
 @pytest.mark.parametrize("name", ["", "A", "-a", "a/b", "a b", "é", "a" * 64, "a\n"])
