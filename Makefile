@@ -15,7 +15,7 @@ JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=
 
 .DEFAULT_GOAL = help
 .PHONY: help demo test check sim mutants scenarios chaos bench memory unit thorough integration acceptance lint types arrows format setup
-.PHONY: hosts groups node clean
+.PHONY: hosts groups node image clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -101,6 +101,10 @@ node: setup  ## what tests have from npm: clients and servers that nobody here w
 
 $(ARCHIVE): uv.lock tests/java_archive.py | setup
 	-@.venv/bin/python tests/java_archive.py $@
+
+image: setup  ## the container image, built by buildah and tried: as root, a quarter of an hour; not part of `make test`
+	image/build
+	$(PYTEST) -p no:xdist tests/image
 
 clean:  ## remove what was built, caches and .venv
 	rm -rf .venv tests/node/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse

@@ -1,0 +1,72 @@
+#!/opt/leasehold/bin/python -I
+"""Starts Spark's driver as bin/spark-submit does, but without the shells in between, and without the JVM that they start first
+to work out the command.
+
+    spark-submit --conf spark.driver.memory=1g ... pyspark-shell
+    spark-submit learn          # when the image is built: asks that JVM once for the options that every driver of this Spark gets
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+MAIN = "org.apache.spark.deploy.SparkSubmit"
+HOME = Path(__file__).absolute().parents[1]
+OPTIONS = HOME / "bin" / "driver-options.json"
+
+
+def java(env: Mapping[str, str]) -> str:
+    return f"{env['JAVA_HOME']}/bin/java" if env.get("JAVA_HOME") else "java"
+
+
+def classpath(home: Path) -> str:
+    """In one order, whatever the disk's: an archive of classes fits one classpath alone."""
+    return os.pathsep.join(sorted(map(str, home.glob("jars/*.jar"))))
+
+
+def conf_in(arguments: Sequence[str]) -> dict[str, str]:
+    return dict(value.partition("=")[::2] for flag, value in pairwise(arguments) if flag == "--conf")
+
+
+def command(arguments: Sequence[str], *, home: Path, options: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """options: those that every driver gets."""
+    conf = conf_in(arguments)
+    return [
+        java(env),
+        *("-cp", classpath(home)),
+        *shlex.split(env.get("SPARK_SUBMIT_OPTS", "")),
+        f"-Xmx{conf.get('spark.driver.memory', '1g')}",
+        *shlex.split(conf.get("spark.driver.extraJavaOptions", "")),
+        *options,
+        MAIN,
+        *arguments,
+    ]
+
+
+def learnt(home: Path, env: Mapping[str, str]) -> list[str]:
+    """What Spark's own launcher puts between the memory and the class to run."""
+    launcher = [java(env), "-cp", f"{home}/jars/*", "org.apache.spark.launcher.Main", MAIN, "pyspark-shell"]
+    said = subprocess.run(launcher, env={**env, "SPARK_HOME": str(home)}, capture_output=True, text=True, check=True)  # noqa: S603
+    words = said.stdout.split("\0")
+    memory = next(index for index, word in enumerate(words) if word.startswith("-Xmx"))
+    return words[memory + 1 : words.index(MAIN)]
+
+
+def main(arguments: Sequence[str]) -> None:
+    if arguments == ["learn"]:
+        OPTIONS.write_text(json.dumps(learnt(HOME, os.environ)), encoding="utf-8")
+        return
+    words = command(arguments, home=HOME, options=json.loads(OPTIONS.read_text(encoding="utf-8")), env=os.environ)
+    # Python's workers inherit the seed: rows with one key meet in one partition only where all hash alike.
+    os.execvpe(words[0], words, {**os.environ, "SPARK_HOME": str(HOME), "PYTHONHASHSEED": "0"})  # noqa: S606
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

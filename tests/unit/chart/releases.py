@@ -1,0 +1,42 @@
+"""What releases of the chart are given."""
+
+from pathlib import Path
+from typing import Any
+
+CHART = Path(__file__).parents[3] / "helm"
+Values = dict[str, Any]
+
+COSMOS = {"type": "cosmos", "connection_string": "${BANK_COSMOS}", "database": "bank", "container": "transactions"}
+BANK: Values = {
+    "api": {"readersSecret": "leasehold-api"},
+    "secrets": ["bank"],
+    "config": {
+        "leases": {"type": "cosmos", "connection_string": "${LEASES_COSMOS}", "database": "operations"},
+        "host": {"buffer_bytes_max": 268435456},
+        "pipelines": [
+            {
+                "name": "balances",
+                "feed": COSMOS,
+                "sql": "SELECT partition, sequence, body FROM events",
+                "sink": {"type": "postgres", "dsn": "${BANK_POSTGRES}", "merge": "INSERT INTO balances SELECT 1"},
+            }
+        ],
+    },
+}
+"""What somebody has to say, and no more."""
+ENVIRONMENT = {
+    "BANK_COSMOS": "AccountEndpoint=https://bank.documents.azure.com:443/;AccountKey=YmFuaw==;",
+    "LEASES_COSMOS": "AccountEndpoint=https://operations.documents.azure.com:443/;AccountKey=YmFuaw==;",
+    "BANK_POSTGRES": "postgresql://bank@postgres/bank",
+}
+SCRAPED = {"networkPolicy": {"ingressFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]}}
+"""Whoever is to ask the API, as Prometheus and KEDA do, is let in."""
+SQLITE = {"config": {"leases": {"type": "sqlite", "connection_string": None, "database": None}}}
+
+
+def merged(base: Values, over: Values) -> Values:
+    """None takes a key away, as for Helm."""
+    both = {**base, **over}
+    shared = [key for key in base.keys() & over.keys() if isinstance(base[key], dict) and isinstance(over[key], dict)]
+    both |= {key: merged(base[key], over[key]) for key in shared}
+    return {key: value for key, value in both.items() if value is not None}

@@ -1,0 +1,171 @@
+"""Chart, settings and image say the same: ports, paths, variables, the user, and the time that a stop may take."""
+
+import re
+from pathlib import Path, PurePosixPath
+
+import helm_python
+import pytest
+import yaml
+from unit.chart.dockerfile import ROOT, dockerfile
+from unit.chart.releases import BANK, CHART, ENVIRONMENT, SCRAPED, SQLITE, Values
+
+from leases.stores.memory import MemoryStore
+from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from service.api import OPEN, create_app
+from service.config import parse
+from service.pipeline import Pipeline
+from service.processor import Processor
+from service.settings import ApiSettings, Settings
+
+OTHERS: dict[str, Values] = {
+    "usual": {},
+    "SQLite": {"replicas": 1, **SQLITE},
+    "another port": {"api": {"port": 9090, "readersKey": "tokens", "address": "::"}, "stopTimeoutSeconds": 100},
+    "Spark Connect": {"sparkConnect": "sc://spark:15002"},
+}
+SHAPES = {
+    "LEASES_BLOB": "DefaultEndpointsProtocol=https;AccountName=bank;AccountKey=YmFuaw==;EndpointSuffix=core.windows.net",
+    "BANK_EVENTHUBS": "Endpoint=sb://bank.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=YmFuaw==",
+    "BANK_POSTGRES": "postgresql://bank@postgres/bank",
+}
+AFTER_STOP_S = 10 + 5 + 1
+"""What a host does once the stop timeout is over: it ends Spark, leaves the group, and closes its API."""
+
+
+def settings_of(objects) -> Settings:
+    """As the pod's container reads them."""
+    names = {each["name"] for each in container(objects)["env"]}
+    text = objects["ConfigMap"]["data"]["leasehold.yaml"]
+    environment = {**dict.fromkeys(names, "bank-leasehold-5d4f8c7b9-x2x4z"), **ENVIRONMENT}
+    return parse(text, environment, folder=Path("/etc/leasehold"))
+
+
+def container(objects):
+    (only,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
+    return only
+
+
+def mounts(objects) -> dict[str, PurePosixPath]:
+    return {each["name"]: PurePosixPath(each["mountPath"]) for each in container(objects)["volumeMounts"]}
+
+
+@pytest.fixture(params=OTHERS)
+def objects(render, request):
+    return render(OTHERS[request.param])
+
+
+def test_a_pod_takes_its_settings(objects) -> None:
+    settings = settings_of(objects)
+    assert settings.host.name == "bank-leasehold-5d4f8c7b9-x2x4z"
+    assert settings.host.buffer_bytes_max == 268435456
+    assert settings.log.format == "json"
+    assert [each.name for each in settings.pipelines] == ["balances"]
+
+
+def test_the_host_is_named_after_its_pod(objects) -> None:
+    (name,) = (each for each in container(objects)["env"] if each["name"] == "POD_NAME")
+    assert name["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.name"
+
+
+def test_the_api_listens_where_the_service_and_the_probes_look(objects) -> None:
+    api, (port,) = settings_of(objects).api, container(objects)["ports"]
+    (offered,) = objects["Service"]["spec"]["ports"]
+    probes = [container(objects)[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")]
+    assert api.port == port["containerPort"] == offered["port"]
+    assert {port["name"]} == {offered["name"], offered["targetPort"]} | {probe["port"] for probe in probes}
+    assert {probe["path"] for probe in probes} == OPEN
+    assert api.host in ("0.0.0.0", "::")
+
+
+def test_the_tokens_are_where_the_settings_look(objects) -> None:
+    (volume,) = (v for v in objects["Deployment"]["spec"]["template"]["spec"]["volumes"] if v["name"] == "readers")
+    readers = settings_of(objects).api.readers
+    assert readers is not None
+    assert PurePosixPath(readers).parent == mounts(objects)["readers"]
+    assert volume["secret"]["secretName"] == BANK["api"]["readersSecret"]
+
+
+def test_kubernetes_waits_for_longer_than_a_stop_takes(objects) -> None:
+    grace_s = objects["Deployment"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert grace_s >= settings_of(objects).host.stop_timeout_s + AFTER_STOP_S
+
+
+def test_a_new_pod_is_given_time_to_take_its_share(objects) -> None:
+    assert objects["Deployment"]["spec"]["minReadySeconds"] >= settings_of(objects).leases.balance_s
+
+
+def test_the_settings_are_mounted_where_the_image_and_the_arguments_look(objects) -> None:
+    arguments = container(objects)["args"]
+    assert arguments == dockerfile()[""].words("CMD")
+    assert PurePosixPath(arguments[-1]) == mounts(objects)["settings"] / "leasehold.yaml"
+
+
+def test_what_is_written_lies_in_volumes(render) -> None:
+    objects = render(OTHERS["SQLite"])
+    written = [PurePosixPath(settings_of(objects).leases.path), PurePosixPath(dockerfile()[""].last("WORKDIR")) / "x"]  # type: ignore[union-attr]
+    assert all(path.is_relative_to(mounts(objects)["data"]) for path in written)
+    assert {PurePosixPath("/tmp"), PurePosixPath("/dev/shm")} <= set(mounts(objects).values())
+
+
+def test_the_values_of_the_docs_are_taken(chart) -> None:
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    example, monitoring = (yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    given = {**example, **monitoring}
+    chart.validate_schema(given)
+    assert helm_python.lint(CHART, given, strict=True)["errors"] == []
+    files = chart.render(given, name="bank", namespace="bank")
+    settings = yaml.safe_load(files["leasehold/templates/configmap.yaml"])["data"]["leasehold.yaml"]
+    secrets = re.findall(r"--from-literal=([A-Z_]+)=", page)
+    found = parse(settings, {**SHAPES, "POD_NAME": "a-pod"}, folder=Path("/etc/leasehold"))
+    assert set(re.findall(r"\${(\w+)}", settings)) - {"POD_NAME"} == set(secrets) == SHAPES.keys()
+    assert [each.feed.type for each in found.pipelines] == ["eventhubs"]
+
+
+def test_spark_runs_in_one_place(render) -> None:
+    inside, connected = settings_of(render()).spark, settings_of(render(OTHERS["Spark Connect"])).spark
+    assert (inside.master, inside.remote) == ("local[2]", None)
+    assert connected.remote == "sc://spark:15002"
+
+
+def test_what_operators_ask_is_there(render) -> None:
+    pipeline = Pipeline(name="bank", feed=MemoryFeed(["a"]), sink=MemorySink(MemoryDestination()))
+    app = create_app(Processor([pipeline], MemoryStore(), host="host-a").view)
+    routes = {getattr(route, "path", "") for route in app.routes} | set(app.openapi()["paths"])
+    objects = render({"autoscaling": {"by": "lag"}, "monitoring": {"serviceMonitor": True}, **SCRAPED})
+    (trigger,) = objects["ScaledObject"]["spec"]["triggers"]
+    (endpoint,) = objects["ServiceMonitor"]["spec"]["endpoints"]
+    assert "/" + trigger["metadata"]["url"].split("/", 3)[3] in routes
+    assert trigger["metadata"]["valueLocation"] in app.openapi()["components"]["schemas"]["LagReport"]["properties"]
+    assert endpoint["path"] in routes
+    assert endpoint["port"] == container(objects)["ports"][0]["name"]
+
+
+def test_the_image_runs_as_whom_the_chart_says(objects) -> None:
+    security = objects["Deployment"]["spec"]["template"]["spec"]["securityContext"]
+    user, group = dockerfile()[""].last("USER").split(":")
+    assert (int(user), int(group)) == (security["runAsUser"], security["runAsGroup"])
+    assert f"--uid {user} " in " ".join(dockerfile()["base"].all("RUN"))
+
+
+def test_the_image_offers_and_checks_the_default_port() -> None:
+    image, port = dockerfile()[""], ApiSettings().port
+    assert image.last("EXPOSE") == str(port)
+    (check,) = re.findall(r"http://127\.0\.0\.1:(\d+)([\w/]+)", image.last("HEALTHCHECK"))
+    assert check == (str(port), "/health/live")
+    assert image.words("ENTRYPOINT") == ["/opt/leasehold/bin/leasehold"]
+
+
+def test_both_stages_have_one_base_and_one_place() -> None:
+    found = dockerfile()
+    assert found["base"].base == "debian:trixie-slim"
+    assert {found["build"].base, found[""].base} == {"base"}
+    (copied,) = found[""].all("COPY")
+    assert copied == "--from=build /opt/leasehold /opt/leasehold"
+    assert "UV_PROJECT_ENVIRONMENT=/opt/leasehold" in " ".join(found["build"].all("ENV"))
+
+
+def test_what_the_image_is_built_from_is_let_in() -> None:
+    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = {word for step in dockerfile()["build"].all("COPY") for word in step.split()[:-1]}
+    assert copied <= let_in
+    assert all((ROOT / name).exists() for name in copied)

@@ -1,0 +1,180 @@
+"""The chart as Kubernetes takes it: rendered with every switch, linted, and held against the schemas of three versions."""
+
+import json
+from functools import cache
+from typing import Any
+
+import helm_python
+import kubernetes_validate
+import pytest
+import yaml
+from unit.chart.releases import BANK, CHART, COSMOS, SCRAPED, SQLITE, merged
+
+VERSIONS = ("1.33", "1.35", "1.37")
+CUSTOM = {"ScaledObject", "TriggerAuthentication", "ServiceMonitor", "PrometheusRule"}
+"""Kinds of operators, whose schemas are not Kubernetes'."""
+
+SWITCHES: dict[str, dict[str, Any]] = {
+    "the least": {},
+    "one replica on SQLite": {"replicas": 1, **SQLITE},
+    "a claim for data": {"dataClaim": "bank-data"},
+    "no service account": {"serviceAccount": {"create": False}},
+    "a service account that exists": {"serviceAccount": {"create": False, "name": "bank"}},
+    "a service account's annotations": {"serviceAccount": {"annotations": {"a/b": "c"}}},
+    "a workload identity": {"workloadIdentity": {"clientId": "2f1d6c1e-0000-4000-8000-000000000000"}},
+    "CPU": {"autoscaling": {"by": "cpu"}},
+    "lag": {"autoscaling": {"by": "lag"}, **SCRAPED},
+    "lag of a pipeline": {"autoscaling": {"by": "lag", "pipeline": "balances"}, **SCRAPED},
+    "Cosmos DB": {"autoscaling": {"by": "cosmos", "pipeline": "balances", "min": 0}},
+    "Cosmos DB by identity": {
+        "autoscaling": {"by": "cosmos", "pipeline": "balances"},
+        "workloadIdentity": {"clientId": "2f1d6c1e-0000-4000-8000-000000000000"},
+    },
+    "no budget": {"podDisruptionBudget": {"enabled": False}},
+    "a budget in percent": {"podDisruptionBudget": {"maxUnavailable": "25%"}},
+    "no spread": {"topologySpread": {"enabled": False}},
+    "no network policy": {"networkPolicy": {"enabled": False}},
+    "more ways out": {"networkPolicy": {"egressPorts": [], "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}]}},
+    "Spark Connect": {"sparkConnect": "sc://spark:15003/;use_ssl=true"},
+    "all monitoring": {
+        "monitoring": {"serviceMonitor": True, "alerts": True, "dashboard": True, "labels": {"release": "prometheus"}},
+        **SCRAPED,
+    },
+    "everything about pods": {
+        "image": {"repository": "registry.example/leasehold", "tag": "1.2.3", "pullSecrets": [{"name": "registry"}]},
+        "env": [{"name": "PYTHONPATH", "value": "/code"}],
+        "files": {"rules.py": "def rule(df):\n    return df\n"},
+        "podLabels": {"team": "bank"},
+        "podAnnotations": {"a/b": "c"},
+        "nodeSelector": {"kubernetes.io/arch": "amd64"},
+        "tolerations": [{"key": "a", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "priorityClassName": "high",
+        "extraVolumes": [{"name": "code", "configMap": {"name": "code"}}],
+        "extraVolumeMounts": [{"name": "code", "mountPath": "/code"}],
+    },
+}  # fmt: skip
+
+
+@cache
+def problem(text: str, version: str) -> str | None:
+    """Of one object; most are the same whatever is switched on."""
+    try:
+        kubernetes_validate.validate(json.loads(text), version, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        return f"{list(error.path)}: {error.message}"
+    return None
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_kubernetes_takes_what_every_switch_makes(render, switch: str) -> None:
+    objects = render(SWITCHES[switch])
+    own = [each for each in objects.values() if each["kind"] not in CUSTOM]
+    assert {"Deployment", "Service", "ConfigMap"} <= objects.keys()
+    for version in VERSIONS:
+        found = {each["kind"]: problem(json.dumps(each, sort_keys=True), version) for each in own}
+        assert not any(found.values()), (version, found)
+
+
+def test_kubernetes_would_not_take_a_misspelt_field(render) -> None:
+    deployment = render()["Deployment"]
+    deployment["spec"]["template"]["spec"]["terminationGracePeriod"] = 1
+    assert all("terminationGracePeriod" in str(problem(json.dumps(deployment), version)) for version in VERSIONS)
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_helm_finds_nothing_to_mend(switch: str) -> None:
+    report = helm_python.lint(CHART, merged(BANK, SWITCHES[switch]), strict=True)
+    assert [each for each in report["messages"] if each["severity"] > 1] == []
+    assert report["errors"] == []
+
+
+def test_objects_of_operators_are_of_the_right_kind_and_select_the_pods(render) -> None:
+    lag, cosmos = render(SWITCHES["lag"]), render(SWITCHES["Cosmos DB by identity"])
+    monitoring = render(SWITCHES["all monitoring"])
+    kinds = {**lag, **cosmos, **monitoring}
+    assert kinds.keys() >= CUSTOM
+    assert {kinds[kind]["apiVersion"] for kind in CUSTOM} == {"keda.sh/v1alpha1", "monitoring.coreos.com/v1"}
+    assert lag["ScaledObject"]["spec"]["scaleTargetRef"]["name"] == lag["Deployment"]["metadata"]["name"]
+    selected = monitoring["ServiceMonitor"]["spec"]["selector"]["matchLabels"]
+    assert selected.items() <= monitoring["Service"]["metadata"]["labels"].items()
+    for kind in ("ServiceMonitor", "PrometheusRule"):
+        assert monitoring[kind]["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_who_scales_the_group_alone_says_how_many_pods_there_are(render) -> None:
+    assert render()["Deployment"]["spec"]["replicas"] == 3
+    for switch in ("CPU", "lag", "Cosmos DB"):
+        assert "replicas" not in render(SWITCHES[switch])["Deployment"]["spec"]
+
+
+def test_keda_asks_one_host_for_the_lag_of_the_group_with_the_token(render) -> None:
+    objects = render(SWITCHES["lag of a pipeline"])
+    (trigger,) = objects["ScaledObject"]["spec"]["triggers"]
+    assert trigger["metadata"] == {
+        "url": "http://bank-leasehold.prod.svc:8080/api/lag?pipeline=balances",
+        "valueLocation": "lag",
+        "targetValue": "10000",
+        "authMode": "bearer",
+    }
+    (token,) = objects["TriggerAuthentication"]["spec"]["secretTargetRef"]
+    assert token == {"parameter": "token", "name": "leasehold-api", "key": "readers"}
+
+
+def test_keda_reads_the_leases_that_the_settings_name(render) -> None:
+    by_key, by_identity = COSMOS | {"endpoint": "https://bank.example"}, {"endpoint": "https://leases.example"}
+    feed = {key: value for key, value in by_key.items() if key != "connection_string"}
+    pipeline = {**BANK["config"]["pipelines"][0], "feed": {**feed, "processor_name": "old", "key": "${BANK_KEY}"}}
+    scaling = {"autoscaling": {"by": "cosmos", "pipeline": "balances"}, "config": {"pipelines": [pipeline]}}
+    usual = {
+        "databaseId": "bank",
+        "containerId": "transactions",
+        "leaseDatabaseId": "operations",
+        "leaseContainerId": "leases",
+        "changeFeedLagThreshold": "10000",
+    }
+    (first,) = render(SWITCHES["Cosmos DB"])["ScaledObject"]["spec"]["triggers"]
+    assert first["metadata"] == usual | {
+        "processorName": "balances",
+        "connectionFromEnv": "BANK_COSMOS",
+        "leaseConnectionFromEnv": "LEASES_COSMOS",
+    }
+    leases = {"config": {"leases": {"connection_string": None, **by_identity}}}
+    (second,) = render(merged(scaling, leases))["ScaledObject"]["spec"]["triggers"]
+    assert second["metadata"] == usual | {
+        "processorName": "old",
+        "endpoint": "https://bank.example",
+        "cosmosDBKeyFromEnv": "BANK_KEY",
+        "leaseEndpoint": "https://leases.example",
+    }
+
+
+def test_nobody_reaches_the_pods_but_whom_the_policy_names(render) -> None:
+    closed, scraped = render()["NetworkPolicy"]["spec"], render(SWITCHES["lag"])["NetworkPolicy"]["spec"]
+    assert closed["policyTypes"] == ["Ingress", "Egress"]
+    assert "ingress" not in closed
+    assert [each["port"] for rule in closed["egress"] for each in rule["ports"]] == [53, 53, 443, 5432, 5671]
+    assert scraped["ingress"] == [{"from": SCRAPED["networkPolicy"]["ingressFrom"], "ports": [{"port": "api"}]}]
+    connected = render(SWITCHES["Spark Connect"])["NetworkPolicy"]["spec"]
+    assert connected["egress"][-1] == {"ports": [{"port": 15003}]}
+
+
+def test_pods_that_cannot_share_leases_are_never_two(render) -> None:
+    assert render(SWITCHES["one replica on SQLite"])["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}
+    assert render()["Deployment"]["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+
+
+def test_changed_settings_or_files_roll_the_pods(render) -> None:
+    def checksum(**values: Any) -> str:
+        annotations = render(values)["Deployment"]["spec"]["template"]["metadata"]["annotations"]
+        return str(annotations["checksum/settings"])
+
+    same = checksum()
+    assert same == checksum(dataSize="2Gi")
+    assert len({same, checksum(config={"log": {"level": "debug"}}), checksum(files={"a.py": ""})}) == 3
+
+
+def test_the_chart_s_version_is_that_of_the_project() -> None:
+    project = (CHART.parent / "pyproject.toml").read_text()
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert f'version = "{chart["appVersion"]}"' in project

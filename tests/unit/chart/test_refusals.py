@@ -1,0 +1,123 @@
+"""What the chart refuses, and with what words: before anything runs."""
+
+from typing import Any
+
+import helm_python
+import pytest
+from unit.chart.releases import BANK, SQLITE, merged
+
+LOG = {"type": "log", "path": "/var/lib/leasehold/log"}
+PIPELINE = BANK["config"]["pipelines"][0]
+
+
+def leases(**given: Any) -> dict[str, Any]:
+    return {"config": {"leases": {"database": None, "connection_string": None, **given}}}
+
+
+def pipeline(**given: Any) -> dict[str, Any]:
+    return {"config": {"pipelines": [{**PIPELINE, **given}]}}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"api": {"readersSecret": ""}}, "kubectl create secret generic"),
+        ({"config": {"pipelines": []}}, "say what is processed"),
+        (SQLITE, "of type sqlite, which pods cannot share, and there are to be 3"),
+        ({"config": {"leases": None}}, "of type sqlite, which pods cannot share"),
+        (leases(type="memory"), "of type memory, which pods cannot share"),
+        (merged(SQLITE, {"replicas": 1, "autoscaling": {"by": "cpu"}}), "there are to be 8"),
+        (pipeline(sink=LOG), "pipeline 'balances' has a sink of type log, which pods cannot share"),
+        (pipeline(feed=LOG), "pipeline 'balances' has a feed of type log, which pods cannot share"),
+        ({"autoscaling": {"min": 9}}, "autoscaling.min is above autoscaling.max"),
+        ({"autoscaling": {"by": "lag", "min": 0}}, "needs a pod that runs"),
+        ({"autoscaling": {"by": "cpu", "min": 0}}, "needs a pod that runs"),
+        ({"autoscaling": {"by": "lag"}}, "networkPolicy.ingressFrom is empty"),
+        ({"monitoring": {"serviceMonitor": True}}, "networkPolicy.ingressFrom is empty"),
+        ({"autoscaling": {"by": "cosmos"}}, "name such a pipeline (autoscaling.pipeline is '')"),
+        (merged(leases(type="blob"), {"autoscaling": {"by": "cosmos", "pipeline": "balances"}}), "with leases of type cosmos"),
+    ],
+)  # fmt: skip
+def test_what_could_not_work_is_refused_with_what_to_do(render, values: dict[str, Any], words: str) -> None:
+    with pytest.raises(helm_python.HelmRenderError) as raised:
+        render(values)
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"replica": 2},
+        {"replicas": "three"},
+        {"replicas": -1},
+        {"config": {"pipeline": []}},
+        {"config": {"api": {"port": 1}}},
+        {"config": {"host": {"name": "one-for-all"}}},
+        {"config": {"host": {"stop_timeout_s": 1}}},
+        {"config": {"spark": {"remote": "sc://spark"}}},
+        {"config": {"pipelines": [{"name": "a"}]}},
+        {"config": {"pipelines": [{**PIPELINE, "name": "Not A Name"}]}},
+        {"config": {"pipelines": [{**PIPELINE, "sink": {"path": "x"}}]}},
+        {"sparkConnect": "http://spark"},
+        {"autoscaling": {"by": "magic"}},
+        {"autoscaling": {"lagPerReplica": 0}},
+        {"image": {"tag": "no tag"}},
+        {"image": {"pullPolicy": "Sometimes"}},
+        {"api": {"port": 80}},
+        {"api": {"address": "127.0.0.1"}},
+        {"api": {"readersKey": "a/b"}},
+        {"stopTimeoutSeconds": 0},
+        {"stopTimeoutSeconds": 2.5},
+        {"tmpSize": "1 GB"},
+        {"shmSize": 64},
+        {"podDisruptionBudget": {"maxUnavailable": 0}},
+        {"networkPolicy": {"egressPorts": [70000]}},
+        {"networkPolicy": {"ingressFrom": [{}]}},
+        {"monitoring": {"interval": "often"}},
+        {"monitoring": {"serviceMonitor": "yes"}},
+        {"env": [{"name": "POD_NAME", "value": "mine"}]},
+        {"env": [{"value": "x"}]},
+        {"secrets": ["Not A Secret"]},
+        {"files": {"leasehold.yaml": "pipelines: []"}},
+        {"podLabels": {"count": 3}},
+    ],
+)
+def test_nonsense_is_refused_by_the_schema(render, values: dict[str, Any]) -> None:
+    with pytest.raises(helm_python.HelmValuesError):
+        render(values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        leases(type="cosmos", connection_string="AccountEndpoint=https://a;AccountKey=c2VjcmV0", database="d"),
+        leases(type="cosmos", endpoint="https://a", key="c2VjcmV0", database="d"),
+        leases(type="blob", account_url="https://a", key="c2VjcmV0"),
+        pipeline(sink={**PIPELINE["sink"], "dsn": "postgresql://bank:secret@postgres/bank"}),
+        pipeline(sink={**PIPELINE["sink"], "dsn": "host=postgres password=secret"}),
+        pipeline(sink={"type": "http", "url": "https://a", "headers": {"Authorization": "Bearer secret"}}),
+        pipeline(sink={"type": "files", "container": "out", "account_url": "https://a", "key": "c2VjcmV0"}),
+        pipeline(feed={"type": "eventhubs", "connection_string": "Endpoint=sb://a/;SharedAccessKey=c2VjcmV0"}),
+    ],
+)
+def test_a_secret_is_no_part_of_a_config_map(render, values: dict[str, Any]) -> None:
+    with pytest.raises(helm_python.HelmValuesError):
+        render(values)
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        {**PIPELINE["sink"], "dsn": "postgresql://bank@postgres/bank"},
+        {**PIPELINE["sink"], "dsn": "postgresql://bank:${PASSWORD}@postgres/bank"},
+        {**PIPELINE["sink"], "dsn": "service=bank", "key": ["account"]},
+        {"type": "http", "url": "${URL}", "headers": {"Authorization": "Bearer ${TOKEN}", "Accept": "text/plain, */*"}},
+    ],
+)
+def test_what_is_no_secret_may_stand_in_the_settings(render, sink: dict[str, Any]) -> None:
+    assert render(pipeline(sink=sink))["ConfigMap"]
+
+
+def test_what_one_pod_may_have_is_not_refused_to_one(render) -> None:
+    alone = merged(SQLITE, {"replicas": 1, **merged(pipeline(sink=LOG), SQLITE)})
+    assert render(alone)["Deployment"]["spec"]["replicas"] == 1
