@@ -1,8 +1,10 @@
 # The image of a host: `make image` builds and tries it. Two stages on one base, so that both have the same Java: an archive of
 # classes fits no other.
 FROM debian:trixie-slim AS base
-RUN apt-get update \
- && apt-get install --yes --no-install-recommends openjdk-21-jre-headless python3 \
+# Java's package links a page of the manual, for which the slim image has no place.
+RUN mkdir -p /usr/share/man/man1 \
+ && apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends openjdk-21-jre-headless python3 \
  && rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* \
  && useradd --uid 10001 --user-group --no-log-init --home-dir /var/lib/leasehold --create-home --shell /usr/sbin/nologin leasehold
 
@@ -20,14 +22,16 @@ COPY pipeline pipeline
 COPY service service
 RUN /uv/bin/uv sync --locked --no-dev --extra connect --no-editable
 COPY image image
-COPY tests/java_archive.py image/
-# Slimmed; Spark started directly; compiled; and with an archive of the classes that Spark loads for a small job.
+# Slimmed, compiled, and Spark started directly.
 RUN site=/opt/leasehold/lib/python3.13/site-packages \
  && python3 image/slim.py $site \
  && install --mode 755 image/spark_submit.py $site/pyspark/bin/spark-submit \
  && $site/pyspark/bin/spark-submit learn \
- && /opt/leasehold/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/leasehold/lib \
- && /opt/leasehold/bin/python image/java_archive.py /opt/leasehold/spark.jsa
+ && /opt/leasehold/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/leasehold/lib
+# With an archive of the classes that Spark loads for a small job. (A build has a name that resolves to no address.)
+COPY tests/java_archive.py image/
+RUN SPARK_LOCAL_IP=127.0.0.1 /opt/leasehold/bin/python image/java_archive.py /opt/leasehold/spark.jsa \
+ && test -s /opt/leasehold/spark.jsa
 
 FROM base
 LABEL org.opencontainers.image.title="Leasehold" \

@@ -50,11 +50,18 @@ def command(arguments: Sequence[str], *, home: Path, options: Sequence[str], env
     ]
 
 
+def launched(arguments: Sequence[str], *, home: Path, env: Mapping[str, str]) -> list[str]:
+    """The command as Spark's own launcher works it out."""
+    scala = next(home.glob("jars/spark-core_*.jar")).name.split("_")[1].split("-")[0]
+    launcher = [java(env), "-cp", f"{home}/jars/*", "org.apache.spark.launcher.Main", MAIN, *arguments]
+    told = {**env, "SPARK_HOME": str(home), "SPARK_SCALA_VERSION": scala}
+    said = subprocess.run(launcher, env=told, capture_output=True, text=True, check=True)  # noqa: S603
+    return [word for word in said.stdout.split("\0") if word.strip()]
+
+
 def learnt(home: Path, env: Mapping[str, str]) -> list[str]:
-    """What Spark's own launcher puts between the memory and the class to run."""
-    launcher = [java(env), "-cp", f"{home}/jars/*", "org.apache.spark.launcher.Main", MAIN, "pyspark-shell"]
-    said = subprocess.run(launcher, env={**env, "SPARK_HOME": str(home)}, capture_output=True, text=True, check=True)  # noqa: S603
-    words = said.stdout.split("\0")
+    """What every driver gets: it stands between the memory and the class to run."""
+    words = launched(["pyspark-shell"], home=home, env=env)
     memory = next(index for index, word in enumerate(words) if word.startswith("-Xmx"))
     return words[memory + 1 : words.index(MAIN)]
 

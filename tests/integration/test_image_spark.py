@@ -1,0 +1,84 @@
+"""Spark as the image has it: without the jars of image/unused.txt, and started without a shell."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import everything
+import pyspark
+import pytest
+import slim
+import spark_submit
+
+ROOT = Path(__file__).parents[2]
+SPARK = Path(pyspark.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SPARK_HOME of links to what stays."""
+    home = tmp_path_factory.mktemp("spark")
+    gone = set(slim.unused(SPARK.parent, [each for each in slim.listed() if each.startswith("pyspark/jars/")]))
+    (home / "jars").mkdir()
+    for jar in set(SPARK.glob("jars/*.jar")) - gone:
+        (home / "jars" / jar.name).symlink_to(jar)
+    (home / "bin").mkdir()
+    script = (ROOT / "image/spark_submit.py").read_text().replace("/opt/leasehold/bin/python", sys.executable)
+    (home / "bin/spark-submit").write_text(script)
+    (home / "bin/spark-submit").chmod(0o755)
+    subprocess.run([home / "bin/spark-submit", "learn"], check=True, timeout=120)
+    return home
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A PATH without a shell, nor any of its tools."""
+    java = shutil.which("java") if "JAVA_HOME" not in os.environ else None
+    (tmp_path / "bin").mkdir()
+    if java:
+        (tmp_path / "bin/java").symlink_to(Path(java).resolve())
+    return str(tmp_path / "bin")
+
+
+def test_every_path_on_the_list_is_there_to_be_taken_out() -> None:
+    assert len(list(slim.unused(SPARK.parent, slim.listed()))) > 40
+    with pytest.raises(SystemExit, match="nothing like it"):
+        list(slim.unused(SPARK.parent, ["pyspark/jars/no-such-*.jar"]))
+
+
+def test_spark_runs_everything_without_the_jars_that_the_image_lacks(home: Path, path: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, everything.__file__],
+        env={**os.environ, "SPARK_HOME": str(home), "PATH": path, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    *wrong, done = ran.stdout.splitlines() or [""]
+    assert not wrong, "\n".join(wrong)
+    assert done == f"{len(everything.VALUES) + len(everything.PYTHON)} done", ran.stderr
+
+
+def test_the_driver_is_started_as_spark_s_own_launcher_would_start_it(home: Path) -> None:
+    options = {"spark.driver.memory": "700m", "spark.driver.extraJavaOptions": "-Da=b -Dc='d e'"}
+    arguments = [word for name, value in options.items() for word in ("--conf", f"{name}={value}")] + ["pyspark-shell"]
+    env = {**os.environ, "SPARK_SUBMIT_OPTS": "-Dx=y"}
+    theirs = spark_submit.launched(arguments, home=home, env=env)
+    learnt = json.loads((home / "bin/driver-options.json").read_text())
+    ours = spark_submit.command(arguments, home=home, options=learnt, env=env)
+    to_java, to_spark = slice(ours.index("-cp") + 2, ours.index(spark_submit.MAIN)), ours.index(spark_submit.MAIN)
+    assert ours[to_java] == theirs[theirs.index("-cp") + 2 : theirs.index(spark_submit.MAIN)]
+    assert "-Dc=d e" in ours
+    assert sorted(ours[to_spark:]) == sorted(theirs[theirs.index(spark_submit.MAIN) :])
+
+
+def test_the_classpath_comes_in_one_order_since_an_archive_of_classes_fits_no_other(home: Path) -> None:
+    jars = spark_submit.classpath(home).split(os.pathsep)
+    assert jars == sorted(jars)
+    assert len(jars) > 100
+    assert shlex.quote(jars[0]) == jars[0]
