@@ -104,7 +104,9 @@ $(ARCHIVE): uv.lock tests/java_archive.py | setup
 
 image: setup  ## the container image, built by buildah and tried: as root, a quarter of an hour; not part of `make test`
 	image/build
+	@mkdir -p build; rm -f build/image.txt
 	$(PYTEST) -p no:xdist tests/image
+	@cat build/image.txt
 
 clean:  ## remove what was built, caches and .venv
 	rm -rf .venv tests/node/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
