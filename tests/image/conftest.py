@@ -81,6 +81,7 @@ def image() -> Iterator[Image]:
     try:
         root = Path(buildah("mount", container))
         (root / "etc/leasehold").mkdir(exist_ok=True)  # as whoever mounts the settings does
+        (root / "etc/hosts").write_text("127.0.0.1 localhost pod-1\n")  # as Kubernetes does: a pod knows its own name
         used = subprocess.run(["du", "-sxb", root], capture_output=True, text=True, timeout=120, check=True).stdout
         yield Image(root, told["Docker"]["config"], int(used.split()[0]))
     finally:
