@@ -20,6 +20,8 @@ from typing import Protocol, TypeVar, runtime_checkable
 from leases.errors import StoreAmbiguous, StoreUnavailable
 
 T = TypeVar("T")
+INTERFACE = 1
+"""Version of what is asked of stores: raised when a class that was written for it would no longer do (docs/plugins.md)."""
 
 
 @dataclass(frozen=True, slots=True)

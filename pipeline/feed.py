@@ -14,6 +14,9 @@ from pipeline.errors import FeedError
 from pipeline.event import Page
 from pipeline.offers import offers
 
+INTERFACE = 1
+"""Version of what is asked of feeds: raised when a class that was written for it would no longer do (docs/plugins.md)."""
+
 Start = Literal["earliest", "latest"] | datetime
 """Where a partition begins that has no lease yet. A datetime (aware): with the first event enqueued at or after it."""
 

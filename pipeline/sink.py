@@ -15,6 +15,9 @@ import pyarrow as pa
 
 from pipeline.offers import offers
 
+INTERFACE = 1
+"""Version of what is asked of sinks: raised when a class that was written for it would no longer do (docs/plugins.md)."""
+
 CloseReason = Literal["shutdown", "lost", "stolen", "gone", "failed"]
 """Why a writer is closed. shutdown: the lease was released (stop, or a handoff). lost: an operator released or reset the lease,
 or its document is gone. stolen: another owner has it. gone: its partition ended. failed: an error of feed, transform or sink."""

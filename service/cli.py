@@ -91,7 +91,11 @@ def check(file: Path, probe: bool) -> None:
     With --probe, connect to everything it names as well, and let Spark look at every transform. Sinks create what they need,
     and nothing is processed.
     """
+    from service.plugged import problems_of
+
     settings = settings_of(file)
+    if not probe and (problems := done(problems_of(settings))):  # a probe makes every part, and tells of each
+        fail(*problems, code=USAGE)
     click.echo(f"settings: fine, {len(settings.pipelines)} pipelines")
     if probe:
         from service.probe import probed

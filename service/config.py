@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 from service.errors import ServiceError
 from service.redaction import names_a_secret, redacted
 from service.reference import describe, names_in, types_of
+from service.setting_words import said_of
 from service.settings import Settings
 from service.strict_yaml import UNREADABLE, Document, Place, Problem, read
 
@@ -212,21 +213,6 @@ def _about(error: ErrorDetails) -> ErrorDetails:
     return {**error, "type": kind, "loc": (*error["loc"], "type"), "input": section.get("type")}
 
 
-_WORDS = {
-    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
-    **dict.fromkeys(("dict_type", "mapping_type"), "must be a mapping"),
-    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
-    **dict.fromkeys(("model_type", "model_attributes_type"), "must be a mapping of settings"),
-    **dict.fromkeys(("string_too_short", "too_short"), "must not be empty"),
-    "finite_number": "must be a finite number",
-    "path_type": "must be a path",
-    "string_type": "must be a text (put it in quotes)",
-    "tuple_type": "must be a list",
-}
-"""pydantic's errors, where its own words would not tell a person what to write."""
-
-
 def _messages(error: ErrorDetails, where: _Where) -> list[str]:
     kind, message = error["type"], error["msg"]
     if kind == "extra_forbidden":
@@ -236,9 +222,7 @@ def _messages(error: ErrorDetails, where: _Where) -> list[str]:
         return [f"is missing: {choice}"]
     if kind == "unknown_type":
         return [f"must be {message}"]
-    if kind == "value_error":
-        return message.removeprefix("Value error, ").split("\n")
-    return [_WORDS.get(kind) or message.replace("Input should", "must").replace("String should", "must")]
+    return said_of(error).split("\n")
 
 
 def _unknown(where: _Where) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from structlog.typing import FilteringBoundLogger as Log
 
@@ -18,15 +18,14 @@ from pipeline.connectors.files import FilesFeed
 from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.postgres import PostgresSink, Timeouts
 from pipeline.connectors.python import PythonSink
-from pipeline.errors import NotImportable
 from pipeline.feed import ChangeFeed
-from pipeline.imports import imported
 from pipeline.sink import Sink
 from pipeline.spark import SparkEngine
 from pipeline.transform import Identity, Transform
 from service.brought import BlobSource
 from service.errors import StartFailed
 from service.pipeline import Pipeline
+from service.plugged import feed_made, sink_made, store_made
 from service.processor import Processor
 from service.settings import PipelineSettings, Settings, SparkSettings
 from service.settings.feeds import (
@@ -93,7 +92,7 @@ def store_of(settings: Settings, pipelines: Sequence[Pipeline], *, creates: bool
     if isinstance(leases, BlobLeases):
         return _blob_store_of(leases, creates)
     if isinstance(leases, CustomLeases):
-        return cast(LeaseStore, _made(leases.type, leases.options))
+        return store_made(leases)
     return MemoryStore()
 
 
@@ -225,7 +224,7 @@ def feed_of(settings: AnyFeed) -> ChangeFeed:
     if isinstance(settings, EventHubsFeedSettings):
         return _eventhubs_feed_of(settings)
     assert isinstance(settings, CustomFeedSettings)
-    return cast(ChangeFeed, _made(settings.type, settings.options))
+    return feed_made(settings)
 
 
 def _eventhubs_feed_of(settings: EventHubsFeedSettings) -> ChangeFeed:
@@ -267,7 +266,7 @@ def sink_of(settings: AnySink, timing: Timing) -> Sink:
     if isinstance(settings, CosmosSinkSettings):
         return _cosmos_sink_of(settings)
     if isinstance(settings, CustomSinkSettings):
-        return cast(Sink, _made(settings.type, settings.options))
+        return sink_made(settings)
     return PythonSink(settings.handler)
 
 
@@ -340,15 +339,3 @@ def digest_of(settings: PipelineSettings) -> str:
     """Of the transform alone: kept with the leases, so that a change of it is noticed."""
     text = json.dumps([settings.event_schema, settings.sql, settings.function])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _made(path: str, options: Any) -> object:
-    try:
-        made = imported(path)
-        if not callable(made):
-            raise NotImportable(f"'{path}' is no class")
-        return cast(object, made(**options))
-    except NotImportable as error:
-        raise StartFailed(str(error)) from error
-    except (TypeError, ValueError) as error:
-        raise StartFailed(f"'{path}' does not take these settings: {error}") from error

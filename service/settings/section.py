@@ -7,6 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Discriminator
 
+from service.setting_types import Importable
+
 CUSTOM = "module:Class"
 """Stands for every `type` that names a class of somebody else's."""
 
@@ -23,6 +25,7 @@ class Custom(Section):
     """Other keys than those named here are arguments of the class."""
 
     model_config = ConfigDict(extra="allow")
+    type: Importable
 
     @property
     def options(self) -> Mapping[str, Any]:

@@ -1,0 +1,201 @@
+"""Parts of third parties: what is told where one cannot be used, before anything relies on it."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from leases.store import LeaseStore
+from leases.stores.memory import MemoryStore
+from pipeline.connectors.memory import MemoryFeed, MemorySink
+from pipeline.feed import ChangeFeed
+from pipeline.sink import Sink
+from service.cli import main
+from service.config import parse
+from service.errors import StartFailed
+from service.plugged import feed_made, lacks, problems_of, sink_made, store_made
+from service.settings.feeds import CustomFeedSettings
+from service.settings.leases import CustomLeases
+from service.settings.sinks import CustomSinkSettings
+
+PARTS = """
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr
+
+from leases.stores.memory import MemoryStore
+from pipeline.connectors.memory import MemoryFeed, MemorySink
+
+class Feed(MemoryFeed):
+    def __init__(self, partitions: list[str], *, age_s: Annotated[float, Field(gt=0)] = 1.0,
+                 token: SecretStr | None = None, mode: Literal["all", "new"] = "all"):
+        super().__init__(partitions)
+        self.age_s, self.token, self.mode = age_s, token, mode
+
+class ForLater(MemoryFeed):
+    leasehold_interface = 2
+
+class Picky(MemorySink):
+    def __init__(self, **anything):
+        if anything:
+            raise LookupError("nothing fits")
+        super().__init__()
+
+class HalfASink:
+    holds_position = True
+    identity = "half"
+    async def prepare(self): ...
+    async def open(self): ...
+    async def close(self): ...
+    async def claimed(self, state): return state
+
+class OnePage(MemoryFeed):
+    def __init__(self):
+        super().__init__(["0"])
+    async def open(self, partition, continuation):
+        return None
+
+class Store(MemoryStore):
+    pass
+
+def made_by_a_function(called: str) -> MemoryFeed:
+    return MemoryFeed(["0"], name=called)
+
+NUMBER = 7
+"""
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module of PARTS, another one for every test."""
+    name = f"parts_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def feed(parts: str, name: str, **settings: Any) -> Any:
+    return feed_made(CustomFeedSettings(type=f"{parts}:{name}", **settings))
+
+
+def test_settings_come_as_their_parameters_say(parts: str) -> None:
+    made = feed(parts, "Feed", partitions=["0", "1"], age_s="2.5", token="hidden", mode="new")
+    assert (made.age_s, made.token.get_secret_value(), made.mode) == (2.5, "hidden", "new")
+
+
+def test_a_setting_that_is_not_given_keeps_its_default(parts: str) -> None:
+    assert feed(parts, "Feed", partitions=["0"]).age_s == 1.0
+
+
+def test_a_function_may_make_the_part(parts: str) -> None:
+    assert feed(parts, "made_by_a_function", called="deposits").identity == "memory:deposits"
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, "`partitions` is missing: give it a value"),
+        ({"partitions": ["0"], "ages": 2}, "`ages` is no setting: did you mean `age_s`?"),
+        ({"partitions": ["0"], "zzz": 2}, "`zzz` is no setting: known are partitions, age_s, token, mode"),
+        ({"partitions": "0"}, "`partitions` must be"),
+        ({"partitions": ["0", 1]}, "`partitions[1]` must be a text (put it in quotes)"),
+        ({"partitions": ["0"], "age_s": 0}, "`age_s` must be greater than 0"),
+        ({"partitions": ["0"], "mode": "old"}, "`mode` must be 'all' or 'new'"),
+    ],
+)
+def test_settings_that_do_not_fit_are_told_by_name(parts: str, settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(StartFailed) as failed:
+        feed(parts, "Feed", **settings)
+    assert str(failed.value).startswith(f"feed '{parts}:Feed' does not take its settings: ")
+    assert told in str(failed.value)
+
+
+def test_everything_that_is_wrong_with_its_settings_is_told_at_once_and_no_value(parts: str) -> None:
+    with pytest.raises(StartFailed) as failed:
+        feed(parts, "Feed", age_s="hunter2", token=["hunter2"], tokens="hunter2")
+    assert all(name in str(failed.value) for name in ("`partitions`", "`age_s`", "`token`", "`tokens`"))
+    assert "hunter2" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Fed", "has no 'Fed'"),
+        ("NUMBER", "is of type int: name a class, or a function that makes one"),
+        (
+            "ForLater",
+            "is made for version 2 of the interface of feeds, and this Leasehold has 1: install a version of either that",
+        ),
+        ("OnePage", "`open` has to be an async generator, with `yield`"),
+        ("Store", "is no feed: it has no `identity`; it has no `partitions`; it has no `start_of`"),
+    ],
+)
+def test_a_class_that_is_no_feed_says_why(parts: str, name: str, told: str) -> None:
+    with pytest.raises(StartFailed) as failed:
+        feed(parts, name)
+    assert told in str(failed.value)
+
+
+def test_a_module_that_is_not_there_is_named() -> None:
+    with pytest.raises(StartFailed, match=r"^sink 'no_such_module:Sink' cannot be imported: there is no module"):
+        sink_made(CustomSinkSettings(type="no_such_module:Sink"))
+
+
+def test_every_method_that_cannot_be_called_as_it_will_be_is_told(parts: str) -> None:
+    with pytest.raises(StartFailed) as failed:
+        sink_made(CustomSinkSettings(type=f"{parts}:HalfASink"))
+    assert str(failed.value) == (
+        f"'{parts}:HalfASink' is no sink: `claimed` has to be a plain `def`; `open` does not take what it is called with:"
+        " (claim). docs/plugins.md tells what it has to have"
+    )
+
+
+def test_what_its_own_code_raises_is_told_with_its_name(parts: str) -> None:
+    with pytest.raises(StartFailed, match="cannot be made of its settings: LookupError: nothing fits"):
+        sink_made(CustomSinkSettings(type=f"{parts}:Picky", any=1))
+
+
+def test_a_lease_store_may_be_somebody_else_s(parts: str) -> None:
+    assert isinstance(store_made(CustomLeases(type=f"{parts}:Store")), MemoryStore)
+    with pytest.raises(StartFailed, match="is no lease store: it has no `list`"):
+        store_made(CustomLeases(type=f"{parts}:Picky"))
+
+
+@pytest.mark.parametrize(
+    ("part", "protocol"), [(MemoryFeed(["0"]), ChangeFeed), (MemorySink(), Sink), (MemoryStore(), LeaseStore)]
+)
+def test_our_own_parts_lack_nothing(part: object, protocol: type) -> None:
+    assert [*lacks(part, protocol)] == []
+
+
+SETTINGS = """
+leases: {{type: "{parts}:Store", oops: 1}}
+pipelines:
+  - name: first
+    feed: {{type: "{parts}:Feed"}}
+    sink: {{type: "no_such_module:Sink"}}
+  - name: second
+    feed: {{type: "{parts}:Feed", partitions: ["0"]}}
+    sink: {{type: "{parts}:Picky"}}
+"""
+
+
+async def test_all_parts_are_looked_at(parts: str, tmp_path: Path) -> None:
+    problems = await problems_of(parse(SETTINGS.format(parts=parts), {}, folder=tmp_path))
+    assert [problem[: len("pipeline 'first': feed")] for problem in problems] == [
+        "leases: lease store 'p",
+        "pipeline 'first': feed",
+        "pipeline 'first': sink",
+    ]
+
+
+def test_check_tells_of_all_parts_and_ends_as_for_wrong_settings(parts: str, tmp_path: Path) -> None:
+    (tmp_path / "bank.yaml").write_text(textwrap.dedent(SETTINGS.format(parts=parts)))
+    result = CliRunner().invoke(main, ["check", str(tmp_path / "bank.yaml")])
+    assert result.exit_code == 2
+    assert len(result.output.splitlines()) == 3
+    assert "settings: fine" not in result.output
