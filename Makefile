@@ -82,9 +82,9 @@ lint: setup  ## ruff: lint and format
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 
-types: setup  ## mypy --strict, the simulation, the scenarios and the servers included
+types: setup  ## mypy --strict, the simulation, the scenarios, the servers and the plugins included
 	.venv/bin/mypy
-	MYPYPATH=tests .venv/bin/mypy -p simulation -p scenarios -p servers
+	MYPYPATH=tests .venv/bin/mypy -p simulation -p scenarios -p servers -p plugins
 
 arrows: setup  ## import-linter: who may import whom
 	.venv/bin/lint-imports --no-cache

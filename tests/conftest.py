@@ -14,6 +14,7 @@ from hypothesis import settings
 pytest_plugins = [
     "tests.plugins_cosmos",
     "tests.plugins_eventhubs",
+    "tests.plugins_nats",
     "tests.plugins_node",
     "tests.plugins_pg",
     "tests.plugins_bank",

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.integration.nats.streams import Made
+from tests.plugins_nats import Nats
+
+
+@pytest.fixture
+async def made(nats_server: Nats) -> AsyncIterator[Made]:
+    made = Made(nats_server)
+    await made.stream.made()
+    yield made
+    await made.connection.api(f"STREAM.DELETE.{made.stream.name}")
+    await made.connection.close()

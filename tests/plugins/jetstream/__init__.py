@@ -1,0 +1,11 @@
+"""NATS JetStream for Leasehold: a feed and a sink, exactly once.
+
+A stream holds the partitions as subjects `{subject}.0`, `{subject}.1`, ... and, on a subject for each lease, where that lease
+stands. A batch and its position are one atomic publication, and the position's subject is written by compare-and-swap.
+Needs nats-server 2.12 or later.
+"""
+
+from plugins.jetstream.feed import JetStreamFeed
+from plugins.jetstream.sink import JetStreamSink
+
+__all__ = ["JetStreamFeed", "JetStreamSink"]

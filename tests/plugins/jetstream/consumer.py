@@ -1,0 +1,183 @@
+"""An ordered consumer: ephemeral, without acknowledgements, pulled from; made again by its reader wherever it breaks.
+
+The lease document holds the place, so the broker need not. A pull asks for so many events and so many bytes, which bounds what
+can be on its way.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.errors import Error
+from nats.errors import TimeoutError as NoneCame
+
+from plugins.jetstream.connection import NatsError
+from plugins.jetstream.stream import Stream
+
+IDLE_S = 5.0
+"""How long a pull waits at the end of a partition; then the reader has a look at the stream, and pulls again."""
+INACTIVE_S = 120
+"""A consumer that nobody pulls from for so long is forgotten by the server, and made again."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """number: which one this consumer was given. sequence: in the stream. bytes: of body and headers, about."""
+
+    number: int
+    sequence: int
+    time: datetime
+    headers: Mapping[str, str]
+    body: bytes
+    bytes: int
+
+
+class Broken(Exception):
+    """This consumer yields no more; another one can go on."""
+
+
+class Consumer:
+    """Of one subject. pending: how many events lay before it when it was made."""
+
+    def __init__(self, stream: Stream, name: str, subscription: Subscription, pending: int) -> None:
+        self.pending = pending
+        self._stream = stream
+        self._name = name
+        self._subscription = subscription
+        self._inbox = subscription.subject.removesuffix("*")
+        self._pulls = 0
+        self._owed = 0
+        self._number = 0
+        self._held: deque[Message] = deque()
+        self._is_too_large = False
+
+    async def page(self, events_max: int, bytes_max: int) -> list[Message]:
+        """What has come, one event at least, or nothing where none came for IDLE_S. Raises Broken, NatsError."""
+        if not self._held and not await self._came(events_max, bytes_max):
+            return []
+        while self._owed > 0 and self._subscription.pending_msgs and len(self._held) < events_max:
+            self._take(await self._next())
+        return self._cut(events_max, bytes_max)
+
+    def _cut(self, events_max: int, bytes_max: int) -> list[Message]:
+        page = [self._held.popleft()]
+        size = page[0].bytes
+        while self._held and len(page) < events_max and (size := size + self._held[0].bytes) <= bytes_max:
+            page.append(self._held.popleft())
+        return page
+
+    async def _came(self, events_max: int, bytes_max: int) -> bool:
+        """Waits for the first. False where the pull ended without one."""
+        while not self._held:
+            if self._owed <= 0:
+                await self._pull(events_max, bytes_max)
+            if self._take(await self._next()) == "idle":
+                return False
+        return True
+
+    async def _pull(self, events_max: int, bytes_max: int) -> None:
+        wanted: dict[str, Any] = {"batch": events_max, "max_bytes": bytes_max}
+        if self._is_too_large:
+            wanted = {"batch": 1}
+        self._is_too_large = False
+        self._owed = wanted["batch"]
+        self._pulls += 1
+        await self._stream.connection.send(
+            f"$JS.API.CONSUMER.MSG.NEXT.{self._stream.name}.{self._name}",
+            json.dumps({**wanted, "expires": int(IDLE_S * SECOND)}).encode(),
+            reply=f"{self._inbox}{self._pulls}",
+        )
+
+    async def _next(self) -> Msg:
+        """Raises Broken."""
+        try:
+            return await self._subscription.next_msg(timeout=IDLE_S + self._stream.connection.timeout_s)
+        except NoneCame as error:
+            raise Broken("the server does not answer") from error
+        except Error as error:
+            raise Broken(str(error)) from error
+
+    def _take(self, message: Msg) -> str:
+        """Raises Broken."""
+        status = (message.headers or {}).get("Status")
+        if status is not None and not message.reply:
+            return self._ended(message, status)
+        taken = _message(message)
+        self._number += 1
+        if taken.number != self._number:
+            raise Broken("an event was lost on its way")
+        self._owed -= 1
+        self._held.append(taken)
+        return "taken"
+
+    def _ended(self, message: Msg, status: str) -> str:
+        """What the server says of a pull instead of events."""
+        if message.subject != f"{self._inbox}{self._pulls}":
+            return "stale"
+        words = (message.headers or {}).get("Description", "")
+        self._owed = 0
+        if status in ("404", "408"):
+            return "idle"
+        self._is_too_large = "MaxBytes" in words and not self._held
+        if status == "409" and ("MaxBytes" in words or "Batch Completed" in words):
+            return "full"
+        raise Broken(f"{status} {words}")
+
+
+@asynccontextmanager
+async def consuming(stream: Stream, subject: str, **start: Any) -> AsyncIterator[Consumer]:
+    """start: `opt_start_seq` or `opt_start_time`, from which on. Raises NatsError."""
+    connection, name = stream.connection, uuid.uuid4().hex
+    client = await connection.client()
+    subscription = await connection.subscribed(f"{client.new_inbox()}.*")
+    try:
+        made = await connection.api(
+            f"CONSUMER.CREATE.{stream.name}.{name}.{subject}",
+            stream_name=stream.name,
+            config={
+                "name": name,
+                "deliver_policy": "by_start_sequence" if "opt_start_seq" in start else "by_start_time",
+                "ack_policy": "none",
+                "filter_subject": subject,
+                "inactive_threshold": INACTIVE_S * SECOND,
+                "mem_storage": True,
+                "num_replicas": 1,
+                **start,
+            },
+        )
+        yield Consumer(stream, name, subscription, int(made["num_pending"]))
+    finally:
+        with suppress(Error):
+            await subscription.unsubscribe()
+        with suppress(NatsError):  # it would be forgotten by itself
+            await connection.send(f"$JS.API.CONSUMER.DELETE.{stream.name}.{name}", b"")
+
+
+def _message(message: Msg) -> Message:
+    """Its numbers are in the subject that an acknowledgement would go to. Raises Broken."""
+    tokens = message.reply.split(".")
+    at = 5 if len(tokens) == 9 else 7  # with the domain and the account before them
+    try:
+        sequence, number, nanoseconds = map(int, tokens[at : at + 3])
+    except ValueError:
+        raise Broken(f"'{message.reply}' is no acknowledgement's subject") from None
+    headers = message.headers or {}
+    return Message(
+        number=number,
+        sequence=sequence,
+        time=EPOCH + timedelta(microseconds=nanoseconds // 1000),
+        headers=headers,
+        body=message.data,
+        bytes=len(message.data) + sum(len(name) + len(value) for name, value in headers.items()),
+    )

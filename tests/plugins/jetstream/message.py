@@ -1,0 +1,55 @@
+"""Events as messages: the body is the payload, the rest a header of ours. Others' headers are read as properties. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.event import EVENT_SCHEMA
+from plugins.jetstream.consumer import Message
+
+EVENT = "Leasehold-Event"
+"""JSON of key, operation and properties: names and values of headers could not be anything."""
+
+
+def headers_of(event: Mapping[str, Any]) -> dict[str, str]:
+    """event: a row of pipeline.published.PUBLISHED_SCHEMA."""
+    told = {name: event[name] for name in ("key", "operation") if event[name] is not None}
+    if event["properties"] is not None:
+        told["properties"] = dict(event["properties"])
+    return {EVENT: json.dumps(told)} if told else {}
+
+
+def table_of(partition: str, messages: Sequence[Message]) -> pa.Table:
+    rows = [
+        {
+            "partition": partition,
+            "sequence": message.sequence,
+            "offset": str(message.sequence),
+            "enqueued_time": message.time,
+            "body": message.body,
+            **_told(message.headers),
+        }
+        for message in messages
+    ]
+    return pa.Table.from_pylist(rows, schema=EVENT_SCHEMA)
+
+
+def _told(headers: Mapping[str, str]) -> dict[str, Any]:
+    """What a sink of ours says of an event; of any other message its headers."""
+    try:
+        told = json.loads(headers.get(EVENT, ""))
+        properties = told.get("properties")
+        texts = [told.get("key"), told.get("operation"), *([] if properties is None else properties.values())]
+    except (ValueError, AttributeError, RecursionError):
+        return {"properties": list(headers.items()) or None}
+    if not all(text is None or isinstance(text, str) for text in texts):
+        return {"properties": list(headers.items())}
+    return {
+        "key": told.get("key"),
+        "operation": told.get("operation"),
+        "properties": None if properties is None else list(properties.items()),
+    }
