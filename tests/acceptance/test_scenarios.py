@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from scenarios.bank import Result
 from scenarios.faults import Banks, Case, case_of, cases, crash, exit_code, opened, points_of, table
-from scenarios.grounds import FEEDS, ROLES
+from scenarios.grounds import FEEDS, ROLES, grounds
 
 from pipeline.crash_point import POINTS
 
@@ -22,7 +22,7 @@ SLICE = (
 
 @pytest.fixture(scope="module")
 def banks() -> Iterator[Banks]:
-    with opened(1) as banks:
+    with opened(1, grounds("log")) as banks:
         yield banks
 
 

@@ -6,6 +6,7 @@ again, those behind it are.
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shlex
@@ -163,6 +164,17 @@ class Bank:
         return self.ground.leases(role)
 
     # What came of it
+
+    def transactions(self) -> dict[str, list[dict[str, str]]]:
+        """File -> what is in it."""
+        return {path.name: list(csv.DictReader(path.open(newline=""))) for path in self.directory.glob("*.csv")}
+
+    def viewed(self) -> list[str]:
+        """The partitions of which something is in the balances."""
+        with psycopg.connect(self.dsn) as connection, suppress(psycopg.errors.UndefinedTable):
+            rows = connection.execute("SELECT DISTINCT partition FROM leasehold_history").fetchall()
+            return [str(partition) for (partition,) in rows]
+        return []
 
     def counted(self) -> int:
         """The events in all balances."""

@@ -26,7 +26,7 @@ import psycopg
 from scenarios.chaos_books import Difference, Found, Writer, delivered, difference, found
 from scenarios.chaos_group import Group, Happened
 from scenarios.chaos_plan import KINDS, KINDS_OF, Fault, planned
-from scenarios.grounds import FEEDS, Ground, grounds
+from scenarios.grounds import Ground, grounds
 from scenarios.place import place, say
 
 WRITE_EVERY_S, WRITE_LINES = 0.25, 10
@@ -198,7 +198,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The bank, through faults at random; then its end is compared.")
     parser.add_argument("--minutes", type=float, default=10, help="of faults")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="what the faults are drawn from")
-    parser.add_argument("--feed", choices=FEEDS, default="log", help="what the bank's logs are")
+    parser.add_argument("--feed", choices=KINDS_OF, default="log", help="what the bank's logs are")
     arguments = parser.parse_args()
     feed, seconds = arguments.feed, arguments.minutes * 60
     say(f"SEED={arguments.seed} MINUTES={arguments.minutes:g} FEED={feed}")

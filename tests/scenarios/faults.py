@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -23,18 +23,20 @@ from typing import NoReturn
 from pipeline.crash_point import POINTS
 from scenarios import moves
 from scenarios.bank import Bank, Result
-from scenarios.grounds import FEEDS, ROLES, behind, grounds
+from scenarios.grounds import FEEDS, ROLES, MakeGround, behind, grounds
 from scenarios.host import Failed, until
 from scenarios.place import place, say
 
 SINKS = {
     "log": {"generate": "log", "transform": "log", "balances": "postgres"},
     "eventhubs": {"generate": "eventhubs", "transform": "eventhubs", "balances": "postgres"},
+    "nats": {"generate": "nats", "transform": "nats", "balances": "postgres"},
 }
 """What the logs are -> role -> type of its sink."""
 POINTS_OF_SINK = {
     "log": ("before append", "appended"),
     "eventhubs": ("before publish", "published"),
+    "nats": ("before publish", "published"),
     "postgres": ("batch staged", "committed"),
 }
 """All others are points of every role."""
@@ -53,13 +55,16 @@ def crash(bank: Bank, role: str, point: str) -> None:
     bank.run("a", role, *behind(role))
 
 
-def freeze(bank: Bank, role: str, point: str) -> None:
-    """The role freezes at the point until another host has taken all that it owned; then it goes on. Raises Failed."""
+def freeze(bank: Bank, role: str, point: str, *, beside: Sequence[str] | None = None) -> None:
+    """The role freezes at the point until another host has taken all that it owned; then it goes on. Raises Failed.
+
+    beside: the other's further roles, by default those behind this one.
+    """
     with bank.running("a", role, armed=f"{point}:{TIMES}:SIGSTOP") as a:
         a.frozen()
         if locked := bank.ground.locked():
             raise Failed(f"frozen inside a transaction of {', '.join(locked)}")
-        with bank.running("b", role, *behind(role)) as b:
+        with bank.running("b", role, *(behind(role) if beside is None else beside)) as b:
             until(lambda: b.process.poll() is not None or not owned(bank, role, "a"), "host b takes over")
             a.send(signal.SIGCONT)
             bank.see_end(a)
@@ -101,11 +106,19 @@ def cases(only: str = "", feed: str = "log") -> list[Case]:
         for role in ROLES
         for how, move in MOVES.items()
     ]
-    broken = broken_wires() if feed == "eventhubs" else []
+    broken = broken_wires(feed)
     return [case for case in (*crashes, *freezes, *moved, *broken) if only in case.name]
 
 
-def broken_wires() -> list[Case]:
+def broken_wires(feed: str) -> list[Case]:
+    if feed == "nats":
+        from scenarios.streams import BREAKAGES, survived
+
+        return [
+            Case("broken-wire", role, how, partial(survived, role=role, how=how)) for role in ROLES for how in BREAKAGES
+        ]
+    if feed != "eventhubs":
+        return []
     from scenarios.hub_faults import FAULTS, met  # the SDKs of Azure take a second to import
 
     return [Case("broken-wire", each.role, each.name, partial(met, fault=each)) for each in FAULTS]
@@ -159,9 +172,9 @@ class Banks:
 
 
 @contextmanager
-def opened(count: int, feed: str = "log") -> Iterator[Banks]:
-    """Banks whose undisturbed runs came to the same. feed: what their logs are."""
-    with place("scenarios") as (directory, server), grounds(feed) as make:
+def opened(count: int, stands_on: AbstractContextManager[MakeGround]) -> Iterator[Banks]:
+    """Banks whose undisturbed runs came to the same."""
+    with place("scenarios") as (directory, server), stands_on as make:
         banks = [Bank(directory / str(number), server, make, f"bank{number}") for number in range(count)]
         try:
             with ThreadPoolExecutor(count) as threads:
@@ -208,7 +221,7 @@ def main() -> int:
     wanted = cases(arguments.only, arguments.feed)
     signal.signal(signal.SIGTERM, _told_to_end)
     began = time.monotonic()
-    with suppress(KeyboardInterrupt), opened(arguments.banks, arguments.feed) as banks:
+    with suppress(KeyboardInterrupt), opened(arguments.banks, grounds(arguments.feed)) as banks:
         say(f"undisturbed: {banks.calm.told}\n")
         identical = table(banks, wanted)
         say(f"\n{identical} of {len(wanted)} ends identical, in {(time.monotonic() - began) / 60:.0f} min")

@@ -1,7 +1,7 @@
 """What the bank stands on: where its files, its two logs and its leases are, and how they are looked at and broken.
 
-`log` is the embedded one, all of it in a directory; `eventhubs` (scenarios/hubs.py) has hubs for logs, and leases in blobs. The
-view is in PostgreSQL in both.
+`log` is the embedded one, all of it in a directory; `eventhubs` (scenarios/hubs.py) has hubs for logs, and leases in blobs;
+`nats` (scenarios/streams.py) has streams for logs. The view is in PostgreSQL in all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROLES = ("generate", "transform", "balances")
 MADE = {"generate": "raw-event", "transform": "transformed-event"}
 LOGS = tuple(MADE.values())
 PARTITIONS = 4
-FEEDS = ("log", "eventhubs")
+FEEDS = ("log", "eventhubs", "nats")
 
 Breakage: TypeAlias = Callable[[], AbstractContextManager[None]]
 """Breaks when it begins, on a thread, and mends when it ends."""
@@ -121,8 +121,7 @@ class Embedded:
         for role in roles:
             if role in MADE:
                 shutil.rmtree(stage / MADE[role])
-            with closing(sqlite3.connect(stage / "leases.db", isolation_level=None)) as connection:
-                connection.execute("DELETE FROM lease_documents WHERE id LIKE ?", (f"{role}/%",))
+            forget_leases(stage / "leases.db", role)
 
     def put_back(self, roles: Sequence[str]) -> None:
         """It is all in the directory."""
@@ -151,6 +150,43 @@ class Embedded:
             leases.execute("ROLLBACK")
 
 
+class Logs:
+    """What the two logs are called: a case gets new, empty ones for what its roles make, and reads what the undisturbed run has
+    made for the roles before.
+
+    name: of the bank; others may stand on the same servers. make: a log of that name.
+    """
+
+    def __init__(self, name: str, make: Callable[[str], None]) -> None:
+        self._name = name
+        self._make = make
+        self.case = 0
+        self._names: dict[str, str] = {}
+        self._undisturbed: dict[str, str] = {}
+
+    def __getitem__(self, log: str) -> str:
+        return self._names[log]
+
+    def open(self) -> None:
+        self._renew(LOGS)
+        self._undisturbed = dict(self._names)
+
+    def put_back(self, roles: Sequence[str]) -> None:
+        self.case += 1
+        self._names = dict(self._undisturbed)
+        self._renew([MADE[role] for role in roles if role in MADE])
+
+    def _renew(self, logs: Iterable[str]) -> None:
+        for log in logs:
+            self._names[log] = f"{log}-{self._name}-{self.case}"
+            self._make(self._names[log])
+
+
+def forget_leases(database: Path, role: str) -> None:
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute("DELETE FROM lease_documents WHERE id LIKE ?", (f"{role}/%",))
+
+
 def paged_files(directory: Path, feed: dict[str, Any], events: int) -> dict[str, Any] | None:
     """None of any other feed."""
     if feed["type"] != "files":
@@ -169,11 +205,22 @@ def grounds(feed: str) -> Iterator[MakeGround]:
     """feed: one of FEEDS. The servers that it needs are there meanwhile."""
     if feed == "log":
         yield lambda directory, name: Embedded(directory)
-    else:
-        from scenarios.hubs import served  # the SDKs of Azure take a second to import
+    elif feed == "nats":
+        from scenarios import streams
 
-        with served() as make:
+        with streams.served() as make:
             yield make
+    else:
+        from scenarios import hubs  # the SDKs of Azure take a second to import
+
+        with hubs.served() as make:
+            yield make
+
+
+def spread(targets: Sequence[str], target_of: Callable[[str], str | None]) -> dict[str, str]:
+    """Partition of a log -> the name of a file whose transactions go there."""
+    names = [f"transactions-{number}.csv" for number in range(100)]
+    return {target: next(name for name in names if target_of(name) == target) for target in targets}
 
 
 def behind(role: str) -> tuple[str, ...]:

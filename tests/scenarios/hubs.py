@@ -27,7 +27,7 @@ from leases.lease import Lease
 from leases.stores.blob import BlobStore, Container, Place, account_of
 from pipeline.connectors.eventhubs.claiming import target_of
 from pipeline.connectors.eventhubs.position import position_of
-from scenarios.grounds import LOGS, MADE, PARTITIONS, Breakage, MakeGround, paged_files, slow_postgres
+from scenarios.grounds import PARTITIONS, Breakage, Logs, MakeGround, paged_files, slow_postgres, spread
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "bank-eventhubs.yaml"
 GROUP = "published"
@@ -42,13 +42,7 @@ CALL_TIMEOUT_S = 2
 LOOK_TIMEOUT_S = 20
 
 
-def spread() -> dict[str, str]:
-    """Partition of a hub -> the name of a file whose transactions go there."""
-    names = [f"transactions-{number}.csv" for number in range(100)]
-    return {target: next(name for name in names if target_of(name, TARGETS, None) == target) for target in TARGETS}
-
-
-FILES = spread()
+FILES = spread(TARGETS, lambda name: target_of(name, TARGETS, None))
 
 
 class Hubs:
@@ -64,9 +58,7 @@ class Hubs:
         self._name = name
         self._blobs = blobs
         self._blob_server: subprocess.Popen[Any] = blob_server
-        self._case = 0
-        self._hubs: dict[str, str] = {}
-        self._undisturbed: dict[str, str] = {}
+        self._hubs = Logs(name, lambda hub: self.control.make_hub(hub, PARTITIONS, [GROUP]))
         self._read: dict[tuple[str, str], list[Any]] = {}
         self.breakages: Mapping[str, Breakage] = {
             "leases away": self._without_leases,
@@ -105,24 +97,16 @@ class Hubs:
 
     @property
     def _container(self) -> str:
-        return f"leases-{self._name}-{self._case}"
+        return f"leases-{self._name}-{self._hubs.case}"
 
     def open(self) -> None:
-        self._renew(LOGS)
-        self._undisturbed = dict(self._hubs)
+        self._hubs.open()
 
     def undo(self, stage: Path, roles: Sequence[str]) -> None:
         """Nothing of theirs is in the directory."""
 
     def put_back(self, roles: Sequence[str]) -> None:
-        self._case += 1
-        self._hubs = dict(self._undisturbed)
-        self._renew([MADE[role] for role in roles if role in MADE])
-
-    def _renew(self, logs: Iterable[str]) -> None:
-        for log in logs:
-            self._hubs[log] = f"{log}-{self._name}-{self._case}"
-            self.control.make_hub(self._hubs[log], PARTITIONS, [GROUP])
+        self._hubs.put_back(roles)
 
     def leases(self, role: str) -> list[Lease]:
         return asyncio.run(self._leases(role))

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.integration.nats.streams import Made
-from tests.plugins_nats import Nats
+from tests.plugins_nats import NatsMachine
 
 
 @pytest.fixture
-async def made(nats_server: Nats) -> AsyncIterator[Made]:
+async def made(nats_server: NatsMachine) -> AsyncIterator[Made]:
     made = Made(nats_server)
     await made.stream.made()
     yield made

@@ -10,7 +10,7 @@ from plugins.jetstream.connection import Connection
 from plugins.jetstream.consumer import Message, consuming
 from plugins.jetstream.stream import Stream
 
-from tests.plugins_nats import Nats
+from tests.plugins_nats import NatsMachine
 
 PARTITIONS = 4
 
@@ -18,7 +18,7 @@ PARTITIONS = 4
 class Made:
     """settings: of a feed or sink over it."""
 
-    def __init__(self, server: Nats) -> None:
+    def __init__(self, server: NatsMachine) -> None:
         name = f"s{uuid.uuid4().hex[:12]}"
         self.settings: dict[str, Any] = {
             "servers": server.url,
