@@ -1,4 +1,4 @@
-"""NATS JetStream for Leasehold: a feed and a sink, exactly once.
+"""NATS JetStream for Leasehold: a feed and a sink, exactly once, and a lease store.
 
 A stream holds the partitions as subjects `{subject}.0`, `{subject}.1`, ... and, on a subject for each lease, where that lease
 stands. A batch and its position are one atomic publication, and the position's subject is written by compare-and-swap.
@@ -7,5 +7,6 @@ Needs nats-server 2.12 or later.
 
 from plugins.jetstream.feed import JetStreamFeed
 from plugins.jetstream.sink import JetStreamSink
+from plugins.jetstream.store import JetStreamLeases
 
-__all__ = ["JetStreamFeed", "JetStreamSink"]
+__all__ = ["JetStreamFeed", "JetStreamSink", "JetStreamLeases"]

@@ -33,9 +33,14 @@ SECOND = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """number: which one this consumer was given. sequence: in the stream. bytes: of body and headers, about."""
+    """number: which one this consumer was given. left: how many it has still to be given. sequence: in the stream.
 
+    bytes: of body and headers, about.
+    """
+
+    subject: str
     number: int
+    left: int
     sequence: int
     time: datetime
     headers: Mapping[str, str]
@@ -137,7 +142,8 @@ class Consumer:
 
 @asynccontextmanager
 async def consuming(stream: Stream, subject: str, **start: Any) -> AsyncIterator[Consumer]:
-    """start: `opt_start_seq` or `opt_start_time`, from which on. Raises NatsError."""
+    """start: `opt_start_seq` or `opt_start_time`, from which on; or a `deliver_policy`. Raises NatsError."""
+    policy = "by_start_sequence" if "opt_start_seq" in start else "by_start_time"
     connection, name = stream.connection, uuid.uuid4().hex
     client = await connection.client()
     subscription = await connection.subscribed(f"{client.new_inbox()}.*")
@@ -147,7 +153,7 @@ async def consuming(stream: Stream, subject: str, **start: Any) -> AsyncIterator
             stream_name=stream.name,
             config={
                 "name": name,
-                "deliver_policy": "by_start_sequence" if "opt_start_seq" in start else "by_start_time",
+                "deliver_policy": policy,
                 "ack_policy": "none",
                 "filter_subject": subject,
                 "inactive_threshold": INACTIVE_S * SECOND,
@@ -169,12 +175,14 @@ def _message(message: Msg) -> Message:
     tokens = message.reply.split(".")
     at = 5 if len(tokens) == 9 else 7  # with the domain and the account before them
     try:
-        sequence, number, nanoseconds = map(int, tokens[at : at + 3])
+        sequence, number, nanoseconds, left = map(int, tokens[at : at + 4])
     except ValueError:
         raise Broken(f"'{message.reply}' is no acknowledgement's subject") from None
     headers = message.headers or {}
     return Message(
+        subject=message.subject,
         number=number,
+        left=left,
         sequence=sequence,
         time=EPOCH + timedelta(microseconds=nanoseconds // 1000),
         headers=headers,

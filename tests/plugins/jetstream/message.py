@@ -45,11 +45,16 @@ def _told(headers: Mapping[str, str]) -> dict[str, Any]:
         properties = told.get("properties")
         texts = [told.get("key"), told.get("operation"), *([] if properties is None else properties.values())]
     except (ValueError, AttributeError, RecursionError):
-        return {"properties": list(headers.items()) or None}
+        return _plain(headers)
     if not all(text is None or isinstance(text, str) for text in texts):
-        return {"properties": list(headers.items())}
+        return _plain(headers)
     return {
         "key": told.get("key"),
         "operation": told.get("operation"),
         "properties": None if properties is None else list(properties.items()),
     }
+
+
+def _plain(headers: Mapping[str, str]) -> dict[str, Any]:
+    """Without those that speak to the server."""
+    return {"properties": [pair for pair in headers.items() if not pair[0].startswith("Nats-")] or None}

@@ -26,14 +26,12 @@ from pipeline.sink import Claim, CloseReason, Output, Permit, Standing
 from plugins.jetstream.connection import Connection, NatsError, Refused, Unanswered
 from plugins.jetstream.entry import Entry, claimed, decoded
 from plugins.jetstream.message import headers_of
-from plugins.jetstream.stream import SWITCHES, Kept, Stream
+from plugins.jetstream.stream import OUTPACED, SWITCHES, Kept, Stream
 
 T = TypeVar("T")
 BATCH_MAX = 1000
 """Messages of one atomic publication, the position's among them (ADR-50)."""
 CLAIMS_MAX = 5
-OUTPACED = (10071, 10164)
-"""The last sequence of the subject is another one than expected."""
 PASSING = (10176, 10210, 10211)
 """The batch did not come whole, or too many are under way: not stored, and may be sent again."""
 _STATE = re.compile(r"(\d{1,18}):(\d{1,18})")

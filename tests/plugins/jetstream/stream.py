@@ -12,6 +12,8 @@ from plugins.jetstream.connection import Connection, Refused
 NO_MESSAGE = 10037
 NO_STREAM = 10059
 STREAM_EXISTS = 10058
+OUTPACED = (10071, 10164)
+"""The last sequence of a subject is another one than expected."""
 
 
 @dataclass(frozen=True, slots=True)
