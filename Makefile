@@ -71,8 +71,8 @@ sim: setup  ## whole groups on virtual time (SEEDS=500 FIRST=1 SIZE=small|tight|
 mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word for some)
 	@PYTHONPATH=tests .venv/bin/python -m simulation.mutants $(if $(MUTANT),--only "$(MUTANT)")
 
-scenarios: setup $(ARCHIVE) $(if $(filter eventhubs,$(FEED)),node)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word, FEED=eventhubs|nats)
-	@PYTHONPATH=tests .venv/bin/python -m scenarios.faults $(if $(FEED),--feed $(FEED)) --only="$(ONLY)"
+scenarios: setup $(ARCHIVE) $(if $(filter eventhubs,$(FEED)),node)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word, FEED=eventhubs|nats, PLAIN=1)
+	@PYTHONPATH=tests .venv/bin/python -m scenarios.faults $(if $(FEED),--feed $(FEED)) $(if $(PLAIN),--plain) --only="$(ONLY)"
 
 chaos: setup $(ARCHIVE) $(if $(FEED),node)  ## the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7, FEED=eventhubs)
 	@SPARK_SUBMIT_OPTS="$(JAVA)" PYTHONPATH=tests \

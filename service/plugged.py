@@ -74,9 +74,13 @@ async def _problem(kind: Kind, section: Section, where: str) -> str | None:
     if not isinstance(section, Custom):
         return None
     try:
-        await _made(kind, section).close()
+        made = _made(kind, section)
     except StartFailed as error:
         return f"{where}: {error}"
+    try:
+        await made.close()
+    except Exception as error:  # anybody's code
+        return f"{where}: {kind.name} '{section.type}' cannot be closed unused: {_words(error)}"
     return None
 
 

@@ -217,11 +217,19 @@ def main() -> int:
     parser.add_argument("--only", default="", help="part of a scenario's, a role's or a point's name")
     parser.add_argument("--banks", type=int, default=BANKS, help="how many cases at a time")
     parser.add_argument("--feed", choices=FEEDS, default="log", help="what the bank's logs are")
+    parser.add_argument(
+        "--plain", action="store_true", help="without Spark (nats): PostgreSQL reads the events as they are"
+    )
     arguments = parser.parse_args()
+    if arguments.plain and arguments.feed != "nats":
+        parser.error("--plain goes with --feed nats")
     wanted = cases(arguments.only, arguments.feed)
     signal.signal(signal.SIGTERM, _told_to_end)
     began = time.monotonic()
-    with suppress(KeyboardInterrupt), opened(arguments.banks, grounds(arguments.feed)) as banks:
+    with (
+        suppress(KeyboardInterrupt),
+        opened(arguments.banks, grounds(arguments.feed, with_spark=not arguments.plain)) as banks,
+    ):
         say(f"undisturbed: {banks.calm.told}\n")
         identical = table(banks, wanted)
         say(f"\n{identical} of {len(wanted)} ends identical, in {(time.monotonic() - began) / 60:.0f} min")

@@ -201,14 +201,14 @@ def slow_postgres(sink: dict[str, Any], gate: Path) -> dict[str, Any] | None:
 
 
 @contextmanager
-def grounds(feed: str) -> Iterator[MakeGround]:
-    """feed: one of FEEDS. The servers that it needs are there meanwhile."""
+def grounds(feed: str, *, with_spark: bool = True) -> Iterator[MakeGround]:
+    """feed: one of FEEDS. The servers that it needs are there meanwhile. with_spark: `nats` can do without."""
     if feed == "log":
         yield lambda directory, name: Embedded(directory)
     elif feed == "nats":
         from scenarios import streams
 
-        with streams.served() as make:
+        with streams.served(with_spark=with_spark) as make:
             yield make
     else:
         from scenarios import hubs  # the SDKs of Azure take a second to import

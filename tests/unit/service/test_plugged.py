@@ -62,6 +62,10 @@ class OnePage(MemoryFeed):
 class Store(MemoryStore):
     pass
 
+class NeverOpened(MemoryStore):
+    async def close(self):
+        self.connection.close()
+
 def made_by_a_function(called: str) -> MemoryFeed:
     return MemoryFeed(["0"], name=called)
 
@@ -191,6 +195,12 @@ async def test_all_parts_are_looked_at(parts: str, tmp_path: Path) -> None:
         "pipeline 'first': feed",
         "pipeline 'first': sink",
     ]
+
+
+async def test_a_part_that_cannot_be_closed_unused_is_told(parts: str, tmp_path: Path) -> None:
+    settings = 'leases: {type: "%s:NeverOpened"}\npipelines: [{name: a, feed: {type: log, path: a}, sink: {type: log, path: b}}]'
+    (problem,) = await problems_of(parse(settings % parts, {}, folder=tmp_path))
+    assert "cannot be closed unused: AttributeError: 'NeverOpened' object has no attribute 'connection'" in problem
 
 
 def test_check_tells_of_all_parts_and_ends_as_for_wrong_settings(parts: str, tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""docs/plugins.md: what it shows is what there is, and what it tells of is all that a third party needs."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import leases.errors
+import leases.store
+import pipeline.errors
+import pipeline.feed
+import pipeline.sink
+from service.config import parse
+from service.plugged import problems_of
+from tests.unit.test_architecture import imported_names, is_within
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "plugins.md").read_text()
+PLUGIN = sorted((ROOT / "tests" / "plugins" / "jetstream").glob("*.py"))
+PROTOCOLS = (pipeline.feed.ChangeFeed, pipeline.sink.Sink, pipeline.sink.SinkWriter, leases.store.LeaseStore)
+BASES = (pipeline.errors.FeedError, pipeline.errors.SinkError, leases.errors.StoreError)
+OUT_OF_THE_SKY = {"SinkError", "StoreError"}
+"""Bases alone."""
+
+
+async def test_its_settings_load_and_make_parts_that_lack_nothing(tmp_path: Path) -> None:
+    (example,) = re.findall(r"<!-- settings -->\n```yaml\n(.*?)```", PAGE, re.DOTALL)
+    settings = parse(example, {"NATS": "nats://127.0.0.1:4222", "NATS_TOKEN": "token"}, folder=tmp_path)
+    assert await problems_of(settings) == []
+
+
+@pytest.mark.parametrize(("path", "block"), re.findall(r"<!-- of: (\S+) -->\n```python\n(.*?)```", PAGE, re.DOTALL))
+def test_what_it_shows_of_a_file_stands_there(path: str, block: str) -> None:
+    assert block in (ROOT / path).read_text()
+
+
+def test_every_member_of_every_protocol_is_told() -> None:
+    members = {
+        name
+        for protocol in PROTOCOLS
+        for name in (*vars(protocol), *protocol.__annotations__)
+        if not name.startswith("_")
+    }
+    assert {"compare", "claimed", "holds_position", "replace"} <= members
+    assert [name for name in sorted(members) if not re.search(rf"`{name}[`(]", PAGE)] == []
+
+
+def test_every_error_that_a_part_may_raise_is_told() -> None:
+    errors = {
+        name
+        for module in (pipeline.errors, pipeline.feed, leases.errors)
+        for name, found in vars(module).items()
+        if isinstance(found, type) and issubclass(found, BASES)
+    }
+    assert len(errors) > 10
+    assert [name for name in sorted(errors - OUT_OF_THE_SKY) if f"| `{name}` |" not in PAGE] == []
+
+
+def test_every_protocol_that_is_an_offer_is_told() -> None:
+    offers = {
+        name
+        for module in (pipeline.feed, pipeline.sink, leases.store)
+        for name, found in vars(module).items()
+        if getattr(found, "_is_runtime_protocol", False) and found.__module__ == module.__name__
+    }
+    assert {"TellingFeed", "StandingSink", "BoundedWriter", "SharedContainer"} <= offers
+    assert [name for name in sorted(offers) if f"`{name}`" not in PAGE] == []
+
+
+def test_the_plugin_uses_what_the_page_tells_of_and_nothing_else() -> None:
+    (table,) = re.findall(r"\| what may be imported \| for \|\n\| --- \| --- \|\n(.*?)\n\n", PAGE, re.DOTALL)
+    open_to_all = tuple(name for row in table.splitlines() for name in re.findall(r"`([\w.]+)`", row))
+    used = {name for path in PLUGIN for name in imported_names(ast.parse(path.read_text())).values()}
+    ours = {name for name in used if is_within(name, ("leases", "pipeline", "service"))}
+    assert len(ours) > 10
+    assert {name for name in ours if not is_within(name, open_to_all)} == set()
+
+
+def test_the_versions_are_those_of_the_code() -> None:
+    assert "all are 1" in PAGE
+    assert [module.INTERFACE for module in (pipeline.feed, pipeline.sink, leases.store)] == [1, 1, 1]
+
+
+def test_what_is_shown_is_python() -> None:
+    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        ast.parse(textwrap.dedent(block) + ("    ...\n" if block.rstrip().endswith("-> None:") else ""))
