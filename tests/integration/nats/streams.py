@@ -38,8 +38,11 @@ class Made:
         """All there are, in their order."""
         found: list[Message] = []
         async with consuming(self.stream, self.stream.events(partition), opt_start_seq=1) as consumer:
-            while len(found) < consumer.pending:
-                found += await consumer.page(1000, 1 << 22)
+            left = consumer.pending
+            while left:
+                page = await consumer.page(1000, 1 << 22)
+                found += page
+                left = page[-1].left if page else 0  # retention may have been there first
         return found
 
     async def forget(self, first: int) -> None:

@@ -107,6 +107,22 @@ async def test_a_consumer_that_goes_away_is_made_again(made: Made, feed: JetStre
     assert await waiting == [b"2", b"3"]
 
 
+async def test_an_event_that_was_lost_on_its_way_is_asked_for_again(
+    made: Made, feed: JetStreamFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await made.append("0", [b"%d" % number for number in range(1, 7)])
+    taken = consumer.Consumer._next
+    seen: list[str] = []
+
+    async def lossy(self: consumer.Consumer) -> Any:
+        message = await taken(self)
+        seen.append(message.reply)
+        return await taken(self) if len(seen) == 3 else message
+
+    monkeypatch.setattr(consumer.Consumer, "_next", lossy)
+    assert await bodies(feed.open("0", None), 6) == [b"%d" % number for number in range(1, 7)]
+
+
 async def _without_consumers(made: Made) -> None:
     for name in (await made.connection.api(f"CONSUMER.NAMES.{made.stream.name}"))["consumers"]:
         await made.connection.api(f"CONSUMER.DELETE.{made.stream.name}.{name}")

@@ -20,6 +20,8 @@ from plugins.jetstream.stream import NO_STREAM, Extent, Stream
 
 T = TypeVar("T")
 POSITION_DIGITS_MAX = 18
+BREAKS_MAX = 3
+"""So many consumers in a row that yielded nothing: then the worker is told, who pauses."""
 SMALL = 100
 """So many events are made a table of at once; more on a thread."""
 
@@ -81,18 +83,19 @@ class JetStreamFeed:
 
     async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         subject, place = self._subject(partition), _Place(_number(continuation))
+        breaks = 0
         while True:
             place.resume(await _translated(self._stream.extent()), self._stream.events(partition))
-            came = 0
             try:
                 async with self._consuming(subject, opt_start_seq=place.behind + 1) as consumer:
                     while True:
                         page = await self._page(partition, consumer, place)
-                        came += 1
+                        breaks = 0
                         if page is not None:
                             yield page
             except Broken as broken:
-                if not came:
+                breaks += 1
+                if breaks == BREAKS_MAX:
                     raise FeedUnavailable(f"{subject}: {broken}") from broken
 
     async def _page(self, partition: str, consumer: Consumer, place: _Place) -> Page | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -165,12 +165,11 @@ class JetStreamWriter:
         events = await asyncio.to_thread(self._events, output)
         permit.check()
         crash_point("before publish")
-        await self.put(events, self.entry.moved(output.to))
+        await self.put(events, self.entry.moved(output.to), permit.check)
         crash_point("published")
 
     async def end(self, permit: Permit) -> None:
-        permit.check()
-        await self.put((), self.entry.ended())
+        await self.put((), self.entry.ended(), permit.check)
 
     async def close(self, reason: CloseReason) -> None:
         """Nothing is held between writes."""
@@ -179,14 +178,18 @@ class JetStreamWriter:
         rows = events_of(output.table, "a stream").to_pylist()
         return [Outgoing(self._target, row["body"] or b"", headers_of(row)) for row in rows]
 
-    async def put(self, events: Sequence[Outgoing], entry: Entry) -> None:
-        """The events and the entry, or nothing. Raises Fenced, Ambiguous, SinkUnavailable, SinkRejected."""
+    async def put(self, events: Sequence[Outgoing], entry: Entry, check: Callable[[], None] = lambda: None) -> None:
+        """The events and the entry, or nothing. Raises Fenced, Ambiguous, SinkUnavailable, SinkRejected.
+
+        check: called right before the message that makes it count; whoever was stopped while sending learns it there.
+        """
         *before, last = batch_of(self._stream.name, events, self._entry(entry))
         connection = self._stream.connection
         try:
             await self._check_sizes(before)
             for message in before:
                 await connection.send(message.subject, message.payload, headers=message.headers)
+            check()
             answer = await connection.told(
                 last.subject, last.payload, last.headers, what=f"publishing to '{self._target}'"
             )
