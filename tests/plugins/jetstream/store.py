@@ -7,7 +7,7 @@ deleted document leaves a message without a body, which goes away by itself; seq
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Annotated, TypeVar
 from urllib.parse import quote, unquote
@@ -105,7 +105,7 @@ class JetStreamLeases:
     async def _last(self, id: str) -> Kept | None:
         return await self._there(lambda: self._stream.last(self._subject(id)))
 
-    async def _read(self) -> list[Message]:
+    async def _read(self) -> Sequence[Message]:
         """The newest of each subject, and what is written meanwhile."""
         found: list[Message] = []
         async with consuming(self._stream, f"{self._stream.subject}.>", deliver_policy="last_per_subject") as consumer:
