@@ -90,7 +90,7 @@ def _assert_moved_once(by_a: Batches, by_b: Batches, moved: set[str], delivered_
         chain = [*before, *after]
         if partition in moved and len(before) != delivered_by_a:
             raise Failed(f"host a delivered {len(before)} batches of {partition}, which moved: not {delivered_by_a}")
-        if [batch.start for batch in chain] != [None, *(batch.to for batch in chain[:-1])]:
+        if [batch.start for batch in chain[1:]] != [batch.to for batch in chain[:-1]]:
             raise Failed(f"the batches of {partition} do not follow each other: {chain}")
         if sum(batch.events for batch in chain) != TRANSACTIONS // PARTITIONS:
             raise Failed(f"the batches of {partition} are not its {TRANSACTIONS // PARTITIONS} events: {chain}")
