@@ -9,7 +9,7 @@ import json
 import signal
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -139,7 +139,7 @@ class Streams(Embedded):
 
 async def messages_in(url: str, stream: str, subject: str) -> list[Msg]:
     """All of a subject, read by nats-py's own ordered consumer."""
-    client = await nats.connect(url)
+    client = await nats.connect(url, error_cb=_ignored)
     try:
         streams = client.jetstream()
         count = ((await streams.stream_info(stream, subjects_filter=subject)).state.subjects or {}).get(subject, 0)
@@ -147,6 +147,10 @@ async def messages_in(url: str, stream: str, subject: str) -> list[Msg]:
         return [await reader.next_msg(timeout=LOOK_TIMEOUT_S) for _ in range(count)]
     finally:
         await client.close()
+
+
+async def _ignored(error: Exception) -> None:
+    """Whoever reads is told."""
 
 
 def _do_without_spark(pipeline: dict[str, Any]) -> None:
@@ -159,8 +163,13 @@ def _do_without_spark(pipeline: dict[str, Any]) -> None:
 
 @contextmanager
 def served(*, with_spark: bool = True) -> Iterator[MakeGround]:
-    with nats_machine() as machine:
-        yield lambda directory, name: Streams(directory, name, machine, with_spark=with_spark)
+    """A broker for each bank: one that dies takes no other with it."""
+    with ExitStack() as machines:
+
+        def made(directory: Path, name: str) -> Streams:
+            return Streams(directory, name, machines.enter_context(nats_machine()), with_spark=with_spark)
+
+        yield made
 
 
 # Faults of the broker
