@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline.event import EVENT_SCHEMA, Page
@@ -67,6 +69,21 @@ class Batch:
             break
         return Batch(self.partition, self.start, tuple(pages), self.opened_at)
 
+    def without(self, places: Sequence[int]) -> Batch:
+        """All but the events at these places, over the same positions. It is to be transformed, not to be cut."""
+        pages, start = [], 0
+        for page in self.pages:
+            end = start + page.events.num_rows
+            gone = [place - start for place in places if start <= place < end]
+            pages.append(Page(without(page.events, gone), page.to) if gone else page)
+            start = end
+        return Batch(self.partition, self.start, tuple(pages), self.opened_at)
+
+    def cut_at(self, events: int) -> list[Batch]:
+        """The first `events` events (0 < events), and the others; itself alone where the feed cannot be cut there."""
+        head = self.head(events)
+        return [self] if head is None or head.events in (0, self.events) else [head, self._behind(head)]
+
     def cut(self, parts: int) -> list[Batch]:
         """As many batches in their order, of about as many events each; fewer where the feed cannot be cut there."""
         cut: list[Batch] = []
@@ -88,6 +105,15 @@ class Batch:
             after = first.position_after
             pages.insert(0, Page(first.events.slice(taken), first.to, lambda n: after(taken + n)))
         return Batch(self.partition, head.to, tuple(pages), self.opened_at)
+
+
+def without(events: pa.Table, places: Sequence[int]) -> pa.Table:
+    """All but the events at these places; in one chunk."""
+    if not places:
+        return events
+    keep = np.ones(events.num_rows, dtype=bool)
+    keep[np.asarray(places)] = False
+    return events.filter(pa.array(keep)).combine_chunks()
 
 
 def is_full(events: int, bytes: int, limits: BatchLimits) -> bool:

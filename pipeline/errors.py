@@ -7,7 +7,9 @@ PipelineError
 │   └── MalformedRecord        a record of the source that cannot become an event
 ├── NotImportable              a `module:attribute` of the settings that leads nowhere
 ├── TransformError             the transform is wrong, whatever the events are
-├── PoisonEvent                one event (or the smallest range found) that the transform cannot process
+├── PoisonEvent                events that the transform cannot process
+│   ├── FailsTogether          events of which each can be processed, and all of them together cannot
+│   └── TooMuchPoison          more of the last events than dead letters are for
 ├── EngineUnavailable          Spark died or refused; never evidence of poison
 ├── SinkError
 │   ├── SinkUnavailable        refused, throttled or too slow, and surely not applied; may be tried again
@@ -19,6 +21,13 @@ PipelineError
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class PipelineError(Exception):
@@ -53,18 +62,55 @@ class TransformError(PipelineError):
     """SQL that does not parse, a function that cannot be imported, a broken partition contract, a plan that fails."""
 
 
-class PoisonEvent(PipelineError):
-    """Events that the transform fails on, isolated as far as they can be.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poison:
+    """An event that cannot be processed. index: its place in the batch. attempts: how often it was seen to fail.
 
-    before: how many events of the batch precede them; those can still be delivered. sequence: the first one's.
-    events: how many could not be told apart, 1 as a rule.
+    is_misfit: its body does not fit the schema; no transform has seen it.
     """
 
-    def __init__(self, message: str, *, before: int, sequence: int, events: int = 1) -> None:
+    index: int
+    reason: str
+    attempts: int = 1
+    is_misfit: bool = False
+
+
+class PoisonEvent(PipelineError):
+    """Events that cannot be processed, isolated as far as they can be.
+
+    before: how many events of the batch precede the first of them; those can still be delivered. sequence: the first one's.
+    events: from the first on, how many could not be told apart, 1 as a rule. found: all that were found, by their places.
+    output: what the batch's other events became, where that is known already.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        before: int,
+        sequence: int,
+        events: int = 1,
+        found: Iterable[Poison] = (),
+        output: pa.Table | None = None,
+    ) -> None:
         super().__init__(message)
         self.before = before
         self.sequence = sequence
         self.events = events
+        self.found = tuple(found) or tuple(Poison(index=n, reason=message) for n in range(before, before + events))
+        self.output = output
+
+
+class FailsTogether(PoisonEvent):
+    """Cut the batch before the event at `cut`: its two parts may well be processed, one after the other."""
+
+    def __init__(self, message: str, *, before: int, sequence: int, events: int, cut: int) -> None:
+        super().__init__(message, before=before, sequence=sequence, events=events)
+        self.cut = cut
+
+
+class TooMuchPoison(PoisonEvent):
+    """The event behind `before` would be one dead letter too many."""
 
 
 class EngineUnavailable(PipelineError):

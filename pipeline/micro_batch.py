@@ -2,7 +2,7 @@
 
 Some jobs may be under way at a time, so that the next is prepared while one runs. A batch whose caller was cancelled is
 dropped, and its job cancelled once nobody wants any of it. Where a shared job fails, each of its batches is tried alone, so
-that one partition's poison never costs another its output; then the poison itself is isolated (pipeline.poison).
+that one partition's poison never costs another its output; then the poison itself is isolated (pipeline.isolating).
 """
 
 from __future__ import annotations
@@ -11,30 +11,17 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.batch import Batch
-from pipeline.errors import EngineUnavailable, PipelineError, PoisonEvent, TransformError
+from pipeline.clock import Clock, LoopClock
+from pipeline.errors import EngineUnavailable, PipelineError, TransformError
 from pipeline.event import EVENT_SCHEMA
+from pipeline.isolating import FIRST_ONE, SEQUENCE, Isolation, blamed, refused_events
+from pipeline.job import Job, JobFailed, Refused, Slice
 from pipeline.plan import PARTITION
-from pipeline.poison import EVERY_INPUT, isolate, place_of
-
-SEQUENCE = "sequence"
-
-
-class JobFailed(PipelineError):
-    """A job failed on these events; whether it is their fault is not known yet. Never leaves this package's insides."""
-
-
-class EventRefused(JobFailed):
-    """As JobFailed, where the engine could tell at once which event of the slice is to blame: the one at `index`."""
-
-    def __init__(self, message: str, index: int) -> None:
-        super().__init__(message)
-        self.index = index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,40 +36,6 @@ class MicroBatchLimits:
 DEFAULT_LIMITS = MicroBatchLimits()
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Some consecutive events of a batch."""
-
-    batch: Batch
-    range: range
-
-    @property
-    def partition(self) -> str:
-        return self.batch.partition
-
-    @property
-    def table(self) -> pa.Table:
-        """As many chunks as pages; nothing is copied."""
-        parts, start, stop = [], self.range.start, self.range.stop
-        for page in self.batch.pages:
-            rows = page.events.num_rows
-            if start < rows and stop > 0:
-                parts.append(page.events.slice(max(start, 0), stop - max(start, 0)))
-            start, stop = start - rows, stop - rows
-        return pa.concat_tables([EVENT_SCHEMA.empty_table(), *parts])
-
-
-class Job(Protocol):
-    """Whatever runs a transform over events, off the event loop."""
-
-    async def run(self, slices: Sequence[Slice]) -> list[pa.Table]:
-        """The output of each slice, whose partitions differ. Cancelling it ends the work, before the cancellation goes on.
-
-        Raises JobFailed, TransformError, EngineUnavailable.
-        """
-        ...
-
-
 @dataclass(eq=False, slots=True)
 class _Waiting:
     """A batch, and who waits for its output."""
@@ -90,6 +43,12 @@ class _Waiting:
     batch: Batch
     is_alone: bool = False
     output: asyncio.Future[pa.Table] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def settle(self, output: pa.Table | Refused) -> None:
+        if isinstance(output, Refused):
+            self.fail(refused_events(self.batch, output))
+        elif not self.output.done():
+            self.output.set_result(output)
 
     def fail(self, error: Exception) -> None:
         if not self.output.done():
@@ -99,8 +58,19 @@ class _Waiting:
 class MicroBatches:
     """One pipeline's jobs. shares_jobs: whether batches of several partitions may be in one (pipeline.plan)."""
 
-    def __init__(self, job: Job, *, shares_jobs: bool, limits: MicroBatchLimits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        job: Job,
+        *,
+        shares_jobs: bool,
+        limits: MicroBatchLimits = DEFAULT_LIMITS,
+        isolation: Isolation = FIRST_ONE,
+        clock: Clock | None = None,
+    ) -> None:
+        """clock: for the pauses between the attempts of an isolation."""
         self._job = job
+        self._isolation = isolation
+        self._clock = clock or LoopClock()
         self._shares_jobs = shares_jobs
         self._limits = limits
         self._waiting: deque[_Waiting] = deque()
@@ -177,8 +147,7 @@ class MicroBatches:
                 waiting.fail(error)
         else:
             for waiting, output in zip(group, outputs, strict=True):
-                if not waiting.output.done():
-                    waiting.output.set_result(output)
+                waiting.settle(output)
 
     def _retry_alone(self, group: Sequence[_Waiting]) -> None:
         for waiting in reversed(group):
@@ -187,45 +156,12 @@ class MicroBatches:
 
     async def _blamed(self, batch: Batch, failure: PipelineError) -> Exception:
         """Who is to blame for a batch that fails even on its own."""
-        if isinstance(failure, EventRefused):
-            return _poison(batch, range(failure.index, failure.index + 1), str(failure))
         if not isinstance(failure, JobFailed):
             return failure
         try:
-            found, reason = await self._isolated(batch, str(failure))
+            return await blamed(batch, failure, self._job, self._isolation, self._clock)
         except Exception as error:
             return error
-        if found is None:
-            return EngineUnavailable(
-                f"a job over partition '{batch.partition}' failed once, and then no more: {reason}"
-            )
-        if found is EVERY_INPUT:
-            return TransformError(f"the transform fails whatever the events are: {reason}")
-        return _poison(batch, found, reason)
-
-    async def _isolated(self, batch: Batch, reason: str) -> tuple[range | None, str]:
-        search = isolate(batch.events)
-        tried = next(search)
-        while True:
-            failed = False
-            try:
-                await self._job.run([Slice(batch, tried)])
-            except JobFailed as failure:
-                failed, reason = True, str(failure)
-            try:
-                tried = search.send(failed)
-            except StopIteration as end:
-                return end.value, reason
-
-
-def _poison(batch: Batch, found: range, reason: str) -> PoisonEvent:
-    events = Slice(batch, found).table
-    return PoisonEvent(
-        f"{place_of(events)}: {reason}: mend the event or the transform, and processing goes on from there",
-        before=found.start,
-        sequence=events.column(SEQUENCE)[0].as_py(),
-        events=len(found),
-    )
 
 
 def _whole(batch: Batch) -> Slice:

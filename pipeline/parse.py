@@ -1,25 +1,69 @@
-"""The strict parse: JSON bodies into typed columns, or the first body that does not fit and why. Pure.
+"""The strict parse: JSON bodies into typed columns, and which bodies do not fit and why. Pure.
 
 A value fits where the column's type holds exactly what the body says. Numbers may be written as JSON numbers or as texts, as
 CSV files have them. Nothing is nulled, rounded or wrapped around, which Spark's own `from_json` does.
 
 Two readers: `parse_fast` takes whole batches through Arrow's own JSON reader, and says no where a batch is not plainly fine;
 `parse_exact` then decides, body by body, and knows the reason. Whatever the first one takes, the second one takes, to the
-same values.
+same values. So that a few bad bodies do not cost the others the fast reader, a batch with some is read in ever smaller pieces.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
 import pyarrow as pa
 
-from pipeline.parse_exact import Misfit, read_exactly
+from pipeline.parse_exact import Misfit, read_apart, read_exactly
 from pipeline.parse_fast import read_fast
-from pipeline.schema import Struct
+from pipeline.schema import Struct, arrow_schema
 
-__all__ = ["Misfit", "parse"]
+__all__ = ["Misfit", "Parsed", "parse", "parse_apart"]
+
+PIECES = 256, 16
+"""Into how many pieces a batch is cut that the fast reader does not take, and then each such piece."""
+EXACT_BODIES = 32
+"""So few are read one by one at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """columns: a row for each body that fits, in their order. misfits: of the others, by their places among all."""
+
+    columns: pa.Table
+    misfits: Sequence[Misfit]
 
 
 def parse(schema: Struct, bodies: pa.BinaryArray) -> pa.Table:
-    """A column for each of the schema's, a row for each body. Raises Misfit."""
+    """A column for each of the schema's, a row for each body. Raises Misfit for the first that does not fit."""
     fast = read_fast(schema, bodies)
     return read_exactly(schema, bodies) if fast is None else fast
+
+
+def parse_apart(schema: Struct, bodies: pa.BinaryArray) -> Parsed:
+    fast = read_fast(schema, bodies)
+    if fast is not None:
+        return Parsed(fast, ())
+    misfits: list[Misfit] = []
+    pieces = list(_pieces(schema, bodies, 0, PIECES, misfits))
+    return Parsed(pa.concat_tables([arrow_schema(schema).empty_table(), *pieces]), misfits)
+
+
+def _pieces(
+    schema: Struct, bodies: pa.BinaryArray, offset: int, cuts: Sequence[int], misfits: list[Misfit]
+) -> Iterator[pa.Table]:
+    """What fits, in order, of bodies that the fast reader does not take. offset: how many bodies precede them."""
+    if not cuts or len(bodies) <= EXACT_BODIES:
+        found: list[Misfit] = []
+        yield read_apart(schema, bodies, found)
+        misfits += [Misfit(offset + misfit.index, str(misfit)) for misfit in found]
+        return
+    size = max(EXACT_BODIES, -(-len(bodies) // cuts[0]))
+    for start in range(0, len(bodies), size):
+        piece = bodies.slice(start, size)
+        fast = read_fast(schema, piece)
+        if fast is not None:
+            yield fast
+        else:
+            yield from _pieces(schema, piece, offset + start, cuts[1:], misfits)

@@ -53,6 +53,17 @@ def read_exactly(schema: Struct, bodies: pa.BinaryArray) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=arrow_schema(schema))
 
 
+def read_apart(schema: Struct, bodies: pa.BinaryArray, misfits: list[Misfit]) -> pa.Table:
+    """A row for each body that fits; the others are added to `misfits`."""
+    rows = []
+    for index, body in enumerate(bodies):
+        try:
+            rows.append(_row(schema, index, body.as_py()))
+        except Misfit as misfit:
+            misfits.append(misfit)
+    return pa.Table.from_pylist(rows, schema=arrow_schema(schema))
+
+
 def _row(schema: Struct, index: int, body: bytes | None) -> dict[str, Any]:
     try:
         return _struct(schema, {} if body is None else _object(body), "")

@@ -19,11 +19,12 @@ from pipeline.budget import Budget
 from pipeline.buffer import PageBuffer
 from pipeline.clock import Clock
 from pipeline.crash_point import crash_point
-from pipeline.errors import NotTrusted, PipelineError, PoisonEvent
+from pipeline.dead_letters.sieve import DeadLetters, Sieve
+from pipeline.errors import FailsTogether, NotTrusted, PipelineError, PoisonEvent
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, PartitionEnded, opened
 from pipeline.settling import Settling
-from pipeline.sink import Output, Permit, SinkWriter, parts_of
+from pipeline.sink import Output, Permit, SinkWriter, letter_writer, parts_of
 from pipeline.transform import Transform
 
 
@@ -74,7 +75,8 @@ class _Ready:
 class Runner:
     """Runs one partition from where its sink stands. `delivered` is awaited after every batch, before the next is sent.
 
-    epoch: of the lease it is run for, told to feeds that tell readers by it.
+    epoch: of the lease it is run for, told to feeds that tell readers by it. letters: what becomes of events that cannot be
+    processed; None to stop at the first. With it the writer has to be one that keeps dead letters.
     """
 
     def __init__(
@@ -92,11 +94,12 @@ class Runner:
         clock: Clock,
         progress: Progress,
         delivered: Callable[[Delivered], Awaitable[None]],
+        letters: DeadLetters | None = None,
     ) -> None:
         self._partition = partition
         self._epoch = epoch
         self._feed = feed
-        self._transform = transform
+        self._sieve = _sieve(transform, letters, partition, writer)
         self._writer = writer
         self._permit = permit
         self._clock = clock
@@ -166,6 +169,9 @@ class Runner:
         """Transformed, to be delivered: in several parts where the sink does not take its output at once."""
         try:
             ready = await self._transformed(batch)
+        except FailsTogether as poison:
+            await self._deliver_apart(batch, poison)
+            return
         except PoisonEvent as poison:
             await self._deliver_before(batch, poison)
             raise
@@ -173,8 +179,13 @@ class Runner:
         if len(parts) == 1:
             await self._ready.put(ready)
             return
-        self._share.free(ready.bytes)
+        freed = ready.bytes
         del ready
+        await self._pass_on_apart(parts, freed)
+
+    async def _pass_on_apart(self, parts: list[Batch], held: int) -> None:
+        """Instead of what they were made of, which is held no longer."""
+        self._share.free(held)
         for part in parts:
             self._share.hold(part.bytes)
         for part in parts:
@@ -186,15 +197,23 @@ class Runner:
         if head is not None:
             await self._pass_on(head)
 
+    async def _deliver_apart(self, batch: Batch, poison: FailsTogether) -> None:
+        """None of these events is poison: in two batches they may well be processed."""
+        parts = batch.cut_at(poison.cut)
+        if len(parts) == 1:
+            await self._deliver_before(batch, poison)
+            raise poison
+        await self._pass_on_apart(parts, batch.bytes)
+
     async def _transformed(self, batch: Batch) -> _Ready:
         started = self._clock.monotonic()
         with self._progress.working("transform", started):
-            table = await self._transform.apply(batch)
+            table, dead = await self._sieve.sift(batch)
         crash_point("batch transformed")
-        size = table.nbytes
+        size = table.nbytes + (0 if dead is None else dead.nbytes)
         self._share.hold(size)
         self._share.free(batch.bytes)
-        output = Output(table=table, start=batch.start, to=batch.to, events=batch.events)
+        output = Output(table=table, start=batch.start, to=batch.to, events=batch.events, dead=dead)
         return _Ready(output, size, started - batch.opened_at, self._clock.monotonic() - started)
 
     async def _deliver(self, stopping: asyncio.Event) -> PartitionEnded | None:
@@ -284,6 +303,12 @@ class Runner:
             return granted.done()
         finally:
             await _ended(granted)
+
+
+def _sieve(transform: Transform, letters: DeadLetters | None, partition: str, writer: SinkWriter) -> Sieve:
+    keeping = letter_writer(writer) if letters is not None else None
+    assert letters is None or keeping is not None, f"the sink of partition '{partition}' keeps no dead letters"
+    return Sieve(transform, letters, partition, () if keeping is None else keeping.buried)
 
 
 async def _ended(*tasks: asyncio.Task[Any]) -> None:

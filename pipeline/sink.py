@@ -7,7 +7,7 @@ Whoever writes a sink runs `pipeline.contract.SinkContract` over it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, cast, runtime_checkable
 
@@ -46,13 +46,16 @@ class Output:
     """What one batch became.
 
     table: the transform's output for this partition (columns are the transform's; without a transform, EVENT_SCHEMA).
-    start, to: the batch covers the positions behind `start` up to `to`. events: how many events it held.
+    start, to: the batch covers the positions behind `start` up to `to`. events: how many events it held, dead ones too.
+    dead: those that could not be processed, and are in no dead letter yet (DEAD_SCHEMA of pipeline.dead_letters.letter); only for
+    writers that keep dead letters, which have them safe before the position moves.
     """
 
     table: pa.Table
     start: str | None
     to: str
     events: int
+    dead: pa.Table | None = None
 
 
 class Permit(Protocol):
@@ -105,6 +108,22 @@ class BoundedWriter(Protocol):
 
 def parts_of(writer: SinkWriter, output: Output) -> int:
     return cast(BoundedWriter, writer).parts(output) if offers(writer, BoundedWriter) else 1
+
+
+@runtime_checkable
+class LetterWriter(Protocol):
+    """What a writer offers besides that takes an output's dead letters. Ask by the function below.
+
+    buried: the sequences of events behind `position` whose dead letters are kept already: the batch that was to move the position
+    over them was not written. They are left out of what is transformed, and their letters are not written again.
+    """
+
+    @property
+    def buried(self) -> Collection[int]: ...
+
+
+def letter_writer(writer: SinkWriter) -> LetterWriter | None:
+    return cast(LetterWriter, writer) if offers(writer, LetterWriter) else None
 
 
 @runtime_checkable

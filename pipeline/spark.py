@@ -27,18 +27,12 @@ from pipeline.batch import Batch
 from pipeline.errors import EngineUnavailable, NotImportable, PipelineError, TransformError
 from pipeline.event import EVENT_SCHEMA
 from pipeline.imports import imported
+from pipeline.isolating import FIRST_ONE, Isolation
 from pipeline.java import last_words
-from pipeline.micro_batch import (
-    DEFAULT_LIMITS,
-    EventRefused,
-    JobFailed,
-    MicroBatches,
-    MicroBatchLimits,
-    Slice,
-    gathered,
-    split,
-)
-from pipeline.parse import Misfit, parse
+from pipeline.job import JobFailed, Refused, Slice
+from pipeline.micro_batch import DEFAULT_LIMITS, MicroBatches, MicroBatchLimits, gathered, split
+from pipeline.misfits import fitting, of_partitions, refused_in
+from pipeline.parse import Misfit, parse_apart
 from pipeline.plan import PARTITION, Contract
 from pipeline.plan_source import columns_read
 from pipeline.reason import blame, reason_of
@@ -93,12 +87,18 @@ class SparkEngine:
         sql: str | None = None,
         function: str | None = None,
         schema: str | None = None,
+        goes_on: bool = False,
+        isolation: Isolation = FIRST_ONE,
         limits: MicroBatchLimits = DEFAULT_LIMITS,
     ) -> SparkTransform:
         """A pipeline's transform: SQL over the view `events`, or `module:function` from DataFrame to DataFrame, or (with a
-        schema alone) the parsed columns as they are."""
+        schema alone) the parsed columns as they are.
+
+        goes_on: whether the rest of a batch is processed in which some bodies do not fit the schema.
+        """
         self._users += 1
-        return SparkTransform(self, TransformSpec(name=name, sql=sql, function=function, schema=schema), limits)
+        spec = TransformSpec(name=name, sql=sql, function=function, schema=schema, goes_on=goes_on)
+        return SparkTransform(self, spec, limits, isolation)
 
     def running(self) -> Running:
         """Spark, started or started again where needed. Blocks. Raises EngineUnavailable."""
@@ -147,10 +147,13 @@ class SparkEngine:
 class SparkTransform:
     """One pipeline's transform, in a session of its own. Implements pipeline.transform.Transform and micro_batch.Job."""
 
-    def __init__(self, engine: SparkEngine, spec: TransformSpec, limits: MicroBatchLimits) -> None:
+    def __init__(
+        self, engine: SparkEngine, spec: TransformSpec, limits: MicroBatchLimits, isolation: Isolation
+    ) -> None:
         self._engine = engine
         self._spec = spec
         self._limits = limits
+        self._isolation = isolation
         self._function: Callable[[DataFrame], DataFrame] | None = None
         self._columns: Struct | None = None
         self._own: Own | None = None
@@ -165,7 +168,9 @@ class SparkTransform:
     async def prepare(self) -> None:
         """Raises TransformError, EngineUnavailable."""
         self.checked = await self._cancellable(self._check)
-        self._batches = MicroBatches(self, shares_jobs=self.checked.shares_jobs, limits=self._limits)
+        self._batches = MicroBatches(
+            self, shares_jobs=self.checked.shares_jobs, limits=self._limits, isolation=self._isolation
+        )
 
     async def apply(self, batch: Batch) -> pa.Table:
         assert self._batches is not None, "a transform is prepared before it is used"
@@ -179,7 +184,7 @@ class SparkTransform:
             await self._batches.close()
         await self._engine.release()
 
-    async def run(self, slices: Sequence[Slice]) -> list[pa.Table]:
+    async def run(self, slices: Sequence[Slice]) -> list[pa.Table | Refused]:
         return await self._cancellable(lambda own: self._outputs(own, slices))
 
     async def _cancellable(self, work: Callable[[Own], T]) -> T:
@@ -212,27 +217,37 @@ class SparkTransform:
                 self._own = Own(running)
             return self._own
 
-    def _outputs(self, own: Own, slices: Sequence[Slice]) -> list[pa.Table]:
-        try:
-            events = self._seen(gathered(slices))
-        except Misfit as misfit:
-            raise EventRefused(str(misfit), misfit.index) if len(slices) == 1 else JobFailed(str(misfit)) from misfit
-        return split(self._collected(own, events), [each.partition for each in slices])
+    def _outputs(self, own: Own, slices: Sequence[Slice]) -> list[pa.Table | Refused]:
+        events = gathered(slices)
+        seen, misfits = self._parsed(events)
+        refused = refused_in(misfits, [len(each.range) for each in slices])
+        left = [n for n in range(len(slices)) if self._spec.goes_on or n not in refused]
+        if len(left) < len(slices):
+            seen = of_partitions(seen, [slices[n].partition for n in left])
+        is_empty = events.num_rows > 0 and seen.num_rows == 0
+        found = self._of_nothing(len(left)) if is_empty else self._split(own, seen, [slices[n].partition for n in left])
+        outputs = dict(zip(left, found, strict=True))
+        return [Refused(refused[n], outputs.get(n)) if n in refused else outputs[n] for n in range(len(slices))]
 
-    def _seen(self, events: pa.Table) -> pa.Table:
-        """In one chunk, as the transform sees them. Raises Misfit."""
+    def _split(self, own: Own, seen: pa.Table, partitions: Sequence[str]) -> list[pa.Table]:
         assert self.checked is not None, "a transform is prepared before it is used"
-        return self._parsed(events).select(self.checked.reads)
+        return split(self._collected(own, seen.select(self.checked.reads)), partitions)
 
-    def _parsed(self, events: pa.Table) -> pa.Table:
-        """With the schema's columns beside the event's own. Raises Misfit."""
+    def _of_nothing(self, count: int) -> list[pa.Table]:
+        assert self.checked is not None, "a transform is prepared before it is used"
+        return [self.checked.columns.empty_table()] * count
+
+    def _parsed(self, events: pa.Table) -> tuple[pa.Table, Sequence[Misfit]]:
+        """In one chunk: those whose bodies fit, with the schema's columns beside the event's own. And why the others do not."""
         if self._columns is None:
-            return events
+            return events, ()
         (body,) = events.column("body").chunks or [pa.array([], pa.binary())]
-        columns = parse(self._columns, body)
-        return pa.Table.from_arrays(
+        parsed = parse_apart(self._columns, body)
+        events, columns = fitting(events, parsed.misfits), parsed.columns.combine_chunks()
+        joined = pa.Table.from_arrays(
             [*events.columns, *columns.columns], schema=pa.unify_schemas([events.schema, columns.schema])
         )
+        return joined, parsed.misfits
 
     def _collected(self, own: Own, events: pa.Table) -> pa.Table:
         if (again := own.run_again(events)) is not None:
@@ -261,7 +276,7 @@ class SparkTransform:
         try:
             self._function = self._imported()
             self._columns = self._read_schema()
-            none = self._parsed(EVENT_SCHEMA.empty_table())
+            none, _ = self._parsed(EVENT_SCHEMA.empty_table())
             source = own.unknown(none)
             output = self._analyzed(source)
             contract = self._contract(own, source, output)

@@ -20,13 +20,15 @@ class TransformSpec:
     """A pipeline's transform, as its settings say it.
 
     sql: a query over the view `events`. function: `module:function`, from a DataFrame of events to another. With neither, the
-    events themselves. schema: DDL of the JSON body's columns, which then stand beside the event's own.
+    events themselves. schema: DDL of the JSON body's columns, which then stand beside the event's own. goes_on: whether the rest
+    of a batch is processed in which some bodies do not fit it.
     """
 
     name: str
     sql: str | None = None
     function: str | None = None
     schema: str | None = None
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from leases.bootstrap import Identity
 from pipeline.batch import BatchLimits
+from pipeline.dead_letters import DeadLetters, LetterBox
 from pipeline.feed import ChangeFeed, Start
 from pipeline.sink import Sink
 from pipeline.transform import Identity as NoTransform
@@ -22,6 +23,8 @@ class Pipeline:
     batch_timeout_s: how long one stage of one batch may take. checkpoint_s: how far the lease's continuation may lag behind a
     sink that holds its position. unkept_s: how long what was delivered to a sink that holds none may go without a checkpoint; it
     comes again after a crash. 0: every batch is kept before the next is sent.
+    letters: what becomes of events that cannot be processed, for a sink that keeps dead letters; None to stop at the first.
+    box: where its dead letters are read.
     """
 
     name: str
@@ -35,6 +38,8 @@ class Pipeline:
     batch_timeout_s: float = 300.0
     checkpoint_s: float = 5.0
     unkept_s: float = 0.0
+    letters: DeadLetters | None = None
+    box: LetterBox | None = None
 
     @property
     def lag_s(self) -> float:

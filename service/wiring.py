@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from structlog.typing import FilteringBoundLogger as Log
@@ -18,12 +19,14 @@ from pipeline.connectors.files import FilesFeed
 from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.postgres import PostgresSink, Timeouts
 from pipeline.connectors.python import PythonSink
+from pipeline.dead_letters import DeadLetters, beside
 from pipeline.feed import ChangeFeed
 from pipeline.sink import Sink
 from pipeline.spark import SparkEngine
 from pipeline.transform import Identity, Transform
 from service.brought import BlobSource
 from service.errors import StartFailed
+from service.letters import box_of, isolation_of, policy_of
 from service.pipeline import Pipeline
 from service.plugged import feed_made, sink_made, store_made
 from service.processor import Processor
@@ -172,11 +175,16 @@ def pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing)
 
 
 def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing) -> Pipeline:
+    letters = policy_of(settings, lambda: datetime.now(UTC))
+    box = box_of(settings, timeouts_within(timing.duration_s))
+    sink = sink_of(settings.sink, timing, letters=box is not None and box.sink is None)
     return Pipeline(
         name=settings.name,
         feed=feed_of(settings.feed),
-        transform=transform_of(settings, engine),
-        sink=sink_of(settings.sink, timing),
+        transform=transform_of(settings, engine, letters),
+        sink=sink if box is None or box.sink is None else beside(sink, box),
+        letters=letters,
+        box=box,
         transform_digest=digest_of(settings),
         start=settings.feed.start,
         limits=BatchLimits(
@@ -239,7 +247,8 @@ def _eventhubs_feed_of(settings: EventHubsFeedSettings) -> ChangeFeed:
     )
 
 
-def sink_of(settings: AnySink, timing: Timing) -> Sink:
+def sink_of(settings: AnySink, timing: Timing, *, letters: bool = False) -> Sink:
+    """letters: whether it is to take dead letters with its output."""
     if isinstance(settings, LogSinkSettings):
         return LogSink(settings.path, retention_s=settings.retention_s, retention_bytes=settings.retention_bytes)
     if isinstance(settings, PostgresSinkSettings):
@@ -252,6 +261,7 @@ def sink_of(settings: AnySink, timing: Timing) -> Sink:
             key=settings.key,
             schema=settings.schema_name,
             history=settings.history,
+            letters=letters,
             connections_max=settings.connections_max,
             timeouts=timeouts_within(timing.duration_s),
         )
@@ -328,11 +338,18 @@ def timeouts_within(duration_s: float) -> Timeouts:
     return Timeouts(**{name: getattr(usual, name) * shrink for name in Timeouts.__dataclass_fields__})
 
 
-def transform_of(settings: PipelineSettings, engine: SparkEngine) -> Transform:
+def transform_of(settings: PipelineSettings, engine: SparkEngine, letters: DeadLetters | None = None) -> Transform:
     """Without SQL, function and schema the events go to the sink as they are, and Spark is not started for them."""
     if settings.sql is None and settings.function is None and settings.event_schema is None:
         return Identity()
-    return engine.transform(settings.name, sql=settings.sql, function=settings.function, schema=settings.event_schema)
+    return engine.transform(
+        settings.name,
+        sql=settings.sql,
+        function=settings.function,
+        schema=settings.event_schema,
+        goes_on=letters is not None and not letters.stops_at_misfits,
+        isolation=isolation_of(settings, letters),
+    )
 
 
 def digest_of(settings: PipelineSettings) -> str:

@@ -245,6 +245,7 @@ class Worker:
             clock=self._clock,
             progress=self.progress,
             delivered=self._delivered,
+            letters=self.pipeline.letters,
         )
 
     async def _delivered(self, delivered: Delivered) -> None:

@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from pipeline.batch import BatchLimits
 from pipeline.budget import BYTES_MAX
+from pipeline.dead_letters.letter import REPLAY
+from pipeline.isolating import Isolation
 from service.setting_types import (
     Conf,
     Count,
@@ -22,11 +24,12 @@ from service.setting_types import (
     Text,
     is_loopback,
 )
+from service.settings.dead_letters import AnyLetters, PostgresLettersSettings
 from service.settings.eventhubs import Seat
 from service.settings.feeds import AnyFeed, EventHubsFeedSettings
 from service.settings.leases import AnyLeases, SqliteLeases
 from service.settings.section import Section
-from service.settings.sinks import AnySink, EventHubsSinkSettings
+from service.settings.sinks import AnySink, EventHubsSinkSettings, PostgresSinkSettings
 
 
 class HostSettings(Section):
@@ -130,6 +133,56 @@ class PipelineSettings(Section):
     buffer_bytes_max: Count = Field(
         default=32 * 1024 * 1024, description="What is read ahead per partition; at least `batch_bytes_max`."
     )
+    on_error: Literal["stop", "dead_letter"] | None = Field(
+        default=None,
+        description="What becomes of an event that cannot be processed. `stop`: its partition stops. `dead_letter`: it is kept"
+        " apart, and the partition goes on. By default `dead_letter` where there is a `dead_letters`, else `stop`.",
+    )
+    schema_mode: Literal["strict", "permissive"] | None = Field(
+        default=None,
+        description="With dead letters, what becomes of an event whose body does not fit the `schema`. `strict`: its partition"
+        " stops. `permissive` (the default): it is a dead letter. In neither is anything nulled or rounded.",
+    )
+    attempts: Count = Field(
+        default=Isolation().attempts,
+        description="How often an event must have failed, alone or with others, before it counts as one that cannot be"
+        " processed. A body that does not fit the `schema` is looked at once.",
+    )
+    attempt_backoff_s: SecondsOrNone = Field(
+        default=Isolation().backoff_s,
+        description="How long to wait before an event that has failed alone is tried once more; doubled each time, up to 60 s.",
+    )
+    dead_letters: AnyLetters | None = Field(
+        default=None,
+        description="Where dead letters are kept. With `on_error: dead_letter` and a sink `postgres` by default in its database.",
+    )
+
+    @property
+    def letters(self) -> AnyLetters | None:
+        """Where dead letters are kept; None where an event that cannot be processed stops its partition."""
+        if self.on_error == "dead_letter" and self.dead_letters is None:
+            return PostgresLettersSettings(type="postgres")
+        return self.dead_letters
+
+    @model_validator(mode="after")
+    def _keeps_letters(self) -> PipelineSettings:
+        if self.name.endswith(REPLAY):
+            raise ValueError(
+                f"has a name that ends with {REPLAY}, as those do by which dead letters are replayed: take another"
+            )
+        if self.on_error == "stop" and self.dead_letters is not None:
+            raise ValueError("has `dead_letters` and `on_error: stop`, which makes none: remove one of them")
+        letters, has_database = self.letters, isinstance(self.sink, PostgresSinkSettings)
+        if isinstance(letters, PostgresLettersSettings) and letters.dsn is None and not has_database:
+            raise ValueError(
+                "needs to be told where to keep dead letters, as its sink is no `postgres`: give `dead_letters` with a `type`"
+                " (and a `dsn` where that is postgres)"
+            )
+        if self.schema_mode is not None and (letters is None or self.event_schema is None):
+            raise ValueError(
+                "`schema_mode` goes with a `schema` and dead letters, and one of them is not there: remove it"
+            )
+        return self
 
     @model_validator(mode="after")
     def _fits(self) -> PipelineSettings:

@@ -6,7 +6,9 @@ server until it commits or meets a timeout; the epoch in the position's row deci
 """
 
 from pipeline.connectors.postgres.dsn import read_dsn
+from pipeline.connectors.postgres.letters import PostgresLetters
+from pipeline.connectors.postgres.letters_sql import letters_merge, storable
 from pipeline.connectors.postgres.session import Timeouts
 from pipeline.connectors.postgres.sink import PostgresSink
 
-__all__ = ["PostgresSink", "Timeouts", "read_dsn"]
+__all__ = ["PostgresLetters", "PostgresSink", "Timeouts", "letters_merge", "read_dsn", "storable"]

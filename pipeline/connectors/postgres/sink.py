@@ -7,18 +7,19 @@ earlier owner is rolled back by the server, whatever became of that owner.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import psycopg
 
-from pipeline.connectors.postgres import refusal, sql
+from pipeline.connectors.postgres import letters_sql, refusal, sql
 from pipeline.connectors.postgres.copy import Load
 from pipeline.connectors.postgres.session import Server, Session, Timeouts
 from pipeline.connectors.postgres.target import Target
 from pipeline.crash_point import crash_point
+from pipeline.dead_letters.letter import letters_of
 from pipeline.errors import Fenced
 from pipeline.sink import Claim, CloseReason, Output, Permit, Standing
 
@@ -36,6 +37,7 @@ class PostgresSink:
     schema: where `leasehold_positions` and `leasehold_history` are, and are created if absent.
     history: note every batch in `leasehold_history`, in its own transaction: pipeline, partition, generation, epoch, owner,
     from, to, events, committed_at. Nobody deletes there but you.
+    letters: take dead letters, into `leasehold_dead_letters`, in their batch's transaction.
     """
 
     holds_position = True
@@ -51,6 +53,7 @@ class PostgresSink:
         setup: str | None = None,
         schema: str = "public",
         history: bool = False,
+        letters: bool = False,
         connections_max: int = 4,
         timeouts: Timeouts | None = None,
         application_name: str = "leasehold",
@@ -65,7 +68,7 @@ class PostgresSink:
         )
         thread = ThreadPoolExecutor(1, thread_name_prefix="postgres-load")
         target = Target(merge=merge, table=table, key=tuple(key))
-        self._parts = _Parts(server, thread, sql.Tables(schema, history), target)
+        self._parts = _Parts(server, thread, sql.Tables(schema, history, letters), target)
         self._setup = setup
 
     @property
@@ -138,6 +141,8 @@ class PostgresWriter:
     """One claim's way in. `position` is the server's word, never ours."""
 
     state = ""
+    buried: Collection[int] = ()
+    """Letters and position move together."""
 
     def __init__(self, parts: _Parts, claim: Claim, position: str | None) -> None:
         self._parts = parts
@@ -153,6 +158,8 @@ class PostgresWriter:
             statements.append(parts.target.merged(batch))
         if parts.tables.history:
             statements.append(sql.remembered(parts.tables, claim, output.start, output.to, output.events))
+        if output.dead is not None:
+            statements.append(letters_sql.kept(parts.tables, letters_of(claim, output)))
         message = sql.one_message(*statements, sql.COMMIT)
 
         async def converse(session: Session) -> None:

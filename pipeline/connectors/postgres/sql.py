@@ -20,7 +20,7 @@ STAGED = Identifier("pg_temp", "batch")
 BEGIN = SQL("BEGIN ISOLATION LEVEL READ COMMITTED")
 COMMIT = SQL("COMMIT")
 ROLLBACK = SQL("ROLLBACK")
-POSITIONS, HISTORY = "leasehold_positions", "leasehold_history"
+POSITIONS, HISTORY, LETTERS = "leasehold_positions", "leasehold_history", "leasehold_dead_letters"
 GUARD = "leasehold_guard"
 """In the message of the error that a guard raises. SQL alone cannot raise; a cast of this text to a number can."""
 
@@ -35,10 +35,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Where positions and, where wanted, their history are kept."""
+    """Where positions are kept and, where wanted, their history and dead letters."""
 
     schema: str
-    history: bool
+    history: bool = False
+    keeps_letters: bool = False
 
     @property
     def positions(self) -> Identifier:
@@ -47,6 +48,10 @@ class Tables:
     @property
     def batches(self) -> Identifier:
         return Identifier(self.schema, HISTORY)
+
+    @property
+    def letters(self) -> Identifier:
+        return Identifier(self.schema, LETTERS)
 
 
 def users(text: str) -> SQL:
@@ -87,7 +92,9 @@ def wanted(tables: Tables) -> list[Wanted]:
     )
     positions = Wanted(_table_exists(tables.schema, POSITIONS), _created_positions(tables))
     history = Wanted(_table_exists(tables.schema, HISTORY), _created_history(tables))
-    return [schema, positions, history] if tables.history else [schema, positions]
+    letters = Wanted(_table_exists(tables.schema, LETTERS), _created_letters(tables))
+    others = [(history, tables.history), (letters, tables.keeps_letters)]
+    return [schema, positions, *(each for each, is_wanted in others if is_wanted)]
 
 
 def existing(wanted: Iterable[Wanted]) -> Composed:
@@ -127,6 +134,16 @@ def _created_history(tables: Tables) -> Composed:
             events bigint NOT NULL, committed_at timestamptz NOT NULL
         )"""
     ).format(tables.batches)
+
+
+def _created_letters(tables: Tables) -> Composed:
+    return SQL(
+        """CREATE TABLE IF NOT EXISTS {} (
+            id bigint GENERATED ALWAYS AS IDENTITY, pipeline text NOT NULL, partition text NOT NULL, sequence bigint NOT NULL,
+            error text NOT NULL, attempts integer NOT NULL, host text NOT NULL, failed_at timestamptz NOT NULL,
+            body bytea, envelope text NOT NULL, PRIMARY KEY (pipeline, partition, id)
+        )"""
+    ).format(tables.letters)
 
 
 # Claiming

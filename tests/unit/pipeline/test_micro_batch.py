@@ -11,9 +11,12 @@ import pyarrow as pa
 import pytest
 
 from pipeline.batch import Batch
-from pipeline.errors import EngineUnavailable, PoisonEvent, TransformError
+from pipeline.clock import LoopClock
+from pipeline.errors import EngineUnavailable, FailsTogether, Poison, PoisonEvent, TransformError
 from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.micro_batch import EventRefused, JobFailed, MicroBatches, MicroBatchLimits, Slice, gathered, split
+from pipeline.isolating import Isolation
+from pipeline.job import JobFailed, Refused, Slice
+from pipeline.micro_batch import MicroBatches, MicroBatchLimits, gathered, split
 
 
 def batch_of(partition: str, keys: str, pages: int = 1) -> Batch:
@@ -46,7 +49,7 @@ class Jobs:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def run(self, slices: Sequence[Slice]) -> list[pa.Table]:
+    async def run(self, slices: Sequence[Slice]) -> list[pa.Table | Refused]:
         partitions = [each.partition for each in slices]
         self.runs.append(partitions)
         with self._counted():
@@ -55,7 +58,10 @@ class Jobs:
             except asyncio.CancelledError:
                 self.cancelled.append(partitions)
                 raise
-            return split(self.made(gathered(slices)), partitions)
+            return self.answers(split(self.made(gathered(slices)), partitions))
+
+    def answers(self, outputs: list[pa.Table]) -> list[pa.Table | Refused]:
+        return list(outputs)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -192,15 +198,58 @@ async def test_the_first_of_several_poison_events_is_the_one_that_is_told() -> N
     assert caught.value.before == 1
 
 
-async def test_an_engine_that_knows_the_event_is_believed() -> None:
-    def made(events: pa.Table) -> pa.Table:
-        raise EventRefused("column 'a' is missing or null", 3)
+class Knowing(Jobs):
+    """Tells at once which events of partition 1 are to blame."""
 
-    jobs = Jobs(made)
-    with pytest.raises(PoisonEvent, match=r"^partition '0', sequence 3: column 'a' is missing or null:") as caught:
-        await MicroBatches(jobs, shares_jobs=True).apply(batch_of("0", "abcde", pages=2))
-    assert caught.value.before == 3
+    def answers(self, outputs: list[pa.Table]) -> list[pa.Table | Refused]:
+        poison = Poison(index=3, reason="column 'a' is missing or null", is_misfit=True)
+        return [Refused((poison,), output) if n == 1 else output for n, output in enumerate(outputs)]
+
+
+async def test_an_engine_that_knows_the_event_is_believed_and_others_keep_their_output() -> None:
+    jobs = Knowing()
+    batches = MicroBatches(jobs, shares_jobs=True)
+    given = (batches.apply(batch_of(p, "abcde", pages=2)) for p in "012")
+    first, error, last = await asyncio.gather(*given, return_exceptions=True)
+    assert isinstance(error, PoisonEvent)
+    assert str(error).startswith("partition '1', sequence 3: column 'a' is missing or null: mend the event")
+    assert (error.before, [each.index for each in error.found]) == (3, [3])
+    assert error.output is not None
+    assert [keys(first), keys(error.output), keys(last)] == ["abcde"] * 3
     assert len(jobs.runs) == 1
+
+
+async def test_as_much_poison_is_told_at_once_as_was_asked_for() -> None:
+    batches = MicroBatches(Jobs(failing_on("!")), shares_jobs=True, isolation=Isolation(most=3))
+    with pytest.raises(PoisonEvent) as caught:
+        await batches.apply(batch_of("0", "a!b!!c!d", pages=3))
+    assert [(each.index, each.reason) for each in caught.value.found] == [(n, "no ! here") for n in (1, 3, 4)]
+
+
+async def test_events_that_fail_only_together_are_told_where_to_be_cut() -> None:
+    def made(events: pa.Table) -> pa.Table:
+        if {"x", "y"} <= set(events.column("key").to_pylist()):
+            raise JobFailed("x and y do not go together")
+        return events
+
+    with pytest.raises(FailsTogether, match="events that fail only together: x and y do not") as caught:
+        await MicroBatches(Jobs(made), shares_jobs=True).apply(batch_of("0", "abxcdeyf"))
+    assert (caught.value.before, caught.value.events, caught.value.cut) == (0, 8, 4)
+
+
+async def test_an_event_that_fails_alone_is_tried_again_after_a_growing_pause() -> None:
+    pauses: list[float] = []
+
+    class Clock(LoopClock):
+        async def sleep(self, seconds: float) -> None:
+            pauses.append(seconds)
+
+    isolation = Isolation(attempts=4, backoff_s=0.5)
+    batches = MicroBatches(Jobs(failing_on("!")), shares_jobs=True, isolation=isolation, clock=Clock())
+    with pytest.raises(PoisonEvent) as caught:
+        await batches.apply(batch_of("0", "!"))
+    assert pauses == [0.5, 1.0, 2.0]
+    assert caught.value.found[0].attempts == 4
 
 
 async def test_a_transform_that_fails_on_nothing_at_all_is_wrong_itself() -> None:
@@ -220,7 +269,7 @@ async def test_a_failure_that_goes_away_may_be_tried_again() -> None:
         return events
 
     with pytest.raises(EngineUnavailable, match="failed once, and then no more: the moon"):
-        await MicroBatches(Jobs(made), shares_jobs=True).apply(batch_of("0", "abc"))
+        await MicroBatches(Jobs(made), shares_jobs=True).apply(batch_of("0", "a"))
 
 
 async def test_a_dead_engine_is_no_evidence_of_poison() -> None:

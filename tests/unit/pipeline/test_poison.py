@@ -2,64 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
+from math import log2
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.event import EVENT_SCHEMA
-from pipeline.poison import EVERY_INPUT, isolate, place_of
+from pipeline.poison import NOTHING, Found, Trial, halfway, place_of, search
 
 
-def search(events: int, fails: Callable[[range], bool]) -> tuple[range | None, list[range]]:
-    steps = isolate(events)
-    tried = [next(steps)]
+def searched(
+    events: int, fails: Callable[[range], bool], *, attempts: int = 2, most: int = 10**6
+) -> tuple[Found, list[Trial]]:
+    """What is found, and what was tried, of a batch that has failed."""
+    steps = search(events, "why", attempts=attempts, most=most)
+    tried: list[Trial] = []
+    answer: str | None = None
     while True:
         try:
-            tried.append(steps.send(fails(tried[-1])))
+            tried.append(steps.send(answer) if tried else next(steps))
         except StopIteration as end:
             return end.value, tried
+        answer = "why" if fails(tried[-1].range) else None
+
+
+def places(found: Found) -> list[int]:
+    return [each.index for each in found.poison]
+
+
+def has(poison: Collection[int]) -> Callable[[range], bool]:
+    return lambda tried: any(each in tried for each in poison)
 
 
 @given(st.integers(1, 5000), st.data())
-def test_the_first_poison_event_is_found_alone(events: int, data: st.DataObject) -> None:
-    poison = data.draw(st.sets(st.integers(0, events - 1), min_size=1, max_size=5))
-    found, tried = search(events, lambda tried: any(each in tried for each in poison))
-    assert found == range(min(poison), min(poison) + 1)
-    assert len(tried) <= 2 + events.bit_length()
+def test_all_poison_is_found_in_order_and_nothing_else(events: int, data: st.DataObject) -> None:
+    poison = data.draw(st.sets(st.integers(0, events - 1), min_size=1, max_size=12))
+    found, _ = searched(events, has(poison))
+    assert places(found) == sorted(poison)
+    assert (found.together, found.fails_always) == (None, None)
+
+
+@given(st.integers(2, 20_000), st.data())
+def test_an_event_costs_at_most_twice_the_halvings_and_one_job_for_all_the_others(
+    events: int, data: st.DataObject
+) -> None:
+    poison = data.draw(st.sets(st.integers(0, events - 1), min_size=1, max_size=20))
+    _, tried = searched(events, has(poison))
+    others = 1
+    assert len(tried) + others <= len(poison) * (2 * log2(events) + 1)
+
+
+@pytest.mark.parametrize("events", [*range(2, 40), 63, 64, 65, 100, 127, 128, 129])
+def test_no_lone_poison_event_costs_more_wherever_it_is(events: int) -> None:
+    most = max(len(searched(events, has({poison}))[1]) for poison in range(events))
+    assert most <= 2 * log2(events)
+
+
+@given(st.integers(1, 5000), st.integers(1, 4), st.data())
+def test_no_more_is_looked_for_than_was_asked_for(events: int, most: int, data: st.DataObject) -> None:
+    poison = data.draw(st.sets(st.integers(0, events - 1), min_size=1, max_size=12))
+    found, _ = searched(events, has(poison), most=most)
+    assert places(found) == sorted(poison)[:most]
+
+
+@given(st.integers(1, 300), st.integers(1, 9), st.data())
+def test_an_event_is_blamed_only_once_it_has_failed_alone_and_often_enough(
+    events: int, attempts: int, data: st.DataObject
+) -> None:
+    poison = data.draw(st.integers(0, events - 1))
+    found, tried = searched(events, has({poison}), attempts=attempts)
+    with_it = 1 + sum(poison in trial.range for trial in tried)
+    alone = range(poison, poison + 1)
+    assert found.poison[0].attempts == with_it >= attempts
+    assert events == 1 or alone in [trial.range for trial in tried]
+    assert [trial.again for trial in tried if trial.range == alone and trial.again] == sorted(
+        trial.again for trial in tried if trial.again
+    )
 
 
 @given(st.integers(2, 5000), st.data())
-def test_events_that_fail_only_together_are_found_as_their_smallest_range(events: int, data: st.DataObject) -> None:
-    first, last = sorted(data.draw(st.lists(st.integers(0, events - 1), min_size=2, max_size=2, unique=True)))
-    found, _ = search(events, lambda tried: first in tried and last in tried)
-    assert found == range(first, last + 1)
+def test_events_that_fail_only_together_are_no_poison(events: int, data: st.DataObject) -> None:
+    pair = data.draw(st.lists(st.integers(0, events - 1), min_size=2, max_size=2, unique=True))
+    found, _ = searched(events, lambda tried: all(each in tried for each in pair))
+    assert found.poison == ()
+    assert found.together is not None
+    assert all(each in found.together for each in pair)
+    assert found.together.start < halfway(found.together) < found.together.stop
 
 
 @given(st.integers(1, 5000))
 def test_what_fails_without_events_is_no_poison(events: int) -> None:
-    found, tried = search(events, lambda _: True)
-    assert found is EVERY_INPUT
-    assert tried == [EVERY_INPUT]
+    found, tried = searched(events, lambda _: True)
+    assert found.fails_always == "why"
+    assert found.poison == ()
+    assert tried[-1] == Trial(NOTHING)
+    assert len(tried) <= 2 * events.bit_length() + 2
+
+
+def test_a_lone_event_whose_failure_goes_away_is_not_blamed() -> None:
+    found, tried = searched(1, lambda _: False)
+    assert found == Found((), None, None)
+    assert tried == [Trial(range(1), again=1)]
 
 
 @given(st.integers(2, 5000))
 def test_a_failure_that_does_not_happen_again_is_not_blamed_on_events(events: int) -> None:
-    assert search(events, lambda _: False)[0] is None
-
-
-def test_a_lone_event_is_tried_again_before_it_is_blamed() -> None:
-    assert search(1, lambda tried: len(tried) == 1) == (range(1), [EVERY_INPUT, range(1)])
-    assert search(1, lambda _: False)[0] is None
-
-
-@given(st.integers(1, 3000), st.data())
-def test_everything_before_the_poison_has_been_seen_to_work(events: int, data: st.DataObject) -> None:
-    poison = data.draw(st.integers(0, events - 1))
-    _, tried = search(events, lambda tried: poison in tried)
-    assert range(poison) in tried
+    assert searched(events, lambda _: False)[0].poison == ()
 
 
 def events_of(sequences: list[int], properties: list[tuple[str, str]] | None) -> pa.Table:

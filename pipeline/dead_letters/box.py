@@ -1,0 +1,76 @@
+"""A box of dead letters: where they are put, and how they are read again, whatever system keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from pipeline.dead_letters.letter import Letter, letter_of, published
+from pipeline.event import Page
+from pipeline.feed import ChangeFeed
+from pipeline.sink import Sink
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterBox:
+    """feed: the letters, as events whose property tells all but the body; its partitions need not be the letters' own.
+
+    sink: where letters are put, on their own; None where the pipeline's sink takes them with its output. rows: the letters
+    (LETTER_SCHEMA) as that sink takes them.
+    """
+
+    feed: ChangeFeed
+    sink: Sink | None = None
+    rows: Callable[[pa.Table], pa.Table] = published
+
+    async def close(self) -> None:
+        await self.feed.close()
+        if self.sink is not None:
+            await self.sink.close()
+
+
+class Kept(NamedTuple):
+    """A letter and where it lies: the box's partition, and the sequence there."""
+
+    place: str
+    number: int
+    letter: Letter
+
+
+async def kept_in(box: LetterBox, pipeline: str, *, partition: str | None = None) -> AsyncIterator[Kept]:
+    """All letters of a pipeline that are there now, or of one partition of its feed. Raises FeedUnavailable, PositionLost."""
+    for place in await box.feed.partitions():
+        async with aclosing(until_now(box.feed, place.name)) as pages:
+            async for page in pages:
+                for event in page.events.to_pylist():
+                    found = letter_of(event)
+                    if found is not None and found.pipeline == pipeline and partition in (None, found.partition):
+                        yield Kept(place.name, event["sequence"], found)
+
+
+async def until_now(feed: ChangeFeed, partition: str) -> AsyncGenerator[Page, None]:
+    """The pages of a partition up to where it ends at this moment."""
+    end = await feed.latest(partition)
+    start = await feed.start_of(partition, "earliest")
+    if feed.compare(start, end) >= 0:
+        return
+    async with aclosing(feed.open(partition, start)) as pages:
+        async for page in pages:
+            yield page
+            if feed.compare(page.to, end) >= 0:
+                return
+
+
+async def buried_in(box: LetterBox, written: Callable[[Letter], bool]) -> frozenset[int]:
+    """The sequences of the letters for which `written` says so. Raises FeedUnavailable, PositionLost."""
+    found = set()
+    for place in await box.feed.partitions():
+        async with aclosing(until_now(box.feed, place.name)) as pages:
+            async for page in pages:
+                letters = map(letter_of, page.events.to_pylist())
+                found |= {letter.sequence for letter in letters if letter is not None and written(letter)}
+    return frozenset(found)

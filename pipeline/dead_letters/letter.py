@@ -1,0 +1,145 @@
+"""A dead letter: an event that could not be processed, whole, with why, when and where. Pure.
+
+A letter is kept as its event's body, byte for byte, and an envelope: a JSON text with everything else, its event's properties
+too. So a letter that becomes an event of a log or a hub has one property beside its body, and one in a table or a file a few
+columns for people.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.errors import Poison
+from pipeline.event import EVENT_SCHEMA
+from pipeline.sink import Claim, Output
+
+PROPERTY = "dead-letter"
+REPLAY = ".replay"
+"""What the name of the pipeline ends with under which a pipeline's dead letters are sent through again."""
+
+_TIME = pa.timestamp("us", tz="UTC")
+DEAD_SCHEMA = pa.schema(
+    [
+        *EVENT_SCHEMA,
+        pa.field("error", pa.string(), nullable=False),
+        pa.field("attempts", pa.int32(), nullable=False),
+        pa.field("failed_at", _TIME, nullable=False),
+    ]
+)
+"""An event that is dead. attempts: how often it was seen to fail. failed_at: by the clock of its host."""
+
+LETTER_SCHEMA = pa.schema(
+    [
+        *(pa.field(name, pa.string(), nullable=False) for name in ("pipeline", "partition")),
+        pa.field("sequence", pa.int64(), nullable=False),
+        pa.field("error", pa.string(), nullable=False),
+        pa.field("attempts", pa.int32(), nullable=False),
+        pa.field("host", pa.string(), nullable=False),
+        pa.field("failed_at", _TIME, nullable=False),
+        pa.field("body", pa.binary()),
+        pa.field("envelope", pa.string(), nullable=False),
+    ]
+)
+"""envelope: all of it but the body, as JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """partition, sequence, offset, enqueued_time, key, properties, operation, body: the event's own.
+
+    by: the pipeline's lease that wrote it: `pipeline`, or its replay. generation, start, to: of the batch that it was found in.
+    """
+
+    pipeline: str
+    by: str
+    partition: str
+    generation: int
+    start: str | None
+    to: str
+    sequence: int
+    offset: str
+    enqueued_time: str
+    key: str | None
+    properties: Sequence[Sequence[str | None]] | None
+    operation: str | None
+    error: str
+    attempts: int
+    host: str
+    failed_at: str
+    body: bytes | None
+
+
+_ENVELOPE = tuple(field.name for field in fields(Letter) if field.name != "body")
+
+
+def dead_events(events: pa.Table, poison: Sequence[Poison], at: datetime) -> pa.Table:
+    """DEAD_SCHEMA. events: a batch's, of which these are the poison."""
+    found = events.take(pa.array([each.index for each in poison], pa.int64()))
+    reasons = [each.reason for each in poison], [each.attempts for each in poison], [at] * len(poison)
+    columns = [pa.array(values, field.type) for values, field in zip(reasons, list(DEAD_SCHEMA)[-3:], strict=True)]
+    return pa.Table.from_arrays([*found.combine_chunks().columns, *columns], schema=DEAD_SCHEMA)
+
+
+def letters_of(claim: Claim, output: Output) -> pa.Table:
+    """LETTER_SCHEMA, of an output with dead events."""
+    assert output.dead is not None, "an output without dead events has no letters"
+    rows = []
+    for event in output.dead.to_pylist():
+        letter = Letter(
+            pipeline=claim.pipeline.removesuffix(REPLAY),
+            by=claim.pipeline,
+            generation=claim.generation,
+            start=output.start,
+            to=output.to,
+            host=claim.owner,
+            **{**event, **{name: event[name].isoformat() for name in ("enqueued_time", "failed_at")}},
+        )
+        rows.append({**event, "pipeline": letter.pipeline, "host": letter.host, "envelope": _envelope(letter)})
+    return pa.Table.from_pylist(rows, schema=LETTER_SCHEMA)
+
+
+def published(letters: pa.Table) -> pa.Table:
+    """As a log or a hub takes them: the body as it was, and the envelope as a property."""
+    properties = [[(PROPERTY, envelope)] for envelope in letters["envelope"].to_pylist()]
+    return pa.table(
+        {
+            "sequence": letters["sequence"],
+            "body": letters["body"],
+            "properties": pa.array(properties, EVENT_SCHEMA.field("properties").type),
+        }
+    )
+
+
+def letter_in(body: bytes | None, envelope: str) -> Letter | None:
+    """None where that is no envelope of a dead letter."""
+    try:
+        found = json.loads(envelope)
+        return Letter(**{name: found[name] for name in _ENVELOPE}, body=body)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def letter_of(event: Mapping[str, Any]) -> Letter | None:
+    """Of an event that a log or a hub holds; None where that is no dead letter."""
+    envelope = dict(event["properties"] or ()).get(PROPERTY)
+    return None if envelope is None else letter_in(event["body"], envelope)
+
+
+def event_of(letter: Letter) -> dict[str, Any]:
+    """The event as it was: a row of EVENT_SCHEMA."""
+    found = {name: getattr(letter, name) for name in EVENT_SCHEMA.names}
+    properties = None if letter.properties is None else [(key, value) for key, value in letter.properties]
+    return {**found, "properties": properties, "enqueued_time": datetime.fromisoformat(letter.enqueued_time)}
+
+
+def _envelope(letter: Letter) -> str:
+    """In ASCII: PostgreSQL's texts cannot hold a NUL, and every JSON text can."""
+    values = asdict(letter)
+    del values["body"]
+    return json.dumps(values)

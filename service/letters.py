@@ -1,0 +1,55 @@
+"""Dead letters by the settings: the policy of a pipeline, and the box that its letters are kept in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from pipeline.connectors.log import LogFeed, LogSink
+from pipeline.connectors.postgres import PostgresLetters, PostgresSink, Timeouts, letters_merge, storable
+from pipeline.dead_letters import DeadLetters, LetterBox
+from pipeline.isolating import Isolation
+from service.settings import PipelineSettings
+from service.settings.dead_letters import LogLettersSettings
+from service.settings.sinks import PostgresSinkSettings
+
+
+def policy_of(settings: PipelineSettings, now: Callable[[], datetime]) -> DeadLetters | None:
+    letters = settings.letters
+    if letters is None:
+        return None
+    return DeadLetters(
+        now=now,
+        share_max=letters.share_max,
+        share_events=letters.share_events,
+        stops_at_misfits=settings.schema_mode == "strict",
+    )
+
+
+def isolation_of(settings: PipelineSettings, policy: DeadLetters | None) -> Isolation:
+    """One more is looked for than the guard lets through: it is the one to stop at."""
+    most = 1 if policy is None else int(policy.share_events * policy.share_max) + 1
+    return Isolation(attempts=settings.attempts, backoff_s=settings.attempt_backoff_s, most=most)
+
+
+def box_of(settings: PipelineSettings, timeouts: Timeouts) -> LetterBox | None:
+    """Where a pipeline's letters are kept; with a sink of its own, unless the pipeline's sink takes them. Raises ValueError."""
+    letters = settings.letters
+    if letters is None:
+        return None
+    if isinstance(letters, LogLettersSettings):
+        return LetterBox(feed=LogFeed(letters.path), sink=LogSink(letters.path))
+    if letters.dsn is None:
+        sink = settings.sink
+        assert isinstance(sink, PostgresSinkSettings), "the settings see to it"
+        dsn, schema = sink.dsn.get_secret_value(), sink.schema_name
+        return LetterBox(feed=PostgresLetters(dsn, settings.name, schema=schema, timeouts=timeouts))
+    return _postgres_box(letters.dsn.get_secret_value(), settings.name, letters.schema_name or "public", timeouts)
+
+
+def _postgres_box(dsn: str, pipeline: str, schema: str, timeouts: Timeouts) -> LetterBox:
+    return LetterBox(
+        feed=PostgresLetters(dsn, pipeline, schema=schema, timeouts=timeouts),
+        sink=PostgresSink(dsn, merge=letters_merge(schema), schema=schema, letters=True, timeouts=timeouts),
+        rows=storable,
+    )

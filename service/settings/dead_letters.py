@@ -1,0 +1,49 @@
+"""Settings of dead letters: where they are kept, and how many of them are too many."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, Tag, model_validator
+
+from service.setting_types import Count, Dsn, FilePath, Share, Text
+from service.settings.section import Section, tag_of
+
+
+class _Letters(Section):
+    share_max: Share = Field(
+        default=0.1,
+        description="A partition stops where a larger share of its last `share_events` events is dead. 1: it never does.",
+    )
+    share_events: Count = Field(default=1000, description="Of how many events `share_max` is a share.")
+
+
+class PostgresLettersSettings(_Letters):
+    type: Literal["postgres"] = Field(
+        description="The table `leasehold_dead_letters`. In the sink's own database: in the transaction of the batch."
+    )
+    dsn: Dsn | None = Field(
+        default=None, description="Another database than that of the sink `postgres`, which is the default."
+    )
+    schema_name: Text | None = Field(
+        default=None,
+        alias="schema",
+        description="Where the table is, and is created. By default the sink's, or public.",
+    )
+
+    @model_validator(mode="after")
+    def _is_one_place(self) -> PostgresLettersSettings:
+        if self.schema_name is not None and self.dsn is None:
+            raise ValueError("`schema` goes with `dsn`: beside the sink's positions there is one table for all")
+        return self
+
+
+class LogLettersSettings(_Letters):
+    type: Literal["log"] = Field(description="An embedded log, on a local disk.")
+    path: FilePath = Field(description="Its directory, with nothing but dead letters in it.")
+
+
+AnyLetters = Annotated[
+    Annotated[PostgresLettersSettings, Tag("postgres")] | Annotated[LogLettersSettings, Tag("log")],
+    tag_of(None, "postgres", "log"),
+]

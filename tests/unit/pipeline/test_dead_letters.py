@@ -1,0 +1,327 @@
+"""Dead letters beside a sink: every event is in the output or in a letter, whatever fails between the two."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipeline.batch import Batch, BatchLimits
+from pipeline.budget import Budget
+from pipeline.clock import LoopClock
+from pipeline.connectors.log import LogFeed, LogSink
+from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
+from pipeline.dead_letters import DeadLetters, Kept, LetterBox, beside
+from pipeline.dead_letters.box import kept_in
+from pipeline.errors import FailsTogether, NotTrusted, Poison, PoisonEvent, SinkUnavailable, TooMuchPoison
+from pipeline.runner import Delivered, Progress, Runner
+from pipeline.sink import Claim, Output, Permit
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+class Picky:
+    """Passes events on; fails on bodies with a `!`, on each of them for as long as it holds one, and tells some at once."""
+
+    description = "picky"
+
+    def __init__(self) -> None:
+        self.applied: list[list[bytes]] = []
+        self.mended: set[bytes] = set()
+        self.told_at_once = 1
+        self.together: set[bytes] = set()
+        self.is_misfit = False
+
+    async def prepare(self) -> None: ...
+
+    async def apply(self, batch: Batch) -> pa.Table:
+        bodies = batch.table["body"].to_pylist()
+        self.applied.append(bodies)
+        bad = [n for n, body in enumerate(bodies) if b"!" in body and body not in self.mended][: self.told_at_once]
+        if bad:
+            found = [Poison(index=n, reason=f"no {bodies[n].decode()}", is_misfit=self.is_misfit) for n in bad]
+            raise PoisonEvent("poison", before=bad[0], sequence=0, found=found)
+        if self.together and self.together <= set(bodies):
+            raise FailsTogether("not these", before=0, sequence=0, events=len(bodies), cut=len(bodies) // 2)
+        return batch.table
+
+    async def close(self) -> None: ...
+
+
+class Trust:
+    def check(self) -> None: ...
+
+    async def granted(self) -> None: ...
+
+
+class Breaking(MemorySink):
+    """Fails on a write, before or after it was applied, as often as it is told to."""
+
+    def __init__(self, destination: MemoryDestination) -> None:
+        super().__init__(destination)
+        self.failures: list[Exception] = []
+
+    async def open(self, claim: Claim) -> MemoryWriter:
+        writer = await super().open(claim)
+        write = writer.write
+
+        async def broken(output: Output, permit: Permit) -> None:
+            if self.failures:
+                raise self.failures.pop()
+            await write(output, permit)
+
+        writer.write = broken  # type: ignore[method-assign]
+        return writer
+
+
+@dataclass
+class Group:
+    """A partition, its owners one after the other, and where everything goes."""
+
+    path: Path
+    events_max: int = 100
+    feed: MemoryFeed = field(default_factory=lambda: MemoryFeed("a"))
+    destination: MemoryDestination = field(default_factory=MemoryDestination)
+    transform: Picky = field(default_factory=Picky)
+    policy: DeadLetters = field(default_factory=lambda: DeadLetters(now=lambda: NOW, share_max=1.0))
+    epoch: int = 0
+    state: str = ""
+    generation: int = 0
+    failures: list[Exception] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.sink = Breaking(self.destination)
+        self.sink.failures = self.failures
+        self.box = LetterBox(feed=LogFeed(self.path / "letters"), sink=LogSink(self.path / "letters"))
+        self.beside = beside(self.sink, self.box)
+
+    async def run(self, events: int, *, continuation: str | None = None) -> None:
+        """As the next owner, until the sink stands behind so many events, or an error ends it."""
+        self.epoch += 1
+        self.state = self.beside.claimed(self.state)
+        await self.beside.prepare()
+        writer = await self.beside.open(self.claim(continuation))
+        done, delivered = asyncio.Event(), 0
+
+        async def told(one: Delivered) -> None:
+            self.state = writer.state
+            if writer.position == str(events):
+                done.set()
+
+        runner = Runner(
+            partition="a",
+            epoch=self.epoch,
+            feed=self.feed,
+            transform=self.transform,
+            writer=writer,
+            permit=Trust(),
+            limits=BatchLimits(events_max=self.events_max),
+            buffer_bytes_max=1 << 20,
+            budget=Budget(),
+            clock=LoopClock(),
+            progress=Progress(),
+            delivered=told,
+            letters=self.policy,
+        )
+        if writer.position == str(events):
+            done.set()
+        try:
+            async with asyncio.timeout(20):
+                await runner.run(done)
+        finally:
+            await writer.close("lost")
+
+    def claim(self, continuation: str | None) -> Claim:
+        return Claim(
+            pipeline="pipe",
+            partition="a",
+            owner=f"host-{self.epoch}",
+            epoch=self.epoch,
+            generation=self.generation,
+            continuation=continuation,
+            state=self.state,
+            compare=self.feed.compare,
+        )
+
+    @property
+    def delivered(self) -> list[bytes]:
+        return [row["body"] for row in self.destination.rows("a")]
+
+    async def letters(self) -> list[Kept]:
+        return [kept async for kept in kept_in(self.box, "pipe")]
+
+    async def buried(self) -> list[bytes | None]:
+        return [kept.letter.body for kept in await self.letters()]
+
+
+@pytest.fixture
+async def group(tmp_path: Path) -> AsyncIterator[Group]:
+    made = Group(tmp_path)
+    yield made
+    await made.beside.close()
+
+
+def bodies(text: str) -> list[bytes]:
+    return [word.encode() for word in text.split()]
+
+
+async def test_poison_goes_to_the_letters_and_all_the_rest_to_the_sink(group: Group) -> None:
+    group.feed.append("a", bodies("a b! c d! e! f"), key="k", at=NOW)
+    await group.run(6)
+    assert group.delivered == bodies("a c f")
+    assert await group.buried() == bodies("b! d! e!")
+
+
+async def test_a_letter_holds_the_event_as_it_was_and_why_when_and_where_it_died(group: Group) -> None:
+    group.feed.append("a", [b"a", b"!\x00\xff"], key="kläß", at=NOW)
+    group.transform.apply = _refusing("no\x00thing")  # type: ignore[method-assign]
+    await group.run(2)
+    (kept,) = await group.letters()
+    letter = kept.letter
+    assert (letter.pipeline, letter.by, letter.partition, letter.sequence, letter.offset) == (
+        "pipe",
+        "pipe",
+        "a",
+        1,
+        "1",
+    )
+    assert (letter.body, letter.key, letter.properties, letter.operation) == (b"!\x00\xff", "kläß", None, None)
+    assert (letter.error, letter.attempts, letter.host) == ("no\x00thing", 3, "host-1")
+    assert (letter.start, letter.to, letter.generation) == (None, "2", 0)
+    assert datetime.fromisoformat(letter.failed_at) == datetime.fromisoformat(letter.enqueued_time) == NOW
+
+
+def _refusing(reason: str) -> Any:
+    async def apply(batch: Batch) -> pa.Table:
+        for n, body in enumerate(batch.table["body"].to_pylist()):
+            if body.startswith(b"!"):
+                raise PoisonEvent("p", before=n, sequence=0, found=[Poison(index=n, reason=reason, attempts=3)])
+        return batch.table
+
+    return apply
+
+
+@pytest.mark.parametrize("mended", [set(), {b"b!"}], ids=["fails again", "would pass now"])
+async def test_a_host_that_dies_between_the_letters_and_the_output_loses_and_doubles_nothing(
+    group: Group, mended: set[bytes]
+) -> None:
+    group.feed.append("a", bodies("a b! c d"))
+    group.failures.append(SinkUnavailable("died"))
+    with pytest.raises(SinkUnavailable):
+        await group.run(4)
+    assert (await group.buried(), group.delivered) == (bodies("b!"), [])
+    group.transform.mended = mended
+    await group.run(4)
+    assert (await group.buried(), group.delivered) == (bodies("b!"), bodies("a c d"))
+
+
+@pytest.mark.parametrize("events_max", [1, 2, 3, 100])
+async def test_whatever_the_batches_of_the_next_owner_are_what_is_buried_stays_so(
+    group: Group, events_max: int
+) -> None:
+    group.feed.append("a", bodies("a b! c d! e f!"))
+    for _ in range(3):
+        group.failures.append(SinkUnavailable("died"))
+        with pytest.raises(SinkUnavailable):
+            await group.run(6)
+    group.events_max = events_max
+    group.feed.append("a", bodies("g!"))
+    await group.run(7)
+    assert (await group.buried(), group.delivered) == (bodies("b! d! f! g!"), bodies("a c e"))
+
+
+async def test_what_fails_only_now_is_buried_though_its_batch_was_tried_before(group: Group) -> None:
+    group.feed.append("a", bodies("a b! c! d"))
+    group.transform.mended = {b"c!"}
+    group.failures.append(SinkUnavailable("died"))
+    with pytest.raises(SinkUnavailable):
+        await group.run(4)
+    group.transform.mended = set()
+    group.failures.append(SinkUnavailable("died again"))
+    with pytest.raises(SinkUnavailable):
+        await group.run(4)
+    group.transform.mended = {b"b!", b"c!"}
+    await group.run(4)
+    assert (await group.buried(), group.delivered) == (bodies("b! c!"), bodies("a d"))
+
+
+async def test_letters_that_wait_for_trust_with_their_output_are_put_once(group: Group) -> None:
+    group.feed.append("a", bodies("a b! c"))
+    group.failures.append(NotTrusted("the lease could not be renewed"))
+    await group.run(3)
+    assert (await group.buried(), group.delivered) == (bodies("b!"), bodies("a c"))
+
+
+async def test_an_owner_of_an_earlier_epoch_adds_no_letters(group: Group) -> None:
+    await group.beside.prepare()
+    group.epoch, group.state = 1, group.beside.claimed("")
+    old = await group.beside.open(group.claim(None))
+    group.epoch, group.state = 2, group.beside.claimed(group.state)
+    await group.beside.open(group.claim(None))
+    group.feed.append("a", bodies("b!"))
+    dead = await _dead(group)
+    with pytest.raises(Exception, match="outrank"):
+        await old.write(Output(table=dead.table, start=None, to="1", events=1, dead=dead.dead), Trust())
+    assert await group.buried() == []
+
+
+async def _dead(group: Group) -> Any:
+    from pipeline.dead_letters.sieve import Sieve
+
+    async for page in group.feed.open("a", None):
+        return await Sieve(group.transform, group.policy, "a", ()).sift(Batch("a", None, (page,), 0.0))
+
+
+async def test_a_reset_partition_is_processed_and_buried_again(group: Group) -> None:
+    group.feed.append("a", bodies("a b!"))
+    await group.run(2)
+    group.generation = 1
+    await group.run(2)
+    assert (await group.buried(), group.delivered) == (bodies("b! b!"), bodies("a a"))
+
+
+async def test_events_that_fail_only_together_are_delivered_apart(group: Group) -> None:
+    group.feed.append("a", bodies("a b c! d e"))
+    group.transform.together = {b"a", b"e"}
+    await group.run(5)
+    assert (await group.buried(), group.delivered) == (bodies("c!"), bodies("a b d e"))
+
+
+async def test_strict_bodies_stop_their_partition_and_what_precedes_is_delivered(group: Group) -> None:
+    group.feed.append("a", bodies("a b c! d"))
+    group.policy = DeadLetters(now=lambda: NOW, stops_at_misfits=True)
+    group.transform.is_misfit = True
+    with pytest.raises(PoisonEvent, match="partition 'a', sequence 2: no c!: mend the event or the schema"):
+        await group.run(4)
+    assert (await group.buried(), group.delivered) == ([], bodies("a b"))
+
+
+async def test_a_partition_stops_before_its_feed_is_drained_into_the_letters_and_stays_so(group: Group) -> None:
+    group.feed.append("a", bodies("a b! c d! e f! g! h"))
+    group.policy = DeadLetters(now=lambda: NOW, share_max=0.2, share_events=10)
+    for _ in range(3):
+        with pytest.raises(
+            TooMuchPoison, match=r"sequence 5: no f!: more than 2 of the last 10 events could not be"
+        ) as caught:
+            await group.run(8)
+    assert caught.value.sequence == 5
+    assert (await group.buried(), group.delivered) == (bodies("b! d!"), bodies("a c e"))
+    group.transform.mended = {b"f!", b"g!"}
+    await group.run(8)
+    assert (await group.buried(), group.delivered) == (bodies("b! d!"), bodies("a c e f! g! h"))
+
+
+async def test_known_poison_is_not_looked_for_again(group: Group) -> None:
+    group.feed.append("a", bodies("a b! c d! e"))
+    group.policy = DeadLetters(now=lambda: NOW, share_max=0.1, share_events=10)
+    with suppress(TooMuchPoison):
+        await group.run(5)
+    heads = [each for each in group.transform.applied if each in (bodies("a c"), bodies("a b! c"))]
+    assert heads == [bodies("a c")]
