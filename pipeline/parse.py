@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.parse_exact import Misfit, read_apart, read_exactly
+from pipeline.parse_exact import Misfit, read_exactly
 from pipeline.parse_fast import read_fast
 from pipeline.schema import Struct, arrow_schema
 
-__all__ = ["Misfit", "Parsed", "parse", "parse_apart"]
+__all__ = ["Misfit", "Parsed", "parse"]
 
 PIECES = 256, 16
 """Into how many pieces a batch is cut that the fast reader does not take, and then each such piece."""
@@ -35,13 +35,8 @@ class Parsed:
     misfits: Sequence[Misfit]
 
 
-def parse(schema: Struct, bodies: pa.BinaryArray) -> pa.Table:
-    """A column for each of the schema's, a row for each body. Raises Misfit for the first that does not fit."""
-    fast = read_fast(schema, bodies)
-    return read_exactly(schema, bodies) if fast is None else fast
-
-
-def parse_apart(schema: Struct, bodies: pa.BinaryArray) -> Parsed:
+def parse(schema: Struct, bodies: pa.BinaryArray) -> Parsed:
+    """A column for each of the schema's."""
     fast = read_fast(schema, bodies)
     if fast is not None:
         return Parsed(fast, ())
@@ -56,7 +51,7 @@ def _pieces(
     """What fits, in order, of bodies that the fast reader does not take. offset: how many bodies precede them."""
     if not cuts or len(bodies) <= EXACT_BODIES:
         found: list[Misfit] = []
-        yield read_apart(schema, bodies, found)
+        yield read_exactly(schema, bodies, found)
         misfits += [Misfit(offset + misfit.index, str(misfit)) for misfit in found]
         return
     size = max(EXACT_BODIES, -(-len(bodies) // cuts[0]))

@@ -47,14 +47,8 @@ class _Twice:
     """What stands for a field that an object has more than once."""
 
 
-def read_exactly(schema: Struct, bodies: pa.BinaryArray) -> pa.Table:
-    """Raises Misfit for the first body that does not fit."""
-    rows = [_row(schema, index, body.as_py()) for index, body in enumerate(bodies)]
-    return pa.Table.from_pylist(rows, schema=arrow_schema(schema))
-
-
-def read_apart(schema: Struct, bodies: pa.BinaryArray, misfits: list[Misfit]) -> pa.Table:
-    """A row for each body that fits; the others are added to `misfits`."""
+def read_exactly(schema: Struct, bodies: pa.BinaryArray, misfits: list[Misfit]) -> pa.Table:
+    """A row for each body that fits; for each of the others a Misfit more."""
     rows = []
     for index, body in enumerate(bodies):
         try:

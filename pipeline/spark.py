@@ -32,7 +32,7 @@ from pipeline.java import last_words
 from pipeline.job import JobFailed, Refused, Slice
 from pipeline.micro_batch import DEFAULT_LIMITS, MicroBatches, MicroBatchLimits, gathered, split
 from pipeline.misfits import fitting, of_partitions, refused_in
-from pipeline.parse import Misfit, parse_apart
+from pipeline.parse import Misfit, parse
 from pipeline.plan import PARTITION, Contract
 from pipeline.plan_source import columns_read
 from pipeline.reason import blame, reason_of
@@ -242,7 +242,7 @@ class SparkTransform:
         if self._columns is None:
             return events, ()
         (body,) = events.column("body").chunks or [pa.array([], pa.binary())]
-        parsed = parse_apart(self._columns, body)
+        parsed = parse(self._columns, body)
         events, columns = fitting(events, parsed.misfits), parsed.columns.combine_chunks()
         joined = pa.Table.from_arrays(
             [*events.columns, *columns.columns], schema=pa.unify_schemas([events.schema, columns.schema])

@@ -20,6 +20,7 @@ from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
 from pipeline.dead_letters import DeadLetters, Kept, LetterBox, beside
 from pipeline.dead_letters.box import kept_in
+from pipeline.dead_letters.sieve import Sieve, Sifted
 from pipeline.errors import FailsTogether, NotTrusted, Poison, PoisonEvent, SinkUnavailable, TooMuchPoison
 from pipeline.runner import Delivered, Progress, Runner
 from pipeline.sink import Claim, Output, Permit
@@ -108,7 +109,7 @@ class Group:
         self.state = self.beside.claimed(self.state)
         await self.beside.prepare()
         writer = await self.beside.open(self.claim(continuation))
-        done, delivered = asyncio.Event(), 0
+        done = asyncio.Event()
 
         async def told(one: Delivered) -> None:
             self.state = writer.state
@@ -272,11 +273,9 @@ async def test_an_owner_of_an_earlier_epoch_adds_no_letters(group: Group) -> Non
     assert await group.buried() == []
 
 
-async def _dead(group: Group) -> Any:
-    from pipeline.dead_letters.sieve import Sieve
-
-    async for page in group.feed.open("a", None):
-        return await Sieve(group.transform, group.policy, "a", ()).sift(Batch("a", None, (page,), 0.0))
+async def _dead(group: Group) -> Sifted:
+    page = await anext(group.feed.open("a", None))
+    return await Sieve(group.transform, group.policy, "a", ()).sift(Batch("a", None, (page,), 0.0))
 
 
 async def test_a_reset_partition_is_processed_and_buried_again(group: Group) -> None:

@@ -13,12 +13,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.parse import Misfit, parse
-from pipeline.parse_exact import read_exactly
+from pipeline import parse_exact
+from pipeline.parse import EXACT_BODIES, Misfit
+from pipeline.parse import parse as parse_apart
 from pipeline.parse_fast import OPENERS_MAX, read_fast
 from pipeline.schema import Array, Field, Leaf, Map, Struct, Type, arrow_schema
 
 AMOUNT = Leaf("DECIMAL(18,2)", 18, 2)
+
+
+def parse(schema: Struct, bodies: pa.BinaryArray) -> pa.Table:
+    """Of bodies that all fit; raises the first misfit."""
+    parsed = parse_apart(schema, bodies)
+    for misfit in parsed.misfits:
+        raise misfit
+    return parsed.columns
+
+
+def read_exactly(schema: Struct, bodies: pa.BinaryArray) -> pa.Table:
+    """As `parse`, body by body."""
+    misfits: list[Misfit] = []
+    table = parse_exact.read_exactly(schema, bodies, misfits)
+    for misfit in misfits:
+        raise misfit
+    return table
 
 
 def may(name: str, of: Type) -> Field:
@@ -361,3 +379,27 @@ def test_both_readers_agree_on_single_values(type: Leaf, value: object) -> None:
     fast = read_fast(schema, written)
     if fast is not None:
         assert fast.equals(read_exactly(schema, written))
+
+
+# Some that do not fit
+
+
+@given(st.lists(st.booleans(), max_size=3 * EXACT_BODIES), st.integers(1, 60))
+@settings(deadline=None)
+def test_bodies_that_do_not_fit_are_told_and_all_others_are_rows(fits: list[bool], times: int) -> None:
+    fits = fits * times
+    bodies = [f'{{"q": {n}}}' if fit else f'{{"q": {n}.5}}' for n, fit in enumerate(fits)]
+    parsed = parse_apart(Struct((MUST,)), column(bodies))
+    assert parsed.columns["q"].to_pylist() == [n for n, fit in enumerate(fits) if fit]
+    assert [misfit.index for misfit in parsed.misfits] == [n for n, fit in enumerate(fits) if not fit]
+    assert {str(misfit)[:28] for misfit in parsed.misfits} <= {"column 'q' does not fit INT:"}
+
+
+def test_a_few_bad_bodies_among_many_do_not_cost_the_others_the_fast_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    row = parse_exact._row
+    monkeypatch.setattr(parse_exact, "_row", lambda *given: (read.append(1), row(*given))[1])
+    bodies = ["gibberish" if n % 1000 == 500 else '{"q": 1}' for n in range(20_000)]
+    parsed = parse_apart(Struct((MUST,)), column(bodies))
+    assert (len(parsed.misfits), parsed.columns.num_rows) == (20, 19_980)
+    assert len(read) <= 20 * EXACT_BODIES
