@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from leases.errors import InvalidDocument, StoreMissing
+from service.cli_dead_letters import dead_letters
 from service.cli_files import files
 from service.cli_migration import export_leases, import_leases, reset_lease
 from service.commands import (
@@ -176,6 +177,7 @@ def release_lease(file: Path, pipeline: str, partition: str) -> None:
 for command in (reset_lease, export_leases, import_leases):
     leases.add_command(command)
 main.add_command(files)
+main.add_command(dead_letters)
 
 
 @main.command()

@@ -62,13 +62,15 @@ class Metrics(Collector):
         tally = self._host.tally
         events = CounterMetricFamily("leasehold_events_delivered", "Events whose output is safe.", labels=["pipeline"])
         batches = CounterMetricFamily("leasehold_batches_delivered", "Batches that are safe.", labels=["pipeline"])
+        dead = CounterMetricFamily("leasehold_dead_letters", "Events that could not be processed.", labels=["pipeline"])
         for name in self._host.pipelines:
             events.add_metric([name], tally.events[name])
             batches.add_metric([name], tally.batches[name])
+            dead.add_metric([name], tally.dead_letters[name])
         seconds = HistogramMetricFamily("leasehold_batch_seconds", "Time by stage.", labels=["pipeline", "stage"])
         for (name, stage), histogram in sorted(tally.seconds.items()):
             seconds.add_metric([name, stage], _buckets(histogram), histogram.sum_s)
-        yield from (events, batches, seconds)
+        yield from (events, batches, dead, seconds)
 
     def _leases(self) -> Iterator[Metric]:
         tally = self._host.tally

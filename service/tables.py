@@ -14,6 +14,7 @@ from rich.text import Text
 
 from leases.lease import Lease
 from leases.migration import Change
+from pipeline.dead_letters import Kept
 from service.lag import Lag
 from service.status import LeaseStatus
 
@@ -58,6 +59,23 @@ def lag_table(lag: Lag) -> Table:
         _add_row(table, one.pipeline, one.partition, "unknown" if one.events is None else f"{one.events:,}")
     table.add_section()
     _add_row(table, "all", "", f"{lag.events:,}" + (f" ({lag.unknown} unknown)" if lag.unknown else ""))
+    return table
+
+
+def letters_table(letters: Iterable[Kept]) -> Table:
+    table = _table("number>", "partition", "sequence>", "failed at", "tries>", "host", "error")
+    for kept in letters:
+        one = kept.letter
+        _add_row(
+            table,
+            str(kept.number),
+            one.partition,
+            str(one.sequence),
+            one.failed_at.partition(".")[0].partition("+")[0],
+            str(one.attempts),
+            one.host,
+            one.error,
+        )
     return table
 
 

@@ -66,11 +66,13 @@ class Histogram:
 
 
 class Tally:
-    """All counts are since the host started. events, batches, suspensions: by pipeline. requests: by (operation, outcome)."""
+    """All counts are since the host started. events, batches, dead_letters, suspensions: by pipeline. requests: by (operation,
+    outcome)."""
 
     def __init__(self, clock: Clock) -> None:
         self.events: Counter[str] = Counter()
         self.batches: Counter[str] = Counter()
+        self.dead_letters: Counter[str] = Counter()
         self.seconds: defaultdict[tuple[str, Stage], Histogram] = defaultdict(Histogram)
         self.moves: Counter[tuple[str, Move]] = Counter()
         self.suspensions: Counter[str] = Counter()
@@ -82,6 +84,7 @@ class Tally:
         name, output = lease.pipeline, delivered.output
         self.events[name] += output.events
         self.batches[name] += 1
+        self.dead_letters[name] += 0 if output.dead is None else output.dead.num_rows
         self.seconds[name, "wait"].observe(delivered.waited_s)
         self.seconds[name, "transform"].observe(delivered.transform_s)
         self.seconds[name, "deliver"].observe(delivered.deliver_s)

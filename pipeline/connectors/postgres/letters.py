@@ -33,6 +33,7 @@ class PostgresLetters:
         *,
         schema: str = "public",
         timeouts: Timeouts | None = None,
+        page_bytes_max: int = 4 * 1024 * 1024,
         clock: Clock | None = None,
     ) -> None:
         """Raises ValueError where the DSN is none."""
@@ -40,6 +41,7 @@ class PostgresLetters:
         self._server = Server(dsn, connections_max=2, timeouts=timeouts, application_name="leasehold dead letters")
         self._tables = Tables(schema, keeps_letters=True)
         self._pipeline = pipeline
+        self._page_bytes_max = page_bytes_max
         self._clock = clock or LoopClock()
 
     @property
@@ -57,7 +59,8 @@ class PostgresLetters:
     async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         at = _number(continuation)
         while True:
-            rows = await self._rows(letters_sql.page(self._tables, self._pipeline, partition, at, PAGE_ROWS))
+            limits = PAGE_ROWS, self._page_bytes_max
+            rows = await self._rows(letters_sql.page(self._tables, self._pipeline, partition, at, *limits))
             if not rows:
                 await self._clock.sleep(POLL_S)
                 continue

@@ -79,10 +79,15 @@ def behind(tables: Tables, pipeline: str, partition: str, id: int) -> Composed:
     return SQL("SELECT count(*) {}").format(_from(tables, pipeline, partition, id))
 
 
-def page(tables: Tables, pipeline: str, partition: str, id: int, rows: int) -> Composed:
-    return SQL("SELECT id, failed_at, body, envelope {} ORDER BY id LIMIT {}").format(
-        _from(tables, pipeline, partition, id), Literal(rows)
-    )
+def page(tables: Tables, pipeline: str, partition: str, id: int, rows: int, bytes_max: int) -> Composed:
+    """At most so many rows and bytes, but one row at least."""
+    return SQL(
+        """SELECT id, failed_at, body, envelope FROM (
+            SELECT id, failed_at, body, envelope, row_number() OVER (ORDER BY id) AS number,
+                sum(coalesce(octet_length(body), 0) + octet_length(envelope)) OVER (ORDER BY id) AS bytes
+            {} ORDER BY id LIMIT {}) AS next
+        WHERE number = 1 OR bytes <= {} ORDER BY id"""
+    ).format(_from(tables, pipeline, partition, id), Literal(rows), Literal(bytes_max))
 
 
 def _from(tables: Tables, pipeline: str, partition: str, id: int) -> Composed:

@@ -18,8 +18,9 @@ from pipeline.budget import Budget
 from pipeline.clock import LoopClock
 from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
-from pipeline.dead_letters import DeadLetters, Kept, LetterBox, beside
+from pipeline.dead_letters import REPLAY, DeadLetters, Kept, LetterBox, beside
 from pipeline.dead_letters.box import kept_in
+from pipeline.dead_letters.replay import ReplayFeed
 from pipeline.dead_letters.sieve import Sieve, Sifted
 from pipeline.errors import FailsTogether, NotTrusted, Poison, PoisonEvent, SinkUnavailable, TooMuchPoison
 from pipeline.runner import Delivered, Progress, Runner
@@ -88,13 +89,14 @@ class Group:
 
     path: Path
     events_max: int = 100
-    feed: MemoryFeed = field(default_factory=lambda: MemoryFeed("a"))
+    feed: Any = field(default_factory=lambda: MemoryFeed("a"))
     destination: MemoryDestination = field(default_factory=MemoryDestination)
     transform: Picky = field(default_factory=Picky)
     policy: DeadLetters = field(default_factory=lambda: DeadLetters(now=lambda: NOW, share_max=1.0))
     epoch: int = 0
     state: str = ""
     generation: int = 0
+    pipeline: str = "pipe"
     failures: list[Exception] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -141,7 +143,7 @@ class Group:
 
     def claim(self, continuation: str | None) -> Claim:
         return Claim(
-            pipeline="pipe",
+            pipeline=self.pipeline,
             partition="a",
             owner=f"host-{self.epoch}",
             epoch=self.epoch,
@@ -324,3 +326,57 @@ async def test_known_poison_is_not_looked_for_again(group: Group) -> None:
         await group.run(5)
     heads = [each for each in group.transform.applied if each in (bodies("a c"), bodies("a b! c"))]
     assert heads == [bodies("a c")]
+
+
+# Replay
+
+
+async def replayed(group: Group, letters: int, **later: Any) -> None:
+    """All letters up to the number `letters` are sent through by hosts of the replay; later: of the group that replays."""
+    box = LetterBox(feed=LogFeed(group.path / "letters"))
+    feed = ReplayFeed(box, "pipe")
+    again = Group(group.path, feed=feed, destination=group.destination, transform=group.transform, **later)
+    again.pipeline = "pipe" + REPLAY
+    try:
+        while again.failures:
+            with pytest.raises(SinkUnavailable):
+                await again.run(letters - 1)
+        await again.run(letters - 1)
+    finally:
+        await again.beside.close()
+        await feed.close()
+
+
+@pytest.mark.parametrize("deaths", range(3))
+async def test_a_replay_sends_each_letter_through_once_and_buries_again_what_fails_again(
+    group: Group, deaths: int
+) -> None:
+    group.feed.append("a", bodies("a b! c d! e!"), key="k", at=NOW)
+    await group.run(5)
+    group.transform.mended = {b"b!", b"e!"}
+    await replayed(group, 3, failures=[SinkUnavailable("died")] * deaths)
+    assert sorted(group.delivered) == bodies("a b! c e!")
+    assert await group.buried() == bodies("b! d! e! d!")
+    again = (await group.letters())[-1].letter
+    assert (again.pipeline, again.by, again.sequence, again.key) == ("pipe", "pipe.replay", 3, "k")
+
+
+async def test_an_event_is_replayed_as_it_was(group: Group) -> None:
+    group.feed.append("a", bodies("a b!"), key="k", at=NOW)
+    original = (await anext(group.feed.open("a", None))).events.slice(1)
+    await group.run(2)
+    feed = ReplayFeed(group.box, "pipe")
+    assert (await anext(feed.open("a", None))).events.equals(original)
+    assert await feed.lag("a", None) == 1
+
+
+async def test_letters_that_come_while_a_replay_runs_are_left_to_the_next(group: Group) -> None:
+    group.feed.append("a", bodies("a! b"))
+    await group.run(2)
+    feed = ReplayFeed(group.box, "pipe")
+    end = await feed.latest("a")
+    group.feed.append("a", bodies("c! d!"))
+    await group.run(4)
+    page = await anext(feed.open("a", None))
+    assert (page.events["body"].to_pylist(), page.to) == (bodies("a!"), end)
+    assert await feed.lag("a", page.to) == 0

@@ -1,0 +1,128 @@
+"""`leasehold dead-letters`: which events could not be processed and why, one of them whole, and sending them through again."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from service.commands import FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, done, fail, log_of, settings_of
+
+if TYPE_CHECKING:
+    from pipeline.dead_letters import Kept, LetterBox
+    from service.settings import PipelineSettings, Settings
+
+T = TypeVar("T")
+PARTITION = click.option("--partition", help="Only this one.")
+
+
+@click.group("dead-letters")
+def dead_letters() -> None:
+    """Look at the events that could not be processed, and send them through again."""
+
+
+@dead_letters.command("list", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
+@FILE
+@click.argument("pipeline")
+@PARTITION
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a letter on standard output.")
+def list_letters(file: Path, pipeline: str, partition: str | None, as_json: bool) -> None:
+    """All dead letters, in the order in which they were written, replayed ones too."""
+    from service.tables import letters_table, screen_of
+
+    found = _read(file, pipeline, partition)
+    if as_json:
+        for kept in found:
+            click.echo(json.dumps(_fields(kept), ensure_ascii=False))
+        return
+    screen_of(sys.stdout).print(letters_table(found))
+
+
+@dead_letters.command("show", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
+@FILE
+@click.argument("pipeline")
+@click.argument("partition")
+@click.argument("number", type=int)
+def show_letter(file: Path, pipeline: str, partition: str, number: int) -> None:
+    """One dead letter, whole, as JSON. NUMBER is the one that `list` gives it."""
+    found = [kept for kept in _read(file, pipeline, partition) if kept.number == number]
+    if not found:
+        fail(
+            f"pipeline '{pipeline}' has no dead letter {number} of partition '{partition}': `list` shows those there are"
+        )
+    click.echo(json.dumps(_fields(found[0]), ensure_ascii=False, indent=2))
+
+
+@dead_letters.command("replay", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
+@FILE
+@click.argument("pipeline")
+@PARTITION
+def replay(file: Path, pipeline: str, partition: str | None) -> None:
+    """Send the events of all dead letters that were not replayed yet through the pipeline, as FILE has it now.
+
+    Mend the transform first. What fails again becomes a dead letter again. Hosts may be at work meanwhile. Exit code 1 where
+    something is left.
+    """
+    from service.host_name import host_name
+    from service.replay import replayed
+
+    settings, one = _pipeline(file, pipeline)
+    with host_name(settings.host) as name:
+        host = f"{name}-replay"
+        sent, again, last = done(replayed(settings, one, partition, host=host, log=log_of(settings, host)))
+    click.echo(f"{sent} dead letters of pipeline '{pipeline}' replayed: {sent - again} processed, {again} dead again")
+    if last is None or last.failed:
+        fail(*(f"partition '{key[1]}': {why}" for key, why in sorted((last.failed if last else {}).items())))
+
+
+def _read(file: Path, pipeline: str, partition: str | None) -> list[Kept]:
+    from pipeline.dead_letters.box import kept_in
+
+    async def read(box: LetterBox) -> list[Kept]:
+        return [kept async for kept in kept_in(box, pipeline, partition=partition)]
+
+    return _in_box(file, pipeline, read)
+
+
+def _in_box(file: Path, pipeline: str, read: Callable[[LetterBox], Awaitable[T]]) -> T:
+    from service.letters import box_of
+    from service.wiring import timeouts_within
+
+    settings, one = _pipeline(file, pipeline)
+
+    async def looked() -> T:
+        box = box_of(one, timeouts_within(settings.leases.timing.duration_s))
+        assert box is not None, "a pipeline with dead letters has a box"
+        try:
+            return await read(box)
+        finally:
+            await box.close()
+
+    return done(looked())
+
+
+def _pipeline(file: Path, pipeline: str) -> tuple[Settings, PipelineSettings]:
+    settings = settings_of(file)
+    found = {each.name: each for each in settings.pipelines}
+    if pipeline not in found:
+        fail(f"there is no pipeline '{pipeline}' in {file}: it has {', '.join(found)}", code=USAGE)
+    if found[pipeline].letters is None:
+        fail(f"pipeline '{pipeline}' of {file} keeps no dead letters: it has no `on_error: dead_letter`", code=USAGE)
+    return settings, found[pipeline]
+
+
+def _fields(kept: Kept) -> dict[str, Any]:
+    """The body as text where it is one, else in base64."""
+    letter = dataclasses.asdict(kept.letter)
+    body = letter.pop("body")
+    try:
+        text: dict[str, Any] = {"body": None if body is None else body.decode()}
+    except UnicodeDecodeError:
+        text = {"body_base64": base64.b64encode(body).decode()}
+    return {"number": kept.number, **letter, **text}

@@ -1,0 +1,54 @@
+"""`leasehold dead-letters replay`: a pipeline's dead letters through its transform and into its sink, each once.
+
+It runs as a host of its own, over one pipeline that is the given one but for its name and its feed, until no letter is left that
+was there when it began.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from structlog.typing import FilteringBoundLogger as Log
+
+from pipeline.dead_letters import REPLAY, DeadLetters, LetterBox
+from pipeline.dead_letters.replay import ReplayFeed
+from service.lag import Backlog
+from service.pipeline import Pipeline
+from service.processor import Processor
+from service.run import run
+from service.settings import PipelineSettings, Settings
+from service.wiring import engine_of, pipeline_of, store_of
+
+
+async def replayed(
+    settings: Settings, pipeline: PipelineSettings, partition: str | None, *, host: str, log: Log
+) -> tuple[int, int, Backlog | None]:
+    """How many letters were sent through, how many of them are dead again, and what is left; as `service.run.run`."""
+    made = pipeline_of(pipeline, engine_of(settings.spark), settings.leases.timing)
+    await made.feed.close()
+    one = replay_of(made, partition)
+    processor = Processor(
+        [one],
+        store_of(settings, [one]),
+        host=host,
+        timing=settings.leases.timing,
+        buffer_bytes_max=settings.host.buffer_bytes_max,
+        stop_timeout_s=settings.host.stop_timeout_s,
+        log=log,
+    )
+    last = await run(processor, settings.api.model_copy(update={"enabled": False}), until_idle=True, log=log)
+    return processor.tally.events[one.name], processor.tally.dead_letters[one.name], last
+
+
+def replay_of(pipeline: Pipeline, partition: str | None) -> Pipeline:
+    """No guard: these events are dead already, and may well be so again."""
+    box, letters = pipeline.box, pipeline.letters
+    assert isinstance(box, LetterBox), "only a pipeline with dead letters can replay them"
+    assert isinstance(letters, DeadLetters)
+    return replace(
+        pipeline,
+        name=pipeline.name + REPLAY,
+        feed=ReplayFeed(box, pipeline.name, partition=partition),
+        start="earliest",
+        letters=replace(letters, share_max=1.0, stops_at_misfits=False, guards={}),
+    )

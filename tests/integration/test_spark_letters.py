@@ -1,0 +1,111 @@
+"""Events that a real Spark cannot process: told all at once, isolated in few jobs, and left out of what the others become."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from math import log2
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipeline.batch import Batch
+from pipeline.dead_letters import DeadLetters
+from pipeline.dead_letters.sieve import Sieve, Sifted
+from pipeline.errors import PoisonEvent
+from pipeline.isolating import Isolation
+from pipeline.job import Refused, Slice
+from pipeline.spark import SparkTransform
+from tests.integration.jobs import PER_KEY, MakeBatch, Prepare, Write, keyed
+
+NOW = datetime(2026, 1, 31, tzinfo=UTC)
+POLICY = DeadLetters(now=lambda: NOW, share_max=1.0)
+
+
+def counted(transform: SparkTransform, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many events each job is given, from now on."""
+    jobs: list[int] = []
+    run = transform.run
+
+    async def counting(slices: Sequence[Slice]) -> list[pa.Table | Refused]:
+        jobs.append(sum(len(each.range) for each in slices))
+        return await run(slices)
+
+    monkeypatch.setattr(transform, "run", counting)
+    return jobs
+
+
+async def sifted(transform: SparkTransform, batch: Batch) -> Sifted:
+    return await Sieve(transform, POLICY, batch.partition, ()).sift(batch)
+
+
+def dead(found: Sifted) -> list[Any]:
+    return [] if found.dead is None else found.dead.select(["sequence", "error"]).to_pylist()
+
+
+async def test_bodies_that_do_not_fit_cost_no_job_and_the_rest_is_processed_in_one(
+    prepared: Prepare, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql = "SELECT partition, sum(amount) AS amount FROM events GROUP BY partition"
+    transform = await prepared(schema="amount DECIMAL(10,2) NOT NULL", sql=sql, goes_on=True)
+    jobs = counted(transform, monkeypatch)
+    bodies = ['{"amount": 1.20}', "gibberish", '{"amount": 1.239}', '{"amount": "2"}', "{}", None]
+    found = await sifted(transform, batch("0", bodies))
+    assert [str(each) for each in found.table["amount"].to_pylist()] == ["3.20"]
+    assert [(row["sequence"], row["error"]) for row in dead(found)] == [
+        (1, "the body is not one JSON object: 'gibberish'"),
+        (2, "column 'amount' does not fit DECIMAL(10,2): '1.239'"),
+        (4, "column 'amount' is missing or null"),
+        (5, "the body is null"),
+    ]
+    assert jobs == [6]
+    nothing = await sifted(transform, batch("0", ["gibberish"] * 3))
+    assert (nothing.table.num_rows, nothing.table.column_names, len(dead(nothing))) == (0, ["partition", "amount"], 3)
+
+
+async def test_a_body_that_does_not_fit_costs_no_other_partition_its_place_in_the_job(
+    prepared: Prepare, batch: MakeBatch
+) -> None:
+    transform = await prepared(schema="a INT NOT NULL", sql="SELECT partition, sequence, a FROM events")
+    slices = [
+        Slice(batch(name, bodies), range(2)) for name, bodies in (("0", ['{"a": 1}', "{}"]), ("1", ['{"a": 2}'] * 2))
+    ]
+    refused, output = await transform.run(slices)
+    assert isinstance(refused, Refused)
+    assert ([each.index for each in refused.poison], refused.output) == ([1], None)
+    assert not isinstance(output, Refused)
+    assert output["a"].to_pylist() == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason", "place"),
+    [
+        ("assert key != '!', 'mind the key'", "AssertionError: mind the key", 0),
+        ("import os; key == '!' and os._exit(7)", "Python worker exited unexpectedly (crashed)", 9),
+    ],
+    ids=["raises", "kills its worker"],
+)
+async def test_a_poison_event_costs_few_jobs(
+    body: str,
+    reason: str,
+    place: int,
+    prepared: Prepare,
+    batch: MakeBatch,
+    function: Write,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    transform = await prepared(function=function(PER_KEY.format(body=body)), isolation=Isolation(most=10))
+    jobs = counted(transform, monkeypatch)
+    keys = "abcdefghijklmnop"
+    found = await sifted(transform, batch("0", keyed(keys[:place] + "!" + keys[place + 1 :])))
+    assert "".join(found.table["key"].to_pylist()) == keys[:place] + keys[place + 1 :]
+    assert dead(found) == [{"sequence": place, "error": reason}]
+    assert len(jobs[1:]) <= 2 * log2(16) + 1
+
+
+async def test_without_dead_letters_the_first_event_stops_its_partition(prepared: Prepare, batch: MakeBatch) -> None:
+    transform = await prepared(schema="a INT NOT NULL", sql="SELECT partition, a FROM events")
+    with pytest.raises(PoisonEvent, match=r"partition '0', sequence 1 .* column 'a' is missing or null") as caught:
+        await Sieve(transform, None, "0", ()).sift(batch("0", ['{"a": 1}', "{}", "{}"]))
+    assert caught.value.before == 1
