@@ -80,5 +80,8 @@ class ReplayFeed:
     def _count(self, page: Page, end: str | None) -> int:
         """How many of a page's events lie before the end."""
         if self.compare(page.to, end) <= 0:
-            return page.events.num_rows
-        return next(n for n in range(1, page.events.num_rows) if self.compare(page.position_after(n), end) >= 0)
+            return int(page.events.num_rows)
+        count = 1
+        while self.compare(page.position_after(count), end) < 0:
+            count += 1
+        return count

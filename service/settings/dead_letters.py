@@ -45,5 +45,5 @@ class LogLettersSettings(_Letters):
 
 AnyLetters = Annotated[
     Annotated[PostgresLettersSettings, Tag("postgres")] | Annotated[LogLettersSettings, Tag("log")],
-    tag_of(None, "postgres", "log"),
+    tag_of(None, "postgres", "log", is_open=False),
 ]

@@ -36,13 +36,15 @@ class Custom(Section):
         return [(name, "..." if name in self.options else value) for name, value in super().__repr_args__()]
 
 
-def tag_of(default: str | None, *known: str) -> Discriminator:
+def tag_of(default: str | None, *known: str, is_open: bool = True) -> Discriminator:
+    """is_open: whether a class of somebody else's may stand there too."""
+
     def tag(value: object) -> str | None:
         name = value.get("type", default) if isinstance(value, Mapping) else getattr(value, "type", None)
-        return str(name) if name in known else CUSTOM if isinstance(name, str) and ":" in name else None
+        return str(name) if name in known else CUSTOM if is_open and isinstance(name, str) and ":" in name else None
 
     return Discriminator(
         tag,
         custom_error_type="unknown_type",
-        custom_error_message=f"{', '.join(known)}, or a class to import like package.module:Class",
+        custom_error_message=", ".join(known) + (", or a class to import like package.module:Class" if is_open else ""),
     )

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from math import log2
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from pipeline.batch import Batch
+from pipeline.batch import Batch, BatchLimits
+from pipeline.budget import Budget
+from pipeline.clock import LoopClock
+from pipeline.connectors.memory import MemoryFeed
 from pipeline.dead_letters import DeadLetters
 from pipeline.dead_letters.sieve import Sieve, Sifted
 from pipeline.errors import PoisonEvent
 from pipeline.isolating import Isolation
 from pipeline.job import Refused, Slice
+from pipeline.runner import Delivered, Progress, Runner
 from pipeline.spark import SparkTransform
 from tests.integration.jobs import PER_KEY, MakeBatch, Prepare, Write, keyed
+from tests.plugins_bank import BALANCES, Make, Open, claim
+from tests.plugins_pg import Postgres
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
 POLICY = DeadLetters(now=lambda: NOW, share_max=1.0)
@@ -109,3 +117,52 @@ async def test_without_dead_letters_the_first_event_stops_its_partition(prepared
     with pytest.raises(PoisonEvent, match=r"partition '0', sequence 1 .* column 'a' is missing or null") as caught:
         await Sieve(transform, None, "0", ()).sift(batch("0", ['{"a": 1}', "{}", "{}"]))
     assert caught.value.before == 1
+
+
+async def test_letters_and_output_are_the_feed_with_spark_and_postgresql(
+    prepared: Prepare, postgres: Postgres, sink_of: Make
+) -> None:
+    schema = "account STRING NOT NULL, amount DECIMAL(10,2) NOT NULL"
+    sql = """SELECT partition, account, sum(CASE WHEN amount < 0 THEN raise_error('no debts') ELSE amount END) AS value
+        FROM events GROUP BY partition, account"""
+    merge = """INSERT INTO balances SELECT account, value FROM batch ORDER BY account
+        ON CONFLICT (account) DO UPDATE SET value = balances.value + excluded.value"""
+    sink = sink_of(setup=BALANCES.replace("CHECK (value < 1000)", ""), merge=merge, letters=True)
+    await sink.prepare()
+    transform = await prepared(schema=schema, sql=sql, goes_on=True, isolation=Isolation(most=100))
+    feed = MemoryFeed("0", page_events_max=70)
+    wrong = {17: "gibberish", 170: '{"account": "a", "amount": 0.001}', 171: '{"account": "a"}'}
+    wrong |= dict.fromkeys((3, 4, 150), '{"account": "a", "amount": -1}')
+    good = '{"account": "%s", "amount": 1.10}'
+    feed.append("0", [wrong.get(n, good % "ab"[n % 2]).encode() for n in range(200)], at=NOW)
+    writer = await sink.open(claim())
+    stopping = asyncio.Event()
+
+    async def delivered(one: Delivered) -> None:
+        if one.output.to == "200":
+            stopping.set()
+
+    runner = Runner(
+        partition="0",
+        epoch=1,
+        feed=feed,
+        transform=transform,
+        writer=writer,
+        permit=Open(),
+        limits=BatchLimits(events_max=100),
+        buffer_bytes_max=1 << 20,
+        budget=Budget(),
+        clock=LoopClock(),
+        progress=Progress(),
+        delivered=delivered,
+        letters=POLICY,
+    )
+    await runner.run(stopping)
+    rows = postgres.fetch("SELECT sequence, error FROM leasehold_dead_letters ORDER BY id")
+    assert {sequence for sequence, _ in rows} == set(wrong)
+    assert len(rows) == len(wrong)
+    assert dict(rows)[150].endswith("no debts")
+    counts = {account: sum("ab"[n % 2] == account for n in range(200) if n not in wrong) for account in "ab"}
+    found = dict(postgres.fetch("SELECT account, value FROM balances"))
+    assert found == {account: Decimal("1.10") * count for account, count in counts.items()}
+    assert postgres.fetch("SELECT position FROM leasehold_positions") == [("200",)]

@@ -1,0 +1,46 @@
+"""docs/dead-letters.md, run as it is written: two orders are dead, one of them is processed once the transform is mended."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.plugins_cli import Commands, events_in
+
+pytestmark = pytest.mark.timeout(600)
+
+PAGE = (Path(__file__).parents[2] / "docs/dead-letters.md").read_text()
+
+
+def test_the_orders_of_the_page_die_are_looked_at_and_replayed(tmp_path: Path, leasehold: Commands) -> None:
+    for name, text in re.findall(r"<!-- example: (\S+) -->\n```yaml\n(.*?)```", PAGE, re.DOTALL):
+        (tmp_path / name).write_text(text)
+    lines = [line.partition("  #")[0] for line in re.findall(r"^\$ (.*)", PAGE, re.MULTILINE)]
+    subprocess.run(lines[0], shell=True, cwd=tmp_path, check=True)
+    run, listed, show, replay = (line.split()[1:] for line in lines[1:])
+
+    def said(*arguments: str) -> str:
+        command = leasehold(*arguments)
+        assert command.ended() == 0, command.err
+        return command.out
+
+    said(*run)
+    assert events_in(tmp_path / "state/orders") == {"orders-1.jsonl": [{"share": 12.5}, {"share": 20.0}]}
+    letters = [json.loads(line) for line in said(*listed, "--json").splitlines()]
+    assert [(one["number"], one["sequence"], one["body"]) for one in letters] == [
+        (0, 1, '{"customer": "bob", "amount": 1.239}'),
+        (1, 2, '{"customer": "cat", "amount": 0}'),
+    ]
+    assert json.loads(said(*show)) == letters[0]
+    assert "column 'amount' does not fit DECIMAL(18,2): '1.239'" in said(*listed)
+    settings = tmp_path / "orders.yaml"
+    settings.write_text(settings.read_text().replace("100 / amount", "100 / greatest(amount, 1)"))
+    out = said(*replay)
+    assert out.splitlines()[-1] == "2 dead letters of pipeline 'orders' replayed: 1 processed, 1 dead again"
+    assert events_in(tmp_path / "state/orders")["orders-1.jsonl"][-1] == {"share": 100.0}
+    letters = [json.loads(line) for line in said(*listed, "--json").splitlines()]
+    assert [(one["number"], one["sequence"], one["by"]) for one in letters][2:] == [(2, 1, "orders.replay")]

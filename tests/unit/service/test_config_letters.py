@@ -1,0 +1,97 @@
+"""Dead letters in the settings: where they go, what does not go together, and what becomes of a pipeline."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pipeline.connectors.log import LogFeed, LogSink
+from pipeline.connectors.postgres import PostgresLetters, PostgresSink, Timeouts
+from pipeline.isolating import Isolation
+from service.config import ConfigurationError, parse
+from service.letters import box_of, isolation_of, policy_of
+from service.settings import PipelineSettings
+
+LOG = "sink: {type: log, path: out}"
+POSTGRES = "sink: {type: postgres, dsn: postgresql://localhost/bank, table: t, schema: books}"
+DEAD_LOG = "dead_letters: {type: log, path: dead}"
+
+
+def pipeline(*lines: str, name: str = "copy") -> PipelineSettings:
+    text = f"pipelines:\n  - name: {name}\n    feed: {{type: files, path: 'in/*.csv'}}\n"
+    return parse(text + "".join(f"    {line}\n" for line in lines), {}, folder=Path("/etc/leasehold")).pipelines[0]
+
+
+def problem(*lines: str, name: str = "copy") -> str:
+    with pytest.raises(ConfigurationError) as error:
+        pipeline(*lines, name=name)
+    (only,) = error.value.problems
+    return only
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+@pytest.mark.parametrize("sink", [LOG, POSTGRES])
+def test_without_a_word_the_first_event_that_cannot_be_processed_stops_its_partition(sink: str) -> None:
+    found = pipeline(sink)
+    assert (found.letters, policy_of(found, now), box_of(found, Timeouts())) == (None, None, None)
+    assert isolation_of(found, None) == Isolation()
+
+
+def test_a_place_for_dead_letters_is_enough() -> None:
+    found = pipeline(LOG, "dead_letters: {type: log, path: dead, share_max: 0.02, share_events: 500}", "attempts: 5")
+    policy, box = policy_of(found, now), box_of(found, Timeouts())
+    assert policy is not None
+    assert box is not None
+    assert (policy.share_max, policy.share_events, policy.stops_at_misfits) == (0.02, 500, False)
+    assert (type(box.feed), type(box.sink)) == (LogFeed, LogSink)
+    assert box.feed.identity == "log:/etc/leasehold/dead"
+    assert isolation_of(found, policy) == Isolation(attempts=5, most=11)
+
+
+@pytest.mark.parametrize("said", [["on_error: dead_letter"], ["dead_letters: {type: postgres}"]])
+def test_beside_the_sink_postgres_they_go_into_its_own_tables(said: list[str]) -> None:
+    box = box_of(pipeline(POSTGRES, *said), Timeouts())
+    assert box is not None
+    assert box.sink is None
+    assert isinstance(box.feed, PostgresLetters)
+    assert box.feed.identity == "postgresql://localhost:5432/bank schema=books dead letters of copy"
+
+
+def test_another_database_has_a_sink_of_its_own() -> None:
+    box = box_of(pipeline(LOG, "dead_letters: {type: postgres, dsn: postgresql://other/dead}"), Timeouts())
+    assert box is not None
+    assert isinstance(box.sink, PostgresSink)
+    assert box.sink.identity == "postgresql://other:5432/dead schema=public target=merge"
+
+
+def test_bodies_may_stop_a_partition_where_nothing_else_does() -> None:
+    policy = policy_of(pipeline(LOG, DEAD_LOG, "schema: a INT", "schema_mode: strict"), now)
+    assert policy is not None
+    assert policy.stops_at_misfits
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([LOG, "on_error: dead_letter"], "needs to be told where to keep dead letters"),
+        ([LOG, "dead_letters: {type: postgres}"], "needs to be told where to keep dead letters"),
+        ([LOG, "on_error: stop", DEAD_LOG], "has `dead_letters` and `on_error: stop`"),
+        ([LOG, "schema: a INT", "schema_mode: permissive"], "`schema_mode` goes with a `schema` and dead letters"),
+        ([LOG, DEAD_LOG, "schema_mode: strict"], "`schema_mode` goes with a `schema` and dead letters"),
+        ([POSTGRES, "dead_letters: {type: postgres, schema: x}"], "`schema` goes with `dsn`"),
+        ([LOG, "dead_letters: {type: log, path: d, share_max: 2}"], "share_max"),
+        ([LOG, "dead_letters: {type: nosuch}"], "postgres, log"),
+        ([LOG, "dead_letters: {type: a:B}"], "postgres, log"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(lines: list[str], words: str) -> None:
+    assert words in problem(*lines)
+
+
+def test_no_pipeline_has_the_name_of_a_replay() -> None:
+    assert "ends with .replay" in problem(LOG, name="orders.replay")
