@@ -15,7 +15,7 @@ JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=
 
 .DEFAULT_GOAL = help
 .PHONY: help demo test check sim mutants scenarios chaos bench memory unit thorough integration acceptance lint types arrows format setup
-.PHONY: hosts groups node image clean
+.PHONY: hosts groups node image poison clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,9 @@ bench: setup  ## beside Spark Structured Streaming, .NET's leases in Cosmos DB, 
 	.venv/bin/python tests/bench/store_cost.py
 	.venv/bin/python tests/bench/microbatch.py
 	PYTHONPATH=tests .venv/bin/python tests/bench/event_hubs.py
+
+poison: setup  ## 1,000 events that cannot be processed among 1,000,000: exactly they are dead letters, and what that costs (POISON='--events 100000')
+	.venv/bin/python tests/bench/poison.py $(POISON)
 
 unit: setup  ## tests without Spark, PostgreSQL or processes: a minute or two
 	$(PYTEST) $(BY_FILE) tests/unit

@@ -99,7 +99,7 @@ class Runner:
         self._partition = partition
         self._epoch = epoch
         self._feed = feed
-        self._sieve = _sieve(transform, letters, partition, writer)
+        self._sieve = self._sieve_of(transform, letters, writer)
         self._writer = writer
         self._permit = permit
         self._clock = clock
@@ -216,6 +216,18 @@ class Runner:
         output = Output(table=table, start=batch.start, to=batch.to, events=batch.events, dead=dead)
         return _Ready(output, size, started - batch.opened_at, self._clock.monotonic() - started)
 
+    def _sieve_of(self, transform: Transform, letters: DeadLetters | None, writer: SinkWriter) -> Sieve:
+        keeping = letter_writer(writer) if letters is not None else None
+        assert letters is None or keeping is not None, (
+            f"the sink of partition '{self._partition}' keeps no dead letters"
+        )
+        buried = () if keeping is None else keeping.buried
+        return Sieve(transform, letters, self._partition, buried, moved=self._has_found)
+
+    def _has_found(self) -> None:
+        """To look for poison may take long, and is no standstill as long as some is found."""
+        self._progress.busy["transform"] = self._clock.monotonic()
+
     async def _deliver(self, stopping: asyncio.Event) -> PartitionEnded | None:
         stop = asyncio.create_task(stopping.wait(), name=f"stop {self._partition}")
         try:
@@ -303,12 +315,6 @@ class Runner:
             return granted.done()
         finally:
             await _ended(granted)
-
-
-def _sieve(transform: Transform, letters: DeadLetters | None, partition: str, writer: SinkWriter) -> Sieve:
-    keeping = letter_writer(writer) if letters is not None else None
-    assert letters is None or keeping is not None, f"the sink of partition '{partition}' keeps no dead letters"
-    return Sieve(transform, letters, partition, () if keeping is None else keeping.buried)
 
 
 async def _ended(*tasks: asyncio.Task[Any]) -> None:

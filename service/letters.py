@@ -13,6 +13,9 @@ from service.settings import PipelineSettings
 from service.settings.dead_letters import LogLettersSettings
 from service.settings.sinks import PostgresSinkSettings
 
+FOUND_AT_ONCE = 16
+"""So much poison of a batch is looked for before it is told: that is progress, as a batch has to make within batch_timeout_s."""
+
 
 def policy_of(settings: PipelineSettings, now: Callable[[], datetime]) -> DeadLetters | None:
     letters = settings.letters
@@ -27,8 +30,8 @@ def policy_of(settings: PipelineSettings, now: Callable[[], datetime]) -> DeadLe
 
 
 def isolation_of(settings: PipelineSettings, policy: DeadLetters | None) -> Isolation:
-    """One more is looked for than the guard lets through: it is the one to stop at."""
-    most = 1 if policy is None else int(policy.share_events * policy.share_max) + 1
+    """Not more is looked for than the guard lets through, and the one to stop at."""
+    most = 1 if policy is None else min(int(policy.share_events * policy.share_max) + 1, FOUND_AT_ONCE)
     return Isolation(attempts=settings.attempts, backoff_s=settings.attempt_backoff_s, most=most)
 
 

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from pipeline.dead_letters.box import LetterBox, buried_in
 from pipeline.dead_letters.letter import Letter, letters_of
-from pipeline.errors import FeedError, Fenced, SinkUnavailable
+from pipeline.errors import FeedError, Fenced, PipelineError, SinkUnavailable
 from pipeline.sink import (
     BufferingWriter,
     Claim,
@@ -103,9 +103,11 @@ class SinkBesideBox:
             _refence(fenced, lambda state: _States(state, states.letters))
         try:
             return writer, await self._letters.open(_of_letters(claim, states.letters))
-        except Fenced as fenced:
+        except PipelineError as error:
             await writer.close("failed")
-            _refence(fenced, lambda state: _States(writer.state, state))
+            if isinstance(error, Fenced):
+                _refence(error, lambda state: _States(writer.state, state))
+            raise
 
     async def _buried(self, claim: Claim, position: str | None, letters: str | None) -> Collection[int]:
         if claim.compare(letters, position) <= 0:

@@ -19,9 +19,10 @@ from pipeline.feed import FeedPartition, Start
 
 
 class ReplayFeed:
-    """Implements pipeline.feed.ChangeFeed over a box, which it closes. partition: of the pipeline's feed; None for all."""
+    """Implements pipeline.feed.ChangeFeed over a box. partition: of the pipeline's feed; None for all."""
 
     def __init__(self, box: LetterBox, pipeline: str, *, partition: str | None = None) -> None:
+        self._box = box
         self._feed = box.feed
         self._pipeline = pipeline
         self._partition = partition
@@ -63,7 +64,9 @@ class ReplayFeed:
         return self._feed.compare(a, b)
 
     async def close(self) -> None:
-        await self._feed.close()
+        """A box with a sink of its own belongs to the pipeline's sink (`beside`), which closes both."""
+        if self._box.sink is None:
+            await self._feed.close()
 
     def _replayed(self, page: Page, partition: str, end: str | None) -> Page:
         rows, places = [], []

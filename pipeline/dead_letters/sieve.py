@@ -49,15 +49,24 @@ class Sifted(NamedTuple):
 
 
 class Sieve:
-    """Of one partition. buried: the sequences of events whose dead letters are kept already."""
+    """Of one partition. buried: the sequences of events whose dead letters are kept already.
+
+    moved: called each time poison was found, since a batch with much of it takes its time.
+    """
 
     def __init__(
-        self, transform: Transform, policy: DeadLetters | None, partition: str, buried: Collection[int]
+        self,
+        transform: Transform,
+        policy: DeadLetters | None,
+        partition: str,
+        buried: Collection[int],
+        moved: Callable[[], None] = lambda: None,
     ) -> None:
         self._transform = transform
         self._policy = policy
         self._partition = partition
         self._buried = frozenset(buried)
+        self._moved = moved
         self._known: dict[int, Poison] = {}
         """By sequence, what was found lately: a batch may come once more, cut into parts."""
 
@@ -89,6 +98,7 @@ class Sieve:
             except FailsTogether as error:
                 raise _placed(error, out) from error
             except PoisonEvent as error:
+                self._moved()
                 self._remember(batch, {_place(each.index, out): each for each in error.found}, dead)
                 check()
                 if error.output is not None:

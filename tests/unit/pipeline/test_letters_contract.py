@@ -1,0 +1,46 @@
+"""A sink with a box of dead letters beside it is a sink like any other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.connectors.log import LogFeed, LogSink
+from pipeline.connectors.memory import MemoryDestination, MemorySink
+from pipeline.contract import Row, SinkContract, SinkHarness
+from pipeline.dead_letters import LetterBox, beside
+from pipeline.sink import Sink
+
+
+class Harness(SinkHarness):
+    partitions = ("a", "b")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._destination = MemoryDestination()
+        self.sinks: list[Sink] = []
+
+    async def sink(self) -> Sink:
+        box = LetterBox(feed=LogFeed(self._path), sink=LogSink(self._path))
+        self.sinks.append(beside(MemorySink(self._destination), box))
+        await self.sinks[-1].prepare()
+        return self.sinks[-1]
+
+    async def rows(self, partition: str) -> list[Row]:
+        return [
+            Row(number, commit.output.start, commit.output.to)
+            for commit in self._destination.commits
+            if commit.claim.partition == partition
+            for number in commit.output.table["sequence"].to_pylist()
+        ]
+
+
+class TestBeside(SinkContract):
+    @pytest.fixture
+    async def harness(self, tmp_path: Path) -> AsyncIterator[Harness]:
+        harness = Harness(tmp_path)
+        yield harness
+        await asyncio.gather(*(sink.close() for sink in harness.sinks), return_exceptions=True)
