@@ -100,7 +100,7 @@ class SinkBesideBox:
         try:
             writer = await self._sink.open(replace(claim, state=states.sink))
         except Fenced as fenced:
-            _refence(fenced, lambda state: _States(state, states.letters))
+            raise await self._outranked(claim, states, fenced) from fenced
         try:
             return writer, await self._letters.open(_of_letters(claim, states.letters))
         except PipelineError as error:
@@ -108,6 +108,18 @@ class SinkBesideBox:
             if isinstance(error, Fenced):
                 _refence(error, lambda state: _States(writer.state, state))
             raise
+
+    async def _outranked(self, claim: Claim, states: _States, fenced: Fenced) -> Fenced:
+        """Of what the sink says and what the box knows: the next claim is to outrank both at once."""
+        epoch, letters = fenced.epoch, states.letters
+        try:
+            opened = await self._letters.open(_of_letters(claim, states.letters))
+            letters = opened.state
+            await opened.close("failed")
+        except Fenced as other:
+            epoch, letters = max(epoch, other.epoch), states.letters if other.state is None else other.state
+        sink = states.sink if fenced.state is None else fenced.state
+        return Fenced(str(fenced), epoch=epoch, state=_States(sink, letters).encoded())
 
     async def _buried(self, claim: Claim, position: str | None, letters: str | None) -> Collection[int]:
         if claim.compare(letters, position) <= 0:

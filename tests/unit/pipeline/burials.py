@@ -1,0 +1,165 @@
+"""A partition with dead letters beside its sink, its owners one after the other, in this process: for tests."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.batch import Batch, BatchLimits
+from pipeline.budget import Budget
+from pipeline.clock import LoopClock
+from pipeline.connectors.log import LogFeed, LogSink
+from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
+from pipeline.dead_letters import DeadLetters, Kept, LetterBox, beside
+from pipeline.dead_letters.box import kept_in
+from pipeline.errors import FailsTogether, Poison, PoisonEvent
+from pipeline.runner import Delivered, Progress, Runner
+from pipeline.sink import Claim, Output, Permit, Sink
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+class Picky:
+    """Passes events on; fails on bodies with a `!`, on each of them for as long as it holds one, and tells some at once."""
+
+    description = "picky"
+
+    def __init__(self) -> None:
+        self.applied: list[list[bytes]] = []
+        self.mended: set[bytes] = set()
+        self.told_at_once = 1
+        self.together: set[bytes] = set()
+        self.is_misfit = False
+
+    async def prepare(self) -> None: ...
+
+    async def apply(self, batch: Batch) -> pa.Table:
+        bodies = batch.table["body"].to_pylist()
+        self.applied.append(bodies)
+        bad = [n for n, body in enumerate(bodies) if b"!" in body and body not in self.mended][: self.told_at_once]
+        if bad:
+            found = [Poison(index=n, reason=f"no {bodies[n].decode()}", is_misfit=self.is_misfit) for n in bad]
+            raise PoisonEvent("poison", before=bad[0], sequence=0, found=found)
+        if self.together and self.together <= set(bodies):
+            raise FailsTogether("not these", before=0, sequence=0, events=len(bodies), cut=len(bodies) // 2)
+        return batch.table
+
+    async def close(self) -> None: ...
+
+
+class Trust:
+    def check(self) -> None: ...
+
+    async def granted(self) -> None: ...
+
+
+class Breaking(MemorySink):
+    """Fails on a write, before or after it was applied, as often as it is told to."""
+
+    def __init__(self, destination: MemoryDestination) -> None:
+        super().__init__(destination)
+        self.failures: list[Exception] = []
+
+    async def open(self, claim: Claim) -> MemoryWriter:
+        writer = await super().open(claim)
+        write = writer.write
+
+        async def broken(output: Output, permit: Permit) -> None:
+            if self.failures:
+                raise self.failures.pop()
+            await write(output, permit)
+
+        writer.write = broken  # type: ignore[method-assign]
+        return writer
+
+
+@dataclass
+class Group:
+    """A partition, its owners one after the other, and where everything goes."""
+
+    path: Path
+    events_max: int = 100
+    feed: Any = field(default_factory=lambda: MemoryFeed("a"))
+    destination: MemoryDestination = field(default_factory=MemoryDestination)
+    transform: Picky = field(default_factory=Picky)
+    policy: DeadLetters = field(default_factory=lambda: DeadLetters(now=lambda: NOW, share_max=1.0))
+    epoch: int = 0
+    state: str = ""
+    generation: int = 0
+    pipeline: str = "pipe"
+    failures: list[Exception] = field(default_factory=list)
+    sink: Sink | None = None
+
+    def __post_init__(self) -> None:
+        if self.sink is None:
+            self.sink = Breaking(self.destination)
+            self.sink.failures = self.failures
+        self.box = LetterBox(feed=LogFeed(self.path / "letters"), sink=LogSink(self.path / "letters"))
+        self.beside = beside(self.sink, self.box)
+
+    async def run(self, events: int, *, continuation: str | None = None) -> None:
+        """As the next owner, until the sink stands behind so many events, or an error ends it."""
+        self.epoch += 1
+        self.state = self.beside.claimed(self.state)
+        await self.beside.prepare()
+        writer = await self.beside.open(self.claim(continuation))
+        done = asyncio.Event()
+
+        async def told(one: Delivered) -> None:
+            self.state = writer.state
+            if writer.position == str(events):
+                done.set()
+
+        runner = Runner(
+            partition="a",
+            epoch=self.epoch,
+            feed=self.feed,
+            transform=self.transform,
+            writer=writer,
+            permit=Trust(),
+            limits=BatchLimits(events_max=self.events_max),
+            buffer_bytes_max=1 << 20,
+            budget=Budget(),
+            clock=LoopClock(),
+            progress=Progress(),
+            delivered=told,
+            letters=self.policy,
+        )
+        if writer.position == str(events):
+            done.set()
+        try:
+            async with asyncio.timeout(20):
+                await runner.run(done)
+        finally:
+            await writer.close("lost")
+
+    def claim(self, continuation: str | None) -> Claim:
+        return Claim(
+            pipeline=self.pipeline,
+            partition="a",
+            owner=f"host-{self.epoch}",
+            epoch=self.epoch,
+            generation=self.generation,
+            continuation=continuation,
+            state=self.state,
+            compare=self.feed.compare,
+        )
+
+    @property
+    def delivered(self) -> list[bytes]:
+        return [row["body"] for row in self.destination.rows("a")]
+
+    async def letters(self) -> list[Kept]:
+        return [kept async for kept in kept_in(self.box, "pipe")]
+
+    async def buried(self) -> list[bytes | None]:
+        return [kept.letter.body for kept in await self.letters()]
+
+
+def bodies(text: str) -> list[bytes]:
+    return [word.encode() for word in text.split()]
