@@ -105,6 +105,8 @@ class Group:
     async def run(self, events: int, *, continuation: str | None = None) -> None:
         """As the next owner, until the sink stands behind so many events, or an error ends it."""
         self.epoch += 1
+        if isinstance(self.feed, MemoryFeed):
+            self.feed._page_events_max = self.events_max  # and each page is a batch
         self.state = self.beside.claimed(self.state)
         await self.beside.prepare()
         writer = await self.beside.open(self.claim(continuation))
@@ -122,7 +124,7 @@ class Group:
             transform=self.transform,
             writer=writer,
             permit=Trust(),
-            limits=BatchLimits(events_max=self.events_max),
+            limits=BatchLimits(events_max=1),
             buffer_bytes_max=1 << 20,
             budget=Budget(),
             clock=LoopClock(),

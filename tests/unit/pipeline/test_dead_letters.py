@@ -11,12 +11,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pipeline import runner
 from pipeline.batch import Batch
+from pipeline.connectors.log import sink as log_sink
 from pipeline.dead_letters import DeadLetters
 from pipeline.dead_letters.sieve import Sieve, Sifted
 from pipeline.errors import NotTrusted, Poison, PoisonEvent, SinkUnavailable, TooMuchPoison
 from pipeline.sink import Output
 from tests.unit.pipeline.burials import NOW, Group, Trust, bodies
+
+
+class Died(Exception):
+    """Stands for SIGKILL: nothing behind it is done."""
 
 
 @pytest.fixture
@@ -177,3 +183,29 @@ async def test_known_poison_is_not_looked_for_again(group: Group) -> None:
         await group.run(5)
     heads = [each for each in group.transform.applied if each in (bodies("a c"), bodies("a b! c"))]
     assert heads == [bodies("a c")]
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("point", ["before write", "before append", "appended", "after write"])
+async def test_wherever_a_host_dies_letters_and_output_are_the_feed(
+    point: str, times: int, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [times]
+
+    def crash_point(name: str) -> None:
+        left[0] -= name == point
+        if left[0] == 0 and name == point:
+            raise Died(point)
+
+    for module in (runner, log_sink):
+        monkeypatch.setattr(module, "crash_point", crash_point)
+    group.events_max = 2
+    group.feed.append("a", bodies("a! b c d! e f! g! h i"))
+    with pytest.raises(Died):
+        await group.run(9)
+    group.transform.mended = {b"d!"}
+    group.events_max = 3
+    await group.run(9)
+    buried, delivered = await group.buried(), group.delivered
+    assert sorted([*buried, *delivered]) == sorted(bodies("a! b c d! e f! g! h i"))
+    assert {b"a!", b"f!", b"g!"} <= set(buried) <= {b"a!", b"d!", b"f!", b"g!"}
