@@ -25,7 +25,7 @@ mount --rbind /dev {root}/dev
 {tmpfs}
 mount --bind {settings} {root}/etc/leasehold
 hostname {host}
-exec env --ignore-environment {environment} chroot --userspec={user} --groups={group} {root} {command}
+exec env --ignore-environment {environment} /usr/sbin/chroot --userspec={user} --groups={group} {root} {command}
 """
 
 
