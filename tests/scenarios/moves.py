@@ -16,6 +16,8 @@ from scenarios.grounds import PARTITIONS, behind
 from scenarios.host import Batch, Failed, Host, until
 
 MOVED = PARTITIONS // 2
+FULL = 0.75
+"""Of what it may hold: another page would be too much."""
 Batches = dict[str, list[Batch]]
 """By partition, oldest first."""
 
@@ -56,7 +58,7 @@ def _see_full(bank: Bank, role: str, a: Host) -> None:
     until(lambda: a.is_ready, "host a is ready")
     until(lambda: len(_by_partition(a, role)) == PARTITIONS, "host a delivers a batch of every partition")
     until(
-        lambda: PARTITIONS * bank.ground.buffer_bytes[role] <= a.buffer_bytes == _a_second_later(a),
+        lambda: FULL * PARTITIONS * bank.ground.buffer_bytes[role] <= a.buffer_bytes == _a_second_later(a),
         "the buffer of host a is full",
     )
     if any(len(batches) > 1 for batches in _by_partition(a, role).values()):
