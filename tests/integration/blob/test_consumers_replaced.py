@@ -21,9 +21,9 @@ from click.testing import CliRunner
 pytest.importorskip("pipeline.connectors.eventhubs.feed")  # the feed that goes on
 
 from integration.eventhubs.clients import HUB, consumer
+from plugins_cli import events_in
 from plugins_eventhubs import EventHubs
 
-from pipeline.connectors.log import LogFeed
 from service import brought
 from service.cli import main
 from service.config import load
@@ -60,11 +60,9 @@ class Consumers:
             process.wait(timeout=30)
 
     def processed(self) -> list[set[Event]]:
-        """By each."""
-        return [
-            {(partition, int(number)) for line in path.read_text().splitlines() for partition, number in [line.split()]}
-            for path in self._outs
-        ]
+        """By each, as far as it has said so: of a line that is being written nothing."""
+        said = [path.read_text().rpartition("\n")[0].splitlines() for path in self._outs]
+        return [{(partition, int(number)) for partition, number in map(str.split, lines)} for lines in said]
 
     async def until(self, condition: Callable[[list[set[Event]]], bool]) -> None:
         async with asyncio.timeout(120):
@@ -131,28 +129,17 @@ pipelines:
     async with asyncio.timeout(60):
         await processor.idle()
     await processor.stop()
-    delivered = await numbers(tmp_path / "out")
+    found = await asyncio.to_thread(events_in, tmp_path / "out", event_of)
+    delivered = Counter(event for events in found.values() for event in events)
     assert delivered == Counter((name, n) for name, last in checkpoints.items() for n in range(last + 1, EACH))
     assert processed | set(delivered) == {(name, n) for name in PARTITIONS for n in range(EACH)}
     not_checkpointed = {(name, number) for name, number in processed if number > checkpoints[name]}
     assert processed & set(delivered) == not_checkpointed
 
 
-async def numbers(path: Path) -> Counter[Event]:
-    """(partition, number) of each event that was delivered, from its body."""
-    feed, found = LogFeed(path), Counter[Event]()
-    for partition in await feed.partitions():
-        position, end = None, await feed.latest(partition.name)
-        pages = feed.open(partition.name, None)
-        while position != end:
-            page = await anext(pages)
-            for body in page.events.column("body").to_pylist():
-                name, _, number = body.decode().partition("-")
-                found[name, int(number)] += 1
-            position = page.to
-        await pages.aclose()
-    await feed.close()
-    return found
+def event_of(row: dict[str, Any]) -> Event:
+    name, _, number = row["body"].decode().partition("-")
+    return name, int(number)
 
 
 def _dropped(logger: object, level: str, event: Any) -> str:
