@@ -8,7 +8,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER = (
-    *("test_chaos.py", "test_cosmos_bank.py", "test_demo.py", "test_eventhubs_bank.py", "test_jetstream_bank.py"),
+    *("test_chaos.py", "test_demo.py", "test_eventhubs_bank.py", "test_jetstream_bank.py"),
     "test_scenarios.py",
 )
 """Files whose tests share what is dear to start; those of the others are spread over the processes one by one."""

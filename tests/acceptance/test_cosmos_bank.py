@@ -22,7 +22,7 @@ from scenarios.cosmos_bank import PIPELINES, TAKEOVER_S, TRANSACTIONS, CosmosBan
 from scenarios.cosmos_books import Writing, beginnings, by_partition, lag, silences, writings
 from scenarios.host import Host, until
 
-pytestmark = pytest.mark.timeout(950)
+pytestmark = [pytest.mark.timeout(950), pytest.mark.alone]
 
 STORM = 0.5
 """How much of what is asked is throttled."""
