@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -31,11 +32,25 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5, 6])
+SLICE = (1, 5, 11, 14, 34, 117, 127, 132)
+slice_of = cache(partial(simulated, size=TIGHT))
+
+
+@pytest.mark.parametrize("seed", SLICE)
 def test_a_seed_violates_nothing(seed: int) -> None:
-    verdict = simulated(seed, TIGHT)
+    verdict = slice_of(seed)
     assert verdict.found == (), seeds.report(verdict, "tight")
     assert verdict.counts["batches"] > 0
+
+
+def test_partitions_are_split_whatever_the_sink() -> None:
+    split = [seed for seed in SLICE if slice_of(seed).counts["fault split"]]
+    assert {Setup.drawn(seed, TIGHT).sink for seed in split} == {"memory", "log", "python"}
+
+
+@pytest.mark.parametrize("fault", ["delete", "rewrite", "garble", "reset", "kill", "stop", "outage"])
+def test_the_slice_has_what_befalls_documents_and_hosts(fault: str) -> None:
+    assert sum(slice_of(seed).counts[f"fault {fault}"] for seed in SLICE) > 0
 
 
 def test_few_seeds_have_every_sink_and_every_kind_of_operator() -> None:
