@@ -63,6 +63,8 @@ SYSTEM = {
 HOSTS_ID = "leasehold:_hosts:"
 READ = 1_234_567
 BUSY = ("busy, sink holds its position", "busy, handler")
+BUSY_BY_PAGE = ("busy, a page a batch, sink holds its position", "busy, a page a batch, handler with checkpoint_s: 5")
+"""As .NET has it; what a handler by default costs then is told, and bound to nothing."""
 RESULT = Path(__file__).parents[2] / "build" / "bench_store.json"
 
 
@@ -212,11 +214,19 @@ def scope_of(number: int) -> str:
 Changing = Callable[[RangesFeed], Awaitable[None]]
 
 
-async def counted(seconds: float, sink: type[Sink], changing: Changing | None = None, *, unkept_s: float = 0.0) -> Cost:
-    """Of a settled group, per lease and hour."""
+async def counted(
+    seconds: float,
+    sink: type[Sink],
+    changing: Changing | None = None,
+    *,
+    unkept_s: float = 0.0,
+    pages_max: int = PAGES_MAX,
+) -> Cost:
+    """Of a settled group, per lease and hour. pages_max: of a batch."""
     container, clock = CountingContainer(), VirtualClock()
     feed, destination = RangesFeed(), MemoryDestination()
-    hosts = [host_of(f"host-{n}", container, clock, feed, sink(destination), unkept_s) for n in range(HOSTS)]
+    limits = BatchLimits(events_max=pages_max * PAGE_EVENTS)
+    hosts = [host_of(f"host-{n}", container, clock, feed, sink(destination), limits, unkept_s) for n in range(HOSTS)]
     for host in hosts:
         await host.start()
     tasks = {asyncio.ensure_future(changing(feed))} if changing else set()
@@ -235,9 +245,14 @@ async def counted(seconds: float, sink: type[Sink], changing: Changing | None = 
 
 
 def host_of(
-    name: str, container: Any, clock: VirtualClock, feed: MemoryFeed, sink: MemorySink, unkept_s: float
+    name: str,
+    container: Any,
+    clock: VirtualClock,
+    feed: MemoryFeed,
+    sink: MemorySink,
+    limits: BatchLimits,
+    unkept_s: float,
 ) -> Processor:
-    limits = BatchLimits(events_max=PAGES_MAX * PAGE_EVENTS)
     pipeline = Pipeline(
         name="transactions", feed=feed, sink=sink, start="latest", limits=limits, unkept_s=unkept_s, checkpoint_s=5.0
     )
@@ -280,11 +295,11 @@ def computed(batch_s: float | None = None) -> Cost:
 
 def lines(results: Mapping[str, tuple[Cost, Cost]]) -> Iterator[str]:
     yield f"Leases in Cosmos DB, per lease and hour ({HOSTS} hosts, {LEASES} leases; busy: {PAGE_S:g} s for each page)"
-    yield f"{'':64}{'requests':>10}{'read':>10}{'written':>10}{'KB':>10}{'of hosts':>10}"
+    yield f"{'':76}{'requests':>10}{'read':>10}{'written':>10}{'KB':>10}{'of hosts':>10}"
     for name, (ours, theirs) in results.items():
         for side, cost in (("leasehold", ours), (".NET, by its intervals", theirs)):
             figures = (cost.requests, cost.read, cost.written, cost.bytes / 1000, cost.of_hosts)
-            yield f"{name + ': ' + side:64}" + "".join(f"{figure:>10,.0f}" for figure in figures)
+            yield f"{name + ': ' + side:76}" + "".join(f"{figure:>10,.0f}" for figure in figures)
 
 
 def say(text: str) -> None:
@@ -296,6 +311,15 @@ def main() -> int:
         "idle": (run_virtual(counted(HOUR_S, HoldingSink)), computed()),
         BUSY[0]: (run_virtual(counted(BUSY_S, SlowHoldingSink, flood)), computed(PAGE_S)),
         BUSY[1]: (run_virtual(counted(BUSY_S, SlowAtLeastOnceSink, flood)), computed(PAGE_S)),
+        BUSY_BY_PAGE[0]: (run_virtual(counted(BUSY_S, SlowHoldingSink, flood, pages_max=1)), computed(PAGE_S)),
+        BUSY_BY_PAGE[1]: (
+            run_virtual(counted(BUSY_S, SlowAtLeastOnceSink, flood, unkept_s=5.0, pages_max=1)),
+            computed(PAGE_S),
+        ),
+        "busy, a page a batch, handler": (
+            run_virtual(counted(BUSY_S, SlowAtLeastOnceSink, flood, pages_max=1)),
+            computed(PAGE_S),
+        ),
         "trickle, sink holds its position": (run_virtual(counted(600, HoldingSink, trickle)), computed(POLL_S)),
         "trickle, handler": (run_virtual(counted(600, AtLeastOnceSink, trickle)), computed(POLL_S)),
         "trickle, handler with checkpoint_s: 5": (
@@ -305,10 +329,10 @@ def main() -> int:
     }
     say("\n".join(lines(results)))
     ratios = {name: results[name][0].written / results[name][1].written for name in results}
-    is_met = max(ratios[name] for name in BUSY) <= WRITES_BUSY_MAX
+    is_met = max(ratios[name] for name in (*BUSY, *BUSY_BY_PAGE)) <= WRITES_BUSY_MAX
     told_ratios = "; ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
     say(f"written, of .NET's: {told_ratios}")
-    say(f"busy: target <= {WRITES_BUSY_MAX:g}: {'met' if is_met else 'MISSED'}")
+    say(f"{', '.join((*BUSY, *BUSY_BY_PAGE))}: target <= {WRITES_BUSY_MAX:g}: {'met' if is_met else 'MISSED'}")
     RESULT.parent.mkdir(exist_ok=True)
     told = {name: {"leasehold": asdict(ours), "dotnet": asdict(theirs)} for name, (ours, theirs) in results.items()}
     RESULT.write_text(json.dumps(told, indent=2) + "\n")
