@@ -35,12 +35,16 @@ class Ground(Protocol):
     """files: as many as there are partitions; each is a partition of the logs. environment: of hosts.
 
     buffer_bytes: what a slow host of a role reads ahead of each partition: two or three pages, behind three batches that are in
-    hand or transformed. breakages: kind of fault (scenarios/chaos_plan.py) -> how.
+    hand or transformed; full: the share of it that is reached, where a page is not read that would be too much.
+    begins_nowhere: whether a partition's first batch begins at no position. breakages: kind of fault
+    (scenarios/chaos_plan.py) -> how.
     """
 
     files: tuple[str, ...]
     environment: Mapping[str, str]
     buffer_bytes: Mapping[str, int]
+    full: float
+    begins_nowhere: bool
     breakages: Mapping[str, Breakage]
 
     def settings(self) -> dict[str, Any]:
@@ -88,6 +92,8 @@ class Embedded:
     files = tuple(f"transactions-{number}.csv" for number in range(1, PARTITIONS + 1))
     environment: Mapping[str, str] = {}
     buffer_bytes: Mapping[str, int] = {"generate": 17_000, "transform": 17_000, "balances": 7_700}
+    full = 1.0
+    begins_nowhere = True
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -16,8 +16,6 @@ from scenarios.grounds import PARTITIONS, behind
 from scenarios.host import Batch, Failed, Host, until
 
 MOVED = PARTITIONS // 2
-FULL = 0.75
-"""Of what it may hold: another page would be too much."""
 Batches = dict[str, list[Batch]]
 """By partition, oldest first."""
 
@@ -45,7 +43,10 @@ def _moved(
             until(lambda: has_come(a, b, moved), f"leases are {how}")
             bank.gate.touch()
             until(lambda: bank.counted() >= TRANSACTIONS, "everything is delivered")
-            _assert_moved_once(_by_partition(a, role), _by_partition(b, role), moved, delivered_by_a)
+            by_a, by_b = _by_partition(a, role), _by_partition(b, role)
+            _assert_moved_once(by_a, by_b, moved, delivered_by_a)
+            if bank.ground.begins_nowhere and (firsts := [each[0] for each in by_a.values() if each[0].start]):
+                raise Failed(f"the first batches do not begin where their partitions do: {firsts}")
             until(lambda: a.leases_owned(role) == PARTITIONS - MOVED, "host a has let go of what moved")
             for host in (a, b):
                 host.send(signal.SIGTERM)
@@ -57,8 +58,9 @@ def _see_full(bank: Bank, role: str, a: Host) -> None:
     """a has delivered a batch of every partition, is stuck with the second, and has read as far ahead as it may."""
     until(lambda: a.is_ready, "host a is ready")
     until(lambda: len(_by_partition(a, role)) == PARTITIONS, "host a delivers a batch of every partition")
+    full_bytes = bank.ground.full * PARTITIONS * bank.ground.buffer_bytes[role]
     until(
-        lambda: FULL * PARTITIONS * bank.ground.buffer_bytes[role] <= a.buffer_bytes == _a_second_later(a),
+        lambda: full_bytes <= a.buffer_bytes == _a_second_later(a),
         "the buffer of host a is full",
     )
     if any(len(batches) > 1 for batches in _by_partition(a, role).values()):
