@@ -23,8 +23,11 @@ from pipeline.isolating import Isolation
 from pipeline.job import Refused, Slice
 from pipeline.runner import Delivered, Progress, Runner
 from pipeline.spark import SparkTransform
+from tests.integration.eventhubs.clients import HUB
+from tests.integration.eventhubs.feeds import feed, pages
 from tests.integration.jobs import PER_KEY, MakeBatch, Prepare, Write, keyed
 from tests.plugins_bank import BALANCES, Make, Open, claim
+from tests.plugins_eventhubs import EventHubs
 from tests.plugins_pg import Postgres
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
@@ -70,6 +73,22 @@ async def test_bodies_that_do_not_fit_cost_no_job_and_the_rest_is_processed_in_o
     assert jobs == [6]
     nothing = await sifted(transform, batch("0", ["gibberish"] * 3))
     assert (nothing.table.num_rows, nothing.table.column_names, len(dead(nothing))) == (0, ["partition", "amount"], 3)
+
+
+async def test_bodies_of_an_event_hub_that_are_no_json_are_told_by_number_and_the_rest_is_processed(
+    prepared: Prepare, eventhubs: EventHubs
+) -> None:
+    bodies = ['{"a": 1}', "gibberish", "", "[1, 2]", '{"a": 2', "\0", '{"a": 3}']
+    eventhubs.control.append(HUB, "0", bodies)
+    async with feed(eventhubs) as hub:
+        read = Batch("0", None, tuple(await pages(hub, len(bodies))), 0.0)
+    spec = {"schema": "a INT NOT NULL", "sql": "SELECT partition, sequence, a FROM events"}
+    found = await sifted(await prepared(**spec, goes_on=True), read)
+    assert found.table.select(["sequence", "a"]).to_pylist() == [{"sequence": 0, "a": 1}, {"sequence": 6, "a": 3}]
+    assert [row["sequence"] for row in dead(found)] == [1, 2, 3, 4, 5]
+    assert {row["error"].partition(":")[0] for row in dead(found)} == {"the body is not one JSON object"}
+    with pytest.raises(PoisonEvent, match=r"partition '0', sequence 1: the body is not one JSON object: 'gibberish'"):
+        await Sieve(await prepared(**spec), None, "0", ()).sift(read)
 
 
 async def test_a_body_that_does_not_fit_costs_no_other_partition_its_place_in_the_job(
