@@ -13,6 +13,7 @@ from hypothesis import settings
 
 pytest_plugins = [
     "tests.plugins_cosmos",
+    "tests.plugins_endpoint",
     "tests.plugins_eventhubs",
     "tests.plugins_nats",
     "tests.plugins_node",

@@ -20,6 +20,7 @@ from pipeline.async_sink.keys import Keys
 from pipeline.async_sink.limits import Limits
 from pipeline.async_sink.rows import row_slices
 from pipeline.clock import Clock
+from pipeline.crash_point import crash_point
 from pipeline.errors import NotTrusted, PipelineError, SinkRejected, SinkUnavailable
 from pipeline.sink import Claim, CloseReason, Output, Permit
 
@@ -81,6 +82,7 @@ class AsyncWriter:
 
     async def flush(self) -> None:
         """Sends what is there without waiting for more, and returns once all is acknowledged."""
+        crash_point("before flush")
         self._desk.is_hurried = True
         self._wake.set()
         try:
@@ -89,6 +91,7 @@ class AsyncWriter:
                 await self.moved()
         finally:
             self._desk.is_hurried = False
+        crash_point("flushed")
 
     async def end(self, permit: Permit) -> None:
         """There is nothing to tell: whoever runs this has flushed, and a destination knows no partitions."""
@@ -142,9 +145,11 @@ class AsyncWriter:
         self._start(self._request(self._desk.next(self._clock.monotonic())), "request")
 
     async def _request(self, request: Request) -> None:
+        crash_point("before submit")
         try:
             async with asyncio.timeout(self._limits.request_timeout_s):
                 answer = await self._destination.submit(request.entries)
+            crash_point("submitted")
         except SinkUnavailable as error:
             self._failed(request, str(error), error.retry_after_s)
         except TimeoutError:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from scenarios.bank import Result
-from scenarios.faults import Banks, Case, case_of, cases, crash, exit_code, opened, points_of, table
+from scenarios.cases import POINTS_OF_SINK, exit_code, points_of_sink, table
+from scenarios.faults import IDENTICAL, Banks, Case, case_of, cases, crash, opened, points_of
 from scenarios.grounds import FEEDS, ROLES, grounds
 
 from pipeline.crash_point import POINTS
@@ -34,13 +35,13 @@ def test_the_end_is_that_of_an_undisturbed_run(banks: Banks, scenario: str, role
 
 def test_a_point_that_is_never_reached_fails_the_target(banks: Banks, capsys) -> None:
     never = case_of("event-generator-crash", "generate", "committed", crash)
-    assert exit_code([never], table(banks, [never])) == 1
+    assert exit_code([never], table(banks.verdict, [never], at_a_time=1, good=IDENTICAL)) == 1
     assert "the point was not reached: exit code 0" in capsys.readouterr().out
 
 
 def test_another_end_fails_the_target(banks: Banks, capsys) -> None:
     nothing_done = Case("view-generator-crash", "balances", "nothing", lambda bank: None)
-    assert exit_code([nothing_done], table(banks, [nothing_done])) == 1
+    assert exit_code([nothing_done], table(banks.verdict, [nothing_done], at_a_time=1, good=IDENTICAL)) == 1
     assert "DIFFERS: 0 events in 0 balances" in capsys.readouterr().out
 
 
@@ -65,7 +66,8 @@ def test_every_point_is_a_case_of_every_role_that_has_it(feed: str) -> None:
 
 
 def test_no_point_is_left_out() -> None:
-    assert {point for feed in FEEDS for role in ROLES for point in points_of(role, feed)} == set(POINTS)
+    of_banks = {point for feed in FEEDS for role in ROLES for point in points_of(role, feed)}
+    assert of_banks | {point for sink in POINTS_OF_SINK for point in points_of_sink(sink)} == set(POINTS)
 
 
 def test_over_hubs_every_fault_of_the_wire_is_a_case_too() -> None:

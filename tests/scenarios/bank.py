@@ -163,6 +163,9 @@ class Bank:
     def leases(self, role: str) -> list[Lease]:
         return self.ground.leases(role)
 
+    def locked(self) -> list[str]:
+        return self.ground.locked()
+
     # What came of it
 
     def transactions(self) -> dict[str, list[dict[str, str]]]:

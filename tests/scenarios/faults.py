@@ -18,13 +18,12 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import NoReturn
 
-from pipeline.crash_point import POINTS
 from scenarios import moves
 from scenarios.bank import Bank, Result
+from scenarios.cases import displaced, exit_code, points_of_sink, table, told_to_end
 from scenarios.grounds import FEEDS, ROLES, MakeGround, behind, grounds
-from scenarios.host import Failed, until
+from scenarios.host import Failed
 from scenarios.place import place, say
 
 SINKS = {
@@ -33,13 +32,6 @@ SINKS = {
     "nats": {"generate": "nats", "transform": "nats", "balances": "postgres"},
 }
 """What the logs are -> role -> type of its sink."""
-POINTS_OF_SINK = {
-    "log": ("before append", "appended"),
-    "eventhubs": ("before publish", "published"),
-    "nats": ("before publish", "published"),
-    "postgres": ("batch staged", "committed"),
-}
-"""All others are points of every role."""
 TIMES = 2
 """The second time a point is reached: something has been delivered, and something else has not."""
 BANKS = 2
@@ -60,19 +52,7 @@ def freeze(bank: Bank, role: str, point: str, *, beside: Sequence[str] | None = 
 
     beside: the other's further roles, by default those behind this one.
     """
-    with bank.running("a", role, armed=f"{point}:{TIMES}:SIGSTOP") as a:
-        a.frozen()
-        if locked := bank.ground.locked():
-            raise Failed(f"frozen inside a transaction of {', '.join(locked)}")
-        with bank.running("b", role, *(behind(role) if beside is None else beside)) as b:
-            until(lambda: b.process.poll() is not None or not owned(bank, role, "a"), "host b takes over")
-            a.send(signal.SIGCONT)
-            bank.see_end(a)
-            bank.see_end(b)
-
-
-def owned(bank: Bank, role: str, host: str) -> list[str]:
-    return [lease.partition for lease in bank.leases(role) if lease.owner == host]
+    displaced(bank, f"{point}:{TIMES}:SIGSTOP", role, *(behind(role) if beside is None else beside))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +109,7 @@ def case_of(scenario: str, role: str, point: str, fault: Callable[[Bank, str, st
 
 
 def points_of(role: str, feed: str = "log") -> list[str]:
-    own = POINTS_OF_SINK[SINKS[feed][role]]
-    others = {point for points in POINTS_OF_SINK.values() for point in points} - set(own)
-    return [point for point in POINTS if point not in others]
+    return points_of_sink(SINKS[feed][role])
 
 
 def undisturbed(bank: Bank) -> Result:
@@ -190,28 +168,6 @@ def opened(count: int, stands_on: AbstractContextManager[MakeGround]) -> Iterato
                 bank.close()
 
 
-def table(banks: Banks, wanted: Sequence[Case]) -> int:
-    """Runs the cases and prints a line for each, in their order; how many ends were identical."""
-
-    def run(case: Case) -> tuple[str, float]:
-        began = time.monotonic()
-        return banks.verdict(case), time.monotonic() - began
-
-    identical = 0
-    threads = ThreadPoolExecutor(banks.free.qsize())
-    try:
-        for case, (result, took_s) in zip(wanted, threads.map(run, wanted), strict=True):
-            identical += result == IDENTICAL
-            say(f"{case.name}{result}  ({took_s:.0f} s)")
-    finally:
-        threads.shutdown(wait=False, cancel_futures=True)
-    return identical
-
-
-def exit_code(wanted: Sequence[Case], identical: int) -> int:
-    return 0 if wanted and identical == len(wanted) else 1
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Every role of the bank, killed and frozen at every crash point.")
     parser.add_argument("--only", default="", help="part of a scenario's, a role's or a point's name")
@@ -224,22 +180,17 @@ def main() -> int:
     if arguments.plain and arguments.feed != "nats":
         parser.error("--plain goes with --feed nats")
     wanted = cases(arguments.only, arguments.feed)
-    signal.signal(signal.SIGTERM, _told_to_end)
+    signal.signal(signal.SIGTERM, told_to_end)
     began = time.monotonic()
     with (
         suppress(KeyboardInterrupt),
         opened(arguments.banks, grounds(arguments.feed, with_spark=not arguments.plain)) as banks,
     ):
         say(f"undisturbed: {banks.calm.told}\n")
-        identical = table(banks, wanted)
+        identical = table(banks.verdict, wanted, at_a_time=arguments.banks, good=IDENTICAL)
         say(f"\n{identical} of {len(wanted)} ends identical, in {(time.monotonic() - began) / 60:.0f} min")
         return exit_code(wanted, identical)
     return 1
-
-
-def _told_to_end(number: int, frame: object) -> NoReturn:
-    """As Ctrl-C: what was started is ended."""
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -137,7 +137,7 @@ class Embedded:
 
     def locked(self) -> list[str]:
         files = [self._leases, *(file for log in LOGS for file in (self._directory / log).glob("*.db"))]
-        return [file.name for file in files if _is_locked(file)]
+        return [file.name for file in files if is_locked(file)]
 
     def events(self, log: str) -> dict[str, list[Any]]:
         return {Path(name).name: bodies for name, bodies in events_in(self._directory / log).items()}
@@ -234,7 +234,7 @@ def behind(role: str) -> tuple[str, ...]:
     return ROLES[ROLES.index(role) + 1 :]
 
 
-def _is_locked(file: Path) -> bool:
+def is_locked(file: Path) -> bool:
     with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as connection:
         try:
             connection.execute("BEGIN IMMEDIATE")

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pipeline.connectors.filesink.errors import FilesUnavailable, FilesUncertain
+from pipeline.crash_point import crash_point
 
 ROOM = "_leasehold/.writing"
 """Where files are written before they have their names."""
@@ -51,6 +52,7 @@ class Directory:
             _made(path.parent)
             try:
                 _written(written, content)
+                crash_point("before link")
                 is_made = self._is_linked(written, path)
             finally:
                 with suppress(OSError):

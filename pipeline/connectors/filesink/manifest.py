@@ -14,6 +14,7 @@ from pipeline.connectors.filesink.errors import FilesDamaged, FilesUnavailable, 
 from pipeline.connectors.filesink.folding import Step, due, is_due, superseded
 from pipeline.connectors.filesink.layout import Folders, Listing, folders_of, listing_of
 from pipeline.connectors.filesink.place import Place
+from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, NotTrusted, SinkRejected
 from pipeline.sink import Claim
 
@@ -36,6 +37,7 @@ class Manifest:
         """check: called right before each attempt. Raises Fenced, Ambiguous, NotTrusted; FilesUnavailable: surely not done."""
         if not _is_put(self._place, self.folders, entry, check):
             raise outranked(entry, entry_of(self._place, self.folders, entry.version))
+        crash_point("entry put")
         self.head = entry
         self._known[entry.version] = entry
 
@@ -52,6 +54,7 @@ class Manifest:
         steps = due(listing)
         for step in steps:
             self._put_fold(step)
+            crash_point("folded")
         for step in superseded(listed(self._place, self.folders) if steps else listing):
             self._place.delete(name_of(self.folders, step))
             self._known.pop(step.first, None)
@@ -87,6 +90,7 @@ def opened(place: Place, claim: Claim, *, seen: int, new_id: Callable[[], str]) 
         _check_seen(place, claim, head, seen)
         entry = claimed(head, claim, new_id())
         if _is_put(place, folders, entry, lambda: None):
+            crash_point("partition claimed")
             manifest = Manifest(place, folders, entry)
             manifest.fold()
             return manifest

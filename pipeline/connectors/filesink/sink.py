@@ -24,6 +24,7 @@ from pipeline.connectors.filesink.formats import Compression, Format, encoded, o
 from pipeline.connectors.filesink.layout import folders_of, version_of
 from pipeline.connectors.filesink.manifest import PUTS_MAX, Check, Manifest, head_of, opened
 from pipeline.connectors.filesink.place import Place
+from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkRejected, SinkUnavailable
 from pipeline.sink import Claim, CloseReason, Output, Permit, Standing
 
@@ -92,7 +93,9 @@ class FilesSink:
         if not output.table.num_rows:
             manifest.append(unnamed, check)
             return
+        crash_point("before file")
         file = self._staged(manifest, output, check)
+        crash_point("file put")
         try:
             manifest.append(entries.moved(manifest.head, output, unnamed.id, file), check)
         except (Fenced, NotTrusted, FilesUnavailable):  # surely not named; after Ambiguous it may be

@@ -1,8 +1,9 @@
-"""An HTTP endpoint as a process of its own."""
+"""An HTTP endpoint (`endpoint`) as a process of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -33,10 +34,16 @@ class Endpoint:
         return list(self.order("taken")["requests"])
 
 
+@contextmanager
+def endpoint_served(*arguments: str) -> Iterator[Endpoint]:
+    with served("servers.endpoint", *arguments) as (said, _):
+        yield Endpoint(**said)
+
+
 @pytest.fixture(scope="session")
 def endpoint_server() -> Iterator[Endpoint]:
-    with served("servers.endpoint") as (said, _):
-        yield Endpoint(**said)
+    with endpoint_served() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture

@@ -1,0 +1,106 @@
+"""What scenarios share: which crash points a sink has, a host displaced while it is frozen, a table of cases and their ends."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import NoReturn, Protocol, TypeVar
+
+from leases.lease import Lease
+from pipeline.crash_point import POINTS
+from scenarios.host import Failed, Host, until
+from scenarios.place import say
+
+REQUESTS = ("before submit", "submitted", "before flush", "flushed")
+FILES = ("partition claimed", "before file", "file put", "entry put", "folded")
+POINTS_OF_SINK = {
+    "log": ("before append", "appended"),
+    "eventhubs": ("before publish", "published"),
+    "nats": ("before publish", "published"),
+    "postgres": ("batch staged", "committed"),
+    "http": REQUESTS,
+    "cosmos": REQUESTS,
+    "files": (*FILES, "before link"),
+    "blobs": FILES,
+}
+"""All others are points of every host."""
+
+
+def points_of_sink(sink: str) -> list[str]:
+    """All that a host reaches with such a sink."""
+    others = {point for points in POINTS_OF_SINK.values() for point in points} - set(POINTS_OF_SINK[sink])
+    return [point for point in POINTS if point not in others]
+
+
+class Stage(Protocol):
+    """Where hosts are run, and what they leave is looked at."""
+
+    def running(self, name: str, *roles: str, armed: str | None = None) -> AbstractContextManager[Host]: ...
+
+    def see_end(self, host: Host) -> None:
+        """Raises Failed where it is not a good one."""
+        ...
+
+    def leases(self, role: str) -> list[Lease]: ...
+
+    def locked(self) -> list[str]:
+        """What nobody can write to at this moment."""
+        ...
+
+
+def displaced(stage: Stage, armed: str, role: str, *beside: str) -> None:
+    """A host of the role freezes as it is armed to until another, with what is beside, has all that it owned; then it goes on.
+
+    Raises Failed.
+    """
+    with stage.running("a", role, armed=armed) as a:
+        a.frozen()
+        if locked := stage.locked():
+            raise Failed(f"frozen inside a transaction of {', '.join(locked)}")
+        with stage.running("b", role, *beside) as b:
+            until(lambda: b.process.poll() is not None or not _owned(stage, role, "a"), "host b takes over")
+            a.send(signal.SIGCONT)
+            stage.see_end(a)
+            stage.see_end(b)
+
+
+def _owned(stage: Stage, role: str, host: str) -> list[str]:
+    return [lease.partition for lease in stage.leases(role) if lease.owner == host]
+
+
+class Case(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+C = TypeVar("C", bound=Case)
+
+
+def table(verdict: Callable[[C], str], wanted: Sequence[C], *, at_a_time: int, good: str) -> int:
+    """Runs the cases and prints a line for each, in their order; of how many the verdict begins as a good one does."""
+
+    def run(case: C) -> tuple[str, float]:
+        began = time.monotonic()
+        return verdict(case), time.monotonic() - began
+
+    count = 0
+    threads = ThreadPoolExecutor(at_a_time)
+    try:
+        for case, (result, took_s) in zip(wanted, threads.map(run, wanted), strict=True):
+            count += result.startswith(good)
+            say(f"{case.name}{result}  ({took_s:.0f} s)")
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+    return count
+
+
+def exit_code(wanted: Sequence[Case], good: int) -> int:
+    return 0 if wanted and good == len(wanted) else 1
+
+
+def told_to_end(number: int, frame: object) -> NoReturn:
+    """As Ctrl-C: what was started is ended."""
+    raise KeyboardInterrupt

@@ -1,0 +1,187 @@
+"""Where the hosts of `make scenarios SINK=...` deliver to, how it is emptied, and what has arrived there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import duckdb
+import pyarrow.dataset as ds
+from plugins_endpoint import Endpoint, endpoint_served
+
+from pipeline.connectors.filesink import Directory, snapshot_of
+from pipeline.connectors.filesink.snapshot import Snapshot
+from scenarios.host import Failed
+
+SINKS = ("files", "blobs", "http", "cosmos")
+LINES = 10
+"""Every event is of one of so many keys."""
+BATCH, BUFFERED = 20, 40
+REQUESTS = {"batch_entries_max": 5, "in_flight_max": 4, "buffered_entries_max": BUFFERED, "buffer_age_max_s": 0.02}
+AGAIN_MAX = BUFFERED + 2 * BATCH
+"""Entries of a partition that may come again for each crash and steal, as docs/sinks.md says."""
+
+
+class Outlet(Protocol):
+    """batch: how many events a host takes at a time. again_max: how many of a partition may come again for each incident.
+
+    lines: events whose numbers leave the same rest are in order; None where nothing is.
+    """
+
+    batch: int
+    again_max: int
+    lines: int | None
+
+    def sink(self) -> dict[str, Any]:
+        """Its settings."""
+        ...
+
+    def empty(self) -> None: ...
+
+    def arrived(self) -> dict[str, list[int]]:
+        """Account -> the numbers of its events in the order in which they arrived. Raises Failed."""
+        ...
+
+
+MakeOutlet: TypeAlias = Callable[[Path], Outlet]
+"""In that directory."""
+
+
+class InDirectory:
+    """Batches are small, so that there are many entries, and folds of them."""
+
+    batch, again_max, lines = 5, 0, 1
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "out"
+
+    def sink(self) -> dict[str, Any]:
+        return {"type": "files", "path": str(self._path)}
+
+    def empty(self) -> None:
+        shutil.rmtree(self._path, ignore_errors=True)
+
+    def arrived(self) -> dict[str, list[int]]:
+        snapshot = snapshot_of(Directory(self._path))
+        if snapshot.paths:
+            _see_readers_agree(snapshot)
+        return in_files(snapshot)
+
+
+def _see_readers_agree(snapshot: Snapshot) -> None:
+    by_duckdb = duckdb.execute("SELECT count(*), sum(sequence) FROM read_parquet(?)", [snapshot.paths]).fetchone()
+    by_pyarrow = ds.dataset(snapshot.paths).to_table(columns=["sequence"])["sequence"].to_pylist()
+    if by_duckdb != (snapshot.rows, sum(by_pyarrow)) or len(by_pyarrow) != snapshot.rows:
+        raise Failed(f"DuckDB reads {by_duckdb}, pyarrow {len(by_pyarrow)} rows, and the manifest has {snapshot.rows}")
+
+
+class InBlobs:
+    """In a container of its own for each case."""
+
+    batch, again_max, lines = 5, 0, 1
+
+    def __init__(self, connection_string: str, name: str) -> None:
+        self._account = connection_string
+        self._name = name
+        self._case = count()
+        self._container = ""
+
+    def sink(self) -> dict[str, Any]:
+        return {"type": "files", "connection_string": self._account, "container": self._container, "prefix": "out"}
+
+    def empty(self) -> None:
+        self._container = f"{self._name}-{next(self._case)}"
+
+    def arrived(self) -> dict[str, list[int]]:
+        from pipeline.connectors.filesink.account import account_of
+        from pipeline.connectors.filesink.blobs import BlobContainer  # the SDKs of Azure take a second to import
+
+        with closing(
+            BlobContainer(account_of(connection_string=self._account), self._container, prefix="out")
+        ) as place:
+            return in_files(snapshot_of(place))
+
+
+def in_files(snapshot: Snapshot) -> dict[str, list[int]]:
+    return by_account(json.loads(body) for table in snapshot.tables() for body in table["body"].to_pylist())
+
+
+class OverHttp:
+    """Single entries fail now and then."""
+
+    batch, again_max, lines = BATCH, AGAIN_MAX, LINES
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    def sink(self) -> dict[str, Any]:
+        url = f"{self._endpoint.url}/entries?items=1"
+        return {"type": "http", "url": url, "content": "body", "results": "items", "order_by": "key", **REQUESTS}
+
+    def empty(self) -> None:
+        self._endpoint.order("reset")
+        self._endpoint.order("trouble", items=0.05)
+
+    def arrived(self) -> dict[str, list[int]]:
+        return by_account(self._endpoint.entries)
+
+
+class OverCosmos:
+    """Single writes are throttled now and then. A document that is written again is another version of it."""
+
+    batch, again_max, lines = BATCH, AGAIN_MAX, None
+
+    def __init__(self, server: Any, name: str) -> None:
+        self._server = server
+        self._name = name
+        self._case = count()
+        self._container = ""
+        server.control.fault("throttle", "document.*", share=0.05, retry_after_ms=20)
+
+    def sink(self) -> dict[str, Any]:
+        account = {"endpoint": self._server.endpoint, "key": self._server.key}
+        place = {"database": "bank", "container": self._container}
+        return {"type": "cosmos", **account, **place, "content": "body", **REQUESTS}
+
+    def empty(self) -> None:
+        from azure.cosmos import CosmosClient, PartitionKey
+
+        self._container = f"{self._name}-{next(self._case)}"
+        with CosmosClient(self._server.endpoint, self._server.key) as client:
+            database = client.create_database_if_not_exists("bank")
+            database.create_container(self._container, PartitionKey("/account"))
+
+    def arrived(self) -> dict[str, list[int]]:
+        return by_account(version["body"] for version in self._server.control.versions(f"bank/{self._container}"))
+
+
+def by_account(bodies: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for body in bodies:
+        found.setdefault(body["account"], []).append(body["n"])
+    return found
+
+
+@contextmanager
+def outlets(sink: str) -> Iterator[MakeOutlet]:
+    """sink: one of SINKS. The servers that it needs are there meanwhile."""
+    if sink == "files":
+        yield InDirectory
+    elif sink == "blobs":
+        from plugins_node import blobs_served
+
+        with blobs_served() as (connection_string, _):
+            yield lambda directory: InBlobs(connection_string, directory.name)
+    elif sink == "http":
+        with ExitStack() as servers:
+            yield lambda directory: OverHttp(servers.enter_context(endpoint_served()))
+    else:
+        from plugins_cosmos import running
+
+        with running() as server:
+            yield lambda directory: OverCosmos(server, directory.name)
