@@ -38,10 +38,12 @@ test: setup  ## everything: check, unit, integration and acceptance tests
 
 check: lint types arrows  ## lint, format, types and import arrows
 
-bench: setup  ## beside Spark Structured Streaming, .NET's leases in Cosmos DB, and the SDK of Event Hubs; into build/
+bench: setup  ## beside Spark Structured Streaming, .NET's leases in Cosmos DB, and the SDK of Event Hubs; sinks of requests in trouble; into build/
 	.venv/bin/python tests/bench/store_cost.py
 	.venv/bin/python tests/bench/microbatch.py
 	PYTHONPATH=tests .venv/bin/python tests/bench/event_hubs.py
+	.venv/bin/python tests/bench/async_sink.py
+	PYTHONPATH=tests:docs .venv/bin/python tests/bench/async_troubles.py
 
 poison: setup  ## 1,000 events that cannot be processed among 1,000,000: exactly they are dead letters, and what that costs (POISON='--events 100000')
 	.venv/bin/python tests/bench/poison.py $(POISON)
@@ -74,8 +76,8 @@ sim: setup  ## whole groups on virtual time (SEEDS=500 FIRST=1 SIZE=small|tight|
 mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word for some)
 	@PYTHONPATH=tests .venv/bin/python -m simulation.mutants $(if $(MUTANT),--only "$(MUTANT)")
 
-scenarios: setup $(ARCHIVE) $(if $(filter eventhubs,$(FEED)),node)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word, FEED=eventhubs|nats, PLAIN=1)
-	@PYTHONPATH=tests .venv/bin/python -m scenarios.faults $(if $(FEED),--feed $(FEED)) $(if $(PLAIN),--plain) --only="$(ONLY)"
+scenarios: setup $(ARCHIVE) $(if $(filter eventhubs blobs,$(FEED) $(SINK)),node)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word, FEED=eventhubs|nats, PLAIN=1); a sink alone: SINK=files|blobs|http|cosmos
+	@PYTHONPATH=tests .venv/bin/python -m $(if $(SINK),scenarios.sinks --sink $(SINK),scenarios.faults $(if $(FEED),--feed $(FEED)) $(if $(PLAIN),--plain)) --only="$(ONLY)"
 
 chaos: setup $(ARCHIVE) $(if $(FEED),node)  ## the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7, FEED=eventhubs)
 	@SPARK_SUBMIT_OPTS="$(JAVA)" PYTHONPATH=tests \

@@ -2,7 +2,8 @@
 
 POST /entries (JSON array) and /lines (a JSON value a line) keep what they take; `?items=1` answers with a status for each. Orders
 are POSTed to /control/NAME: `answers` (what to answer next, one each: status, headers, body, stall), `trouble` (throttle: share
-of requests answered 429, items: share of entries, seed, retry_after), `taken` (all, and requests with their headers), `reset`.
+of requests answered 429, with retry_after; items: share of entries; stall: share of requests without an answer; is_dead: every
+connection is dropped; takes_s: for each request), `taken` (all, and requests with their headers), `reset`.
 """
 
 from __future__ import annotations
@@ -21,15 +22,25 @@ from aiohttp import web
 
 from servers.hosting import certified, listening, stopped
 
+STALL_S = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trouble:
+    throttle: float = 0.0
+    items: float = 0.0
+    stall: float = 0.0
+    is_dead: bool = False
+    takes_s: float = 0.0
+    retry_after: str | None = None
+
 
 @dataclass
 class State:
     entries: list[Any] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
     answers: list[dict[str, Any]] = field(default_factory=list)
-    throttle: float = 0.0
-    items: float = 0.0
-    retry_after: str | None = None
+    trouble: Trouble = field(default_factory=Trouble)
     rng: random.Random = field(default_factory=lambda: random.Random(7))
 
 
@@ -50,23 +61,26 @@ class Endpoint:
         elif name == "answers":
             self.state.answers += what["answers"]
         elif name == "trouble":
-            self.state.throttle, self.state.items = what.get("throttle", 0.0), what.get("items", 0.0)
-            self.state.retry_after = what.get("retry_after")
+            self.state.trouble = Trouble(**what)
         return {"entries": self.state.entries, "requests": self.state.requests} if name == "taken" else {}
 
     async def _answered(self, request: web.BaseRequest, body: bytes) -> web.Response:
-        state = self.state
+        state, trouble = self.state, self.state.trouble
         if state.answers:
             answer = state.answers.pop(0)
             await asyncio.sleep(answer.get("stall", 0))
             if not answer.get("takes"):
                 text = answer.get("body", "")
                 return web.Response(status=answer["status"], headers=answer.get("headers"), text=text)
-        if state.rng.random() < state.throttle:
-            headers = {"Retry-After": state.retry_after} if state.retry_after else None
+        if trouble.is_dead and request.transport is not None:
+            request.transport.abort()
+            return web.Response(status=503)  # which nobody gets
+        await asyncio.sleep(STALL_S if state.rng.random() < trouble.stall else trouble.takes_s)
+        if state.rng.random() < trouble.throttle:
+            headers = {"Retry-After": trouble.retry_after} if trouble.retry_after else None
             return web.Response(status=429, headers=headers)
         entries = [json.loads(line) for line in body.splitlines()] if request.path == "/lines" else json.loads(body)
-        statuses = [429 if state.rng.random() < state.items else 201 for _ in entries]
+        statuses = [429 if state.rng.random() < trouble.items else 201 for _ in entries]
         state.entries += [entry for entry, status in zip(entries, statuses, strict=True) if status == 201]
         return web.json_response(statuses) if "items" in request.query else web.Response(status=204)
 

@@ -117,9 +117,22 @@ def test_the_picture_shows_what_the_limiter_does_now() -> None:
     full = script.LIMITS.in_flight_entries_max
     limits = {name: [look.limit for look in looks if start < look.at < end] for name, start, end in BETWEEN}
     assert set(limits["well"]) == {full}
-    assert max(limits["throttled"]) < full
-    assert min(limits["dead"]) == 1
-    assert set(limits["well again"]) == {full}
+    assert max(limits["takes less"]) < full / 2
+    assert max(limits["throttled"]) < full / 4
+    assert set(limits["items fail"]) == {full}  # each for a reason of its own: sending less would not help
+    assert min(limits["half stalls"]) < full
+    assert set(limits["dead"]) == {1}
+    ten_s_later = [look for look in looks if look.at > script.PHASES[-1].start + 10]
+    assert {look.limit for look in ten_s_later} == {full}
+    rates = [look.rate for look in ten_s_later]
+    assert sum(rates) / len(rates) >= 0.9 * full / script.TAKES_S
 
 
-BETWEEN = (("well", 1, 15), ("throttled", 18, 35), ("dead", 37, 50), ("well again", 60, 70))
+BETWEEN = (
+    ("well", 1, 10),
+    ("takes less", 12, 30),
+    ("throttled", 32, 45),
+    ("items fail", 55, 62),
+    ("half stalls", 62, 75),
+    ("dead", 80, 135),
+)

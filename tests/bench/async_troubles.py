@@ -1,0 +1,173 @@
+"""The sink `http` before an endpoint that throttles 80% of requests, fails items, stalls, is dead for a minute, and well again.
+
+In real time, over sockets, to a process of its own. Rows are written as fast as the sink takes them. Targets: nothing is
+missing; no more entries are held than `buffered_entries_max`; memory does not grow with what is not taken; ten seconds after the
+end of the troubles nine tenths of the first rate are reached. Prints, adds its figures to build/bench.json, and draws the run
+into build/async_troubles.svg. Exit code 1 where a target is missed. Some three minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from async_sink import Trusted, batch, claim
+from plugins_endpoint import Endpoint, endpoint_served
+from rate_limiter import Look, Phase, drawn
+from results import RESULT, Target, add, machine, say
+
+from pipeline.async_sink import Limits
+from pipeline.async_sink.writer import AsyncWriter
+from pipeline.connectors.http import http_sink
+
+TAKES_S, LOOK_S, BATCH = 0.05, 0.25, 1000
+LIMITS = Limits(batch_entries_max=20, in_flight_max=8, buffered_entries_max=2000, request_timeout_s=2.0)
+WELL = LIMITS.in_flight_entries_max / TAKES_S
+TROUBLES: tuple[tuple[float, str, dict[str, Any]], ...] = (
+    (10, "is well", {}),
+    (25, "throttles 80 %", {"throttle": 0.8}),
+    (15, "20 % of items fail", {"items": 0.2}),
+    (15, "half stalls", {"stall": 0.5}),
+    (60, "is dead", {"is_dead": True}),
+    (20, "is well again", {}),
+)
+"""For how many seconds, what to call it, and what to order of the endpoint."""
+BACK_S = 10.0
+PICTURE = RESULT.with_name("async_troubles.svg")
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """delivered_share: of what was written. held_share: entries held at a time, of what may be. memory_growth_mb: in trouble.
+
+    back_share: of the first rate, ten seconds after the end of the troubles.
+    """
+
+    delivered_share: float
+    held_share: float
+    memory_growth_mb: float
+    back_share: float
+
+
+TARGETS = (
+    Target("delivered_share", "of all", 1.0, is_at_least=True),
+    Target("held_share", "of buffered_entries_max", 1.0, is_at_least=False),
+    Target("memory_growth_mb", "MB", 32, is_at_least=False),
+    Target("back_share", "of the first rate", 0.9, is_at_least=True),
+)
+
+
+@dataclass(slots=True)
+class Run:
+    """looks: at the limit and the rate, every LOOK_S. held, rss_mb: at each of them."""
+
+    looks: list[Look]
+    held: list[int]
+    rss_mb: list[float]
+    phases: list[Phase]
+    written: int = 0
+
+    def rate(self, start: float, end: float) -> float:
+        rates = [look.rate for look in self.looks if start <= look.at < end]
+        return sum(rates) / len(rates)
+
+    def memory_mb(self, start: float, end: float) -> list[float]:
+        return [mb for mb, look in zip(self.rss_mb, self.looks, strict=True) if start <= look.at < end]
+
+
+@asynccontextmanager
+async def opened(endpoint: Endpoint) -> AsyncIterator[AsyncWriter]:
+    sink = http_sink(f"{endpoint.url}/entries?items=1", results="items", limits=LIMITS)
+    await sink.prepare()
+    writer = await sink.open(claim())
+    try:
+        yield writer
+    finally:
+        await writer.close("shutdown")
+        await sink.close()
+
+
+async def write_on(writer: AsyncWriter, run: Run, ending: asyncio.Event) -> None:
+    while not ending.is_set():
+        await writer.write(batch(run.written // BATCH, BATCH), Trusted())
+        run.written += BATCH
+
+
+async def look_on(writer: AsyncWriter, run: Run) -> None:
+    process, began, before = psutil.Process(), time.monotonic(), 0
+    last = 0.0
+    while True:
+        await asyncio.sleep(LOOK_S)
+        at, acknowledged, desk = time.monotonic() - began, writer.acknowledged, writer._desk
+        run.looks.append(Look(at, desk.limiter.entries, (acknowledged - before) / (at - last)))
+        run.held.append(desk.unsettled)
+        run.rss_mb.append(process.memory_info().rss / 2**20)
+        before, last = acknowledged, at
+
+
+async def ran(endpoint: Endpoint, scale: float) -> Run:
+    """scale: of how long each trouble lasts."""
+    run, ending = Run([], [], [], []), asyncio.Event()
+    async with opened(endpoint) as writer:
+        began = time.monotonic()
+        writing = asyncio.create_task(write_on(writer, run, ending))
+        looking = asyncio.create_task(look_on(writer, run))
+        for lasts_s, name, trouble in TROUBLES:
+            run.phases.append(Phase(time.monotonic() - began, name, takes=WELL))
+            await asyncio.to_thread(endpoint.order, "trouble", **({"takes_s": TAKES_S} | trouble))
+            say(f"{run.phases[-1].start:6.1f} s  {name}")
+            await asyncio.wait({writing, looking}, timeout=lasts_s * scale, return_when=asyncio.FIRST_COMPLETED)
+        looking.cancel()
+        ending.set()
+        await writing
+        await writer.flush()
+    return run
+
+
+def figures(run: Run, entries: Sequence[Any]) -> Figures:
+    first, trouble, well = run.phases[0].start, run.phases[1].start, run.phases[-1].start
+    before, during = run.memory_mb(first, trouble), run.memory_mb(trouble, well)
+    return Figures(
+        delivered_share=len({entry["sequence"] for entry in entries}) / run.written,
+        held_share=max(run.held) / LIMITS.buffered_entries_max,
+        memory_growth_mb=max(during) - max(before),
+        back_share=run.rate(well + BACK_S, run.looks[-1].at) / run.rate(first + (trouble - first) / 2, trouble),
+    )
+
+
+def table(found: Figures) -> str:
+    lines = [f"{'a destination in trouble':28}{'':>10}{'target':>12}"]
+    for target in TARGETS:
+        value = getattr(found, target.figure)
+        verdict = "" if target.is_met(value) else "  missed"
+        lines.append(f"{target.figure:28}{value:>10.3f}{target.words:>12} {target.unit}{verdict}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="of how long each trouble lasts (%(default)s)")
+    scale = parser.parse_args().scale
+    with endpoint_served() as endpoint:
+        run = asyncio.run(ran(endpoint, scale))
+        entries = endpoint.entries
+    found = figures(run, entries)
+    missed = [target.figure for target in TARGETS if not target.is_met(getattr(found, target.figure))]
+    again = len(entries) - run.written
+    Path(RESULT.parent).mkdir(exist_ok=True)
+    PICTURE.write_text(drawn(run.looks, run.phases))
+    add("async sink in trouble", {**asdict(found), "again": again, "missed": missed, "machine": machine()})
+    say(f"\n{table(found)}\n\n{run.written:,} entries, {again:,} came again; drawn into {PICTURE}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
