@@ -149,6 +149,13 @@ def test_each_of_azure_s_sdks_has_its_homes(sdk: str) -> None:
     assert all(is_within(module, AZURE_HOMES[sdk]) for module in importers)
 
 
+def test_leases_and_files_reach_a_storage_account_by_the_same_words() -> None:
+    texts = [
+        (ROOT / place / "account.py").read_text() for place in ("leases/stores/blob", "pipeline/connectors/filesink")
+    ]
+    assert texts[0] == texts[1]
+
+
 def test_the_core_takes_time_randomness_ids_and_threads_as_arguments() -> None:
     core = [(module, path) for module, path in modules(*PACKAGES) if not is_within(module, EDGES)]
     found = [f"{path.relative_to(ROOT)}, {use}" for _, path in core for use in forbidden_uses(path.read_text())]

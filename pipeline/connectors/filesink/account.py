@@ -1,4 +1,8 @@
-"""How to reach a storage account: a connection string, or its address with a key or an identity. Pure."""
+"""How to reach a storage account: a connection string, or its address with a key or an identity. Pure.
+
+`leases` and `pipeline` do not know each other, and both reach one: this stands in leases/stores/blob and in
+pipeline/connectors/filesink, word for word, which a test sees to.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +54,7 @@ def account_of(
         raise ValueError("needs either `key` or `identity`: give one of them")
     if identity is not None and parts.scheme != "https":
         raise ValueError(
-            "`account_url` must begin with https where `identity` says who we are: tokens go out sealed alone"
+            "`account_url` must begin with https where `identity` says who we are: tokens are not sent in the clear"
         )
     if key is not None and not _is_base64(key):
         raise ValueError("`key` must be one of the account's keys, as the portal shows it (base64)")
