@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -16,31 +15,12 @@ from azure.cosmos.aio import ContainerProxy
 from pipeline.connectors.cosmos import LIMITS, Account, cosmos_sink
 from pipeline.contract import Row, SinkContract, SinkHarness
 from pipeline.errors import SinkError, SinkRejected, SinkUnavailable
-from pipeline.sink import Claim, Output
+from pipeline.sink import Output
+from tests.integration.writers import delivered, writing
 from tests.plugins_cosmos import Cosmos
 
 DATABASE, CONTAINER = "bank", "accounts"
-PATIENCE_S = 60
 QUICK = replace(LIMITS, buffer_age_max_s=0.01, request_timeout_s=10.0)
-
-
-class Trusted:
-    def check(self) -> None: ...
-
-    async def granted(self) -> None: ...
-
-
-def claim(continuation: str | None = None) -> Claim:
-    return Claim(
-        pipeline="bank",
-        partition="7",
-        owner="host-a",
-        epoch=1,
-        generation=0,
-        continuation=continuation,
-        state="",
-        compare=lambda a, b: int(a or 0) - int(b or 0),
-    )
 
 
 @asynccontextmanager
@@ -59,22 +39,14 @@ async def container(cosmos: Cosmos) -> AsyncIterator[ContainerProxy]:
         yield proxy
 
 
-async def delivered(account: Account, *columns: dict[str, list[Any]], **given: Any) -> None:
+async def sent(account: Account, *columns: dict[str, list[Any]], **given: Any) -> None:
     """Each a batch."""
-    sink = cosmos_sink(account, DATABASE, CONTAINER, **{"limits": QUICK, **given})
-    try:
-        await sink.prepare()
-        writer = await sink.open(claim())
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                for number, batch in enumerate(columns):
-                    table = pa.table(batch)
-                    await writer.write(Output(table=table, start=str(number), to=str(number + 1), events=1), Trusted())
-                await writer.flush()
-        finally:
-            await writer.close("shutdown")
-    finally:
-        await sink.close()
+    batches = (
+        Output(table=pa.table(each), start=str(number), to=str(number + 1), events=1)
+        for number, each in enumerate(columns)
+    )
+    async with writing(cosmos_sink(account, DATABASE, CONTAINER, **{"limits": QUICK, **given})) as writer:
+        await delivered(writer, *batches)
 
 
 async def documents(proxy: ContainerProxy) -> dict[str, dict[str, Any]]:
@@ -122,7 +94,7 @@ def account_of(cosmos: Cosmos) -> Account:
 
 
 async def test_rows_are_upserted_patched_and_deleted_in_their_order(cosmos: Cosmos, container: ContainerProxy) -> None:
-    await delivered(
+    await sent(
         account_of(cosmos),
         {"id": ["a", "b", "c"], "account": ["x", "x", "y"], "n": [1, 2, 3], "operation": ["create", "upsert", None]},
         {"id": ["a", "a", "b", "d"], "account": ["x", "x", "x", "y"], "n": [5, 6, 0, 9]}
@@ -137,13 +109,13 @@ async def test_rows_are_upserted_patched_and_deleted_in_their_order(cosmos: Cosm
 async def test_a_delete_and_an_upsert_that_come_again_change_nothing(cosmos: Cosmos, container: ContainerProxy) -> None:
     batch = {"id": ["a", "b", "b"], "account": ["x"] * 3, "n": [1, 2, 0], "operation": [None, None, "delete"]}
     for _ in range(2):
-        await delivered(account_of(cosmos), batch)
+        await sent(account_of(cosmos), batch)
     assert await documents(container) == {"a": {"id": "a", "account": "x", "n": 1}}
 
 
 async def test_bodies_are_documents(cosmos: Cosmos, container: ContainerProxy) -> None:
     bodies = [b'{"id": "a", "account": "x", "deep": {"list": [1, null]}}', b'{"account": "y"}']
-    await delivered(account_of(cosmos), {"sequence": [4, 5], "body": bodies}, content="body")
+    await sent(account_of(cosmos), {"sequence": [4, 5], "body": bodies}, content="body")
     assert await documents(container) == {
         "a": {"id": "a", "account": "x", "deep": {"list": [1, None]}},
         "bank:7:5:0": {"id": "bank:7:5:0", "account": "y"},
@@ -158,7 +130,7 @@ async def test_single_items_that_are_throttled_or_lost_come_again_and_all_arrive
     cosmos.control.fault("cut", of="document.upsert", times=3, after=20)
     numbers = list(range(150))
     ids = [f"d{n % 50}" for n in numbers]
-    await delivered(account_of(cosmos), {"id": ids, "account": ids, "n": numbers})
+    await sent(account_of(cosmos), {"id": ids, "account": ids, "n": numbers})
     found = await documents(container)
     assert {name: item["n"] for name, item in found.items()} == {f"d{n}": 100 + n for n in range(50)}
     statuses = [
@@ -172,7 +144,7 @@ async def test_what_may_succeed_later_is_written_again(
     cosmos: Cosmos, container: ContainerProxy, status: int, substatus: int
 ) -> None:
     cosmos.control.fault("fail", of="document.*", status=status, substatus=substatus, times=2)
-    await delivered(account_of(cosmos), {"id": ["a"], "account": ["x"]})
+    await sent(account_of(cosmos), {"id": ["a"], "account": ["x"]})
     assert await documents(container) == {"a": {"id": "a", "account": "x"}}
 
 
@@ -180,8 +152,8 @@ async def test_a_document_that_is_refused_is_named_with_what_to_do(cosmos: Cosmo
     with pytest.raises(
         SinkRejected, match=r"refuses to patch document 'a' of entry bank/7/0/0 with 404 .*patch_missing"
     ):
-        await delivered(account_of(cosmos), {"id": ["a"], "account": ["x"], "n": [1], "operation": ["patch"]})
-    await delivered(
+        await sent(account_of(cosmos), {"id": ["a"], "account": ["x"], "n": [1], "operation": ["patch"]})
+    await sent(
         account_of(cosmos),
         {"id": ["a"], "account": ["x"], "n": [1], "operation": ["patch"]},
         patch_missing="skip",
@@ -191,10 +163,10 @@ async def test_a_document_that_is_refused_is_named_with_what_to_do(cosmos: Cosmo
 
 async def test_a_wrong_key_and_a_missing_container_are_told_before_any_row(cosmos: Cosmos) -> None:
     with pytest.raises(SinkError, match="check `database` and `container`"):
-        await delivered(account_of(cosmos), {"id": ["a"], "account": ["x"]})
+        await sent(account_of(cosmos), {"id": ["a"], "account": ["x"]})
     wrong = Account(endpoint=cosmos.endpoint, key="c2VjcmV0")
     with pytest.raises(SinkError, match="check the key") as caught:
-        await delivered(wrong, {"id": ["a"], "account": ["x"]})
+        await sent(wrong, {"id": ["a"], "account": ["x"]})
     assert "c2VjcmV0" not in str(caught.value)
     with pytest.raises(SinkUnavailable):
-        await delivered(Account(endpoint="http://127.0.0.1:9", key="c2VjcmV0"), {"id": ["a"], "account": ["x"]})
+        await sent(Account(endpoint="http://127.0.0.1:9", key="c2VjcmV0"), {"id": ["a"], "account": ["x"]})

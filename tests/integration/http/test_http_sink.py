@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,52 +20,20 @@ from pipeline.async_sink.writer import AsyncWriter
 from pipeline.connectors.http import http_sink
 from pipeline.contract import Row, SinkContract, SinkHarness, body, event_table
 from pipeline.errors import SinkError, SinkRejected
-from pipeline.sink import Claim, Output
+from pipeline.sink import Output
+from tests.integration.writers import PATIENCE_S, delivered, writing
+from tests.unit.pipeline.destinations import Trusted
 
-PATIENCE_S = 30
 QUICK = Limits(buffer_age_max_s=0.01, request_timeout_s=5.0)
 
 
-class Trusted:
-    def check(self) -> None: ...
-
-    async def granted(self) -> None: ...
-
-
-def claim(continuation: str | None = None) -> Claim:
-    return Claim(
-        pipeline="bank",
-        partition="7",
-        owner="host-a",
-        epoch=1,
-        generation=0,
-        continuation=continuation,
-        state="",
-        compare=lambda a, b: int(a or 0) - int(b or 0),
-    )
-
-
-@asynccontextmanager
-async def opened(url: str, **given: Any) -> AsyncIterator[AsyncWriter]:
-    sink = http_sink(url, **{"limits": QUICK, **given})
-    await sink.prepare()
-    writer = await sink.open(claim())
-    try:
-        yield writer
-    finally:
-        await writer.close("shutdown")
-        await sink.close()
+def opened(url: str, **given: Any) -> AbstractAsyncContextManager[AsyncWriter]:
+    return writing(http_sink(url, **{"limits": QUICK, **given}))
 
 
 def rows(*numbers: int) -> Output:
     table = pa.table({"sequence": list(numbers), "account": [f"a{number % 3}" for number in numbers]})
     return Output(table=table, start=None, to=str(numbers[-1]), events=len(numbers))
-
-
-async def delivered(writer: AsyncWriter, output: Output) -> None:
-    await writer.write(output, Trusted())
-    async with asyncio.timeout(PATIENCE_S):
-        await writer.flush()
 
 
 class HttpHarness(SinkHarness):

@@ -1,0 +1,35 @@
+"""A sink's writer for as long as a test needs it, and what was written delivered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from pipeline.async_sink import AsyncSink
+from pipeline.async_sink.writer import AsyncWriter
+from pipeline.sink import Output
+from tests.unit.pipeline.destinations import Trusted, claim
+
+PATIENCE_S = 60
+
+
+@asynccontextmanager
+async def writing(sink: AsyncSink) -> AsyncIterator[AsyncWriter]:
+    """The sink is this one's to close."""
+    try:
+        await sink.prepare()
+        writer = await sink.open(claim())
+        try:
+            yield writer
+        finally:
+            await writer.close("shutdown")
+    finally:
+        await sink.close()
+
+
+async def delivered(writer: AsyncWriter, *outputs: Output) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        for output in outputs:
+            await writer.write(output, Trusted())
+        await writer.flush()
