@@ -16,11 +16,11 @@ ARG SSL_CERT_FILE
 COPY pyproject.toml uv.lock README.md LICENSE ./
 RUN python3 -m venv /uv && /uv/bin/pip install --quiet "$(grep -oE 'uv==[0-9.]+' pyproject.toml)"
 ENV UV_PROJECT_ENVIRONMENT=/opt/leasehold UV_PYTHON=/usr/bin/python3 UV_PYTHON_DOWNLOADS=never UV_LINK_MODE=copy
-RUN /uv/bin/uv sync --locked --no-dev --extra connect --no-install-project
+RUN /uv/bin/uv sync --locked --no-dev --extra connect --extra otel --no-install-project
 COPY leases leases
 COPY pipeline pipeline
 COPY service service
-RUN /uv/bin/uv sync --locked --no-dev --extra connect --no-editable
+RUN /uv/bin/uv sync --locked --no-dev --extra connect --extra otel --no-editable
 COPY image image
 # Slimmed, compiled, and Spark started directly.
 RUN site=/opt/leasehold/lib/python3.13/site-packages \

@@ -22,8 +22,12 @@ async def keep_renewed(
     timing: Timing,
     rng: random.Random,
     failed: Callable[[StoreError, int], None] = lambda error, attempt: None,
+    tried: Callable[[float, StoreError | None], None] = lambda took_s, error: None,
 ) -> None:
-    """Never returns: it is cancelled, or raises LeaseLost. `failed` is told of every attempt that did not succeed."""
+    """Never returns: it is cancelled, or raises LeaseLost.
+
+    `tried` is told of every attempt, with the error of one that did not succeed; `failed` of those, with how many in a row.
+    """
     attempt, is_settled = 0, False
     while True:
         renewed_at = owned.renewed_at
@@ -33,12 +37,15 @@ async def keep_renewed(
         if owned.renewed_at > renewed_at:
             attempt = 0
             continue  # a checkpoint has renewed meanwhile
+        began = clock.monotonic()
         try:
             await owned.renew()
             attempt = 0
+            tried(clock.monotonic() - began, None)
         except StoreError as error:
             attempt += 1
             failed(error, attempt)
+            tried(clock.monotonic() - began, error)
             if isinstance(error, StoreUnavailable) and error.retry_after_s is not None:
                 await clock.sleep(min(error.retry_after_s, timing.renew_s))
             elif isinstance(error, StoreConflict):

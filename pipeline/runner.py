@@ -56,12 +56,20 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A batch that has become safe. waited_s, transform_s, deliver_s: from first event read to transform, and the stages."""
+    """A batch that has become safe, and how long that took, stage after stage.
+
+    waited_s: from its first event read to its transform. queued_s: from then until those before it were settled.
+    """
 
     output: Output
     waited_s: float
     transform_s: float
+    queued_s: float
     deliver_s: float
+
+    @property
+    def dead_letters(self) -> int:
+        return 0 if self.output.dead is None else self.output.dead.num_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,7 @@ class _Ready:
     bytes: int
     waited_s: float
     transform_s: float
+    since: float
 
 
 class Runner:
@@ -214,7 +223,8 @@ class Runner:
         self._share.hold(size)
         self._share.free(batch.bytes)
         output = Output(table=table, start=batch.start, to=batch.to, events=batch.events, dead=dead)
-        return _Ready(output, size, started - batch.opened_at, self._clock.monotonic() - started)
+        ended = self._clock.monotonic()
+        return _Ready(output, size, started - batch.opened_at, ended - started, ended)
 
     def _sieve_of(self, transform: Transform, letters: DeadLetters | None, writer: SinkWriter) -> Sieve:
         keeping = letter_writer(writer) if letters is not None else None
@@ -299,7 +309,8 @@ class Runner:
         self._progress.events += ready.output.events
         self._progress.batches += 1
         self._share.free(ready.bytes)
-        await self._delivered(Delivered(ready.output, ready.waited_s, ready.transform_s, took_s))
+        queued_s = max(0.0, self._clock.monotonic() - took_s - ready.since)
+        await self._delivered(Delivered(ready.output, ready.waited_s, ready.transform_s, queued_s, took_s))
 
     async def _granted(self, stop: asyncio.Task[bool]) -> bool:
         """Wait for leave to send; False where we were told to stop first."""

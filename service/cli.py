@@ -93,9 +93,12 @@ def check(file: Path, probe: bool) -> None:
     and nothing is processed.
     """
     from service.plugged import problems_of
+    from service.traces import lacking
 
     settings = settings_of(file)
-    if not probe and (problems := done(problems_of(settings))):  # a probe makes every part, and tells of each
+    problems = lacking(settings.telemetry)
+    problems += [] if probe else done(problems_of(settings))  # a probe makes every part, and tells of each
+    if problems:
         fail(*problems, code=USAGE)
     click.echo(f"settings: fine, {len(settings.pipelines)} pipelines")
     if probe:

@@ -323,7 +323,7 @@ class Host:
     async def _take(self, key: Key, scan: Scan, group: asyncio.TaskGroup) -> None:
         if self.is_draining or key in self.workers or self._is_held_off(key):
             return
-        pipeline = self.pipelines[key[0]]
+        pipeline, before, began = self.pipelines[key[0]], scan.seen[key].lease, self._clock.monotonic()
         try:
             owned = await self._keeper.take(scan.seen[key], pipeline.sink.claimed)
         except StoreError as error:
@@ -346,7 +346,7 @@ class Host:
             budget=self.budget,
         )
         self.workers[key] = worker
-        self.tally.lease_acquired(key[0])
+        self.tally.lease_acquired(owned.lease, before=before, took_s=self._clock.monotonic() - began)
         crash_point("lease acquired")
         task = group.create_task(self._work(key, worker), name=f"worker {key[0]}/{key[1]}")
         self._tasks.add(task)
@@ -364,6 +364,7 @@ class Host:
         except StoreError as error:
             self._log.warning("asking for a lease failed", pipeline=key[0], partition=key[1], error=str(error))
             return
+        self.tally.lease_asked_for(scan.seen[key].lease)
         self._log.info("handoff requested", pipeline=key[0], partition=key[1], owner=scan.seen[key].lease.owner)
 
     def _overdue(self, scan: Scan) -> frozenset[Key]:
@@ -418,7 +419,7 @@ class Host:
 
     def _ended(self, key: Key, worker: Worker, outcome: Outcome) -> None:
         self.outcomes.append((key, outcome))
-        self.tally.lease_let_go(key[0], outcome.reason)
+        self.tally.lease_let_go(worker.owned.lease, outcome.reason)
         if outcome.reason != "failed" or worker.progress.batches:
             self.failures.pop(key, None)
         if outcome.reason == "failed" and outcome.error is not None:

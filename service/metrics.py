@@ -4,7 +4,9 @@
     metrics.lag = await view.lag(age_max_s=15)    # optional: the group's lag, as last measured
     metrics.text()                                # what /metrics answers
 
-Every name is explained in docs/metrics.md.
+Every name is explained in docs/metrics.md. Labels are pipelines and words of `service.tally`, so that the number of series does
+not depend on partitions, hosts or errors. Each series is there from the start, as 0: of one that begins with its first event
+Prometheus sees no increase.
 """
 
 from __future__ import annotations
@@ -18,7 +20,15 @@ from prometheus_client.registry import Collector
 
 from service.host import Host
 from service.lag import Lag
-from service.tally import BUCKETS_S, Histogram
+from service.tally import (
+    BUCKETS_S,
+    CAUSES,
+    MOVES,
+    OPERATIONS,
+    REQUEST_OUTCOMES,
+    STAGES,
+    Histogram,
+)
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -40,6 +50,8 @@ class Metrics(Collector):
         yield from self._now()
         yield from self._work()
         yield from self._leases()
+        yield from self._store()
+        yield from self._traces()
         if self.lag is not None:
             yield from self._lag(self.lag)
 
@@ -63,31 +75,48 @@ class Metrics(Collector):
         events = CounterMetricFamily("leasehold_events_delivered", "Events whose output is safe.", labels=["pipeline"])
         batches = CounterMetricFamily("leasehold_batches_delivered", "Batches that are safe.", labels=["pipeline"])
         dead = CounterMetricFamily("leasehold_dead_letters", "Events that could not be processed.", labels=["pipeline"])
+        retries = CounterMetricFamily(
+            "leasehold_retries", "Failures after which it went on.", labels=["pipeline", "cause"]
+        )
+        seconds = HistogramMetricFamily("leasehold_batch_seconds", "Time by stage.", labels=["pipeline", "stage"])
         for name in self._host.pipelines:
             events.add_metric([name], tally.events[name])
             batches.add_metric([name], tally.batches[name])
             dead.add_metric([name], tally.dead_letters[name])
-        seconds = HistogramMetricFamily("leasehold_batch_seconds", "Time by stage.", labels=["pipeline", "stage"])
-        for (name, stage), histogram in sorted(tally.seconds.items()):
-            seconds.add_metric([name, stage], _buckets(histogram), histogram.sum_s)
-        yield from (events, batches, dead, seconds)
+            for cause in CAUSES:
+                retries.add_metric([name, cause], tally.retries[name, cause])
+            for stage in STAGES:
+                _add(seconds, [name, stage], tally.seconds[name, stage])
+        yield from (events, batches, dead, retries, seconds)
 
     def _leases(self) -> Iterator[Metric]:
         tally = self._host.tally
         moves = CounterMetricFamily(
             "leasehold_lease_moves", "Taken, and let go by reason.", labels=["pipeline", "move"]
         )
-        for (name, move), count in sorted(tally.moves.items()):
-            moves.add_metric([name, move], count)
         suspensions = CounterMetricFamily("leasehold_suspensions", "Trust windows that closed.", labels=["pipeline"])
         for name in self._host.pipelines:
             suspensions.add_metric([name], tally.suspensions[name])
+            for move in MOVES:
+                moves.add_metric([name, move], tally.moves[name, move])
+        yield from (moves, suspensions)
+
+    def _store(self) -> Iterator[Metric]:
+        tally = self._host.tally
         requests = CounterMetricFamily(
             "leasehold_store_requests", "Calls to the lease container.", labels=["operation", "outcome"]
         )
-        for (operation, outcome), count in sorted(tally.requests.items()):
-            requests.add_metric([operation, outcome], count)
-        yield from (moves, suspensions, requests)
+        seconds = HistogramMetricFamily("leasehold_store_request_seconds", "Their time.", labels=["operation"])
+        for operation in OPERATIONS:
+            _add(seconds, [operation], tally.request_seconds[operation])
+            for outcome in REQUEST_OUTCOMES:
+                requests.add_metric([operation, outcome], tally.requests[operation, outcome])
+        yield from (requests, seconds)
+
+    def _traces(self) -> Iterator[Metric]:
+        tally = self._host.tally
+        yield CounterMetricFamily("leasehold_spans_made", "Spans for traces.", tally.spans_made)
+        yield CounterMetricFamily("leasehold_spans_exported", "Spans that were taken.", tally.spans_exported)
 
     def _lag(self, lag: Lag) -> Iterator[Metric]:
         events = GaugeMetricFamily("leasehold_lag_events", "Events the group is behind.", labels=["pipeline"])
@@ -100,6 +129,7 @@ class Metrics(Collector):
         yield from (events, unknown)
 
 
-def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+def _add(family: HistogramMetricFamily, labels: list[str], histogram: Histogram) -> None:
     bounds = [*map(str, BUCKETS_S), "+Inf"]
-    return list(zip(bounds, map(float, histogram.cumulative), strict=True))
+    buckets = list(zip(bounds, map(float, histogram.cumulative), strict=True))
+    family.add_metric(labels, buckets, histogram.sum_s)

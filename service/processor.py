@@ -31,6 +31,7 @@ from service.host import Host
 from service.lag import Backlog, until_idle
 from service.pipeline import Pipeline
 from service.tally import CountingStore, Tally
+from service.traces import TracedTally, Traces
 from service.view import View
 
 START_PAUSES_S = (0.5, 1.0)
@@ -52,8 +53,9 @@ class Processor:
         stop_timeout_s: float = 25.0,
         clock: Clock | None = None,
         log: Log | None = None,
+        traces: Traces | None = None,
     ) -> None:
-        """buffer_bytes_max: of what is read and not delivered yet, over all pipelines.
+        """buffer_bytes_max: of what is read and not delivered yet, over all pipelines. traces: closed with the rest.
 
         Raises ValueError where the intervals do not fit together, or two pipelines have one name.
         """
@@ -64,7 +66,7 @@ class Processor:
         incarnation = uuid.uuid4().hex
         self._log = log or structlog.get_logger().bind(host=host)
         self.pipelines = tuple(pipelines)
-        self.tally = Tally(clock)
+        self.tally = Tally(clock, self._log) if traces is None else TracedTally(clock, traces, self._log)
         self.store = CountingStore(TimedStore(store, timing.call_timeout_s), self.tally)
         self.keeper = Keeper(self.store, host=host, incarnation=incarnation, clock=clock, timing=timing)
         self.membership = Membership(
@@ -97,6 +99,7 @@ class Processor:
         )
         self.view = View(self.keeper, pipelines, clock=clock, now=lambda: datetime.now(UTC), host=self.host)
         self._clock = clock
+        self._traces = traces
         self._running: asyncio.Task[None] | None = None
         self._stopped: asyncio.Task[None] | None = None
 
@@ -147,6 +150,8 @@ class Processor:
             if error is not None:
                 self._log.warning("closing failed", error=f"{type(error).__name__}: {error}")
         await self.store.close()
+        if self._traces is not None:
+            await self._traces.close()
 
     def _waiting(self, look: Backlog) -> None:
         self._log.info(

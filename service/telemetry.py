@@ -4,7 +4,8 @@
     logger().info("lease acquired", pipeline="transform", partition="0", epoch=4)
 
 Standard-library logging comes out in the same form: this project's at the level that is set, everybody else's from warning on,
-and that of Azure's SDKs with `debug` alone: whatever fails there is told once, in a line of ours that says what to do.
+and that of Azure's and OpenTelemetry's SDKs with `debug` alone: whatever fails there is told once, in a line of ours that says
+what to do.
 What looks like a password is masked on the way out, and nothing in a value can begin a line of its own.
 """
 
@@ -29,8 +30,8 @@ from service.redaction import MASK, names_a_secret, redacted
 from service.settings import LogSettings
 
 PACKAGES = ("leases", "pipeline", "service")
-SDKS = ("azure",)
-"""Their errors are raised too, and told where they are caught."""
+SDKS = ("azure", "opentelemetry")
+"""Their errors are raised too, or reported, and told where that is seen."""
 
 SILENT = logging.CRITICAL + 1
 _OURS = "leasehold"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -51,6 +52,7 @@ from service.settings.sinks import (
     PostgresSinkSettings,
     PythonSinkSettings,
 )
+from service.traces import traces_of
 
 if TYPE_CHECKING:
     from pipeline.connectors.filesink.place import Place
@@ -73,6 +75,7 @@ def processor_of(settings: Settings, *, host: str, log: Log) -> Processor:
         buffer_bytes_max=settings.host.buffer_bytes_max,
         stop_timeout_s=settings.host.stop_timeout_s,
         log=log,
+        traces=traces_of(settings.telemetry, os.environ, host=host, log=log),
     )
 
 

@@ -191,6 +191,11 @@ class Worker:
             return not self._stopping.is_set()
         return await unless_stopping(self._stopping, self._permit.granted())
 
+    @property
+    def _position(self) -> str | None:
+        """From where the work goes on: behind what is delivered."""
+        return self.owned.lease.continuation if self._writer is None else self._writer.position
+
     async def _claimed(self) -> SinkWriter:
         """Fence the sink before reading its position (R1), and write that into the lease before anything is sent."""
         lease = self.owned.lease
@@ -289,7 +294,12 @@ class Worker:
 
     async def _renewed(self) -> CloseReason:
         await keep_renewed(
-            self.owned, clock=self._clock, timing=self._timing, rng=self._rng, failed=self._renewal_failed
+            self.owned,
+            clock=self._clock,
+            timing=self._timing,
+            rng=self._rng,
+            failed=self._renewal_failed,
+            tried=lambda took_s, error: self._tally.lease_renewed(self.owned.lease, took_s, error),
         )
         raise AssertionError("renewal ends only by an error")
 
@@ -338,9 +348,11 @@ class Worker:
             if safe is None:
                 return
             crash_point("before checkpoint")
+            began = self._clock.monotonic()
             await self.owned.checkpoint(*safe)
             crash_point("checkpointed")
             self._checkpointed_at = self._clock.monotonic()
+            self._tally.checkpointed(self.owned.lease, self._checkpointed_at - began)
             self._spared_until = self._checkpointed_at + self.pipeline.spared_s
             self._kept = safe
             if self._safe == safe:
@@ -355,18 +367,22 @@ class Worker:
                 await self.owned.renew()  # raises what it was lost to
             if self.owned.lease.handoff_to not in (None, self.owned.lease.owner):
                 self._log.info("handoff asked for", to=self.owned.lease.handoff_to)
+                self._tally.lease_wanted(self.owned.lease)
                 self.stop()
             await self.owned.changed.wait()
 
     def _suspended(self) -> None:
-        self._tally.trust_suspended(self.pipeline.name)
+        self._tally.trust_suspended(self.owned.lease)
         self._log.warning("suspended", why="the lease could not be renewed in time; nothing is sent until it is")
 
     async def _back_off(self, error: Exception, failures: int) -> None:
         at_least = getattr(error, "retry_after_s", None) or 0.0
         grown = BACKOFF_MIN_S * 2.0 ** min(failures - 1, 16) * (0.5 + self._rng.random() / 2)
         pause = min(max(at_least, grown), BACKOFF_MAX_S)
-        self._log.warning("will try again", error=str(error), in_s=round(pause, 2), attempt=failures)
+        position = self._position
+        self._tally.work_failed(self.owned.lease, position, error)
+        log = self._log.bind(position=_shortened(position))
+        log.warning("will try again", error=str(error), in_s=round(pause, 2), attempt=failures)
         self.progress.idle_since = None  # whether there is something to do is not known any more
         await rested(self._stopping, pause)
 
@@ -380,7 +396,8 @@ class Worker:
             crash_point("before release")
             await self._within("release", self._answered(self.owned.release))
             crash_point("released")
-        level = self._log.error if outcome.reason == "failed" else self._log.info
+        log = self._log.bind(position=_shortened(self._position))
+        level = log.error if outcome.reason == "failed" else log.info
         level("lease let go", reason=outcome.reason, **({"error": str(outcome.error)} if outcome.error else {}))
 
     async def _close_writer(self, reason: CloseReason) -> None:

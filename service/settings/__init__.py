@@ -30,6 +30,7 @@ from service.settings.feeds import AnyFeed, EventHubsFeedSettings
 from service.settings.leases import AnyLeases, SqliteLeases
 from service.settings.section import Section
 from service.settings.sinks import AnySink, EventHubsSinkSettings, PostgresSinkSettings
+from service.settings.telemetry import TelemetrySettings
 
 
 class HostSettings(Section):
@@ -202,6 +203,7 @@ class Settings(Section):
     spark: SparkSettings = Field(default=SparkSettings(), description="Where transforms run.")
     api: ApiSettings = Field(default=ApiSettings(), description="The REST API of this host.")
     log: LogSettings = Field(default=LogSettings(), description="What is logged, how and where.")
+    telemetry: TelemetrySettings = Field(default=TelemetrySettings(), description="Traces, for OpenTelemetry.")
     pipelines: Annotated[tuple[PipelineSettings, ...], Field(min_length=1)] = Field(
         description="What is processed, each on its own. At least one."
     )

@@ -20,7 +20,7 @@ EDGES = (
     "pipeline.spark_session",
     *("service.api", "service.cli", "service.demo", "service.demo_data", "service.demo_view", "service.host_name"),
     *("service.cli_migration", "service.look", "service.probe", "service.processor", "service.run", "service.server"),
-    "service.wiring",
+    *("service.traces.otlp", "service.wiring"),
 )
 """Where time, randomness, ids and threads come in. Everything else gets them as arguments, or cannot be simulated."""
 
@@ -104,6 +104,7 @@ PLANTED = {
     "pipeline/feed.py": "fastapi",
     "service/worker.py": "fastapi",
     "leases/renewal.py": "time",
+    "service/tally.py": "opentelemetry",
     "pipeline/markers.py": "uuid",
 }
 

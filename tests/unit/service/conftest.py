@@ -24,6 +24,7 @@ from service.api import create_app
 from service.host import Host
 from service.pipeline import Pipeline
 from service.tally import CountingStore, Tally
+from service.traces import TracedTally, Traces
 from service.view import View
 
 TIMING = Timing(duration_s=2.0, renew_s=0.3, balance_s=0.2, margin_s=0.1, call_timeout_s=0.5, handoff_poll_s=0.05)
@@ -96,9 +97,10 @@ async def _running(
     runs: bool = True,
     leases_max: int | None = None,
     shared_s: float = 0.05,
+    traces: Traces | None = None,
 ) -> AsyncIterator[Running]:
     clock, incarnation = BootClock(), f"{name}-1"
-    tally = Tally(clock)
+    tally = Tally(clock) if traces is None else TracedTally(clock, traces)
     store = CountingStore(TimedStore(store, TIMING.call_timeout_s), tally)
     feeds = feeds if feeds is not None else {"bank": MemoryFeed(partitions)}
     destination = MemoryDestination()

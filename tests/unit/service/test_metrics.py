@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Awaitable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import get_args
 
 import pyarrow as pa
 import pytest
@@ -18,14 +19,25 @@ from leases.errors import (
     StoreUnavailable,
 )
 from leases.lease import Lease
+from leases.store import Stored
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryFeed, MemorySink
-from pipeline.errors import SinkRejected
+from pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, Fenced, SinkRejected, SinkUnavailable
 from pipeline.runner import Delivered
-from pipeline.sink import Output
+from pipeline.sink import CloseReason, Output
 from service.lag import Lag, PartitionLag
 from service.metrics import Metrics
-from service.tally import BUCKETS_S, CountingStore, Histogram, Tally
+from service.tally import (
+    BUCKETS_S,
+    CAUSES,
+    MOVES,
+    OPERATIONS,
+    REQUEST_OUTCOMES,
+    STAGES,
+    CountingStore,
+    Histogram,
+    Tally,
+)
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -59,9 +71,10 @@ async def test_deliveries_are_counted_with_their_stages(start, eventually) -> No
     told = samples(Metrics(running.host))
     batches = told["leasehold_batches_delivered_total", "bank"]
     assert told["leasehold_events_delivered_total", "bank"] == 7
-    for stage in ("wait", "transform", "deliver"):
+    for stage in ("wait", "transform", "queue", "deliver"):
         assert told["leasehold_batch_seconds_count", "bank", stage] == batches
         assert told["leasehold_batch_seconds_bucket", "+Inf", "bank", stage] == batches
+    await eventually(lambda: samples(Metrics(running.host))["leasehold_batch_seconds_count", "bank", "checkpoint"])
 
 
 async def test_counters_do_not_go_back_when_a_lease_moves(start, eventually) -> None:
@@ -141,9 +154,38 @@ async def test_an_unknown_lag_is_left_out_and_never_told_as_none(start) -> None:
 
 async def test_hosts_of_one_process_keep_their_metrics_apart(start) -> None:
     one, two = await start("host-a", runs=False), await start("host-b", runs=False)
-    one.host.tally.lease_acquired("bank")
-    assert ("leasehold_lease_moves_total", "acquired", "bank") in samples(Metrics(one.host))
-    assert ("leasehold_lease_moves_total", "acquired", "bank") not in samples(Metrics(two.host))
+    one.host.tally.trust_suspended(Lease(pipeline="bank", partition="a"))
+    assert samples(Metrics(one.host))["leasehold_suspensions_total", "bank"] == 1
+    assert samples(Metrics(two.host))["leasehold_suspensions_total", "bank"] == 0
+
+
+async def test_how_many_series_there_are_depends_on_pipelines_alone(start) -> None:
+    """Every label is a pipeline or one of our words, and every series is there before its first event."""
+    running = await start(runs=False)
+    metrics, tally = Metrics(running.host), running.host.tally
+    before = set(samples(metrics))
+    for number in range(100):
+        lease = Lease(pipeline="bank", partition=f"partition {number}", owner=f"host {number}", epoch=number)
+        tally.lease_acquired(lease, before=replace(lease, owner="somebody"), took_s=0.1)
+        output = Output(table=pa.table({"x": [1]}), start=None, to=str(number), events=1)
+        tally.batch_delivered(lease, Delivered(output, 0.1, 0.1, 0.1, 0.1))
+        tally.checkpointed(lease, 0.1)
+        for error in (Ambiguous(f"{number}"), ValueError(f"{number}")):
+            tally.work_failed(lease, str(number), error)
+        for reason in get_args(CloseReason):
+            tally.lease_let_go(lease, reason)
+        for outcome in REQUEST_OUTCOMES:
+            tally.store_answered("replace", outcome, 0.1)
+    after = samples(metrics)
+    assert set(after) == before
+    assert after["leasehold_retries_total", "other", "bank"] == 100
+    words = {"bank", *STAGES, *MOVES, *CAUSES, *OPERATIONS, *REQUEST_OUTCOMES}
+    assert {value for name, *values in after for value in values if not name.endswith("_bucket")} <= words
+
+
+@pytest.mark.parametrize("words", [STAGES, MOVES, CAUSES, OPERATIONS, REQUEST_OUTCOMES])
+def test_every_word_of_a_label_is_explained(words: tuple[str, ...]) -> None:
+    assert {f"`{word}`" for word in words} <= set(re.findall(r"`\w+`", DOCS.read_text()))
 
 
 async def test_names_with_quotes_and_newlines_stay_labels(start) -> None:
@@ -197,9 +239,6 @@ async def test_calls_to_the_store_that_succeed_are_counted_too(clock: BootClock)
     assert tally.requests == {(operation, "ok"): 1 for operation in OPERATIONS}
 
 
-OPERATIONS = ("create", "read", "replace", "delete", "list")
-
-
 def _calls(store: CountingStore) -> list[Awaitable[object]]:
     return [
         store.create("a", "{}"),
@@ -210,12 +249,54 @@ def _calls(store: CountingStore) -> list[Awaitable[object]]:
     ]
 
 
+async def test_how_long_the_store_took_is_counted_by_operation(clock: BootClock) -> None:
+    class Slow(MemoryStore):
+        async def list(self, prefix: str) -> list[Stored]:
+            await clock.sleep(0.02)
+            return []
+
+    tally = Tally(clock)
+    await CountingStore(Slow(), tally).list("a")
+    assert tally.request_seconds["list"].cumulative[-1] == 1
+    assert tally.request_seconds["list"].sum_s >= 0.02
+    assert tally.request_seconds.keys() == {"list"}
+
+
+@pytest.mark.parametrize(
+    ("owner", "move"),
+    [(None, "acquired"), ("host-a", "acquired"), ("host-b", "seized")],
+    ids=["free", "own", "other's"],
+)
+def test_a_lease_taken_from_somebody_else_counts_as_seized(clock: BootClock, owner: str | None, move: str) -> None:
+    tally, before = Tally(clock), Lease(pipeline="bank", partition="a", owner=owner, incarnation="1")
+    tally.lease_acquired(before.acquired("host-a", "2", ""), before=before, took_s=0.1)
+    assert tally.moves == {("bank", move): 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (FeedUnavailable("x"), "feed"),
+        (EngineUnavailable("x"), "engine"),
+        (SinkUnavailable("x"), "sink"),
+        (Ambiguous("x"), "ambiguous"),
+        (Fenced("x", epoch=7), "fenced"),
+        (StoreConflict("x"), "store"),
+        (SinkRejected("x"), "other"),
+    ],
+)
+def test_what_is_tried_again_counts_by_what_failed(clock: BootClock, error: Exception, cause: str) -> None:
+    tally = Tally(clock)
+    tally.work_failed(Lease(pipeline="bank", partition="a"), None, error)
+    assert tally.retries == {("bank", cause): 1}
+
+
 def test_a_tally_keeps_the_last_batches_of_each_pipeline_and_none_of_their_data(clock: BootClock) -> None:
     tally = Tally(clock)
     for pipeline, count in (("quiet", 1), ("busy", 1000)):
         for number in range(count):
             output = Output(table=pa.table({"x": [1]}), start=None, to=str(number), events=1)
-            tally.batch_delivered(Lease(pipeline=pipeline, partition="a"), Delivered(output, 0.1, 0.1, 0.1))
+            tally.batch_delivered(Lease(pipeline=pipeline, partition="a"), Delivered(output, 0.1, 0.1, 0.1, 0.1))
     assert [batch.to for batch in tally.recent["quiet"]] == ["0"]
     assert [batch.to for batch in tally.recent["busy"]][-1] == "999"
     assert len(tally.recent["busy"]) < 100

@@ -180,7 +180,7 @@ async def test_a_host_tells_its_newest_batches_first_whatever_their_pipeline(sta
     for epoch in range(10):
         output = Output(table=pa.table({"x": [1]}), start=None, to=str(epoch), events=1)
         lease = replace(LEASE, pipeline=f"p{epoch % 2}", epoch=epoch)
-        running.host.tally.batch_delivered(lease, Delivered(output, 0.1, 0.1, 0.1))
+        running.host.tally.batch_delivered(lease, Delivered(output, 0.1, 0.1, 0.1, 0.1))
     told = activity_of(running.host, now=NOW, monotonic_s=BootClock().monotonic())
     assert [batch.epoch for batch in told.batches] == list(range(9, -1, -1))
     assert NOW - timedelta(seconds=10) < told.batches[-1].at < told.batches[0].at < NOW
