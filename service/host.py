@@ -40,7 +40,7 @@ from pipeline.sink import standing_of
 from service.pipeline import Pipeline
 from service.stopping import rested
 from service.tally import Tally
-from service.worker import Outcome, Worker
+from service.worker import Outcome, Worker, about
 
 T = TypeVar("T")
 HOLD_OFF_MAX_S = 60.0
@@ -105,7 +105,7 @@ class Host:
         self._reported: set[str] = set()
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Worker] = {}
 
     @property
     def is_draining(self) -> bool:
@@ -228,8 +228,10 @@ class Host:
             for key, failure in self.failures.items()
             if self._is_ours_to_try(key, scan) and not self._has_recovered(key)
         }
-        for error in (*scan.invalid, *roll.invalid):
-            self._report(str(error))
+        for key, error in scan.unreadable.items():
+            self._report(str(error), key)
+        for unread in roll.invalid:
+            self._report(str(unread))
         for host in mismatched([roll.hosts[name] for name in roll.live], self._timing.duration_s):
             self._report(
                 f"host '{host.name}' runs with leases.duration_s = {host.lease_duration_s:g}, this one with"
@@ -288,14 +290,14 @@ class Host:
         self.waiting = {key: why for key, why in self.waiting.items() if key[0] != pipeline}
         for partition, why in sorted(audit.waiting.items()):
             self.waiting[pipeline, partition] = why
-            self._report(f"pipeline '{pipeline}', partition '{partition}' waits: {why}")
+            self._report(f"pipeline '{pipeline}', partition '{partition}' waits: {why}", (pipeline, partition))
         for partition in audit.orphaned:
             error = FeedError(
                 f"pipeline '{pipeline}' has a lease for partition '{partition}', which its feed does not have (any more):"
                 " it is set aside. Look at what the feed reads, or delete the lease's document if it is done with"
             )
-            self._report(str(error))
-            if (key := (pipeline, partition)) not in self.workers and self._is_ours_to_try(key, scan):
+            self._report(str(error), key := (pipeline, partition))
+            if key not in self.workers and self._is_ours_to_try(key, scan):
                 count = self.failures[key].count if key in self.failures else 1
                 self.failures[key] = Failure(error, self._clock.monotonic() + HOLD_OFF_MAX_S, count)
 
@@ -327,10 +329,10 @@ class Host:
         try:
             owned = await self._keeper.take(scan.seen[key], pipeline.sink.claimed)
         except StoreError as error:
-            self._log.warning("taking a lease failed", pipeline=key[0], partition=key[1], error=str(error))
+            self._log.warning("taking a lease failed", **about(before), error=str(error))
             return
         except Exception as error:  # its document cannot be written, or its sink state not be claimed
-            self._log.error("lease cannot be taken", pipeline=key[0], partition=key[1], error=_told(error))
+            self._log.error("lease cannot be taken", **about(before), error=_told(error))
             self._hold_off(key, error)
             return
         if owned is None:
@@ -349,23 +351,24 @@ class Host:
         self.tally.lease_acquired(owned.lease, before=before, took_s=self._clock.monotonic() - began)
         crash_point("lease acquired")
         task = group.create_task(self._work(key, worker), name=f"worker {key[0]}/{key[1]}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = worker
+        task.add_done_callback(self._tasks.pop)
         if self._stopping.is_set():  # while it was being taken
             worker.stop()
 
     async def _ask(self, key: Key, scan: Scan) -> None:
         if self.is_draining:
             return
+        lease = scan.seen[key].lease
         try:
             await self._keeper.ask(scan.seen[key])
         except StoreConflict:
             return  # the lease has just changed; the next round sees how
         except StoreError as error:
-            self._log.warning("asking for a lease failed", pipeline=key[0], partition=key[1], error=str(error))
+            self._log.warning("asking for a lease failed", **about(lease), error=str(error))
             return
-        self.tally.lease_asked_for(scan.seen[key].lease)
-        self._log.info("handoff requested", pipeline=key[0], partition=key[1], owner=scan.seen[key].lease.owner)
+        self.tally.lease_asked_for(lease)
+        self._log.info("handoff requested", **about(lease), owner=lease.owner)
 
     def _overdue(self, scan: Scan) -> frozenset[Key]:
         """What we asked for a lease duration ago and were not given: the owner renews but does not answer.
@@ -387,9 +390,9 @@ class Host:
         long_gone = self._outlived.still_for(DEAD_AFTER * self._timing.duration_s, scan.started)
         try:
             await self._membership.clear_away(roll)
-            for pipeline, partition in sorted(long_gone):
-                await self._keeper.forget(scan.seen[pipeline, partition])
-                self._log.info("lease cleared away", pipeline=pipeline, partition=partition)
+            for key in sorted(long_gone):
+                await self._keeper.forget(scan.seen[key])
+                self._log.info("lease cleared away", **about(scan.seen[key].lease))
         except StoreError as error:
             self._log.debug("clearing away failed", error=str(error))
 
@@ -463,7 +466,8 @@ class Host:
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=self._stop_timeout_s)
             for task in late:
-                self._log.warning("worker did not stop in time, cancelling it", worker=task.get_name())
+                lease = self._tasks[task].owned.lease
+                self._log.warning("worker did not stop in time, cancelling it", **about(lease))
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
@@ -477,11 +481,12 @@ class Host:
         except (StoreError, DuplicateHost) as error:
             self._log.warning(f"{doing} failed", error=str(error))
 
-    def _report(self, text: str) -> None:
-        """A condition that lasts is told once."""
+    def _report(self, text: str, key: Key | None = None) -> None:
+        """A condition that lasts is told once. key: of the partition that it is about, whose lease may not be readable."""
         if text not in self._reported:
             self._reported.add(text)
-            self._log.warning("needs attention", what=text)
+            fields = {} if key is None else {"pipeline": key[0], "partition": key[1]}
+            self._log.warning("needs attention", what=text, **fields)
 
 
 def _told(error: Exception) -> str:

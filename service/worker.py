@@ -24,7 +24,7 @@ from structlog.typing import FilteringBoundLogger as Log
 from leases.clock import Clock
 from leases.errors import LeaseLost, StoreError
 from leases.keeper import OwnedLease
-from leases.lease import Child
+from leases.lease import Child, Lease
 from leases.renewal import keep_renewed
 from leases.timing import Timing
 from pipeline.budget import Budget
@@ -109,7 +109,7 @@ class Worker:
         self._clock = clock
         self._timing = timing
         self._rng = rng
-        self._log = log.bind(pipeline=pipeline.name, partition=owned.lease.partition, epoch=owned.lease.epoch)
+        self._log = log.bind(**about(owned.lease))
         self._tally = tally
         self._budget = budget
         self._stopping = asyncio.Event()
@@ -234,7 +234,7 @@ class Worker:
         if isinstance(why, Fenced):
             above, state = why.epoch, state if why.state is None else why.state
         await self.owned.raise_epoch(above, self.pipeline.sink.claimed(state))
-        self._log = self._log.bind(epoch=self.owned.lease.epoch)
+        self._log = self._log.bind(**about(self.owned.lease))
 
     def _runner(self, writer: SinkWriter) -> Runner:
         return Runner(
@@ -434,6 +434,11 @@ async def _uninterrupted(step: Coroutine[Any, Any, None]) -> None:
     except asyncio.CancelledError:
         await task
         raise
+
+
+def about(lease: Lease) -> dict[str, object]:
+    """What every line of the log about a lease has."""
+    return {"pipeline": lease.pipeline, "partition": lease.partition, "epoch": lease.epoch}
 
 
 def _shortened(continuation: str | None) -> str | None:

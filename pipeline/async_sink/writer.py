@@ -185,12 +185,18 @@ class AsyncWriter:
         self._failing_since = now if self._failing_since is None else self._failing_since
         if not self._is_told and now - self._failing_since >= SILENT_S_MAX:
             self._is_told = True
-            _log.warning("%s takes nothing %s, and is tried again until it does: %s", self._name, self._told_of, why)
+            text = "%s takes nothing %s, and is tried again until it does: %s"
+            _log.warning(text, self._name, self._told_of, why, extra=self._fields)
 
     def _tell_well(self) -> None:
         if self._is_told:
-            _log.warning("%s takes entries again %s", self._name, self._told_of)
+            _log.warning("%s takes entries again %s", self._name, self._told_of, extra=self._fields)
         self._failing_since, self._is_told = None, False
+
+    @property
+    def _fields(self) -> dict[str, object]:
+        claim = self._claim
+        return {"pipeline": claim.pipeline, "partition": claim.partition, "epoch": claim.epoch}
 
     @property
     def _told_of(self) -> str:
