@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from pipeline.connectors.eventhubs.values import Described, Map, Timestamp
+from pipeline.connectors.eventhubs.values import Described, Malformed, Map, Timestamp
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICKS = 10_000_000
@@ -21,9 +21,12 @@ _TICKS = 10_000_000
 
 
 def text_of(value: Any) -> str | None:
-    """A property's text; None of null alone."""
-    plain = _plain(value)
-    return plain if plain is None or isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    """A property's text; None of null alone. Raises Malformed."""
+    try:
+        plain = _plain(value)
+        return plain if plain is None or isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    except RecursionError:  # arrays of arrays are read with less of a stack than they are written
+        raise Malformed("it is nested too deeply") from None
 
 
 def _plain(value: Any) -> Any:

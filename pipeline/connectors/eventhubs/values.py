@@ -6,6 +6,7 @@ https://docs.oasis-open.org/amqp/core/v1.0/os/amqp-core-types-v1.0-os.html says 
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -14,8 +15,8 @@ from uuid import UUID
 Taken = tuple[Any, int]
 """A value, and where the next one begins."""
 _Reader = Callable[[bytes, int], Taken]
-ITEMS_WITHOUT_OCTETS_MAX = 65_536
-"""Of an array whose items take no room: its count is all that stands there, and could be anything."""
+ITEMS_WITHOUT_OCTETS_MAX = 64
+"""Of an array whose items take no room: its count is all that stands there and could be anything, and arrays may be many."""
 
 
 class Malformed(ValueError):
@@ -123,10 +124,9 @@ def _decimal_of(raw: int, bits: int, exponent_bits: int, digits: int, bias: int)
 
 
 def _character(number: int) -> str:
-    try:
-        return chr(number)
-    except (ValueError, OverflowError):
-        return "\N{REPLACEMENT CHARACTER}"
+    """.NET's chars are UTF-16: half of one that takes two is no text by itself."""
+    is_one = number <= sys.maxunicode and not 0xD800 <= number <= 0xDFFF
+    return chr(number) if is_one else "\N{REPLACEMENT CHARACTER}"
 
 
 def _uuid(data: bytes, at: int) -> Taken:

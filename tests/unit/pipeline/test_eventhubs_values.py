@@ -96,12 +96,43 @@ def test_octets_at_random_are_a_value_or_malformed_and_nothing_else(data: bytes)
     except Malformed:
         return
     assert 0 < end <= len(data)
-    text_of(value)
+    (text_of(value) or "").encode()
 
 
 def test_a_value_that_is_nested_without_end_is_malformed() -> None:
     with pytest.raises(Malformed, match="nested too deeply"):
         value_at(b"\x00" * 100_000)
+
+
+def test_arrays_in_arrays_that_are_read_and_cannot_be_written_are_malformed() -> None:
+    array = b"\xf0" + struct.pack(">II", 5, 0) + b"\x40"
+    for _ in range(700):
+        array = b"\xf0" + struct.pack(">II", 4 + len(array), 1) + array
+    value, _ = value_at(array)
+    with pytest.raises(Malformed, match="nested too deeply"):
+        text_of(value)
+
+
+def test_an_array_does_not_have_more_items_than_it_has_room_for() -> None:
+    """Else a small message would fill the memory."""
+    for count in (64, 65, 2**32 - 1):
+        array = b"\xf0" + struct.pack(">II", 5, count) + b"\x40"
+        if count == 64:
+            assert value_at(array) == ([None] * 64, len(array))
+            continue
+        with pytest.raises(Malformed):
+            value_at(array)
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [(0x41, "A"), (0x1F600, "\U0001f600"), (0xD83D, "\ufffd"), (0xDFFF, "\ufffd"), (2**32 - 1, "\ufffd")],
+)
+def test_a_character_is_a_text_also_where_it_is_half_of_one(code: int, text: str) -> None:
+    """.NET's char is one of the two that an emoji takes."""
+    found, _ = value_at(b"\x73" + struct.pack(">I", code))
+    assert text_of(found) == text
+    assert text_of([found]) == f'["{text}"]'
 
 
 @pytest.mark.parametrize(
