@@ -157,6 +157,8 @@ class PartitionProducer:
                     "nothing of this send was sent: the outcome of an earlier one is unknown, and could not be settled"
                 )
                 raise error.with_outcome(Outcome.FAILED, advice) from error
+            if flight.is_cancelled:
+                raise asyncio.CancelledError  # what was in the air then were the others; these are not sent
         first = await self._delivered(payloads, contents.key, flight)
         keep(first)
         return first

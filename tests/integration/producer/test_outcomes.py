@@ -67,6 +67,19 @@ async def test_where_nothing_can_be_settled_nothing_else_is_sent(place: Place, p
     assert place.bodies("0") == ["a", "c"]
 
 
+async def test_what_is_cancelled_while_an_earlier_send_is_settled_is_not_sent(place: Place, producer: Make) -> None:
+    one = producer()
+    await unsettled(place, one, "a")
+    batch = await batch_of(one, "b")
+    place.fault("slow")
+    task = asyncio.create_task(one.send(batch))
+    await stored(place, "a")
+    await cancelled(task)
+    assert (batch.is_published, await number_of(one), place.bodies("0")) == (False, 1, ["a"])
+    await one.send(batch)
+    assert (batch.starting_sequence_number, place.bodies("0")) == (2, ["a", "b"])
+
+
 @pytest.mark.parametrize("fault", ["before", "after"])
 async def test_numbers_wrap_within_a_batch_and_over_a_lost_answer(place: Place, producer: Make, fault: str) -> None:
     one = producer(partitions={"0": Asked(group=7, number=NUMBER_MAX - 2)})
