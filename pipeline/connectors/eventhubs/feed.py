@@ -176,12 +176,16 @@ class EventHubsFeed:
         arrivals = received(self._hub, place, replace(self._limits, prefetch=1), self._threaded)
         try:
             async with asyncio.timeout(self._limits.timeout_s), aclosing(arrivals):
-                first = (await anext(arrivals)).first
+                arrived = await anext(arrivals)
         except TimeoutError:
             raise FeedUnavailable(f"{self._named(partition)}: no event came to tell where to begin") from None
         except Fenced as fenced:
             raise FeedUnavailable(f"{fenced}: nobody else can look for a time while it reads") from fenced
-        return str(Position(first - 1)) if first else None
+        if arrived.first is None:
+            raise MalformedRecord(
+                f"{self._named(partition)}: the first event since then cannot be read: {arrived.malformed}; begin at another time"
+            )
+        return str(Position(arrived.first - 1)) if arrived.first else None
 
     async def _extent(self, partition: str) -> Extent:
         self._check(partition)

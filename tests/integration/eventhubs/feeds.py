@@ -11,7 +11,7 @@ from azure.eventhub._pyamqp.aio import SendClientAsync
 from azure.eventhub._pyamqp.error import RetryPolicy
 from azure.eventhub._pyamqp.message import Message
 
-from pipeline.connectors.eventhubs import EventHubsFeed, account_of
+from pipeline.connectors.eventhubs import EventHubsBroker, EventHubsFeed, account_of
 from pipeline.connectors.patience import Pauses
 from pipeline.event import Page
 from tests.integration.eventhubs.clients import HUB, WAIT_S, opened, producer
@@ -85,3 +85,12 @@ async def sent(eventhubs: EventHubs, *messages: Message, partition: str = "0") -
                 await sender.send_message_async(message, timeout=WAIT_S)
         finally:
             await sender.close_async()
+
+
+async def sent_raw(eventhubs: EventHubs, *events: bytes, partition: str = "0") -> None:
+    """A batch of them, octet by octet."""
+    broker = EventHubsBroker(account_of(connection_string=eventhubs.connection_string, event_hub=HUB))
+    link = await broker.attach(partition, None, idempotent=False)
+    await link.send(events, None, None, lambda: None)
+    await link.close()
+    await broker.close()

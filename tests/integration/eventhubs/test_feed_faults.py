@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from pipeline.connectors.eventhubs import EventHubsFeed
+from pipeline.connectors.eventhubs.encoding import data
 from pipeline.connectors.patience import Pauses
-from pipeline.errors import FeedError, FeedUnavailable, Fenced, PipelineError
+from pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PipelineError
 from tests.integration.eventhubs.clients import HUB, WAIT_S, receiver
-from tests.integration.eventhubs.feeds import bodies, feed, until
+from tests.integration.eventhubs.feeds import bodies, feed, sent_raw, until
 from tests.plugins_eventhubs import EventHubs
 
 
@@ -145,6 +146,27 @@ async def test_who_only_looks_is_told_that_somebody_reads_with_an_epoch(eventhub
         with pytest.raises(FeedError, match="use another group"):
             await bodies(made, 1)
         with pytest.raises(FeedUnavailable, match="nobody else can look for a time"):
+            await made.start_of("0", time)
+
+
+async def test_an_event_that_cannot_be_read_is_told_behind_those_before_it_with_how_to_go_on(
+    eventhubs: EventHubs,
+) -> None:
+    await sent_raw(eventhubs, data(b"a"), data(b"two bodies") + b"\x00\x53\x77\x40", data(b"c"))
+    time = datetime.fromtimestamp(eventhubs.control.events(HUB, "0")[0].time_ms / 1000, UTC)
+    async with feed(eventhubs) as made:
+        assert await made.start_of("0", time) is None
+        async with asyncio.timeout(WAIT_S), aclosing(made.open("0", None)) as read:
+            assert (await anext(read)).events["body"].to_pylist() == [b"a"]
+            with pytest.raises(
+                MalformedRecord, match=r"bodies of two kinds; to go on without it, set the lease to '1'$"
+            ):
+                await anext(read)
+        assert await bodies(made, 1, "0", "1") == ["c"]
+        eventhubs.control.trim(HUB, "0", 1)
+        with pytest.raises(
+            MalformedRecord, match="the first event since then cannot be read: it has bodies of two kinds"
+        ):
             await made.start_of("0", time)
 
 
