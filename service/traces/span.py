@@ -42,8 +42,10 @@ class Told(Protocol):
 class Traces(Protocol):
     """Where spans go. made, exported: how many so far."""
 
-    made: int
-    exported: int
+    @property
+    def made(self) -> int: ...
+    @property
+    def exported(self) -> int: ...
 
     def tell(self, span: Span, *, within: Told | None = None, after: Told | None = None) -> Told:
         """Returns at once, whatever becomes of it. within: a part of that one. after: a trace of its own that refers to it."""

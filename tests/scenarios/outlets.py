@@ -33,9 +33,12 @@ class Outlet(Protocol):
     lines: events whose numbers leave the same rest are in order; None where nothing is.
     """
 
-    batch: int
-    again_max: int
-    lines: int | None
+    @property
+    def batch(self) -> int: ...
+    @property
+    def again_max(self) -> int: ...
+    @property
+    def lines(self) -> int | None: ...
 
     def sink(self) -> dict[str, Any]:
         """Its settings."""

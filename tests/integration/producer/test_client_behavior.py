@@ -58,8 +58,8 @@ async def test_an_event_in_a_batch_has_no_number_yet(producer: Make) -> None:
 
 
 async def test_what_fits_is_measured_with_the_largest_number(place: Place, producer: Make) -> None:
-    """A batch that was filled to its limit is taken with the largest numbers there are. It has so many events that it would be too
-    large, were each measured one octet too small."""
+    """A batch that was filled to its limit is taken with the largest numbers there are. It has so many events that it would be
+    too large, were each measured one octet too small."""
     one = producer(partitions={"0": Asked(group=2**63 - 1, level=2**15 - 1, number=NUMBER_MAX - 4000)})
     batch = await one.create_batch("0")
     count = 0
