@@ -24,6 +24,8 @@ class Event:
     body: bytes
     properties: Mapping[str, Simple] = field(default_factory=dict)
     number: int | None = field(default=None, init=False)
+    is_under_way: bool = field(default=False, init=False, repr=False, compare=False)
+    """In a set that is being sent, which will number it."""
 
 
 class Prepared(NamedTuple):
@@ -101,19 +103,22 @@ class EventBatch:
 
 
 class EventSet:
-    """A set of events, as one batch: numbered event by event."""
+    """A set of events, as one batch. is_numbered: its events get numbers, so that each is in one send at a time, and once."""
 
     key: str | None
 
-    def __init__(self, events: Sequence[Event], key: str | None, prepare: Callable[[Event], Prepared]) -> None:
+    def __init__(
+        self, events: Sequence[Event], key: str | None, prepare: Callable[[Event], Prepared], *, is_numbered: bool
+    ) -> None:
         self.key = key
-        self._events = events
+        self._events = tuple(events)
         self._prepare = prepare
+        self._is_numbered = is_numbered
         self.payloads: list[object] = []
         self.size_bytes = 0
 
     def begin(self) -> None:
-        """Raises AlreadyPublished, ValueError."""
+        """Raises AlreadyPublished, BatchLocked, ValueError."""
         for event in self._events:
             if event.number is not None:
                 raise AlreadyPublished(
@@ -121,12 +126,27 @@ class EventSet:
                     " published again"
                 )
         prepared = [self._prepare(event) for event in self._events]
+        if self._is_numbered:
+            self._take()
         self.payloads = [one.payload for one in prepared]
         self.size_bytes = sum(one.size for one in prepared)
 
+    def _take(self) -> None:
+        is_once = len({id(event) for event in self._events}) == len(self._events)
+        if not is_once or any(event.is_under_way for event in self._events):
+            raise BatchLocked("an event of the set is in it twice, or is being published: make an event for each time")
+        self._mark(is_so=True)
+
     def keep(self, first: int | None) -> None:
+        self._mark(is_so=False)
         for place, event in enumerate(self._events):
             event.number = None if first is None else number_after(first, place)
 
     def drop(self) -> None:
         """Its events bear no numbers yet."""
+        self._mark(is_so=False)
+
+    def _mark(self, *, is_so: bool) -> None:
+        if self._is_numbered:
+            for event in self._events:
+                event.is_under_way = is_so

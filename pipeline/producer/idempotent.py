@@ -88,7 +88,7 @@ class IdempotentProducer:
             return
         producer = self._producer(partition, key)
         link = await producer.ready()
-        await producer.publish(_Measured(events, key, self._broker, link.bytes_max))
+        await producer.publish(_Measured(events, key, self._broker, link.bytes_max, is_numbered=self._idempotent))
 
     async def settle(self, partition: str) -> bool:
         """After an unknown outcome: send it again until the broker has it. False where there was nothing to settle."""
@@ -178,8 +178,10 @@ class IdempotentProducer:
 class _Measured(EventSet):
     """A set that is refused where it does not fit into one batch."""
 
-    def __init__(self, events: Sequence[Event], key: str | None, broker: Broker, bytes_max: int) -> None:
-        super().__init__(events, key, broker.prepared)
+    def __init__(
+        self, events: Sequence[Event], key: str | None, broker: Broker, bytes_max: int, *, is_numbered: bool
+    ) -> None:
+        super().__init__(events, key, broker.prepared, is_numbered=is_numbered)
         self._envelope_bytes = broker.envelope_bytes
         self._bytes_max = bytes_max
 
@@ -187,6 +189,7 @@ class _Measured(EventSet):
         super().begin()
         size = self.size_bytes + self._envelope_bytes
         if size > self._bytes_max:
+            self.drop()
             raise refused(
                 f"the set of {len(self.payloads)} events takes {size} bytes, and one batch at most {self._bytes_max}",
                 reason=Reason.MESSAGE_SIZE_EXCEEDED,

@@ -7,7 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.producer import AlreadyPublished, Asked, Event, IdempotentProducer, Outcome, PublishError, Reason
+from pipeline.producer import (
+    AlreadyPublished,
+    Asked,
+    BatchLocked,
+    Event,
+    IdempotentProducer,
+    Outcome,
+    PublishError,
+    Reason,
+)
 from tests.integration.producer.conftest import Place
 from tests.integration.producer.parts import batch_of, cancelled, events, failed, number_of, stored
 
@@ -231,3 +240,20 @@ async def test_a_published_event_is_refused_as_new(place: Place, producer: Make)
             await one.send(again, "1")
     assert (place.bodies("0"), place.bodies("1")) == (["a", "b"], [])
     assert isinstance(AlreadyPublished("x"), PublishError)
+
+
+async def test_an_event_is_in_one_send_at_a_time_and_once(place: Place, producer: Make) -> None:
+    one, made = producer(), events("a")
+    place.fault("slow")
+    sending = asyncio.create_task(one.send(made, "0"))
+    await stored(place, "a")
+    with pytest.raises(BatchLocked, match="is being published: make an event for each time"):
+        await one.send([*events("b"), *made], "1")
+    await sending
+    twice = events("c")
+    with pytest.raises(BatchLocked, match="is in it twice"):
+        await one.send(twice * 2, "0")
+    place.fault("fatal")
+    await failed(one.send(twice, "0"))
+    await one.send(twice, "0")
+    assert ([made[0].number, twice[0].number], place.bodies("0"), place.bodies("1")) == ([1, 2], ["a", "c"], [])
