@@ -26,7 +26,7 @@ class Prefix:
 
     @property
     def is_settled(self) -> bool:
-        return not self.unsettled and not self._ends
+        return not self.unsettled
 
     def take(self) -> int:
         """The next entry's number."""

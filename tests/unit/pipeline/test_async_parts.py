@@ -1,4 +1,4 @@
-"""What decides in an asynchronous sink, each part alone: buffer, limiter, prefix and desk."""
+"""What decides in an asynchronous sink, each part alone: buffer, limiter and prefix."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.async_sink import Converted, Entry, Failed, Limits
+from pipeline.async_sink import Entry
 from pipeline.async_sink.buffer import EntryBuffer
-from pipeline.async_sink.desk import Desk, Request
 from pipeline.async_sink.limiter import BACKOFF_MAX_S, RETRY_AFTER_MAX_S, Limiter
 from pipeline.async_sink.prefix import Prefix
-from pipeline.errors import SinkRejected
 
 PLENTY = 1_000_000
 
@@ -141,6 +139,14 @@ def test_pauses_grow_up_to_a_bound_and_end_with_the_first_success() -> None:
     assert limiter.succeeded().failures == 0
 
 
+def test_senders_that_fail_together_do_not_come_back_together() -> None:
+    limiter = Limiter(entries_max=800, entries=800)
+    paused = [
+        limiter.failed(now=1.0, sent_at=0.0, retry_after_s=None, spread=spread).paused_until for spread in (0.5, 1.0)
+    ]
+    assert paused == [pytest.approx(1.05), pytest.approx(1.1)]
+
+
 # Prefix
 
 
@@ -176,116 +182,3 @@ def test_a_batch_without_entries_is_covered_once_those_before_it_are() -> None:
     assert prefix.position == "1"
     prefix.acknowledge(number)
     assert prefix.position == "3"
-
-
-# Desk
-
-
-LIMITS = Limits(
-    batch_entries_max=10,
-    batch_bytes_max=100,
-    entry_bytes_max=50,
-    in_flight_max=2,
-    buffered_entries_max=25,
-    buffer_age_max_s=1.0,
-)
-
-
-def desk_with(entries: int, *, size: int = 1, at: float = 0.0) -> Desk:
-    desk = Desk(LIMITS, None)
-    for number in range(entries):
-        desk.take(Converted(value=number, bytes=size), str(number), at)
-    return desk
-
-
-def answered(desk: Desk, request: Request, *failed: Entry, at: float = 1.0) -> None:
-    desk.answered(request, Failed(failed), at, spread=1.0)
-
-
-def test_a_request_is_due_when_it_is_full_or_its_first_entry_has_waited_long_enough() -> None:
-    assert desk_with(10).due_in_s(0.0) == 0
-    assert desk_with(9).due_in_s(0.25) == 0.75
-    assert desk_with(9).due_in_s(1.5) <= 0  # type: ignore[operator]  # a number, since something waits
-    assert desk_with(5, size=25).due_in_s(0.0) == 0
-    assert desk_with(0).due_in_s(0.0) is None
-
-
-def test_who_hurries_waits_for_no_request_to_fill() -> None:
-    desk = desk_with(1)
-    desk.is_hurried = True
-    assert desk.due_in_s(0.0) == 0
-
-
-def test_requests_at_a_time_are_bounded_by_number_and_by_the_limiter() -> None:
-    desk = desk_with(25)
-    first, second = desk.next(0.0), desk.next(0.0)
-    assert desk.due_in_s(0.0) is None  # two at a time
-    answered(desk, first, first.entries[0])
-    assert desk.limiter.entries == 10
-    assert desk.due_in_s(1.0) is None  # one of them is as much as the limiter allows
-    answered(desk, second)
-    assert desk.due_in_s(1.0) is not None
-
-
-def test_entries_that_failed_for_reasons_of_their_own_are_no_reason_to_send_less() -> None:
-    desk = desk_with(25)
-    request = desk.next(0.0)
-    desk.answered(request, Failed(request.entries[3:5], is_throttled=False), 1.0, spread=1.0)
-    assert (desk.limiter.entries, desk.limiter.paused_until) == (20, 0.0)
-    assert numbers(desk.next(1.0).entries)[:2] == [3, 4]
-
-
-def test_a_low_limit_makes_requests_smaller() -> None:
-    desk = desk_with(25)
-    for second in range(3):
-        desk.failed(desk.next(float(second)), second + 0.5, retry_after_s=None, spread=1.0)
-    assert desk.limiter.entries == 2
-    assert len(desk.next(9.0).entries) == 2
-
-
-def test_what_failed_as_a_whole_comes_again_in_order_after_a_pause() -> None:
-    desk = desk_with(25)
-    request = desk.next(0.0)
-    desk.failed(request, 1.0, retry_after_s=3.0, spread=1.0)
-    assert desk.due_in_s(1.0) == 3.0
-    assert numbers(desk.next(4.0).entries) == numbers(request.entries)
-
-
-def test_no_more_is_taken_than_may_be_unsettled_acknowledged_behind_a_gap_or_not() -> None:
-    desk = desk_with(25)
-    assert not desk.has_room
-    first = desk.next(0.0)
-    answered(desk, first, first.entries[0])
-    assert (desk.unsettled, desk.has_room) == (25, False)
-    again = desk.next(1.0)
-    assert again.entries[0].number == 0
-    answered(desk, again)
-    assert desk.has_room
-
-
-def test_what_waits_is_bounded_in_bytes_too() -> None:
-    desk = desk_with(4, size=50)
-    assert not desk.has_room
-    desk.next(0.0)
-    assert desk.has_room
-
-
-def test_an_entry_that_is_too_large_is_refused_by_its_name() -> None:
-    with pytest.raises(SinkRejected, match=r"entry p/7/1/0 has 51 bytes.*entry_bytes_max is 50"):
-        desk_with(0).take(Converted(value=b"", bytes=51), "p/7/1/0", 0.0)
-
-
-@pytest.mark.parametrize("what", ["of nobody", "twice", "of another order"])
-def test_a_destination_that_returns_what_it_was_not_given_is_told(what: str) -> None:
-    desk = desk_with(10)
-    request = desk.next(0.0)
-    one = request.entries[0]
-    failed = {"of nobody": [entry(99)], "twice": [one, one], "of another order": [replace(one, order="x")]}[what]
-    with pytest.raises(SinkRejected, match="returned"):
-        answered(desk, request, *failed)
-
-
-def test_limits_that_contradict_each_other_are_told() -> None:
-    assert list(Limits().problems()) == []
-    told = list(Limits(batch_bytes_max=1, buffered_entries_max=2, in_flight_max=0).problems())
-    assert [text.partition(" ")[0] for text in told] == ["in_flight_max", "entry_bytes_max", "buffered_entries_max"]

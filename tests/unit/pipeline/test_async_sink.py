@@ -235,7 +235,8 @@ def test_a_fatal_error_is_raised_and_the_position_stays_before_it(error: Excepti
         await writer.flush()
         await writer.write(output(2, 10), Trusted())
         with pytest.raises(SinkRejected, match=r"entry 2 is refused|ZeroDivisionError: a fault"):
-            await writer.flush()
+            async with asyncio.timeout(60):
+                await writer.flush()
         assert writer.position == "2"
         began = len(destination.began)
         with pytest.raises(SinkRejected):
