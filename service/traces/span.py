@@ -40,12 +40,17 @@ class Told(Protocol):
 
 
 class Traces(Protocol):
-    """Where spans go. made, exported: how many so far."""
+    """Where spans go."""
 
     @property
-    def made(self) -> int: ...
+    def made(self) -> int:
+        """How many so far, without those that the sampler left out."""
+        ...
+
     @property
-    def exported(self) -> int: ...
+    def exported(self) -> int:
+        """Of those, how many a collector has taken."""
+        ...
 
     def tell(self, span: Span, *, within: Told | None = None, after: Told | None = None) -> Told:
         """Returns at once, whatever becomes of it. within: a part of that one. after: a trace of its own that refers to it."""
