@@ -54,6 +54,7 @@ def plan(
     overdue: Collection[Key],
     rng: random.Random,
     last: Collection[Key] = (),
+    paused: Collection[str] = (),
 ) -> Plan:
     """What `me` should do now.
 
@@ -63,12 +64,13 @@ def plan(
     overdue: leases that `me` asked for a lease duration ago, and may now steal.
     rng: spreads the takers of one pile of free leases, so that they do not all reach for the first.
     last: leases that `me` failed with a moment ago, and prefers to leave to others.
+    paused: pipelines whose leases are nobody's work; they are neither taken nor asked for, and count in no share.
     """
     able = {peer.name: peer for peer in peers if not peer.draining}
     if me not in able:
         return Plan((), (), 0)
     seeing = {name: peer for name, peer in able.items() if name == me or not peer.is_new}
-    open_leases = [lease for lease in leases if not lease.closed]
+    open_leases = [lease for lease in leases if not lease.closed and lease.pipeline not in paused]
     back = [lease.key for lease in open_leases if lease.owner == me and lease.key not in working]
     holders = {
         lease.key: holder(lease, seeing if lease.key in expired else able, lease.key in expired)

@@ -130,18 +130,15 @@ class Keeper:
         wanted = seen.lease.handoff_requested(self.host)
         await self.store.replace(_id(wanted), encode_lease(wanted), seen.etag)
 
-    async def revoke(self, seen: Seen) -> None:
-        """An operator's release: the owner finds out at its next write. Raises as `ask` does."""
-        await self.store.replace(_id(seen.lease), encode_lease(seen.lease.revoked()), seen.etag)
-
     async def forget(self, seen: Seen) -> None:
         """Remove a closed lease. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous."""
         assert seen.lease.closed, "the children of a closed lease know where to begin; nobody knows it of an open one"
         await self.store.delete(_id(seen.lease), seen.etag)
 
-    async def rewrite(self, seen: Seen, wanted: Lease) -> None:
-        """An operator's change (`leases.migration`, a reset): the owner finds out at its next write. Raises as `ask` does."""
-        await self.store.replace(_id(wanted), encode_lease(wanted), seen.etag)
+    async def rewrite(self, seen: Seen, wanted: Lease) -> Seen:
+        """An operator's change (a release, a reset, `leases.migration`), as it stands there now: the owner finds out at its next
+        write, or scan. Raises as `ask` does."""
+        return Seen(wanted, await self.store.replace(_id(wanted), encode_lease(wanted), seen.etag))
 
     async def create(self, lease: Lease) -> bool:
         """False where it exists already. Raises StoreUnavailable, StoreAmbiguous."""

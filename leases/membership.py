@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from leases.balance import Peer
 from leases.clock import Clock
+from leases.control import GROUP_PREFIX, NO_CONTROLS, Controls, controls_in
 from leases.document import NAME_BYTES_MAX, Fields, to_json
 from leases.errors import DuplicateHost, InvalidDocument, StoreAmbiguous, StoreConflict, StoreMissing
 from leases.expiry import Mark, Watch
@@ -118,6 +119,7 @@ class Roll:
 
     new: those that this host met so late that they see what expires later than the bound on that allows (leases.balance.Peer).
     dead: the documents (with their ETags) of hosts that have not moved for `DEAD_AFTER` lease durations.
+    controls: what operators have ordered, from the same listing.
     """
 
     hosts: Mapping[str, HostRecord]
@@ -125,6 +127,7 @@ class Roll:
     new: frozenset[str] = frozenset()
     dead: tuple[Stored, ...] = ()
     invalid: tuple[InvalidDocument, ...] = ()
+    controls: Controls = NO_CONTROLS
 
     @property
     def peers(self) -> list[Peer]:
@@ -185,7 +188,9 @@ class Membership:
     async def scan(self) -> Roll:
         """Raises StoreUnavailable."""
         started = self._clock.monotonic()
-        documents = await self._store.list(HOSTS_PREFIX)
+        listed = await self._store.list(GROUP_PREFIX)
+        documents = [stored for stored in listed if stored.id.startswith(HOSTS_PREFIX)]
+        controls = controls_in(listed)
         hosts: dict[str, HostRecord] = {}
         invalid: list[InvalidDocument] = []
         for stored in documents:
@@ -205,7 +210,7 @@ class Membership:
         buried = {host_id(name) for name in self._watch.still_for(DEAD_AFTER * self._timing.duration_s, started) - live}
         dead = tuple(stored for stored in documents if stored.id in buried)
         known = self._met.still_for(self._timing.duration_s - self._timing.newcomer_slack_s, started)
-        return Roll(hosts, live, live - known, dead, tuple(invalid))
+        return Roll(hosts, live, live - known, dead, (*invalid, *controls.unreadable.values()), controls)
 
     async def clear_away(self, roll: Roll) -> None:
         """Remove the documents of the long dead. Raises StoreConflict or StoreMissing where one was not dead after all."""

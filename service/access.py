@@ -1,14 +1,17 @@
-"""Who may ask the API: whoever sends a token of a file, which is read again when it has changed, so that tokens are
-exchanged without a restart.
+"""Who may ask the API, and who may operate: whoever sends a token of a file, which is read again when it has changed, so that
+tokens are exchanged without a restart.
 
-    readers = Tokens(Path("/run/secrets/readers"))    # a token a line; raises StartFailed where there are none
-    readers.admit(b"Bearer 3f9c...")
+    access = Access(readers=Tokens(Path("readers")), operators=Tokens(Path("operators"), setting="api.operators"))
+    access.of(b"Bearer 3f9c...")      # Caller("alice", may_operate=True), or None: nobody that is known
+
+A file has a token on each line, which may begin with a name: `alice 3f9c...`. Logs tell names, never tokens.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+from dataclasses import dataclass
 from pathlib import Path
 
 from service.errors import StartFailed
@@ -16,38 +19,84 @@ from service.errors import StartFailed
 TOKEN_BYTES_MIN = 16
 """What is shorter can be guessed."""
 FILE_BYTES_MAX = 64 * 1024
+NAME_CHARACTERS_MAX = 64
 
 _Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """name: of the token, or its file and line; never the token."""
+
+    name: str
+    may_operate: bool
+
+
+ANYONE = Caller("anyone", may_operate=True)
+"""Where there are no tokens: then the API listens on loopback alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    name: str
+    digest: bytes
 
 
 class Tokens:
     """Those of one file. While it cannot be read, nobody is admitted."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, setting: str = "api.readers") -> None:
+        """Raises StartFailed where there are none."""
         self._file = file
         try:
-            self._stamp, self._digests = _stamp(file), _digests(file)
+            self._stamp, self._known = _stamp(file), _known(file)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise StartFailed(f"api.readers is '{file}', which cannot be read ({reason}): {_REMEDY}") from None
-        if not self._digests:
-            raise StartFailed(f"api.readers is '{file}', which holds no token of {TOKEN_BYTES_MIN} bytes: {_REMEDY}")
+            raise StartFailed(f"{setting} is '{file}', which cannot be read ({reason}): {_REMEDY}") from None
+        if not self._known:
+            raise StartFailed(f"{setting} is '{file}', which holds no token of {TOKEN_BYTES_MIN} bytes: {_REMEDY}")
 
     def admit(self, authorization: bytes | None) -> bool:
-        """authorization: the header's value. Every token is compared, whole, however early one fits."""
+        return self.named(authorization) is not None
+
+    def named(self, authorization: bytes | None) -> str | None:
+        """Whose token it is. authorization: the header's value. Every token is compared, whole, however early one fits."""
         scheme, _, token = (authorization or b"").partition(b" ")
         if scheme.lower() != b"bearer":
-            return False
+            return None
         sent = hashlib.sha256(token.strip()).digest()
-        return any([hmac.compare_digest(sent, each) for each in self._current()])  # noqa: C419 - none is passed over
+        fitting = [known.name for known in self._current() if hmac.compare_digest(sent, known.digest)]
+        return fitting[0] if fitting else None
 
-    def _current(self) -> tuple[bytes, ...]:
+    def _current(self) -> tuple[_Known, ...]:
         try:
             if (stamp := _stamp(self._file)) != self._stamp:
-                self._stamp, self._digests = stamp, _digests(self._file)
+                self._stamp, self._known = stamp, _known(self._file)
         except OSError:
             return ()
-        return self._digests
+        return self._known
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """None: there is no such file. An operator's token reads as well; with readers alone nobody operates."""
+
+    readers: Tokens | None = None
+    operators: Tokens | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.readers is None and self.operators is None
+
+    def of(self, authorization: bytes | None) -> Caller | None:
+        """None: nobody that is known."""
+        if self.is_open:
+            return ANYONE
+        operator, reader = (
+            None if tokens is None else tokens.named(authorization) for tokens in (self.operators, self.readers)
+        )
+        name = operator or reader
+        return None if name is None else Caller(name, may_operate=operator is not None)
 
 
 _REMEDY = "name a file with a token on each line, like `openssl rand -hex 32` writes one"
@@ -59,7 +108,17 @@ def _stamp(file: Path) -> _Stamp:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _digests(file: Path) -> tuple[bytes, ...]:
-    with file.open("rb") as lines:
-        tokens = [line.strip() for line in lines.read(FILE_BYTES_MAX).splitlines()]
-    return tuple(hashlib.sha256(token).digest() for token in tokens if len(token) >= TOKEN_BYTES_MIN)
+def _known(file: Path) -> tuple[_Known, ...]:
+    with file.open("rb") as content:
+        lines = content.read(FILE_BYTES_MAX).splitlines()
+    found = (_in_line(line, f"{file.name} line {number}") for number, line in enumerate(lines, 1))
+    return tuple(known for known in found if known is not None)
+
+
+def _in_line(line: bytes, unnamed: str) -> _Known | None:
+    """The last word is the token, what comes before it the name."""
+    name, _, token = b" ".join(line.split()).rpartition(b" ")
+    if len(token) < TOKEN_BYTES_MIN:
+        return None
+    shown = name.decode("utf-8", "replace")[:NAME_CHARACTERS_MAX]
+    return _Known(shown or unnamed, hashlib.sha256(token).digest())

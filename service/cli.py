@@ -165,16 +165,17 @@ def release_lease(file: Path, pipeline: str, partition: str) -> None:
     The owner notices at its next write to the lease; whatever it still sends is refused by a sink that keeps its position.
     """
 
-    from leases.keeper import Seen
+    from service.actions import released
 
-    async def released(view: View, keeper: Keeper) -> str:
-        status = await _one(pipeline, partition)(view, keeper)
-        if status.lease.owner is None:
+    async def told(view: View, keeper: Keeper) -> str:
+        await _one(pipeline, partition)(view, keeper)
+        change = await released(keeper, pipeline, partition)
+        lease = change.before.lease
+        if not change.is_change:
             return f"lease '{partition}' of pipeline '{pipeline}' has no owner: nothing to release"
-        await keeper.revoke(Seen(status.lease, status.etag))
-        return f"lease '{partition}' of pipeline '{pipeline}' released by '{status.lease.owner}' (epoch {status.lease.epoch})"
+        return f"lease '{partition}' of pipeline '{pipeline}' released by '{lease.owner}' (epoch {lease.epoch})"
 
-    click.echo(viewed(file, released, pipeline))
+    click.echo(viewed(file, told, pipeline))
 
 
 for command in (reset_lease, export_leases, import_leases):

@@ -17,7 +17,6 @@ from service.commands import FAILED, FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, P
 if TYPE_CHECKING:
     from leases.keeper import Keeper
     from leases.lease import Lease
-    from pipeline.feed import Start
     from service.brought import BlobSource, Source
     from service.migration import Report
     from service.settings import Settings
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
 CONNECTION_STRING = "LEASEHOLD_IMPORT_CONNECTION_STRING"
 """Of the account with the old blobs, in the environment: it is a secret."""
-MODES = {"latest": "Incremental Feed", "all_versions": "Full-Fidelity Feed"}
-"""A Cosmos feed's `mode` -> what lease documents call it."""
 
 
 @click.command("reset", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
@@ -45,11 +42,11 @@ def reset_lease(file: Path, pipeline: str, partition: str, place: str) -> None:
     It begins a new generation, in which no position that the sink holds counts. An owner loses the lease at its next write.
     A lease whose document cannot be read, or was deleted, is made anew.
     """
-    from service.migration import reset
+    from service.migration import reset, start_in
 
     async def moved(view: View, keeper: Keeper) -> tuple[Lease | None, Lease]:
         now_ms = int(datetime.now(UTC).timestamp() * 1e3)
-        return await reset(keeper, view.pipelines[pipeline], partition, _start_of(place), now_ms=now_ms)
+        return await reset(keeper, view.pipelines[pipeline], partition, start_in(place), now_ms=now_ms)
 
     before, after = viewed(file, moved, pipeline, heeds=False)
     said = f"lease '{partition}' of pipeline '{pipeline}' goes on from {_told(after.continuation)}, generation {after.generation}"
@@ -134,7 +131,7 @@ def import_leases(
     """
     from leases.clock import BootClock
     from service.brought import KINDS, Import
-    from service.migration import carried_out, planned_import
+    from service.migration import carried_out, mode_of, planned_import
 
     settings, text = settings_of(file), _read(input)
     if settings.leases.type == "memory" and apply:
@@ -162,7 +159,7 @@ def import_leases(
             text=text,
             blobs=blobs,
             prefix=prefix,
-            mode=_mode(settings, pipeline),
+            mode=mode_of(view.pipelines[pipeline].feed),
             now_us=int(datetime.now(UTC).timestamp() * 1e6),
             force=force,
         )
@@ -232,20 +229,6 @@ def _write(output: Path, text: str) -> None:
         os.replace(part, output)
     except OSError as error:
         fail(f"'{output}' cannot be written ({error.strerror}): name another file")
-
-
-def _start_of(place: str) -> Start | str:
-    """A time, where it is one with its offset; everything else is for the feed to say."""
-    try:
-        time = datetime.fromisoformat(place)
-    except ValueError:
-        return place
-    return time if time.tzinfo is not None else place
-
-
-def _mode(settings: Settings, pipeline: str) -> str | None:
-    feed = next(each.feed for each in settings.pipelines if each.name == pipeline)
-    return MODES.get(str(getattr(feed, "mode", None)))
 
 
 def _told(continuation: str | None) -> str:

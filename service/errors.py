@@ -3,6 +3,7 @@
 ServiceError
 ├── ConfigurationError    the settings are wrong; every problem is listed (service.config)
 ├── StartFailed           a feed, sink, store or Spark was not ready when the host started
+├── NotNow                the lease is not in a state for what an operator asked for
 ├── NothingToImport       the input of an import is not what the command was told that it is
 └── BatchHung             a batch made no progress for batch_timeout_s
 """
@@ -16,6 +17,10 @@ class ServiceError(Exception):
 
 class StartFailed(ServiceError):
     """Something that the host needs is not there. Nothing was processed."""
+
+
+class NotNow(ServiceError):
+    """The lease, or the host that it was to go to, is not in a state for it. Nothing was written; the message says what would."""
 
 
 class NothingToImport(ServiceError):

@@ -3,6 +3,7 @@
     every balance interval (or when the earliest lease would expire, or each second while leases are being handed over):
         read host documents and leases            leases.membership, leases.keeper
         see whose tick has stood still            leases.expiry
+        rest from what an operator has paused     leases.control
         create leases for new partitions          leases.bootstrap
         plan what to take and what to ask for     leases.balance
         take, ask, start workers                  service.worker
@@ -25,6 +26,7 @@ from structlog.typing import FilteringBoundLogger as Log
 from leases.balance import Key, Plan, plan
 from leases.bootstrap import Audit, Bootstrap
 from leases.clock import Clock
+from leases.control import Controls
 from leases.errors import DuplicateHost, StoreConflict, StoreError
 from leases.expiry import Watch
 from leases.family import Partition
@@ -85,6 +87,7 @@ class Host:
         self.scan: Scan | None = None
         self.roll: Roll | None = None
         self.expired: frozenset[Key] = frozenset()
+        self.paused: frozenset[str] = frozenset()
         self.tally = tally or Tally(clock)
         self.budget = budget or Budget()
         self.ready = asyncio.Event()
@@ -110,6 +113,10 @@ class Host:
     @property
     def is_draining(self) -> bool:
         return self._stopping.is_set()
+
+    def look(self) -> None:
+        """Begin a round now: somebody has just changed something by way of this process."""
+        self._wake.set()
 
     def stop(self) -> None:
         """Ask for a graceful stop: finish or drop what is in hand, checkpoint, release, leave. `run` returns then."""
@@ -185,6 +192,7 @@ class Host:
         self._watch = self._watch.scanned(scan.marks, scan.started, scan.ended, self._timing)
         self.expired = self._watch.expired(scan.started, self._timing)
         self._notice(scan, roll)
+        self._rest(roll.controls)
         audits = await self._listed(scan, group)
         wanted = self._planned(scan, roll)
         for key in wanted.take:
@@ -203,7 +211,8 @@ class Host:
         """Where nothing was to be done, and nothing has changed since, nothing is to be done now."""
         peers, overdue = roll.peers, self._overdue(scan)
         held_off = [key for key in self.failures if self._is_held_off(key)]
-        found = (scan.shape, peers, frozenset(self.workers), self.expired, overdue, held_off)
+        paused = roll.controls.paused
+        found = (scan.shape, peers, frozenset(self.workers), self.expired, overdue, held_off, paused)
         if found == self._rested_on:
             return NOTHING
         wanted = plan(
@@ -215,6 +224,7 @@ class Host:
             overdue,
             self._rng,
             last=held_off,
+            paused=paused,
         )
         self._rested_on = () if wanted.take or wanted.ask else found
         return wanted
@@ -237,6 +247,18 @@ class Host:
                 f"host '{host.name}' runs with leases.duration_s = {host.lease_duration_s:g}, this one with"
                 f" {self._timing.duration_s:g}: use one value in the whole group"
             )
+
+    def _rest(self, controls: Controls) -> None:
+        """Of a paused pipeline nothing is worked on: its leases go back, and the plan takes none."""
+        paused = controls.paused & self.pipelines.keys()
+        for name in sorted(paused - self.paused):
+            self._log.info("pipeline paused", pipeline=name, why=controls.why(name))
+        for name in sorted(self.paused - paused):
+            self._log.info("pipeline resumed", pipeline=name)
+        self.paused = paused
+        for key, worker in self.workers.items():
+            if key[0] in paused:
+                worker.stop()
 
     async def _listed(self, scan: Scan, group: asyncio.TaskGroup) -> dict[str, Audit]:
         """Of the pipelines whose feeds have answered; where one took its time, of an earlier scan.

@@ -24,6 +24,8 @@ from service.tally import (
     BUCKETS_S,
     CAUSES,
     MOVES,
+    ACTION_OUTCOMES,
+    ACTIONS,
     OPERATIONS,
     REQUEST_OUTCOMES,
     STAGES,
@@ -51,6 +53,7 @@ class Metrics(Collector):
         yield from self._work()
         yield from self._leases()
         yield from self._store()
+        yield from self._operators()
         yield from self._traces()
         if self.lag is not None:
             yield from self._lag(self.lag)
@@ -63,12 +66,14 @@ class Metrics(Collector):
         owned = GaugeMetricFamily("leasehold_leases_owned", "Leases this host works on.", labels=["pipeline"])
         failing = GaugeMetricFamily("leasehold_partitions_failing", "Left alone after a failure.", labels=["pipeline"])
         suspended = GaugeMetricFamily("leasehold_leases_suspended", "Owned, and not trusted now.", labels=["pipeline"])
+        paused = GaugeMetricFamily("leasehold_pipeline_paused", "1 while it is nobody's work.", labels=["pipeline"])
         for name in host.pipelines:
             workers = [worker for key, worker in host.workers.items() if key[0] == name]
             owned.add_metric([name], len(workers))
             failing.add_metric([name], sum(key[0] == name and key not in host.workers for key in host.failures))
             suspended.add_metric([name], sum(not worker.owned.is_trusted for worker in workers))
-        yield from (owned, failing, suspended)
+            paused.add_metric([name], int(name in host.paused))
+        yield from (owned, failing, suspended, paused)
 
     def _work(self) -> Iterator[Metric]:
         tally = self._host.tally
@@ -112,6 +117,15 @@ class Metrics(Collector):
             for outcome in REQUEST_OUTCOMES:
                 requests.add_metric([operation, outcome], tally.requests[operation, outcome])
         yield from (requests, seconds)
+
+    def _operators(self) -> Iterator[Metric]:
+        actions = CounterMetricFamily(
+            "leasehold_operator_actions", "What operators asked this host for.", labels=["action", "outcome"]
+        )
+        for action in ACTIONS:
+            for outcome in ACTION_OUTCOMES:
+                actions.add_metric([action, outcome], self._host.tally.actions[action, outcome])
+        yield actions
 
     def _traces(self) -> Iterator[Metric]:
         tally = self._host.tally

@@ -13,6 +13,7 @@ from datetime import datetime
 from leases.bootstrap import Bootstrap, Info, decode_info, info_id
 from leases.clock import Clock
 from leases.document import decode_lease, lease_id
+from leases.dotnet import FULL_FIDELITY, INCREMENTAL
 from leases.errors import (
     Incomparable,
     InvalidDocument,
@@ -38,6 +39,8 @@ from service.pipeline import Pipeline
 Say = Callable[[str], None]
 STARTS: Mapping[str, Start] = {"earliest": "earliest", "latest": "latest"}
 KINDS = ("lease", "document")
+MODES = {"latest": INCREMENTAL, "all_versions": FULL_FIDELITY}
+"""A Cosmos feed's `mode` -> what lease documents call it."""
 TRIES = 3
 AGAIN = "run the command again: what is done already comes out as unchanged"
 
@@ -93,17 +96,34 @@ async def reset(
         return None, wanted
     if (pipeline.name, partition) in scan.unreadable:  # there are two, and this is one of them
         raise scan.unreadable[pipeline.name, partition]
+    return lease, (await moved(keeper, pipeline, Seen(lease, stored.etag), to)).lease
+
+
+async def moved(keeper: Keeper, pipeline: Pipeline, seen: Seen, to: Start | str) -> Seen:
+    """A lease that was read, in its new generation. Raises LeasesError (StoreConflict where it has changed), PipelineError."""
+    lease = seen.lease
     if lease.closed:
         names = ", ".join(f"'{child.partition}'" for child in lease.children)
         raise StoreConflict(
-            f"lease '{partition}' of pipeline '{pipeline.name}' has ended: reset what goes on from it, {names}"
+            f"lease '{lease.partition}' of pipeline '{pipeline.name}' has ended: reset what goes on from it, {names}"
         )
-    place = await _checked_place(pipeline.feed, partition, to)
-    held = await standing(pipeline.sink, pipeline.name, partition)
+    place = await _checked_place(pipeline.feed, lease.partition, to)
+    held = await standing(pipeline.sink, pipeline.name, lease.partition)
     newest = max(lease.generation, held.generation if held else 0)
-    wanted = replace(lease.reset(place), generation=newest + 1)
-    await keeper.rewrite(Seen(lease, stored.etag), wanted)
-    return lease, wanted
+    return await keeper.rewrite(seen, replace(lease.reset(place), generation=newest + 1))
+
+
+def mode_of(feed: ChangeFeed) -> str | None:
+    return MODES.get(str(getattr(feed, "mode", None)))
+
+
+def start_in(text: str) -> Start | str:
+    """What an operator calls a place: a time, where it is one with its offset; everything else is for the feed to say."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return time if time.tzinfo is not None else text
 
 
 async def _made_anew(

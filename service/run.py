@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 from structlog.typing import FilteringBoundLogger as Log
 
-from service.access import Tokens
+from service.access import Access, Tokens
 from service.api import create_app
 from service.arrow_memory import use_thrifty_allocator
 from service.lag import Backlog
@@ -99,10 +99,18 @@ async def serving(
     if not api.enabled:
         yield
         return
-    readers = None if api.readers is None else Tokens(api.readers)
-    async with serve(create_app(processor.view, readers), host=api.host, port=api.port, log=log) as port:
+    app = create_app(processor.view, access_of(api), log=log)
+    async with serve(app, host=api.host, port=api.port, log=log) as port:
         listening(port)
         yield
+
+
+def access_of(api: ApiSettings) -> Access:
+    """Raises StartFailed."""
+    return Access(
+        readers=None if api.readers is None else Tokens(api.readers),
+        operators=None if api.operators is None else Tokens(api.operators, "api.operators"),
+    )
 
 
 @contextmanager

@@ -10,8 +10,9 @@ from typing import Annotated, Self
 
 from pydantic import AliasPath, AwareDatetime, BaseModel, ConfigDict, Field
 
+from leases.migration import Kind
 from service.lag import Lag
-from service.status import LeaseState
+from service.status import Group, LeaseState
 
 PipelineName = Annotated[str, Field(description="The pipeline's name.", examples=["transform"])]
 PartitionName = Annotated[str, Field(description="The feed's partition; any text.", examples=["transactions-1.csv"])]
@@ -170,6 +171,13 @@ class Pipeline(Model):
         description="How many of its leases are in which state.", examples=[{"owned": 4}]
     )
     failures: tuple[Failure, ...]
+    paused: str | None = Field(
+        validation_alias="resting",
+        description="Why nobody is to work on it: an operator has paused it; null: it is not paused.",
+        examples=[
+            "the pipeline was paused by alice at 2026-01-31T12:00:00Z: POST /api/pipelines/bank/resume lets it go on"
+        ],
+    )
 
 
 class Pipelines(Model):
@@ -177,6 +185,14 @@ class Pipelines(Model):
     problems: tuple[str, ...] = Field(
         description="What needs somebody's attention: documents that cannot be trusted, hosts with other settings."
     )
+
+
+def hosts_of(group: Group) -> Hosts:
+    return Hosts(items=tuple(map(Host.model_validate, group.hosts.values())))
+
+
+def pipelines_of(group: Group) -> Pipelines:
+    return Pipelines(items=tuple(map(Pipeline.model_validate, group.pipelines.values())), problems=group.problems)
 
 
 class LagOfPartition(Model):
@@ -241,3 +257,47 @@ class Batches(Model):
     """Newest first. What other hosts delivered is as old as their last announcement."""
 
     items: tuple[Batch, ...]
+
+
+class LeaseChange(Model):
+    """What an operator did to a lease."""
+
+    changed: bool = Field(description="false: nothing was to be done.", examples=[True])
+    before: Lease
+    after: Lease
+
+
+class Order(Model):
+    """What operators have said of a pipeline last."""
+
+    changed: bool = Field(description="false: it was so already.", examples=[True])
+    pipeline: PipelineName
+    paused: bool = Field(description="Whether nobody is to work on it.", examples=[True])
+    by: str | None = Field(description="Who said so; null: nobody did.", examples=["alice"])
+    at: str | None = Field(
+        description="When, by the clock of the host that was asked.", examples=["2026-01-31T12:00:00Z"]
+    )
+
+
+class ImportChange(Model):
+    """What an import does about one lease."""
+
+    partition: PartitionName
+    document: str = Field(description="What it is called in the input.", examples=["bank/leases/7"])
+    change: Kind = Field(description="refused: `why` says the reason.", examples=["moved"])
+    start: Position = Field(serialization_alias="from")
+    to: Position
+    generation: int | None = Field(description="The one that begins; null: the lease stays.", examples=[1])
+    why: str = Field(description="The reason, or what to know.", examples=["a reset: generation 0 -> 1"])
+
+
+class ImportReport(Model):
+    created: int = Field(description="How many leases are new.", examples=[3])
+    moved: int = Field(description="How many get another position, in a new generation.", examples=[1])
+    unchanged: int = Field(description="How many are as the input has them.", examples=[0])
+    refused: int = Field(
+        description="How many cannot be taken over; as long as there is one, nothing is written.", examples=[0]
+    )
+    written: int = Field(description="How many were written; 0 without `apply=true`.", examples=[4])
+    notes: tuple[str, ...] = Field(description="What to know besides.")
+    changes: tuple[ImportChange, ...]

@@ -14,6 +14,7 @@ from typing import Literal
 
 from leases.balance import Key
 from leases.bootstrap import Identity
+from leases.control import NO_CONTROLS, Control, Controls
 from leases.errors import InvalidDocument
 from leases.expiry import Mark
 from leases.keeper import Scan
@@ -60,12 +61,18 @@ class HostStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStatus:
-    """leases: how many by state. failures: of partitions that do not go on, from whichever host."""
+    """leases: how many by state. failures: of partitions that do not go on, from whichever host.
+
+    resting: why nobody works on it, where it is paused; None where it is not. order: what an operator said last, where that can
+    be read.
+    """
 
     name: str
     identity: Identity
     leases: Mapping[LeaseState, int]
     failures: tuple[FailureStatus, ...]
+    resting: str | None = None
+    order: Control | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +98,11 @@ class Group:
             for pipeline in self.pipelines.values()
             for failure in pipeline.failures
         }
+
+    @property
+    def resting(self) -> dict[Key, str]:
+        """Why nobody is to work on leases: those of paused pipelines."""
+        return {key: why for key in self.leases if (why := self.pipelines[key[0]].resting) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +133,12 @@ def group_of(
     me: str,
     sight: Sight | None,
     mine: Activity | None,
+    controls: Controls = NO_CONTROLS,
 ) -> Group:
     """records, problems: the host documents that could be read, and what is wrong with the others.
 
     me: the host that answers. mine: what it is doing now, where it is a host; its own document is a little older.
+    controls: what operators have ordered.
     """
     known = sorted(records, key=lambda record: record.name)
     heard, invalid = _heard(known)
@@ -143,9 +157,14 @@ def group_of(
     return Group(
         leases=leases,
         hosts=hosts,
-        pipelines={name: _pipeline(name, pipelines[name], leases, hosts.values()) for name in pipelines},
+        pipelines={name: _pipeline(name, pipelines[name], leases, hosts.values(), controls) for name in pipelines},
         batches=tuple(sorted(_batches(heard.values()), key=lambda batch: batch.at, reverse=True)),
-        problems=(*map(str, scan.invalid), *problems, *map(str, invalid), *_disagreements(known, me)),
+        problems=(
+            *map(str, (*scan.invalid, *controls.unreadable.values())),
+            *problems,
+            *map(str, invalid),
+            *_disagreements(known, me),
+        ),
         unreadable={key: str(error) for key, error in sorted(scan.unreadable.items())},
     )
 
@@ -194,7 +213,11 @@ def _host(record: HostRecord, leases: int, me: str, sight: Sight | None, activit
 
 
 def _pipeline(
-    name: str, identity: Identity, leases: Mapping[Key, LeaseStatus], hosts: Iterable[HostStatus]
+    name: str,
+    identity: Identity,
+    leases: Mapping[Key, LeaseStatus],
+    hosts: Iterable[HostStatus],
+    controls: Controls,
 ) -> PipelineStatus:
     failures = (failure for host in hosts if host.is_live is not False for failure in host.activity.failures)
     return PipelineStatus(
@@ -202,6 +225,8 @@ def _pipeline(
         identity=identity,
         leases=Counter(status.state for status in leases.values() if status.lease.pipeline == name),
         failures=tuple(failure for failure in failures if failure.pipeline == name and _is_current(failure, leases)),
+        resting=controls.why(name) if name in controls.paused else None,
+        order=controls.orders.get(name),
     )
 
 

@@ -34,11 +34,15 @@ Move = Literal["acquired", "seized", "released", "lost", "stolen", "gone", "fail
 Cause = Literal["feed", "engine", "sink", "ambiguous", "fenced", "store", "other"]
 Operation = Literal["list", "read", "create", "replace", "delete"]
 RequestOutcome = Literal["ok", "conflict", "missing", "unavailable", "ambiguous", "error"]
+Action = Literal["release", "handoff", "reset", "pause", "resume", "export", "import"]
+ActionOutcome = Literal["done", "unchanged", "denied", "refused", "failed"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 MOVES: tuple[Move, ...] = get_args(Move)
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 REQUEST_OUTCOMES: tuple[RequestOutcome, ...] = get_args(RequestOutcome)
+ACTIONS: tuple[Action, ...] = get_args(Action)
+ACTION_OUTCOMES: tuple[ActionOutcome, ...] = get_args(ActionOutcome)
 
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 RECENT_PER_PIPELINE = 32
@@ -79,7 +83,7 @@ class Histogram:
 
 class Tally:
     """All counts are since the host started. events, batches, dead_letters, suspensions: by pipeline. retries: by (pipeline,
-    cause). requests: by (operation, outcome); request_seconds: by operation.
+    cause). requests: by (operation, outcome); request_seconds: by operation. actions: of operators, by (action, outcome).
 
     log: is told of every batch at level debug; None for nobody.
     """
@@ -94,6 +98,7 @@ class Tally:
         self.suspensions: Counter[str] = Counter()
         self.requests: Counter[tuple[Operation, RequestOutcome]] = Counter()
         self.request_seconds: defaultdict[Operation, Histogram] = defaultdict(Histogram)
+        self.actions: Counter[tuple[Action, ActionOutcome]] = Counter()
         self.recent: defaultdict[str, deque[RecentBatch]] = defaultdict(lambda: deque(maxlen=RECENT_PER_PIPELINE))
         self.clock = clock
         self._log = log
@@ -170,6 +175,11 @@ class Tally:
     def store_answered(self, operation: Operation, outcome: RequestOutcome, took_s: float) -> None:
         self.requests[operation, outcome] += 1
         self.request_seconds[operation].observe(took_s)
+
+    # Operators
+
+    def acted(self, action: Action, outcome: ActionOutcome) -> None:
+        self.actions[action, outcome] += 1
 
 
 class CountingStore:

@@ -19,9 +19,11 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 from leases.clock import Clock
+from leases.control import GROUP_PREFIX, controls_in
 from leases.errors import InvalidDocument, StoreError, StoreUnavailable
 from leases.keeper import Keeper
 from leases.membership import HOSTS_PREFIX, HostRecord, decode_host
+from leases.store import Stored
 from service.activity import activity_of
 from service.host import Host
 from service.lag import PATIENCE, Backlog, Lag, Patience, looked, measured
@@ -62,6 +64,10 @@ class Shared(Generic[T]):
             raise StoreUnavailable(str(answer))
         return answer
 
+    def forget(self) -> None:
+        """The next who asks reads anew."""
+        self._last = None
+
     async def _attempted(self) -> tuple[float, T | StoreError]:
         try:
             answer: T | StoreError = await self._read()
@@ -90,14 +96,24 @@ class View:
         """
         self.pipelines = {pipeline.name: pipeline for pipeline in pipelines}
         self._keeper = keeper
-        self._clock = clock
-        self._now = now
+        self.clock = clock
+        self.now = now
         self.host = host
         self._patience = patience
         self._shared_s = shared_s
         self._feeds = {name: pipeline.feed for name, pipeline in self.pipelines.items()}
         self._group = Shared(self._read_group, clock)
         self._lag = Shared(self._measure_lag, clock)
+
+    @property
+    def keeper(self) -> Keeper:
+        return self._keeper
+
+    def changed(self) -> None:
+        """Somebody has just changed something by way of this process: what was read before is old, for its host too."""
+        self._group.forget()
+        if self.host is not None:
+            self.host.look()
 
     async def group(self) -> Group:
         return await self._group.get(self._shared_s)
@@ -110,11 +126,11 @@ class View:
         """Read now, by every call: two looks from one memory would always find that nothing moved. Never raises StoreError:
         a container that does not answer leaves the backlog unknown."""
         try:
-            failures = (await self._group.get(0.0)).failures
+            group = await self._group.get(0.0)
             scan = await self._keeper.scan(self.pipelines)
         except StoreError as error:
             return Backlog(ends={}, behind=frozenset(), missing=frozenset(), failed={}, unknown=(str(error),))
-        return await looked(scan.leases, self._feeds, failures, patience=self._patience)
+        return await looked(scan.leases, self._feeds, {**group.failures, **group.resting}, patience=self._patience)
 
     def health(self) -> Health:
         host, reasons = self.host, []
@@ -135,14 +151,8 @@ class View:
         )
 
     async def _read_group(self) -> Group:
-        documents = await self._keeper.store.list(HOSTS_PREFIX)
-        records: list[HostRecord] = []
-        problems: list[str] = []
-        for stored in documents:
-            try:
-                records.append(decode_host(stored.id, stored.body))
-            except InvalidDocument as error:
-                problems.append(str(error))
+        documents = await self._keeper.store.list(GROUP_PREFIX)
+        records, problems = _hosts_in(documents)
         scan = await self._keeper.scan(self.pipelines)
         host = self.host
         if host is not None:
@@ -154,5 +164,19 @@ class View:
             pipelines={name: pipeline.identity for name, pipeline in self.pipelines.items()},
             me=self._keeper.host,
             sight=sight_of(host) if host else None,
-            mine=activity_of(host, now=self._now(), monotonic_s=self._clock.monotonic()) if host else None,
+            mine=activity_of(host, now=self.now(), monotonic_s=self.clock.monotonic()) if host else None,
+            controls=controls_in(documents),
         )
+
+
+def _hosts_in(documents: Iterable[Stored]) -> tuple[list[HostRecord], list[str]]:
+    """And what is wrong with those that cannot be read."""
+    records: list[HostRecord] = []
+    problems: list[str] = []
+    for stored in documents:
+        if stored.id.startswith(HOSTS_PREFIX):
+            try:
+                records.append(decode_host(stored.id, stored.body))
+            except InvalidDocument as error:
+                problems.append(str(error))
+    return records, problems

@@ -34,6 +34,9 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey }}
 {{- end }}
 {{- $_ := set $settings "host" (merge $host ($settings.host | default dict)) }}
 {{- $_ := set $settings "api" (dict "host" .Values.api.address "port" .Values.api.port "readers" $readers) }}
+{{- if .Values.api.operatorsSecret }}
+{{- $_ := set $settings.api "operators" (printf "/run/secrets/leasehold-operators/%s" .Values.api.operatorsKey) }}
+{{- end }}
 {{- if .Values.sparkConnect }}
 {{- $_ := set $settings "spark" (merge (dict "remote" .Values.sparkConnect) (omit ($settings.spark | default dict) "master")) }}
 {{- end }}

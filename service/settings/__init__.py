@@ -73,17 +73,22 @@ class SparkSettings(Section):
 
 class ApiSettings(Section):
     enabled: bool = Field(default=True, description="Whether this host serves the REST API.")
-    host: Text = Field(default="127.0.0.1", description="The address to listen on; without `readers` loopback only.")
+    host: Text = Field(default="127.0.0.1", description="The address to listen on; without tokens loopback only.")
     port: Port = Field(default=8080, description="The port to listen on. 0: a free one, which the log names.")
     readers: FilePath | None = Field(
         default=None,
-        description="A file of bearer tokens, one a line: whoever sends one of them may ask; without one, for health alone. It is"
-        " read again when it changes.",
+        description="A file of bearer tokens, one a line, which may begin with a name: whoever sends one of them may ask; without"
+        " one, for health alone. It is read again when it changes.",
+    )
+    operators: FilePath | None = Field(
+        default=None,
+        description="A file like `readers`: whoever sends one of its tokens may ask, and release, hand over, reset and pause as"
+        " well. With `readers` alone nobody may.",
     )
 
     @model_validator(mode="after")
     def _is_for_readers(self) -> ApiSettings:
-        if self.readers is None and not is_loopback(self.host):
+        if self.readers is None and self.operators is None and not is_loopback(self.host):
             raise ValueError(
                 "`host` is an address that others reach, and the API has no tokens: set `readers`, or let it listen on this"
                 " machine alone (127.0.0.1, ::1 or localhost)"

@@ -45,6 +45,11 @@ def container(objects):
     return only
 
 
+def secrets_of(objects) -> dict[str, str]:
+    volumes = objects["Deployment"]["spec"]["template"]["spec"]["volumes"]
+    return {volume["name"]: volume["secret"]["secretName"] for volume in volumes if "secret" in volume}
+
+
 def mounts(objects) -> dict[str, PurePosixPath]:
     return {each["name"]: PurePosixPath(each["mountPath"]) for each in container(objects)["volumeMounts"]}
 
@@ -78,11 +83,22 @@ def test_the_api_listens_where_the_service_and_the_probes_look(objects) -> None:
 
 
 def test_the_tokens_are_where_the_settings_look(objects) -> None:
-    (volume,) = (v for v in objects["Deployment"]["spec"]["template"]["spec"]["volumes"] if v["name"] == "readers")
     readers = settings_of(objects).api.readers
     assert readers is not None
     assert PurePosixPath(readers).parent == mounts(objects)["readers"]
-    assert volume["secret"]["secretName"] == BANK["api"]["readersSecret"]
+    assert secrets_of(objects)["readers"] == BANK["api"]["readersSecret"]
+
+
+def test_whoever_may_operate_has_tokens_of_their_own_or_there_is_nobody(render) -> None:
+    objects = render()
+    assert settings_of(objects).api.operators is None
+    assert "operators" not in mounts(objects)
+    objects = render({"api": {"operatorsSecret": "leasehold-operators", "operatorsKey": "tokens"}})
+    operators = settings_of(objects).api.operators
+    assert operators is not None
+    assert PurePosixPath(operators) == mounts(objects)["operators"] / "tokens"
+    assert secrets_of(objects)["operators"] == "leasehold-operators"
+    assert len(set(mounts(objects).values())) == len(mounts(objects))
 
 
 def test_kubernetes_waits_for_longer_than_a_stop_takes(objects) -> None:

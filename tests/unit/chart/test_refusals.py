@@ -66,6 +66,8 @@ def test_what_could_not_work_is_refused_with_what_to_do(render, values: dict[str
         {"api": {"port": 80}},
         {"api": {"address": "127.0.0.1"}},
         {"api": {"readersKey": "a/b"}},
+        {"api": {"operatorsKey": "a/b"}},
+        {"api": {"operatorsSecret": "Not A Secret"}},
         {"stopTimeoutSeconds": 0},
         {"stopTimeoutSeconds": 2.5},
         {"tmpSize": "1 GB"},

@@ -30,10 +30,16 @@ def peer(name: str, *pipelines: str, leases_max: int | None = None, draining: bo
 
 
 def planned(
-    leases: list[Lease], peers: list[Peer], me: str, *, expired: set[Key] = frozenset(), overdue: set[Key] = frozenset()
-) -> Plan:  # type: ignore[assignment]
+    leases: list[Lease],
+    peers: list[Peer],
+    me: str,
+    *,
+    expired: set[Key] = frozenset(),  # type: ignore[assignment]
+    overdue: set[Key] = frozenset(),  # type: ignore[assignment]
+    paused: set[str] = frozenset(),  # type: ignore[assignment]
+) -> Plan:
     working = {one.key for one in leases if one.owner == me}
-    return plan(leases, peers, me, working, expired, overdue, random.Random(1))
+    return plan(leases, peers, me, working, expired, overdue, random.Random(1), paused=paused)
 
 
 def settle(leases: list[Lease], peers: list[Peer], rounds: int = 6) -> list[Lease]:
@@ -150,6 +156,40 @@ def test_a_host_is_never_new_to_itself() -> None:
 
 def test_closed_leases_are_nobodys() -> None:
     assert planned([lease("0", closed=True)], [peer("a")], "a").take == ()
+
+
+def test_leases_of_a_paused_pipeline_are_nobodys_whatever_they_look_like() -> None:
+    """Available, expired, promised, overdue, and left by an earlier incarnation: all are left alone."""
+    left = lease("back", "a")
+    leases = [
+        lease("free"),
+        lease("dead", "z"),
+        lease("mine", handoff_to="a"),
+        lease("asked", "b", handoff_to="a"),
+        left,
+    ]
+    working: set[Key] = set()
+    peers = [peer("a"), peer("b")]
+    expired, overdue = {("p", "dead")}, {("p", "asked")}
+    wanted = plan(leases, peers, "a", working, expired, overdue, random.Random(1), paused={"p"})
+    assert wanted == Plan((), (), 0)
+    assert plan(leases, peers, "a", working, expired, overdue, random.Random(1)).take  # or this test could not fail
+
+
+def test_hosts_share_the_other_pipelines_as_if_the_paused_one_were_not_there() -> None:
+    leases = [lease(str(n), pipeline=name) for name in "pq" for n in range(4)]
+    peers = [peer("a", "p", "q"), peer("b", "p", "q")]
+    for host in ("a", "b"):
+        wanted = planned(leases, peers, host, paused={"p"})
+        assert {pipeline for pipeline, _ in wanted.take} == {"q"}
+        assert wanted.share == 2
+
+
+def test_a_paused_pipeline_uses_no_room_of_hosts_with_a_limit() -> None:
+    leases = [lease("0", "a", pipeline="p"), lease("1", pipeline="q")]
+    limited = [peer("a", "p", "q", leases_max=1)]
+    assert planned(leases, limited, "a").take == ()
+    assert planned(leases, limited, "a", paused={"p"}).take == (("q", "1"),)
 
 
 def test_pipelines_that_do_not_divide_are_made_up_for_by_one_another() -> None:

@@ -43,7 +43,7 @@ class Running:
 
     def client(self, **options: object) -> httpx.AsyncClient:
         transport = httpx.ASGITransport(create_app(self.view), **options)
-        return httpx.AsyncClient(transport=transport, base_url="http://leasehold")
+        return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
 
 Start = Callable[..., Awaitable[Running]]

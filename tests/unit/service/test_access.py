@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.access import Tokens
+from service.access import Access, Tokens
 from service.api import OPEN, create_app
 from service.errors import StartFailed
 
@@ -28,7 +28,7 @@ def bearer(token: str) -> dict[str, str]:
 @pytest.fixture
 async def client(start, file: Path):
     running = await start(runs=False)
-    transport = httpx.ASGITransport(create_app(running.view, Tokens(file)))
+    transport = httpx.ASGITransport(create_app(running.view, Access(readers=Tokens(file))))
     async with httpx.AsyncClient(transport=transport, base_url="http://leasehold") as client:
         yield client
 

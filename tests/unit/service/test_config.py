@@ -319,9 +319,10 @@ def test_the_api_is_not_offered_to_the_network(host: str) -> None:
     assert "the API has no tokens: set `readers`" in problem(f"api: {{host: '{host}'}}{PIPELINES}")
 
 
-def test_with_tokens_the_api_listens_where_others_reach_it() -> None:
-    found = settings("api: {host: 0.0.0.0, readers: tokens}" + PIPELINES)
-    assert (found.api.host, found.api.readers) == ("0.0.0.0", Path("/etc/leasehold/tokens"))
+@pytest.mark.parametrize("whose", ["readers", "operators"])
+def test_with_tokens_the_api_listens_where_others_reach_it(whose: str) -> None:
+    found = settings(f"api: {{host: 0.0.0.0, {whose}: tokens}}" + PIPELINES)
+    assert (found.api.host, getattr(found.api, whose)) == ("0.0.0.0", Path("/etc/leasehold/tokens"))
 
 
 @pytest.mark.parametrize("name", ["", "A", "-a", "a/b", "a b", "é", "a" * 64, "a\n"])

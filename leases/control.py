@@ -1,0 +1,147 @@
+"""What operators have ordered for a whole pipeline: one document each, which every host reads with every scan and honours.
+
+A paused pipeline is nobody's work: owners finish or drop the batch in hand, checkpoint and release, and nobody takes its leases
+until it is resumed. The documents are listed together with the hosts', so that they cost no request of their own.
+
+A control document that cannot be read counts as a pause: it is there because somebody once gave an order, and waiting loses
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from leases.document import NAME_BYTES_MAX, Fields, to_json
+from leases.errors import InvalidDocument, StoreConflict, StoreMissing
+from leases.store import LeaseStore, Stored
+
+GROUP_PREFIX = "_"
+"""Lists what belongs to the group and to no single pipeline's leases: the hosts' documents and these."""
+CONTROL_PREFIX = "_control/"
+VERSION = 1
+CONFLICTS_MAX = 4
+
+_FIELDS = frozenset(("version", "pipeline", "paused", "by", "at"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """An operator's order. by: who gave it; at: when, by the wall clock of the host that was asked; both for people."""
+
+    pipeline: str
+    paused: bool
+    by: str = ""
+    at: str = ""
+    unknown: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controls:
+    """All orders of a group. unreadable: pipelines whose order nobody can read, and what is to be done."""
+
+    orders: Mapping[str, Control] = field(default_factory=lambda: MappingProxyType({}))
+    unreadable: Mapping[str, InvalidDocument] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def paused(self) -> frozenset[str]:
+        """The pipelines that nobody is to work on."""
+        return frozenset((*(name for name, order in self.orders.items() if order.paused), *self.unreadable))
+
+    def why(self, pipeline: str) -> str:
+        """Why a paused pipeline rests, for people."""
+        if (order := self.orders.get(pipeline)) is None:
+            return str(self.unreadable[pipeline])
+        told = "".join((f" by {order.by}" if order.by else "", f" at {order.at}" if order.at else ""))
+        return f"the pipeline was paused{told}: POST /api/pipelines/{pipeline}/resume lets it go on"
+
+
+NO_CONTROLS = Controls()
+
+
+def control_id(pipeline: str) -> str:
+    return CONTROL_PREFIX + pipeline
+
+
+def encode_control(control: Control) -> str:
+    return to_json(
+        {
+            **control.unknown,
+            "version": VERSION,
+            "pipeline": control.pipeline,
+            "paused": control.paused,
+            "by": control.by,
+            "at": control.at,
+        }
+    )
+
+
+def decode_control(id: str, body: str) -> Control:
+    """Raises InvalidDocument."""
+    fields = Fields.parse(id, body)
+    fields.version(VERSION)
+    control = Control(
+        pipeline=fields.text("pipeline", NAME_BYTES_MAX),
+        paused=fields.boolean("paused"),
+        by=fields.text("by", NAME_BYTES_MAX),
+        at=fields.text("at", NAME_BYTES_MAX),
+        unknown=fields.unknown(_FIELDS),
+    )
+    if id != control_id(control.pipeline):
+        fields.refuse("pipeline", f"is {control.pipeline!r}, which belongs under another id")
+    return control
+
+
+def controls_in(documents: Iterable[Stored]) -> Controls:
+    """Of all documents of the group, whatever else is among them."""
+    orders: dict[str, Control] = {}
+    unreadable: dict[str, InvalidDocument] = {}
+    for stored in documents:
+        if stored.id.startswith(CONTROL_PREFIX):
+            pipeline = stored.id.removeprefix(CONTROL_PREFIX)
+            try:
+                orders[pipeline] = decode_control(stored.id, stored.body)
+            except InvalidDocument as error:
+                unreadable[pipeline] = _advised(error, pipeline)
+    return Controls(orders=orders, unreadable=unreadable) if orders or unreadable else NO_CONTROLS
+
+
+async def order(store: LeaseStore, wanted: Control) -> tuple[Control, bool]:
+    """The order that holds now, and whether it is a new one. To order what holds already changes nothing.
+
+    Raises StoreConflict where others order all the time, StoreUnavailable, StoreAmbiguous.
+    """
+    for _ in range(CONFLICTS_MAX):
+        try:
+            return await _ordered(store, wanted)
+        except (StoreConflict, StoreMissing):  # somebody else has just ordered something
+            continue
+    return await _ordered(store, wanted)
+
+
+async def _ordered(store: LeaseStore, wanted: Control) -> tuple[Control, bool]:
+    document = control_id(wanted.pipeline)
+    try:
+        stored = await store.read(document)
+    except StoreMissing:
+        if not wanted.paused:
+            return wanted, False
+        await store.create(document, encode_control(wanted))
+        return wanted, True
+    try:
+        before = decode_control(stored.id, stored.body)
+    except InvalidDocument:
+        before = None
+    if before is not None and before.paused == wanted.paused:
+        return before, False
+    wanted = wanted if before is None else replace(wanted, unknown=before.unknown)
+    await store.replace(document, encode_control(wanted), stored.etag)
+    return wanted, True
+
+
+def _advised(error: InvalidDocument, pipeline: str) -> InvalidDocument:
+    return InvalidDocument(
+        f"{error}: until then pipeline '{pipeline}' is taken for paused. POST /api/pipelines/{pipeline}/resume (or pause) writes"
+        " it anew"
+    )

@@ -1,0 +1,32 @@
+"""A lease's ETag as HTTP has it. Pure.
+
+It is the document's, quoted. Expiry is no change of the document and yet one of the answer, so it shows in the tag.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+from service.status import LeaseStatus
+
+_EXPIRED = ";expired"
+
+
+def etag_of(status: LeaseStatus) -> str:
+    return tag_of(status.etag, _EXPIRED if status.state == "expired" else "")
+
+
+def tag_of(etag: str, more: str = "") -> str:
+    return f'"{quote(etag, safe="")}{more}"'
+
+
+def is_known(if_none_match: str, etag: str) -> bool:
+    """Whether the client has it already; as the standard has it, a weak tag is as good."""
+    tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
+    return "*" in tags or etag in tags
+
+
+def meant_by(if_match: str) -> list[str]:
+    """The documents' ETags that a client writes over. Whether the owner had expired is no matter; a weak tag is none."""
+    tags = (tag.strip() for tag in if_match.split(","))
+    return [unquote(tag[1:-1].removesuffix(_EXPIRED)) for tag in tags if len(tag) > 1 and tag[0] == tag[-1] == '"']

@@ -1,0 +1,173 @@
+"""The group as it changes: a stream of server-sent events for each client, all from one reading a second.
+
+Each client is sent what differs from what it was sent last. One that reads slowly is sent less often, and then all at once:
+nothing piles up for it. What several have seen alike is told apart once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
+
+from leases.errors import StoreError
+from service import schemas
+from service.api.problems import documented
+from service.api.reading import Strict
+from service.api.roles import READING
+from service.status import Group, LeaseStatus
+from service.view import View
+
+STREAMS_MAX = 200
+STREAM_S = 300.0
+"""A token that is taken away ends its streams by then."""
+PAUSE_S = 1.0
+SILENCE_S = 15.0
+"""Proxies end connections on which nothing comes."""
+COMMENT = b": still here\n\n"
+EVENT = {"type": "object", "properties": {"event": {"type": "string"}, "data": {"type": "string"}}}
+
+
+class Duration(Strict):
+    seconds: float = Field(default=STREAM_S, ge=0, le=STREAM_S, description="How long the stream lasts at most.")
+
+
+def events(view: View) -> APIRouter:
+    router = APIRouter(prefix="/api", tags=["the group"], responses=documented(422), dependencies=READING)
+    changes = Changes(view)
+
+    @router.get(
+        "/events",
+        response_class=StreamingResponse,
+        responses={
+            200: {
+                "description": "Events `ready`, `leases`, `hosts`, `pipelines`, `away`.",
+                "content": {"text/event-stream": {"schema": EVENT, "example": "event: ready\ndata: {}\n\n"}},
+            }
+        },
+    )
+    async def stream(wanted: Annotated[Duration, Query()]) -> StreamingResponse:
+        """Leases, hosts and pipelines as they change, as server-sent events. Load them once `ready` has come."""
+        if changes.streams >= STREAMS_MAX:
+            raise HTTPException(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"{STREAMS_MAX} clients watch already: ask another host, or later",
+                {"retry-after": "15"},
+            )
+        return Stream(changes, wanted.seconds)
+
+    return router
+
+
+class Stream(StreamingResponse):
+    def __init__(self, changes: Changes, seconds: float) -> None:
+        super().__init__(changes.told(seconds), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        self._changes = changes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._changes.streams += 1
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._changes.streams -= 1
+
+
+class Changes:
+    """What to tell those who watch. streams: how many there are."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._told: tuple[Group, Group, bytes] | None = None
+        self.streams = 0
+
+    async def told(self, seconds: float) -> AsyncIterator[bytes]:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                async for part in self._parts():
+                    yield part
+
+    async def _parts(self) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        seen: Group | None = None
+        is_away, spoke_at = False, loop.time()
+        while True:
+            try:
+                now = await self._view.group()
+                part = b"" if seen is None else self._between(seen, now)
+                part = _event("ready", {}) if seen is None or is_away else part
+                seen, is_away = now, False
+            except StoreError as error:
+                part = b"" if is_away else _event("away", {"detail": f"the lease container does not answer: {error}"})
+                is_away = True
+            if part or loop.time() - spoke_at >= SILENCE_S:
+                yield part or COMMENT
+                spoke_at = loop.time()
+            await asyncio.sleep(PAUSE_S)
+
+    def _between(self, before: Group, now: Group) -> bytes:
+        if self._told is None or self._told[0] is not before or self._told[1] is not now:
+            self._told = before, now, rendered(difference(before, now))
+        return self._told[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """pipelines: None where nothing about them has changed, else all of them."""
+
+    leases: Sequence[LeaseStatus] = ()
+    leases_gone: Sequence[tuple[str, str]] = ()
+    hosts: Sequence[schemas.Host] = ()
+    hosts_gone: Sequence[str] = ()
+    pipelines: schemas.Pipelines | None = None
+
+
+def difference(before: Group, now: Group) -> Difference:
+    """Pure. A lease whose document has not changed is one object from reading to reading."""
+    if before is now:
+        return Difference()
+    hosts = {host.name: host for host in schemas.hosts_of(before).items}
+    pipelines = schemas.pipelines_of(now)
+    return Difference(
+        leases=[status for key, status in now.leases.items() if not _is_same(before.leases.get(key), status)],
+        leases_gone=sorted(before.leases.keys() - now.leases.keys()),
+        hosts=[host for host in schemas.hosts_of(now).items if hosts.get(host.name) != host],
+        hosts_gone=sorted(hosts.keys() - now.hosts.keys()),
+        pipelines=pipelines if pipelines != schemas.pipelines_of(before) else None,
+    )
+
+
+def rendered(found: Difference) -> bytes:
+    parts = []
+    if found.leases or found.leases_gone:
+        gone = [{"pipeline": pipeline, "partition": partition} for pipeline, partition in found.leases_gone]
+        parts.append(
+            _event("leases", {"items": [_plain(schemas.Lease.model_validate(x)) for x in found.leases], "gone": gone})
+        )
+    if found.hosts or found.hosts_gone:
+        parts.append(_event("hosts", {"items": list(map(_plain, found.hosts)), "gone": list(found.hosts_gone)}))
+    if found.pipelines is not None:
+        parts.append(_event("pipelines", _plain(found.pipelines)))
+    return b"".join(parts)
+
+
+def _is_same(before: LeaseStatus | None, now: LeaseStatus) -> bool:
+    return before is not None and before.lease is now.lease and before.state == now.state
+
+
+def _plain(model: BaseModel) -> Any:
+    return model.model_dump(mode="json", by_alias=True)
+
+
+def _event(name: str, data: object) -> bytes:
+    """JSON has no line breaks in it, so that nothing in a name can begin a line of its own."""
+    return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()

@@ -1,0 +1,49 @@
+"""This host: what probes and Prometheus ask."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from fastapi import APIRouter, Response
+
+from leases.errors import StoreError
+from service import schemas
+from service.api.roles import READING
+from service.metrics import CONTENT_TYPE, Metrics
+from service.view import View
+
+METRICS_LAG_AGE_MAX_S = 15.0
+
+
+def health(view: View, metrics: Metrics) -> APIRouter:
+    router = APIRouter(tags=["this host"])
+
+    @router.get("/health/live")
+    async def live() -> schemas.Health:
+        """The process answers. A probe that fails is a reason to restart it."""
+        return schemas.Health(status="live")
+
+    @router.get("/health/ready", responses={503: {"model": schemas.Health, "description": "It is not; `reasons`."}})
+    async def ready(response: Response) -> schemas.Health:
+        """The host takes part in the work: it has read the lease container and is not draining."""
+        health = view.health()
+        if health.is_ready:
+            return schemas.Health(status="ready")
+        response.status_code = HTTPStatus.SERVICE_UNAVAILABLE
+        return schemas.Health(status="not ready", reasons=health.reasons)
+
+    @router.get(
+        "/metrics",
+        dependencies=READING,
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    )
+    async def prometheus() -> Response:
+        """This host's metrics, in the text format of Prometheus."""
+        try:
+            metrics.lag = await view.lag(METRICS_LAG_AGE_MAX_S)
+        except StoreError:
+            metrics.lag = None  # unknown, and left out: metrics of the host are wanted most when the container is down
+        return Response(metrics.text(), media_type=CONTENT_TYPE)
+
+    return router

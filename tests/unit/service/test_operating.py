@@ -1,0 +1,366 @@
+"""What operators do by REST: release, handoff, reset, pause, resume; and what each answers to what it cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from urllib.parse import quote
+
+import httpx
+import pytest
+from unit.service.problems import problem
+
+from leases.control import control_id
+from leases.document import encode_lease, lease_id
+from leases.errors import StoreAmbiguous, StoreUnavailable
+from leases.lease import Child, Lease
+from leases.membership import HostRecord, encode_host, host_id
+from leases.stores.memory import MemoryStore
+from pipeline.connectors.memory import MemoryFeed
+from pipeline.errors import FeedUnavailable, PositionLost
+
+LEASE = "/api/leases/bank/a"
+
+
+@pytest.fixture
+async def resting(start):
+    """A host that has not begun, over two pipelines with some leases, beside a record of another host."""
+    running = await start(runs=False, feeds={"bank": MemoryFeed(["a", "b"]), "view": MemoryFeed(["a"])})
+    running.feeds["bank"].append("a", [b"{}"] * 5)
+    for pipeline, partition in (("bank", "a"), ("bank", "b"), ("view", "a")):
+        await running.keeper.create(Lease(pipeline=pipeline, partition=partition))
+    for name, pipelines, draining in (("host-b", ("bank", "view"), False), ("host-c", ("bank",), True)):
+        record = HostRecord(name=name, incarnation="1", pipelines=pipelines, draining=draining, lease_duration_s=2.0)
+        await running.keeper.store.create(host_id(name), encode_host(record))
+    return running
+
+
+@pytest.fixture
+async def client(resting) -> AsyncIterator[httpx.AsyncClient]:
+    async with resting.client() as client:
+        yield client
+
+
+async def taken(resting, partition: str = "a"):
+    return await resting.keeper.take(await resting.keeper.read("bank", partition), lambda state: state)
+
+
+async def reset(client: httpx.AsyncClient, to: object, etag: str | None = None, path: str = LEASE) -> httpx.Response:
+    etag = (await client.get(path)).headers["etag"] if etag is None else etag
+    return await client.put(f"{path}/continuation", json={"to": to}, headers={"if-match": etag})
+
+
+# Release
+
+
+async def test_a_release_takes_the_lease_from_its_owner_and_keeps_its_position(resting, client) -> None:
+    owned = await taken(resting)
+    await owned.checkpoint("3", "")
+    answer = await client.post(f"{LEASE}/release", json={})
+    assert answer.status_code == 200
+    told = answer.json()
+    assert told["changed"]
+    assert (told["before"]["owner"], told["after"]["owner"]) == ("host-a", None)
+    found = await resting.keeper.read("bank", "a")
+    assert (found.lease.owner, found.lease.continuation, found.lease.tick) == (None, "3", owned.lease.tick)
+    again = await client.get(LEASE)
+    assert again.json()["state"] == "available"
+    assert again.headers["etag"] == answer.headers["etag"]
+
+
+async def test_a_release_of_what_nobody_owns_changes_nothing(resting, client) -> None:
+    before = await resting.keeper.read("bank", "a")
+    answer = (await client.post(f"{LEASE}/release", json={})).json()
+    assert not answer["changed"]
+    assert answer["before"] == answer["after"]
+    assert await resting.keeper.read("bank", "a") == before
+
+
+async def test_a_release_comes_through_although_the_owner_writes_meanwhile(start) -> None:
+    class Busy(MemoryStore):
+        renewals = 3
+
+        async def read(self, id: str):
+            stored = await super().read(id)
+            if self.renewals and "/leases/" in id:
+                self.renewals -= 1
+                self._put(id, stored.body)
+            return stored
+
+    running = await start(runs=False, store=Busy())
+    await running.keeper.create(Lease(pipeline="bank", partition="a", owner="host-z", incarnation="1"))
+    async with running.client() as client:
+        assert (await client.post(f"{LEASE}/release", json={})).json()["changed"]
+
+
+# Handoff
+
+
+async def test_a_handoff_is_asked_for_on_behalf_of_a_host(resting, client) -> None:
+    owned = await taken(resting)
+    answer = (await client.post(f"{LEASE}/handoff", json={"to": "host-b"})).json()
+    assert (answer["after"]["owner"], answer["after"]["handoff_to"]) == ("host-a", "host-b")
+    assert answer["after"]["state"] == "handing_over"
+    found = await resting.keeper.read("bank", "a")
+    assert found.lease == replace(owned.lease, handoff_to="host-b")
+    assert not (await client.post(f"{LEASE}/handoff", json={"to": "host-b"})).json()["changed"]
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "to", "why"),
+    [
+        ("bank", "host-z", "there is no host 'host-z'; there are: host-b, host-c"),
+        ("bank", "host-c", "host 'host-c' is draining"),
+        ("bank", "\r\nset-cookie: x", "there is no host"),
+    ],
+)
+async def test_a_handoff_to_a_host_that_would_not_come_is_refused(client, pipeline: str, to: str, why: str) -> None:
+    answer = await client.post(f"/api/leases/{pipeline}/a/handoff", json={"to": to})
+    assert why in str(problem(answer, 409)["detail"])
+
+
+async def test_a_handoff_to_a_host_without_the_pipeline_is_refused(resting, client) -> None:
+    record = HostRecord(name="host-d", incarnation="1", pipelines=("view",), lease_duration_s=2.0)
+    await resting.keeper.store.create(host_id("host-d"), encode_host(record))
+    told = problem(await client.post(f"{LEASE}/handoff", json={"to": "host-d"}), 409)
+    assert told["detail"] == "host 'host-d' does not run pipeline 'bank': name one that does"
+
+
+async def test_a_lease_moves_to_the_host_that_is_named(start, eventually) -> None:
+    a = await start("host-a")
+    await start("host-b", feeds=a.feeds)
+    async with a.client() as client:
+
+        async def owners() -> list[str]:
+            items = (await client.get("/api/leases")).json()["items"]
+            return sorted(f"{item['owner']}" for item in items)
+
+        async def are_shared() -> bool:
+            return await owners() == ["host-a", "host-b"]
+
+        await eventually(are_shared)
+        items = (await client.get("/api/leases?owner=host-a")).json()["items"]
+        path = f"/api/leases/bank/{items[0]['partition']}"
+        epoch = items[0]["epoch"]
+        assert (await client.post(f"{path}/handoff", json={"to": "host-b"})).json()["changed"]
+
+        async def has_moved() -> bool:
+            return (await client.get(path)).json()["epoch"] > epoch
+
+        await eventually(has_moved)
+        assert ("released", "bank") in {(move, name) for name, move in a.host.tally.moves}
+        await eventually(are_shared)
+
+
+# Reset
+
+
+@pytest.mark.parametrize(("to", "at"), [("earliest", None), ("latest", "5"), ("2", "2"), ("2026-01-31T12:00:00Z", "5")])
+async def test_a_reset_begins_a_new_generation_where_it_is_told(resting, client, to: str, at: str | None) -> None:
+    owned = await taken(resting)
+    await owned.checkpoint("3", "")
+    answer = await reset(client, to)
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    assert (told["before"]["continuation"], told["before"]["generation"]) == ("3", 0)
+    assert (told["after"]["continuation"], told["after"]["generation"], told["after"]["owner"]) == (at, 1, None)
+    found = await resting.keeper.read("bank", "a")
+    assert (found.lease.continuation, found.lease.generation) == (at, 1)
+    assert (await client.get(LEASE)).headers["etag"] == answer.headers["etag"]
+
+
+async def test_a_reset_of_what_has_changed_since_is_refused_with_the_present_etag(resting, client) -> None:
+    etag = (await client.get(LEASE)).headers["etag"]
+    owned = await taken(resting)
+    before = await resting.keeper.read("bank", "a")
+    answer = await reset(client, "earliest", etag)
+    assert "pause the pipeline first" in str(problem(answer, 412)["detail"])
+    assert await resting.keeper.read("bank", "a") == before
+    await owned.renew()
+    assert (await reset(client, "earliest", answer.headers["etag"])).status_code == 412
+    assert (await reset(client, "earliest")).status_code == 200
+
+
+async def test_a_write_between_look_and_reset_is_not_lost(start) -> None:
+    class Quick(MemoryStore):
+        """Somebody writes right before each reset."""
+
+        async def replace(self, id: str, body: str, etag: str) -> str:
+            if "/leases/" in id:
+                self._put(id, encode_lease(Lease(pipeline="bank", partition="a", tick=9)))
+            return await super().replace(id, body, etag)
+
+    running = await start(runs=False, store=Quick())
+    await running.keeper.create(Lease(pipeline="bank", partition="a"))
+    async with running.client() as client:
+        problem(await reset(client, "latest"), 412)
+    assert (await running.keeper.read("bank", "a")).lease.tick == 9
+
+
+@pytest.mark.parametrize("etag", [None, "*", " * "])
+async def test_a_reset_without_what_was_seen_is_refused(client, etag: str | None) -> None:
+    headers = {} if etag is None else {"if-match": etag}
+    answer = await client.put(f"{LEASE}/continuation", json={"to": "latest"}, headers=headers)
+    assert "If-Match" in str(problem(answer, 428)["detail"])
+
+
+@pytest.mark.parametrize("etag", ["", '"', "W/{}", "{}x", '"other"', ",,,", "x" * 10_000, '"%ff"', '"\xff"'])
+async def test_odd_etags_are_no_leave_to_write(client, etag: str) -> None:
+    present = (await client.get(LEASE)).headers["etag"]
+    answer = await client.put(
+        f"{LEASE}/continuation", json={"to": "latest"}, headers={"if-match": etag.format(present).encode("latin-1")}
+    )
+    problem(answer, 412)
+
+
+async def test_an_etag_among_others_is_leave_enough_and_expiry_is_no_change_of_it(client) -> None:
+    present = (await client.get(LEASE)).headers["etag"]
+    assert (await reset(client, "latest", f'"other", {present[:-1]};expired"')).status_code == 200
+
+
+@pytest.mark.parametrize("to", ["nowhere", "x" * 32_768, "\x00", "2026-01-31T12:00:00"])
+async def test_a_position_that_the_feed_does_not_know_is_refused(resting, client, to: str) -> None:
+    problem(await reset(client, to), 422)
+    assert (await resting.keeper.read("bank", "a")).lease.generation == 0
+
+
+async def test_a_feed_or_sink_that_does_not_answer_is_a_503_and_nothing_is_written(start) -> None:
+    class Away(MemoryFeed):
+        async def start_of(self, partition: str, start: object) -> str | None:
+            raise FeedUnavailable("the broker is away")
+
+    class Passed(MemoryFeed):
+        async def start_of(self, partition: str, start: object) -> str | None:
+            raise PositionLost("retention has passed it")
+
+    running = await start(runs=False, feeds={"bank": Away(["a"]), "view": Passed(["a"])})
+    for name in ("bank", "view"):
+        await running.keeper.create(Lease(pipeline=name, partition="a"))
+    async with running.client() as client:
+        assert "the broker is away" in str(problem(await reset(client, "latest"), 503)["detail"])
+        assert "retention" in str(problem(await reset(client, "latest", path="/api/leases/view/a"), 422)["detail"])
+
+
+async def test_a_closed_lease_is_left_alone(resting, client) -> None:
+    owned = await taken(resting)
+    await owned.end("7", (Child("a1", "7"),))
+    for answer in (
+        await client.post(f"{LEASE}/release", json={}),
+        await client.post(f"{LEASE}/handoff", json={"to": "host-b"}),
+        await reset(client, "earliest"),
+    ):
+        assert "has ended" in str(problem(answer, 409)["detail"])
+
+
+# Pause
+
+
+async def test_a_pipeline_is_paused_and_resumed_and_whoever_asks_is_told(client) -> None:
+    paused = (await client.post("/api/pipelines/bank/pause", json={})).json()
+    order = {"pipeline": "bank", "by": "anyone", "at": "2026-01-31T12:00:00Z"}
+    assert paused == {"changed": True, "paused": True, **order}
+    told = (await client.get("/api/pipelines")).json()["items"]
+    assert [item["paused"] is None for item in told] == [False, True]
+    assert "paused by anyone" in told[0]["paused"]
+    assert not (await client.post("/api/pipelines/bank/pause", json={})).json()["changed"]
+    assert (await client.post("/api/pipelines/bank/resume", json={})).json() == {
+        "changed": True,
+        "paused": False,
+        **order,
+    }
+    assert {item["paused"] for item in (await client.get("/api/pipelines")).json()["items"]} == {None}
+
+
+async def test_to_resume_what_was_never_paused_changes_nothing(resting, client) -> None:
+    answer = (await client.post("/api/pipelines/bank/resume", json={})).json()
+    assert not answer["changed"]
+    assert await resting.keeper.store.list("_control/") == []
+
+
+async def test_an_order_that_cannot_be_read_is_told_and_written_anew(resting, client) -> None:
+    await resting.keeper.store.create(control_id("bank"), '{"version": 1')
+    told = (await client.get("/api/pipelines")).json()
+    assert "_control/bank" in told["items"][0]["paused"]
+    assert "_control/bank" in told["problems"][0]
+    assert (await client.post("/api/pipelines/bank/resume", json={})).json()["changed"]
+    assert (await client.get("/api/pipelines")).json()["problems"] == []
+
+
+async def test_a_running_group_rests_at_once_and_goes_on(start, eventually) -> None:
+    running = await start()
+    async with running.client() as client:
+        await eventually(lambda: len(running.host.workers) == 2)
+        await client.post("/api/pipelines/bank/pause", json={})
+        await eventually(lambda: not running.host.workers)
+        running.feeds["bank"].append("a", [b"{}"] * 3)
+        assert (await client.get("/api/leases?state=available")).json()["total"] == 2
+        assert running.destination.commits == []
+        await client.post("/api/pipelines/bank/resume", json={})
+        await eventually(lambda: running.destination.commits)
+
+
+async def test_who_waits_until_all_is_done_is_told_of_a_pause_and_does_not_wait_for_ever(resting, client) -> None:
+    await client.post("/api/pipelines/bank/pause", json={})
+    look = await resting.view.backlog()
+    assert look.failed.keys() == {("bank", "a"), ("bank", "b")}
+    assert "resume" in look.failed["bank", "a"]
+    assert not look.behind
+
+
+# What is not there
+
+
+@pytest.mark.parametrize(
+    "partition", ["nope", "\x00", "a\r\nb", "..", "../../_hosts/host-b", "x" * 5_000, "/", "a/release"]
+)
+async def test_actions_on_what_is_not_there_are_a_404(client, partition: str) -> None:
+    path = "/api/leases/bank/" + quote(partition, safe="").replace(".", "%2E")
+    problem(await client.post(f"{path}/release", json={}), 404)
+    problem(await client.post(f"{path}/handoff", json={"to": "host-b"}), 404)
+    problem(await reset(client, "latest", '"1"', path), 404)
+
+
+@pytest.mark.parametrize("name", ["nope", "_hosts", "..%2fbank", "bank%0d%0a", "x" * 5_000, "%ff"])
+async def test_a_pipeline_that_is_not_there_is_a_404(resting, client, name: str) -> None:
+    for action in ("pause", "resume"):
+        problem(await client.post(f"/api/pipelines/{name}/{action}", json={}), 404)
+    assert await resting.keeper.store.list("_control/") == []
+
+
+@pytest.mark.parametrize("partition", ["a/release", "a/b", "continuation", "export", "müß 🎈"])
+async def test_any_text_can_be_a_partition_that_is_acted_on(start, partition: str) -> None:
+    running = await start(runs=False, partitions=[partition])
+    await running.keeper.create(Lease(pipeline="bank", partition=partition, owner="z", incarnation="1"))
+    async with running.client() as client:
+        path = "/api/leases/bank/" + quote(partition, safe="")
+        assert (await client.post(f"{path}/release", json={})).json()["changed"]
+        assert (await reset(client, "earliest", path=path)).json()["after"]["partition"] == partition
+
+
+async def test_a_lease_that_cannot_be_read_is_told_with_its_remedy(resting, client) -> None:
+    await resting.keeper.store.create(lease_id("bank", "z"), "{")
+    told = problem(await client.post("/api/leases/bank/z/release", json={}), 404)
+    assert "leasehold leases reset FILE bank z" in str(told["detail"])
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(StoreUnavailable("no route"), "no route"), (StoreAmbiguous("too late"), "look before you ask")]
+)
+async def test_a_container_that_fails_in_the_middle_is_a_503(start, error: Exception, said: str) -> None:
+    class Failing(MemoryStore):
+        async def replace(self, id: str, body: str, etag: str) -> str:
+            raise error
+
+        create = replace
+
+    running = await start(runs=False, store=Failing())
+    running.keeper.store._store._store._put(
+        lease_id("bank", "a"), encode_lease(Lease(pipeline="bank", partition="a", owner="z", incarnation="1"))
+    )
+    async with running.client() as client:
+        for answer in (
+            await client.post(f"{LEASE}/release", json={}),
+            await reset(client, "latest"),
+        ):
+            assert said in str(problem(answer, 503)["detail"])
+            assert answer.headers["retry-after"] == "1"
