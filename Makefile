@@ -14,7 +14,7 @@ ARCHIVE = build/spark.jsa
 JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=$(abspath $(ARCHIVE))
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test check sim mutants scenarios chaos bench memory unit thorough integration acceptance lint types arrows format setup
+.PHONY: help demo test check sim mutants scenarios chaos bench memory unit thorough fuzz integration acceptance lint types arrows format setup
 .PHONY: hosts groups node image poison clean
 
 help:  ## this list
@@ -53,6 +53,9 @@ unit: setup  ## tests without Spark, PostgreSQL or processes: a minute or two
 
 thorough: setup  ## the unit tests once more, with fifty times as many examples for every property: minutes
 	$(PYTEST) $(BY_FILE) --hypothesis-profile=thorough tests/unit
+
+fuzz: setup  ## the REST API asked at random by schemathesis, for minutes (EXAMPLES=300 a route, token and kind)
+	FUZZ_EXAMPLES=$(or $(EXAMPLES),300) $(PYTEST) -p no:xdist --timeout 3600 tests/unit/service/test_openapi.py
 
 integration: setup node $(ARCHIVE)  ## tests with a real Spark and PostgreSQL, and clients that nobody here wrote
 	$(PYTEST) $(SPREAD) --no-loadscope-reorder tests/integration

@@ -5,11 +5,20 @@ It is the document's, quoted. Expiry is no change of the document and yet one of
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import quote, unquote
 
 from service.status import LeaseStatus
 
 _EXPIRED = ";expired"
+TOLD: dict[int | str, dict[str, Any]] = {
+    200: {
+        "headers": {
+            "ETag": {"description": "Of the lease, for `If-None-Match` and `If-Match`.", "schema": {"type": "string"}}
+        }
+    }
+}
+"""What OpenAPI says of it."""
 
 
 def etag_of(status: LeaseStatus) -> str:

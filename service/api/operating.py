@@ -17,7 +17,7 @@ from service import actions, schemas
 from service.actions import Change
 from service.api.audit import Deed, lease_facts
 from service.api.bodies import JsonRoute
-from service.api.etags import meant_by, tag_of
+from service.api.etags import TOLD, meant_by, tag_of
 from service.api.problems import documented
 from service.api.reading import known, lease_in
 from service.api.roles import Operator
@@ -58,7 +58,7 @@ class Reset(BaseModel):
 def operating(view: View) -> APIRouter:
     router = APIRouter(prefix="/api", tags=["operators"], responses=ERRORS, route_class=JsonRoute)
 
-    @router.post("/leases/{pipeline}/{partition:any}/release")
+    @router.post("/leases/{pipeline}/{partition:any}/release", responses=TOLD)
     async def release(
         pipeline: str, partition: str, nothing: Nothing, caller: Operator, request: Request, response: Response
     ) -> schemas.LeaseChange:
@@ -67,7 +67,7 @@ def operating(view: View) -> APIRouter:
         change = await actions.released(view.keeper, pipeline, partition)
         return _done(view, request, response, "release", change)
 
-    @router.post("/leases/{pipeline}/{partition:any}/handoff")
+    @router.post("/leases/{pipeline}/{partition:any}/handoff", responses=TOLD)
     async def handoff(
         pipeline: str, partition: str, wanted: Handoff, caller: Operator, request: Request, response: Response
     ) -> schemas.LeaseChange:
@@ -77,7 +77,7 @@ def operating(view: View) -> APIRouter:
         change = await actions.handed_over(view.keeper, pipeline, partition, wanted.to, hosts)
         return _done(view, request, response, "handoff", change)
 
-    @router.put("/leases/{pipeline}/{partition:any}/continuation", responses=documented(412, 428))
+    @router.put("/leases/{pipeline}/{partition:any}/continuation", responses={**TOLD, **documented(412, 428)})
     async def reset(
         pipeline: str,
         partition: str,

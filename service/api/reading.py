@@ -11,7 +11,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 
 from service import schemas
-from service.api.etags import etag_of, is_known
+from service.api.etags import TOLD, etag_of, is_known
 from service.api.problems import documented, shown
 from service.api.roles import READING
 from service.status import Group, LeaseState, LeaseStatus
@@ -91,7 +91,7 @@ def reading(view: View) -> APIRouter:
     @router.get(
         "/leases/{pipeline}/{partition:any}",
         response_model=schemas.LeaseDetail,
-        responses={304: {"description": "As `If-None-Match` has it."}, **documented(404)},
+        responses={**TOLD, 304: {"description": "As `If-None-Match` has it."}, **documented(404)},
     )
     async def lease(
         pipeline: str, partition: str, response: Response, if_none_match: Annotated[str | None, Header()] = None

@@ -130,3 +130,49 @@ async def test_what_is_no_http_is_answered_and_faults_are_logged_with_their_trac
     faults = [entry for entry in logs if entry["log_level"] == "error"]
     assert len(faults) == 1
     assert isinstance(faults[0]["exc_info"], ZeroDivisionError)
+
+
+async def test_a_stream_of_events_does_not_keep_the_server(start) -> None:
+    running = await start(runs=False)
+    with structlog.testing.capture_logs() as logs:
+        serving = serve(create_app(running.view), host="127.0.0.1", port=0, log=structlog.get_logger())
+        async with serving as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            await reader.readuntil(b"event: ready")
+            stopping = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - stopping < 2
+        await reader.read()
+        writer.close()
+    assert not [entry for entry in logs if entry["log_level"] == "error"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (
+            b"POST /api/pipelines/bank/pause HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10485760\r\n\r\n"
+            + b" " * 4096,
+            413,
+        ),
+        (b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n", 414),
+        (b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * 40_000 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * 400_000, 400),
+        (b"GET /api/leases HTTP/1.1\r\nhost: evil.example\r\n\r\n", 403),
+        (b"GET /api/leases HTTP/1.1\r\n\r\n", 400),
+        (b"GET /api/leases HTTP/1.0\r\n\r\n", 403),
+        (b"GET http://evil.example/api/leases HTTP/1.1\r\nhost: localhost\r\n\r\n", 404),
+        (b"GET /api/leases/bank/a%0d%0aset-cookie:%20x=1 HTTP/1.1\r\nhost: localhost\r\n\r\n", 404),
+        (b"GET /api/leases\r\nx: y HTTP/1.1\r\nhost: localhost\r\n\r\n", 400),
+    ],
+)
+async def test_what_no_client_of_ours_would_send_is_answered_over_a_socket(
+    resting, request_: bytes, status: int
+) -> None:
+    async with serve(create_app(resting.view), host="127.0.0.1", port=0, log=structlog.get_logger()) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request_)
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+    assert head.startswith(b"HTTP/1.1 %d " % status), head
+    assert b"set-cookie" not in head.lower()
