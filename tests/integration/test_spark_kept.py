@@ -71,13 +71,17 @@ async def test_a_plan_run_again_answers_as_one_made_anew(name: str, prepared: Pr
     transform = await prepared(sql=KEPT[name], schema=SCHEMA)
     await transform.apply(batch("p0", events(0, 40)))
     assert is_kept(transform)
+    other = await prepared(sql=KEPT[name], schema=SCHEMA)
+    assert other._own is not None
+    other._own.is_looked_at = True  # as if no plan of it could be kept
     for partition, first, count in (("p0", 40, 7), ("p1", 3, 1), ("p0", 10, 200)):
         later = batch(partition, events(first, count))
-        again = await transform.apply(later)
-        anew = await prepared(sql=KEPT[name], schema=SCHEMA)
-        assert rows(again) == rows(await anew.apply(later))
-        assert again.schema == (await anew.apply(later)).schema
+        again, anew = await transform.apply(later), await other.apply(later)
+        assert rows(again) == rows(anew)
+        assert again.schema == anew.schema
         assert again.num_rows > 0
+        assert is_kept(transform)
+        assert not is_kept(other)
 
 
 @pytest.mark.parametrize("name", NOT_KEPT)

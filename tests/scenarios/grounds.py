@@ -24,6 +24,13 @@ MADE = {"generate": "raw-event", "transform": "transformed-event"}
 LOGS = tuple(MADE.values())
 PARTITIONS = 4
 FEEDS = ("log", "eventhubs", "nats")
+IN_POSTGRESQL = """
+    INSERT INTO balances (account, balance, events)
+    SELECT e->>'account', sum(CASE e->>'kind' WHEN 'deposit' THEN 1 ELSE -1 END * (e->>'amount')::numeric), count(*)
+    FROM (SELECT convert_from(body, 'UTF8')::json AS e FROM batch) AS events GROUP BY 1 ORDER BY 1
+    ON CONFLICT (account) DO UPDATE
+    SET balance = balances.balance + excluded.balance, events = balances.events + excluded.events
+"""
 
 Breakage: TypeAlias = Callable[[], AbstractContextManager[None]]
 """Breaks when it begins, on a thread, and mends when it ends."""
@@ -87,7 +94,7 @@ class Ground(Protocol):
 
 
 class Embedded:
-    """Files, SQLite and nothing else, in one directory."""
+    """Files, SQLite and nothing else, in one directory. with_spark: else events are handed on as they are."""
 
     files = tuple(f"transactions-{number}.csv" for number in range(1, PARTITIONS + 1))
     environment: Mapping[str, str] = {}
@@ -95,13 +102,19 @@ class Embedded:
     full = 1.0
     begins_nowhere = True
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, with_spark: bool = True) -> None:
         self._directory = directory
+        self._with_spark = with_spark
+        if not with_spark:  # all roles read the same events
+            self.buffer_bytes = dict.fromkeys(ROLES, self.buffer_bytes["transform"])
         self._leases = directory / "leases.db"
         self.breakages: Mapping[str, Breakage] = {"leases locked": self._without_leases}
 
     def settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = yaml.safe_load(resources.files("service").joinpath("bank.yaml").read_text())
+        if not self._with_spark:
+            for pipeline in settings["pipelines"]:
+                _do_without_spark(pipeline)
         return settings
 
     def paged(self, feed: dict[str, Any], events: int) -> dict[str, Any]:
@@ -208,9 +221,9 @@ def slow_postgres(sink: dict[str, Any], gate: Path) -> dict[str, Any] | None:
 
 @contextmanager
 def grounds(feed: str, *, with_spark: bool = True) -> Iterator[MakeGround]:
-    """feed: one of FEEDS. The servers that it needs are there meanwhile. with_spark: `nats` can do without."""
+    """feed: one of FEEDS. The servers that it needs are there meanwhile. with_spark: `log` and `nats` can do without."""
     if feed == "log":
-        yield lambda directory, name: Embedded(directory)
+        yield lambda directory, name: Embedded(directory, with_spark=with_spark)
     elif feed == "nats":
         from scenarios import streams
 
@@ -221,6 +234,14 @@ def grounds(feed: str, *, with_spark: bool = True) -> Iterator[MakeGround]:
 
         with hubs.served() as make:
             yield make
+
+
+def _do_without_spark(pipeline: dict[str, Any]) -> None:
+    """Events are handed on as they are, and PostgreSQL reads them: the same bank in seconds."""
+    for setting in ("schema", "sql"):
+        pipeline.pop(setting, None)
+    if "merge" in pipeline["sink"]:
+        pipeline["sink"] |= {"merge": IN_POSTGRESQL}
 
 
 def spread(targets: Sequence[str], target_of: Callable[[str], str | None]) -> dict[str, str]:

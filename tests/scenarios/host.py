@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from plugins_cli import pause_s
+
 from pipeline.crash_point import VARIABLE
 
 END_S = 240
 """On a machine that is busy with other things, too."""
-LOOK_S = 0.05
 
 
 class Failed(Exception):
@@ -30,11 +31,12 @@ class Failed(Exception):
 
 def until(condition: Callable[[], Any], what: str, within_s: float = END_S) -> Any:
     """What the condition came to in the end. Raises Failed."""
-    ends = time.monotonic() + within_s
+    started = time.monotonic()
     while not (found := condition()):
-        if time.monotonic() > ends:
+        waited_s = time.monotonic() - started
+        if waited_s > within_s:
             raise Failed(f"{what}: not within {within_s:g} s")
-        threading.Event().wait(LOOK_S)
+        threading.Event().wait(pause_s(waited_s))
     return found
 
 

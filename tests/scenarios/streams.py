@@ -44,13 +44,6 @@ TIMEOUT_S = 2
 """Of hosts to the broker."""
 FROZEN_S = 4
 """So that an answer is given up, and comes all the same; less than a lease."""
-IN_POSTGRESQL = """
-    INSERT INTO balances (account, balance, events)
-    SELECT e->>'account', sum(CASE e->>'kind' WHEN 'deposit' THEN 1 ELSE -1 END * (e->>'amount')::numeric), count(*)
-    FROM (SELECT convert_from(body, 'UTF8')::json AS e FROM batch) AS events GROUP BY 1 ORDER BY 1
-    ON CONFLICT (account) DO UPDATE
-    SET balance = balances.balance + excluded.balance, events = balances.events + excluded.events
-"""
 
 
 class Streams(Embedded):
@@ -61,10 +54,9 @@ class Streams(Embedded):
     begins_nowhere = False
 
     def __init__(self, directory: Path, name: str, machine: NatsMachine, *, with_spark: bool = True) -> None:
-        super().__init__(directory)
+        super().__init__(directory, with_spark=with_spark)
         self.machine = machine
         self.environment = {"BANK_NATS": machine.url}
-        self._with_spark = with_spark
         self._streams = Logs(name, lambda stream: asyncio.run(self._made(stream)))
         self.breakages: Mapping[str, Breakage] = {**self.breakages, "broker frozen": self._frozen}
 
@@ -74,8 +66,6 @@ class Streams(Embedded):
             for side, part in (("feed", "JetStreamFeed"), ("sink", "JetStreamSink")):
                 if pipeline[side]["type"] == "log":
                     pipeline[side] = {"type": f"plugins.jetstream:{part}", **self._place(pipeline[side]["path"])}
-            if not self._with_spark:
-                _do_without_spark(pipeline)
         return settings
 
     def _place(self, log: str) -> dict[str, Any]:
@@ -152,14 +142,6 @@ async def messages_in(url: str, stream: str, subject: str) -> list[Msg]:
 
 async def _ignored(error: Exception) -> None:
     """Whoever reads is told."""
-
-
-def _do_without_spark(pipeline: dict[str, Any]) -> None:
-    """Events are handed on as they are, and PostgreSQL reads them: the same bank in seconds."""
-    for setting in ("schema", "sql"):
-        pipeline.pop(setting, None)
-    if "merge" in pipeline["sink"]:
-        pipeline["sink"] |= {"merge": IN_POSTGRESQL}
 
 
 @contextmanager
