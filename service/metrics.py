@@ -21,11 +21,11 @@ from prometheus_client.registry import Collector
 from service.host import Host
 from service.lag import Lag
 from service.tally import (
+    ACTION_OUTCOMES,
+    ACTIONS,
     BUCKETS_S,
     CAUSES,
     MOVES,
-    ACTION_OUTCOMES,
-    ACTIONS,
     OPERATIONS,
     REQUEST_OUTCOMES,
     STAGES,

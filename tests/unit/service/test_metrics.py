@@ -28,6 +28,8 @@ from pipeline.sink import CloseReason, Output
 from service.lag import Lag, PartitionLag
 from service.metrics import Metrics
 from service.tally import (
+    ACTION_OUTCOMES,
+    ACTIONS,
     BUCKETS_S,
     CAUSES,
     MOVES,
@@ -179,11 +181,11 @@ async def test_how_many_series_there_are_depends_on_pipelines_alone(start) -> No
     after = samples(metrics)
     assert set(after) == before
     assert after["leasehold_retries_total", "other", "bank"] == 100
-    words = {"bank", *STAGES, *MOVES, *CAUSES, *OPERATIONS, *REQUEST_OUTCOMES}
+    words = {"bank", *STAGES, *MOVES, *CAUSES, *OPERATIONS, *REQUEST_OUTCOMES, *ACTIONS, *ACTION_OUTCOMES}
     assert {value for name, *values in after for value in values if not name.endswith("_bucket")} <= words
 
 
-@pytest.mark.parametrize("words", [STAGES, MOVES, CAUSES, OPERATIONS, REQUEST_OUTCOMES])
+@pytest.mark.parametrize("words", [STAGES, MOVES, CAUSES, OPERATIONS, REQUEST_OUTCOMES, ACTIONS, ACTION_OUTCOMES])
 def test_every_word_of_a_label_is_explained(words: tuple[str, ...]) -> None:
     assert {f"`{word}`" for word in words} <= set(re.findall(r"`\w+`", DOCS.read_text()))
 
