@@ -18,7 +18,8 @@ INTERFACE = 1
 """Version of what is asked of feeds: raised when a class that was written for it would no longer do (docs/plugins.md)."""
 
 Start = Literal["earliest", "latest"] | datetime
-"""Where a partition begins that has no lease yet. A datetime (aware): with the first event enqueued at or after it."""
+"""Where partitions begin that are there at the first run; later ones are read whole. A datetime (aware): with the first event
+enqueued at or after it."""
 
 
 class FeedPartition(NamedTuple):

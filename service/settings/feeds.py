@@ -28,7 +28,8 @@ from service.settings.section import CUSTOM, Custom, Section, tag_of
 class _Feed(Section):
     start: StartAt = Field(
         default="earliest",
-        description="Where a partition begins that has no lease yet: `earliest`, `latest`, or a time like 2026-01-31T12:00:00Z.",
+        description="Where partitions begin that are there at the first run: `earliest`, `latest`, or a time like"
+        " 2026-01-31T12:00:00Z. Later ones are read whole.",
     )
 
 
