@@ -85,6 +85,9 @@ _HEAD = re.compile(
 """The service's own annotations in the order in which it writes them, with or without a key, and none of the client's."""
 _SHORT, _LONG = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0"
 _U32, _I64 = struct.Struct(">I"), struct.Struct(">q")
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999, which dates have."""
+_OF_64_BITS = range(-(2**63), 2**63)
 
 
 def event_at(data: bytes, at: int, end: int) -> Event:
@@ -101,6 +104,8 @@ def event_at(data: bytes, at: int, end: int) -> Event:
         begin += 1 + data[begin]
         key = data[found.end() + 1 : begin].decode("utf-8", "replace")
     time_ms = _I64.unpack(time)[0]
+    if not _FIRST_MS <= time_ms <= _LAST_MS:
+        return event_of(data[at:end])
     if (only := _only_body(data, begin, end)) is not None:
         return Event(sequence, offset, time_ms, key, data[only:end])
     properties, body = _rest(_sections(data[begin:end]))
@@ -123,6 +128,8 @@ def event_of(message: bytes) -> Event:
     sequence, offset, time, key = (annotations.get(name) for name in (_NUMBER, _OFFSET, _TIME, _KEY))
     if not isinstance(sequence, int) or not isinstance(offset, str | int) or not isinstance(time, int):
         raise Malformed(f"it lacks its place: the annotations {_NUMBER}, {_OFFSET} and {_TIME}")
+    if sequence not in _OF_64_BITS or not _FIRST_MS <= time <= _LAST_MS:
+        raise Malformed(f"its place is none: {_NUMBER} {sequence}, {_TIME} {int(time)} ms")
     properties, body = _rest(sections)
     system = tuple((SYSTEM + name, text_of(value)) for name, value in annotations.items() if name not in _OWN)
     return _event(int(sequence), str(offset).encode(), int(time), text_of(key), body, _once(properties + system))

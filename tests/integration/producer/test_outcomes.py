@@ -13,7 +13,7 @@ from tests.integration.producer.conftest import HUB, Hub, Place
 from tests.integration.producer.parts import batch_of, cancelled, events, failed, number_of, stored
 
 Make = Callable[..., IdempotentProducer]
-IMPATIENT = RetryPolicy(retries_max=2, delay_s=0.01, try_timeout_s=0.3)
+IMPATIENT = RetryPolicy(retries_max=2, delay_s=0.01, try_timeout_s=1.0)
 
 
 async def unsettled(place: Place, one: IdempotentProducer, *bodies: str) -> None:
@@ -117,7 +117,7 @@ async def test_a_lost_acknowledgement_is_made_up_for_whatever_the_service_replie
 async def test_other_contents_after_a_lost_acknowledgement_are_not_taken_for_a_repetition(hub: Hub, reply: str) -> None:
     """As many events under the same numbers would be, and never be stored."""
     hub.eventhubs.control.reply_with(reply)
-    async with IdempotentProducer(hub.broker(), retry=RetryPolicy(retries_max=0, try_timeout_s=0.3)) as one:
+    async with IdempotentProducer(hub.broker(), retry=RetryPolicy(retries_max=0, try_timeout_s=1.0)) as one:
         await one.send(events("a"), "0")
         hub.eventhubs.control.fault("lose_ack", times=1)
         error = await failed(one.send(events("b"), "0"))
@@ -130,7 +130,7 @@ async def test_other_contents_after_a_lost_acknowledgement_are_not_taken_for_a_r
 async def test_a_batch_that_arrives_late_is_known(hub: Hub) -> None:
     async with IdempotentProducer(hub.broker(), retry=IMPATIENT) as one:
         await one.send(events("a"), "0")
-        hub.eventhubs.control.fault("delay", times=1, delay_s=0.6)
+        hub.eventhubs.control.fault("delay", times=1, delay_s=1.5)
         await one.send(events("b"), "0")
         async with asyncio.timeout(10):
             while not hub.eventhubs.control.partition(HUB, "0").repeated:  # noqa: ASYNC110  # the late one
