@@ -23,6 +23,8 @@ DEAR = ("host added", "host told to stop", "host killed", "Spark killed")
 """A start of Spark each."""
 CHEAP = tuple(kind for kind in KINDS if kind not in DEAR)
 SEED = 5
+WRITE_EVERY_S = 0.75
+"""A third of the batches of `make chaos`: each costs a tenth of a second, and a fault meets one as it is."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def said() -> list[str]:
 def outcome(said: list[str]) -> Iterator[Outcome]:
     with place("chaos", is_kept=True) as (directory, server):
         plan = islice(planned(SEED, (0.2, 1), CHEAP), len(CHEAP))
-        result = lived(directory, server, SEED, plan, 600, said.append)
+        result = lived(directory, server, SEED, plan, 600, said.append, write_every_s=WRITE_EVERY_S)
         said.append(f"kept: {directory}")
         yield result
     if not result.failures:

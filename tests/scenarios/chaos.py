@@ -86,16 +86,25 @@ class Outcome:
 
 
 class Chaos:
-    def __init__(self, directory: Path, server: Any, ground: Ground, seed: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        server: Any,
+        ground: Ground,
+        seed: int,
+        say: Callable[[str], None],
+        write_every_s: float = WRITE_EVERY_S,
+    ) -> None:
         self._ground = ground
         self._say = say
+        self._write_every_s = write_every_s
         self._began = time.monotonic()
         self._writer = Writer(directory, seed, ground.files)
         self._group = Group(directory, server, ground, self._note)
 
     async def run(self, plan: Iterable[Fault], seconds: float) -> Outcome:
         """Until there are no more faults, or time is up. Raises what is wrong with this program."""
-        writing = asyncio.create_task(self._writer.write(WRITE_EVERY_S, WRITE_LINES))
+        writing = asyncio.create_task(self._writer.write(self._write_every_s, WRITE_LINES))
         try:
             await self._open()
             await self._live(plan, seconds)
@@ -179,6 +188,7 @@ def lived(
     seconds: float,
     say: Callable[[str], None],
     feed: str = "log",
+    write_every_s: float = WRITE_EVERY_S,
 ) -> Outcome:
     """feed: what the bank's logs are."""
     bank = directory / "bank"
@@ -188,7 +198,9 @@ def lived(
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        return replace(await Chaos(bank, server, ground, seed, say).run(plan, seconds), kinds=KINDS_OF[feed])
+        return replace(
+            await Chaos(bank, server, ground, seed, say, write_every_s).run(plan, seconds), kinds=KINDS_OF[feed]
+        )
 
     with grounds(feed) as make:
         return asyncio.run(run(make(bank, "chaos")))

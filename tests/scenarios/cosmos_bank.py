@@ -194,7 +194,6 @@ class CosmosBank:
         settings["spark"] |= {"driver_memory": "512m"}
         settings |= {"host": {"name": host}, "log": {"format": "json", "file": f"{host}.log"}}
         [balances] = settings["pipelines"]
-        balances["feed"] |= {"poll_interval_s": 0.5}
         balances["sink"] |= {"history": True}
         settings["pipelines"] = [balances, {**VERSIONS, "feed": dict(balances["feed"])}]
         path = self.directory / f"{host}.yaml"
