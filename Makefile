@@ -8,14 +8,14 @@ PYTEST = .venv/bin/pytest
 # share what is dear to start.
 BY_FILE = -n 3 --dist loadfile
 # Processes wait for each other half of the time. Which tests stay together, the conftest.py of the tests says.
-SPREAD = -n 4 --dist loadscope
+SPREAD = -n 4 --dist loadscope --no-loadscope-reorder
 # Spark's classes as Java likes them: a third off every start of a test's Spark. Tests do without it as well.
 ARCHIVE = build/spark.jsa
 JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=$(abspath $(ARCHIVE))
 
 .DEFAULT_GOAL = help
 .PHONY: help demo test check sim mutants scenarios chaos bench memory unit thorough fuzz integration acceptance lint types arrows format setup
-.PHONY: hosts groups collected node image poison clean
+.PHONY: hosts groups collected unit-collected node image poison clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -27,8 +27,7 @@ demo: setup  ## the bank, end to end: files -> log -> Spark -> PostgreSQL, balan
 # types and the integration tests.
 test: setup  ## everything: check, unit, integration and acceptance tests
 	@$(MAKE) --no-print-directory lint arrows
-	@$(MAKE) --no-print-directory -j 3 $(ARCHIVE) node collected
-	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory -j 3 $(ARCHIVE) node unit-collected
 	@mkdir -p build; \
 		nice -n 19 $(MAKE) --no-print-directory types > build/types.txt 2>&1 & types=$$!; \
 		$(MAKE) --no-print-directory hosts > build/hosts.txt 2>&1 & hosts=$$!; \
@@ -59,7 +58,7 @@ fuzz: setup  ## the REST API asked at random by schemathesis, for minutes (EXAMP
 	FUZZ_EXAMPLES=$(or $(EXAMPLES),300) $(PYTEST) -p no:xdist --timeout 3600 tests/unit/service/test_openapi.py
 
 integration: setup node $(ARCHIVE)  ## tests with a real Spark and PostgreSQL, and clients that nobody here wrote
-	$(PYTEST) $(SPREAD) --no-loadscope-reorder tests/integration
+	$(PYTEST) $(SPREAD) tests/integration
 
 acceptance: hosts groups  ## tests of whole hosts as processes: shares, kill -9, SIGSTOP, the demo, the command line
 
@@ -74,6 +73,9 @@ groups: setup node $(ARCHIVE)
 collected: setup
 	@mkdir -p build; $(PYTEST) -p no:xdist --collect-only -qq tests/unit tests/integration tests/acceptance > build/collected.txt \
 		|| { cat build/collected.txt; exit 1; }
+
+unit-collected: collected
+	@$(MAKE) --no-print-directory unit
 
 memory: setup  ## what a host holds while it drains 1,000,000 events, with few and many partitions
 	MEMORY_IN_FULL=1 $(PYTEST) -s -p no:xdist tests/acceptance/test_memory.py

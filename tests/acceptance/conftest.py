@@ -8,14 +8,26 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER = (
-    *("test_chaos.py", "test_demo.py", "test_eventhubs_bank.py", "test_jetstream_bank.py"),
+    "test_demo.py",
+    "test_eventhubs_bank.py",
+    "test_chaos.py",
+    "test_jetstream_bank.py",
     "test_scenarios.py",
 )
-"""Files whose tests share what is dear to start; those of the others are spread over the processes one by one."""
+"""Files whose tests share what is dear to start, the longest first; those of the others are spread over processes one by one."""
+APART = ("::test_balances_of_a_users_own_transactions_are_exact_to_the_cent",)
+"""These share nothing with their file, and are long themselves."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=_timeout_s, reverse=True)
+    items.sort(key=lambda item: (_place(item.nodeid), -_timeout_s(item)))
+
+
+def _place(nodeid: str) -> int:
+    """That of its file in TOGETHER, or behind all of them."""
+    file = nodeid.partition("::")[0]
+    found = (place for place, name in enumerate(TOGETHER) if file.endswith(name) and not nodeid.endswith(APART))
+    return next(found, len(TOGETHER))
 
 
 def _timeout_s(item: pytest.Item) -> float:
@@ -30,5 +42,4 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 class _Spread(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return file if file.endswith(TOGETHER) else nodeid
+        return nodeid.partition("::")[0] if _place(nodeid) < len(TOGETHER) else nodeid
