@@ -4,7 +4,7 @@
         read host documents and leases            leases.membership, leases.keeper
         see whose tick has stood still            leases.expiry
         rest from what an operator has paused     leases.control
-        create leases for new partitions          leases.bootstrap
+        create leases for new partitions          service.partitions, leases.bootstrap
         plan what to take and what to ask for     leases.balance
         take, ask, start workers                  service.worker
 
@@ -24,21 +24,16 @@ from typing import TypeVar
 from structlog.typing import FilteringBoundLogger as Log
 
 from leases.balance import Key, Plan, plan
-from leases.bootstrap import Audit, Bootstrap
 from leases.clock import Clock
 from leases.control import Controls
 from leases.errors import DuplicateHost, StoreConflict, StoreError
 from leases.expiry import Watch
-from leases.family import Partition
 from leases.keeper import Keeper, Scan
-from leases.lost import Standing
 from leases.membership import DEAD_AFTER, Membership, Roll, mismatched
 from leases.timing import Timing
 from pipeline.budget import Budget
 from pipeline.crash_point import crash_point
-from pipeline.errors import FeedError, FeedUnavailable
-from pipeline.feed import FeedPartition, no_partitions, remember, uncovered
-from pipeline.sink import standing_of
+from service.partitions import Partitions
 from service.pipeline import Pipeline
 from service.stopping import rested
 from service.tally import Tally
@@ -82,7 +77,6 @@ class Host:
         self.pipelines = {pipeline.name: pipeline for pipeline in pipelines}
         self.workers: dict[Key, Worker] = {}
         self.failures: dict[Key, Failure] = {}
-        self.waiting: dict[Key, str] = {}
         self.outcomes: deque[tuple[Key, Outcome]] = deque(maxlen=OUTCOMES_KEPT)
         self.scan: Scan | None = None
         self.roll: Roll | None = None
@@ -99,12 +93,13 @@ class Host:
         self._log = log
         self._stop_timeout_s = stop_timeout_s
         self._activity = activity
-        self._bootstraps = {p.name: Bootstrap(keeper, p.name, p.identity) for p in pipelines}
+        self._partitions = Partitions(
+            self.pipelines, keeper, timing=timing, log=log, report=self._report, orphaned=self._set_aside
+        )
         self._watch: Watch[Key] = Watch()
         self._requests: Watch[Key] = Watch()
         self._outlived: Watch[Key] = Watch()
         self._rested_on: tuple[object, ...] = ()
-        self._listings: dict[str, asyncio.Task[Audit]] = {}
         self._reported: set[str] = set()
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
@@ -113,6 +108,11 @@ class Host:
     @property
     def is_draining(self) -> bool:
         return self._stopping.is_set()
+
+    @property
+    def waiting(self) -> dict[Key, str]:
+        """Partitions that get no lease for now, and why."""
+        return self._partitions.waiting
 
     def look(self) -> None:
         """Begin a round now: somebody has just changed something by way of this process."""
@@ -148,7 +148,7 @@ class Host:
 
     async def _start(self) -> None:
         """A host that may not work here must not be counted: it announces itself last."""
-        for name, bootstrap in self._bootstraps.items():
+        for name, bootstrap in self._partitions.bootstraps.items():
             if await self._persist(f"opening pipeline '{name}'", bootstrap.opened):
                 self._log.info("transform changed", pipeline=name)
         await self._persist("announcing this host", lambda: self._membership.announce({}))
@@ -193,7 +193,7 @@ class Host:
         self.expired = self._watch.expired(scan.started, self._timing)
         self._notice(scan, roll)
         self._rest(roll.controls)
-        audits = await self._listed(scan, group)
+        audits = await self._partitions.listed(scan, group)
         wanted = self._planned(scan, roll)
         for key in wanted.take:
             await self._take(key, scan, group)
@@ -260,89 +260,11 @@ class Host:
             if key[0] in paused:
                 worker.stop()
 
-    async def _listed(self, scan: Scan, group: asyncio.TaskGroup) -> dict[str, Audit]:
-        """Of the pipelines whose feeds have answered; where one took its time, of an earlier scan.
-
-        It is not waited for: this host would look away meanwhile, and whoever looks away must not say who is dead. A lease
-        is created once in any case.
-        """
-        for name in self.pipelines:
-            if name not in self._listings:
-                self._listings[name] = group.create_task(self._reconcile(name, scan), name=f"listing {name}")
-        await asyncio.wait(self._listings.values(), timeout=self._timing.balance_s / 4)
-        done = {name: listing for name, listing in self._listings.items() if listing.done()}
-        self._listings = {name: listing for name, listing in self._listings.items() if name not in done}
-        return {name: listing.result() for name, listing in done.items()}
-
-    async def _reconcile(self, name: str, scan: Scan) -> Audit:
-        """Create leases for new partitions and for the children of ended ones.
-
-        A fault of one pipeline's feed or documents leaves the others alone.
-        """
-        pipeline = self.pipelines[name]
-        feed = pipeline.feed
-        try:
-            remember(feed, {lease.partition: lease.scope for lease in scan.leases if lease.pipeline == name})
-            found = await self._answered(feed.partitions(), f"the feed of pipeline '{name}'")
-            audit = await self._bootstraps[name].reconciled(
-                [Partition(*partition) for partition in found],
-                scan,
-                lambda partition: self._answered(
-                    feed.start_of(partition, pipeline.start), f"partition '{partition}' of pipeline '{name}'"
-                ),
-                lambda partition, scopes: [
-                    Partition(*part) for part in uncovered(feed, FeedPartition(*partition), scopes)
-                ],
-                self._standing_in(pipeline),
-            )
-        except Exception as error:
-            self._log.warning("listing partitions failed, will try again", pipeline=name, error=_told(error))
-            return Audit()
-        if not found:
-            self._report(f"pipeline '{name}': {no_partitions(feed)}")
-        if audit.created:
-            self._log.info("leases created", pipeline=name, partitions=list(audit.created))
-        self._attend(name, audit, scan)
-        return audit
-
-    def _attend(self, pipeline: str, audit: Audit, scan: Scan) -> None:
-        """What only people can mend is told, and not tried in vain: an orphan would fail each time under a higher epoch."""
-        for text in audit.told:
-            self._report(f"pipeline '{pipeline}': {text}")
-        self.waiting = {key: why for key, why in self.waiting.items() if key[0] != pipeline}
-        for partition, why in sorted(audit.waiting.items()):
-            self.waiting[pipeline, partition] = why
-            self._report(f"pipeline '{pipeline}', partition '{partition}' waits: {why}", (pipeline, partition))
-        for partition in audit.orphaned:
-            error = FeedError(
-                f"pipeline '{pipeline}' has a lease for partition '{partition}', which its feed does not have (any more):"
-                " it is set aside. Look at what the feed reads, or delete the lease's document if it is done with"
-            )
-            self._report(str(error), key := (pipeline, partition))
-            if key not in self.workers and self._is_ours_to_try(key, scan):
-                count = self.failures[key].count if key in self.failures else 1
-                self.failures[key] = Failure(error, self._clock.monotonic() + HOLD_OFF_MAX_S, count)
-
-    def _standing_in(self, pipeline: Pipeline) -> Callable[[str], Awaitable[Standing | None]] | None:
-        """None where the sink cannot tell."""
-        telling = standing_of(pipeline.sink)
-        if telling is None:
-            return None
-
-        async def standing(partition: str) -> Standing | None:
-            what = f"the sink of pipeline '{pipeline.name}'"
-            found = await self._answered(telling.standing(pipeline.name, partition), what)
-            return None if found is None else Standing(*found)
-
-        return standing
-
-    async def _answered(self, call: Awaitable[T], what: str) -> T:
-        """A feed that does not answer must not keep this host from its leases. Raises FeedUnavailable."""
-        try:
-            async with asyncio.timeout(self._timing.call_timeout_s):
-                return await call
-        except TimeoutError:
-            raise FeedUnavailable(f"{what} did not answer within {self._timing.call_timeout_s:g} s") from None
+    def _set_aside(self, key: Key, error: Exception, scan: Scan) -> None:
+        """Not to be tried in vain: an orphan would fail each time under a higher epoch."""
+        if key not in self.workers and self._is_ours_to_try(key, scan):
+            count = self.failures[key].count if key in self.failures else 1
+            self.failures[key] = Failure(error, self._clock.monotonic() + HOLD_OFF_MAX_S, count)
 
     async def _take(self, key: Key, scan: Scan, group: asyncio.TaskGroup) -> None:
         if self.is_draining or key in self.workers or self._is_held_off(key):

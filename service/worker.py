@@ -41,16 +41,15 @@ from pipeline.errors import (
 from pipeline.feed import PartitionEnded
 from pipeline.runner import Delivered, Progress, Runner
 from pipeline.sink import Claim, CloseReason, SinkWriter
+from service.checkpoints import Checkpoints
 from service.errors import BatchHung
+from service.permit import TrustPermit
 from service.pipeline import Pipeline
 from service.stopping import rested, unless_stopping
 from service.tally import Tally
 
 TRANSIENT = (FeedUnavailable, SinkUnavailable, EngineUnavailable, Ambiguous)
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 30.0
-IDLE_S = 0.5
-"""A partition that had nothing to do for so long gets its checkpoint."""
-SUSPENDED_POLL_S = 0.1
 CONTINUATION_LOGGED = 60
 """Characters; a feed of files has long ones, and `leasehold leases show` has them whole."""
 CLOSING_TIMEOUT_S = 5.0
@@ -64,28 +63,6 @@ class Outcome:
 
     reason: CloseReason
     error: Exception | None = None
-
-
-class TrustPermit:
-    """Leave to send, as long as the lease's trust window is open. Implements pipeline.sink.Permit."""
-
-    def __init__(self, owned: OwnedLease, clock: Clock, suspended: Callable[[], None]) -> None:
-        self._owned = owned
-        self._clock = clock
-        self._suspended = suspended
-
-    def check(self) -> None:
-        if not self._owned.is_trusted:
-            raise NotTrusted(
-                f"the trust window of lease '{self._owned.lease.partition}' is closed: nothing may be sent"
-            )
-
-    async def granted(self) -> None:
-        if self._owned.is_trusted:
-            return
-        self._suspended()
-        while not self._owned.is_trusted:
-            await self._clock.sleep(SUSPENDED_POLL_S)
 
 
 class Worker:
@@ -115,11 +92,15 @@ class Worker:
         self._stopping = asyncio.Event()
         self._permit = TrustPermit(owned, clock, self._suspended)
         self._writer: SinkWriter | None = None
-        self._safe: tuple[str | None, str] | None = None
-        self._kept: tuple[str | None, str] | None = None
-        self._dirty = asyncio.Event()
-        self._keeping = asyncio.Lock()
-        self._checkpointed_at = self._spared_until = clock.monotonic()
+        self._checkpoints = Checkpoints(
+            owned,
+            pipeline,
+            self.progress,
+            clock=clock,
+            tally=tally,
+            pause_s=timing.renew_s / 16,
+            failed=lambda error: self._log.warning("checkpoint failed", error=str(error)),
+        )
 
     @property
     def partition(self) -> str:
@@ -146,7 +127,7 @@ class Worker:
             for name, task in (
                 ("renew", self._renewed()),
                 ("watch", self._watch()),
-                ("checkpoint", self._checkpoint_lazily()),
+                ("checkpoint", self._checkpoints.keep_lazily()),
                 ("notice", self._notice()),
             )
         ]
@@ -223,7 +204,7 @@ class Worker:
         Now, since a checkpoint of its state that came after the next claim would take that claim back.
         """
         await self._close_writer("failed")
-        await self._checkpoint()
+        await self._checkpoints.keep()
 
     async def _raise_epoch(self, why: Exception) -> None:
         """Our own earlier request may still be on its way, or the sink knows a higher epoch: outrank both.
@@ -254,27 +235,20 @@ class Worker:
         )
 
     async def _delivered(self, delivered: Delivered) -> None:
-        """Positions that the sink holds may lag in the lease; those that it does not only for as long as was agreed to (R4)."""
+        """Where the sink holds no position, not before the lease does (R4)."""
         assert self._writer is not None, "a batch was delivered without a writer"
         self._tally.batch_delivered(self.owned.lease, delivered)
-        safe = (self._writer.position, self._writer.state)
-        if safe == self._kept:
-            return  # several batches became safe at once, and the first one's checkpoint was for all
-        self._safe = safe
-        self._dirty.set()
+        if not self._checkpoints.has_moved(self._writer.position, self._writer.state):
+            return
         attempt = 0
-        while not self.pipeline.sink.holds_position and self._is_to_be_kept():
+        while not self.pipeline.sink.holds_position and self._checkpoints.is_due:
             try:
-                await self._checkpoint()
+                await self._checkpoints.keep()
             except StoreError as error:
                 attempt += 1
                 if self._stopping.is_set():
                     return  # delivered, and not kept: at least once is what such a sink promises
                 await self._back_off(error, attempt)
-
-    def _is_to_be_kept(self) -> bool:
-        """Whether what was delivered has gone without a checkpoint for as long as it may."""
-        return self._safe is not None and self._clock.monotonic() >= self._checkpointed_at + self.pipeline.unkept_s
 
     async def _ended(self, writer: SinkWriter, ended: PartitionEnded) -> CloseReason:
         """Split or merged: close the sink's position first, then the lease, then the children may start (I7)."""
@@ -325,40 +299,6 @@ class Worker:
                 )
             await self._clock.sleep(left)
 
-    async def _checkpoint_lazily(self) -> CloseReason:
-        """Once checkpoint_s after the last, or where the partition has been idle for a moment, sooner."""
-        while True:
-            await self._dirty.wait()
-            due = self._checkpointed_at + self.pipeline.lag_s
-            if self.progress.idle_since is not None:
-                due = min(due, max(self.progress.idle_since + IDLE_S, self._spared_until))
-            left = due - self._clock.monotonic()
-            if left > 0:
-                await self._clock.sleep(min(left, IDLE_S))
-                continue
-            try:
-                await self._checkpoint()
-            except StoreError as error:
-                self._log.warning("checkpoint failed", error=str(error))
-                await self._clock.sleep(self._timing.renew_s / 16)
-
-    async def _checkpoint(self) -> None:
-        async with self._keeping:  # one write is enough for those who come at once
-            safe = self._safe
-            if safe is None:
-                return
-            crash_point("before checkpoint")
-            began = self._clock.monotonic()
-            await self.owned.checkpoint(*safe)
-            crash_point("checkpointed")
-            self._checkpointed_at = self._clock.monotonic()
-            self._tally.checkpointed(self.owned.lease, self._checkpointed_at - began)
-            self._spared_until = self._checkpointed_at + self.pipeline.spared_s
-            self._kept = safe
-            if self._safe == safe:
-                self._safe = None
-                self._dirty.clear()
-
     async def _notice(self) -> CloseReason:
         """Ends when somebody asks for the lease, or a scan shows that it is lost."""
         while True:
@@ -392,7 +332,7 @@ class Worker:
         """The last checkpoint and release, each within its time: whatever fails here, the lease expires by itself."""
         await self._close_writer(outcome.reason)
         if outcome.reason in ("shutdown", "failed") and not self.owned.is_lost:
-            await self._within("checkpoint", self._answered(self._checkpoint))
+            await self._within("checkpoint", self._answered(self._checkpoints.keep))
             crash_point("before release")
             await self._within("release", self._answered(self.owned.release))
             crash_point("released")

@@ -143,11 +143,11 @@ MUTANTS = (
     ),
     mutant(
         "trust is judged by a timer alone",
-        "service.worker",
+        "service.permit",
         "        if not self._owned.is_trusted:\n            raise NotTrusted(",
         "        if not getattr(self, 'is_open', True):\n            raise NotTrusted(",
         (
-            "service.worker",
+            "service.permit",
             "        if self._owned.is_trusted:\n            return\n        self._suspended()\n",
             "        if self._owned.is_trusted:\n            self.is_open = True; return\n        self._suspended()\n",
         ),
@@ -298,13 +298,13 @@ MUTANTS = (
     mutant(
         "a batch is safe before it is delivered",
         "service.worker",
-        "        self._safe = safe\n",
-        "        self._safe = (str(int(delivered.output.to) + delivered.output.events), self._writer.state)\n",
+        "self._checkpoints.has_moved(self._writer.position, ",
+        "self._checkpoints.has_moved(str(int(delivered.output.to) + delivered.output.events), ",
     ),
     mutant(
         "an at-least-once sink is checkpointed now and then",
         "service.worker",
-        "        while not self.pipeline.sink.holds_position and self._is_to_be_kept():",
+        "        while not self.pipeline.sink.holds_position and self._checkpoints.is_due:",
         "        while False:",
     ),
 )

@@ -1,0 +1,104 @@
+"""What a sink has made safe, and when that is written into the lease (R4 of docs/protocol.md).
+
+Positions that the sink holds may lag in the lease; those that it does not only for as long as was agreed to. A partition that
+has nothing to do gets its checkpoint soon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NoReturn
+
+from leases.clock import Clock
+from leases.errors import StoreError
+from leases.keeper import OwnedLease
+from pipeline.crash_point import crash_point
+from pipeline.runner import Progress
+from service.pipeline import Pipeline
+from service.tally import Tally
+
+IDLE_S = 0.5
+"""A partition that had nothing to do for so long gets its checkpoint."""
+
+
+class Checkpoints:
+    """Of one tenure. pause_s: after a failure, which `failed` is told of."""
+
+    def __init__(
+        self,
+        owned: OwnedLease,
+        pipeline: Pipeline,
+        progress: Progress,
+        *,
+        clock: Clock,
+        tally: Tally,
+        pause_s: float,
+        failed: Callable[[StoreError], None],
+    ) -> None:
+        self._owned = owned
+        self._pipeline = pipeline
+        self._progress = progress
+        self._clock = clock
+        self._tally = tally
+        self._pause_s = pause_s
+        self._failed = failed
+        self._safe: tuple[str | None, str] | None = None
+        self._kept: tuple[str | None, str] | None = None
+        self._dirty = asyncio.Event()
+        self._keeping = asyncio.Lock()
+        self._checkpointed_at = self._spared_until = clock.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether what was delivered has gone without a checkpoint for as long as it may where the sink holds no position."""
+        return self._safe is not None and self._clock.monotonic() >= self._checkpointed_at + self._pipeline.unkept_s
+
+    def has_moved(self, position: str | None, state: str) -> bool:
+        """The sink stands here now. False where the lease says so already: several batches became safe at once, and the
+        first one's checkpoint was for all."""
+        safe = (position, state)
+        if safe == self._kept:
+            return False
+        self._safe = safe
+        self._dirty.set()
+        return True
+
+    async def keep(self) -> None:
+        """Write what is safe into the lease. Raises LeaseLost, StoreUnavailable, StoreAmbiguous, StoreConflict."""
+        async with self._keeping:  # one write is enough for those who come at once
+            safe = self._safe
+            if safe is None:
+                return
+            crash_point("before checkpoint")
+            began = self._clock.monotonic()
+            await self._owned.checkpoint(*safe)
+            crash_point("checkpointed")
+            self._checkpointed_at = self._clock.monotonic()
+            self._tally.checkpointed(self._owned.lease, self._checkpointed_at - began)
+            self._spared_until = self._checkpointed_at + self._pipeline.spared_s
+            self._kept = safe
+            if self._safe == safe:
+                self._safe = None
+                self._dirty.clear()
+
+    async def keep_lazily(self) -> NoReturn:
+        """Once checkpoint_s after the last, or where the partition has been idle for a moment, sooner. Raises LeaseLost."""
+        while True:
+            await self._dirty.wait()
+            left = self._due_at - self._clock.monotonic()
+            if left > 0:
+                await self._clock.sleep(min(left, IDLE_S))
+                continue
+            try:
+                await self.keep()
+            except StoreError as error:
+                self._failed(error)
+                await self._clock.sleep(self._pause_s)
+
+    @property
+    def _due_at(self) -> float:
+        due = self._checkpointed_at + self._pipeline.lag_s
+        if self._progress.idle_since is None:
+            return due
+        return min(due, max(self._progress.idle_since + IDLE_S, self._spared_until))

@@ -1,0 +1,132 @@
+"""What partitions the feeds have, and leases for those that have none.
+
+A feed that fails or takes its time leaves the other pipelines, and the host, alone. What only people can mend is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+from structlog.typing import FilteringBoundLogger as Log
+
+from leases.balance import Key
+from leases.bootstrap import Audit, Bootstrap
+from leases.family import Partition
+from leases.keeper import Keeper, Scan
+from leases.lost import Standing
+from leases.timing import Timing
+from pipeline.errors import FeedError, FeedUnavailable
+from pipeline.feed import FeedPartition, no_partitions, remember, uncovered
+from pipeline.sink import standing_of
+from service.pipeline import Pipeline
+
+T = TypeVar("T")
+Report = Callable[[str, Key | None], None]
+
+
+class Partitions:
+    """Of all pipelines of a host. waiting: partitions that get no lease for now, and why.
+
+    report: told of what needs attention. orphaned: of a lease whose feed does not have its partition, with the error to say.
+    """
+
+    def __init__(
+        self,
+        pipelines: Mapping[str, Pipeline],
+        keeper: Keeper,
+        *,
+        timing: Timing,
+        log: Log,
+        report: Report,
+        orphaned: Callable[[Key, Exception, Scan], None],
+    ) -> None:
+        self.bootstraps = {name: Bootstrap(keeper, name, each.identity) for name, each in pipelines.items()}
+        self.waiting: dict[Key, str] = {}
+        self._pipelines = pipelines
+        self._timing = timing
+        self._log = log
+        self._report = report
+        self._orphaned = orphaned
+        self._listings: dict[str, asyncio.Task[Audit]] = {}
+
+    async def listed(self, scan: Scan, group: asyncio.TaskGroup) -> dict[str, Audit]:
+        """Of the pipelines whose feeds have answered; where one took its time, of an earlier scan.
+
+        It is not waited for: this host would look away meanwhile, and whoever looks away must not say who is dead. A lease
+        is created once in any case.
+        """
+        for name in self._pipelines:
+            if name not in self._listings:
+                self._listings[name] = group.create_task(self._reconcile(name, scan), name=f"listing {name}")
+        await asyncio.wait(self._listings.values(), timeout=self._timing.balance_s / 4)
+        done = {name: listing for name, listing in self._listings.items() if listing.done()}
+        self._listings = {name: listing for name, listing in self._listings.items() if name not in done}
+        return {name: listing.result() for name, listing in done.items()}
+
+    async def _reconcile(self, name: str, scan: Scan) -> Audit:
+        """Create leases for new partitions and for the children of ended ones."""
+        pipeline = self._pipelines[name]
+        feed = pipeline.feed
+        try:
+            remember(feed, {lease.partition: lease.scope for lease in scan.leases if lease.pipeline == name})
+            found = await self._answered(feed.partitions(), f"the feed of pipeline '{name}'")
+            audit = await self.bootstraps[name].reconciled(
+                [Partition(*partition) for partition in found],
+                scan,
+                lambda partition: self._answered(
+                    feed.start_of(partition, pipeline.start), f"partition '{partition}' of pipeline '{name}'"
+                ),
+                lambda partition, scopes: [
+                    Partition(*part) for part in uncovered(feed, FeedPartition(*partition), scopes)
+                ],
+                self._standing_in(pipeline),
+            )
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            self._log.warning("listing partitions failed, will try again", pipeline=name, error=told)
+            return Audit()
+        if not found:
+            self._report(f"pipeline '{name}': {no_partitions(feed)}", None)
+        if audit.created:
+            self._log.info("leases created", pipeline=name, partitions=list(audit.created))
+        self._attend(name, audit, scan)
+        return audit
+
+    def _attend(self, pipeline: str, audit: Audit, scan: Scan) -> None:
+        """What only people can mend is told."""
+        for text in audit.told:
+            self._report(f"pipeline '{pipeline}': {text}", None)
+        self.waiting = {key: why for key, why in self.waiting.items() if key[0] != pipeline}
+        for partition, why in sorted(audit.waiting.items()):
+            self.waiting[pipeline, partition] = why
+            self._report(f"pipeline '{pipeline}', partition '{partition}' waits: {why}", (pipeline, partition))
+        for partition in audit.orphaned:
+            error = FeedError(
+                f"pipeline '{pipeline}' has a lease for partition '{partition}', which its feed does not have (any more):"
+                " it is set aside. Look at what the feed reads, or delete the lease's document if it is done with"
+            )
+            self._report(str(error), (pipeline, partition))
+            self._orphaned((pipeline, partition), error, scan)
+
+    def _standing_in(self, pipeline: Pipeline) -> Callable[[str], Awaitable[Standing | None]] | None:
+        """None where the sink cannot tell."""
+        telling = standing_of(pipeline.sink)
+        if telling is None:
+            return None
+
+        async def standing(partition: str) -> Standing | None:
+            what = f"the sink of pipeline '{pipeline.name}'"
+            found = await self._answered(telling.standing(pipeline.name, partition), what)
+            return None if found is None else Standing(*found)
+
+        return standing
+
+    async def _answered(self, call: Awaitable[T], what: str) -> T:
+        """A feed that does not answer must not keep this host from its leases. Raises FeedUnavailable."""
+        try:
+            async with asyncio.timeout(self._timing.call_timeout_s):
+                return await call
+        except TimeoutError:
+            raise FeedUnavailable(f"{what} did not answer within {self._timing.call_timeout_s:g} s") from None
