@@ -50,7 +50,7 @@ RECENT_PER_PIPELINE = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentBatch:
-    """A delivered batch without its data. at: when it became safe (Clock seconds). The rest as in pipeline.runner.Delivered."""
+    """A delivered batch without its data. at: when it became safe (Clock seconds). The rest as in the runner's Delivered."""
 
     pipeline: str
     partition: str
