@@ -22,6 +22,7 @@ OTHERS: dict[str, Values] = {
     "SQLite": {"replicas": 1, **SQLITE},
     "another port": {"api": {"port": 9090, "readersKey": "tokens", "address": "::"}, "stopTimeoutSeconds": 100},
     "Spark Connect": {"sparkConnect": "sc://spark:15002"},
+    "traces": {"config": {"telemetry": {"traces": "http://otel:4318"}}},
 }
 SHAPES = {
     "LEASES_BLOB": "DefaultEndpointsProtocol=https;AccountName=bank;AccountKey=YmFuaw==;EndpointSuffix=core.windows.net",

@@ -36,6 +36,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "no network policy": {"networkPolicy": {"enabled": False}},
     "more ways out": {"networkPolicy": {"egressPorts": [], "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}]}},
     "Spark Connect": {"sparkConnect": "sc://spark:15003/;use_ssl=true"},
+    "traces": {"config": {"telemetry": {"traces": "http://collector.observed:4318"}}},
     "all monitoring": {
         "monitoring": {"serviceMonitor": True, "alerts": True, "dashboard": True, "labels": {"release": "prometheus"}},
         **SCRAPED,
@@ -157,6 +158,14 @@ def test_nobody_reaches_the_pods_but_whom_the_policy_names(render) -> None:
     assert scraped["ingress"] == [{"from": SCRAPED["networkPolicy"]["ingressFrom"], "ports": [{"port": "api"}]}]
     connected = render(SWITCHES["Spark Connect"])["NetworkPolicy"]["spec"]
     assert connected["egress"][-1] == {"ports": [{"port": 15003}]}
+
+
+@pytest.mark.parametrize(
+    ("collector", "port"), [("http://otel:4318", 4318), ("https://otel.example/v1/traces", 443), ("http://otel", 80)]
+)
+def test_pods_reach_the_collector_of_their_traces(render, collector: str, port: int) -> None:
+    policy = render({"config": {"telemetry": {"traces": collector}}})["NetworkPolicy"]["spec"]
+    assert policy["egress"][-1] == {"ports": [{"port": port}]}
 
 
 def test_pods_that_cannot_share_leases_are_never_two(render) -> None:

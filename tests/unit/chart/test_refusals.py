@@ -58,6 +58,8 @@ def test_what_could_not_work_is_refused_with_what_to_do(render, values: dict[str
         {"config": {"pipelines": [{"name": "a"}]}},
         {"config": {"pipelines": [{**PIPELINE, "name": "Not A Name"}]}},
         {"config": {"pipelines": [{**PIPELINE, "sink": {"path": "x"}}]}},
+        {"config": {"telemetry": {"traces": "http://ada:hunter2@otel:4318"}}},
+        {"config": {"telemetry": {"metrics": "http://otel:4318"}}},
         {"sparkConnect": "http://spark"},
         {"autoscaling": {"by": "magic"}},
         {"autoscaling": {"lagPerReplica": 0}},
