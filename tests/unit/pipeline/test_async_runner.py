@@ -46,6 +46,21 @@ def test_what_is_not_acknowledged_keeps_the_partition_busy_and_then_it_is_idle()
     run_virtual(run())
 
 
+def test_a_batch_that_takes_long_is_no_standstill_while_something_of_it_is_acknowledged() -> None:
+    async def run() -> None:
+        limits = Limits(batch_entries_max=100, in_flight_max=1)
+        pump = Pump(Scripted(takes_s=1.0), Numbers(1000), limits=limits)
+        running = pump.started()
+        await asyncio.sleep(5.5)
+        assert list(pump.progress.busy) == ["waiting for acknowledgements"]
+        assert now() - pump.progress.busy["waiting for acknowledgements"] <= 1
+        await pump.until(lambda: pump.position == "1000")
+        pump.stopping.set()
+        await running
+
+    run_virtual(run())
+
+
 def test_a_few_events_are_sent_after_their_time_in_the_buffer() -> None:
     async def run() -> None:
         pump = Pump(Scripted(), Numbers(3), limits=Limits(buffer_age_max_s=0.5))
