@@ -37,10 +37,11 @@ TROUBLES: tuple[tuple[float, str, dict[str, Any]], ...] = (
     (15, "20 % of items fail", {"items": 0.2}),
     (15, "half stalls", {"stall": 0.5}),
     (60, "is dead", {"is_dead": True}),
-    (20, "is well again", {}),
+    (0, "is well again", {}),
 )
 """For how many seconds, what to call it, and what to order of the endpoint."""
-BACK_S = 10.0
+BACK_S, AFTER_S = 10.0, 20.0
+"""When the first rate has to be back, and how long to look on."""
 PICTURE = RESULT.with_name("async_troubles.svg")
 
 
@@ -124,7 +125,9 @@ async def ran(endpoint: Endpoint, scale: float) -> Run:
             run.phases.append(Phase(time.monotonic() - began, name, takes=WELL))
             await asyncio.to_thread(endpoint.order, "trouble", **({"takes_s": TAKES_S} | trouble))
             say(f"{run.phases[-1].start:6.1f} s  {name}")
-            await asyncio.wait({writing, looking}, timeout=lasts_s * scale, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {writing, looking}, timeout=lasts_s * scale or AFTER_S, return_when=asyncio.FIRST_COMPLETED
+            )
         looking.cancel()
         ending.set()
         await writing
