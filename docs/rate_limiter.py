@@ -40,7 +40,7 @@ PHASES = (
     Phase(0, "is well"),
     Phase(10, "takes 400 a second", takes=400),
     Phase(30, "throttles 80 %", throttle=0.8),
-    Phase(45, "10 % of items fail", items=0.1),
+    Phase(45, "a tenth fails", items=0.1),
     Phase(62, "half stalls", stall=0.5),
     Phase(75, "is dead", takes=0),
     Phase(135, "is well again"),
