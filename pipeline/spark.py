@@ -100,6 +100,11 @@ class SparkEngine:
         spec = TransformSpec(name=name, sql=sql, function=function, schema=schema, goes_on=goes_on)
         return SparkTransform(self, spec, limits, isolation)
 
+    def begin(self) -> None:
+        """Starts in the background what transforms will need. What goes wrong is told to the first that needs it."""
+        if self._users:
+            self._control.submit(self.running)
+
     def running(self) -> Running:
         """Spark, started or started again where needed. Blocks. Raises EngineUnavailable."""
         with self._lock:

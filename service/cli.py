@@ -58,8 +58,6 @@ def run(file: Path, until_idle: bool) -> None:
 
     Run it as often as you like: hosts on one FILE share its partitions.
     """
-    from service.run import run as run_processor
-    from service.tables import stopped
     from service.wiring import processor_of
 
     settings = settings_of(file)
@@ -67,11 +65,15 @@ def run(file: Path, until_idle: bool) -> None:
         log = log_of(settings, name)
 
         async def work() -> Backlog | None:
-            processor = processor_of(settings, host=name, log=log)
+            processor = processor_of(settings, host=name, log=log, starts_spark=True)
+            from service.run import run as run_processor  # takes a while to import, and Spark longer to start
+
             return await run_processor(processor, settings.api, until_idle=until_idle, log=log)
 
         last = done(work())
     if last is not None and (last.failed or last.held):
+        from service.tables import stopped
+
         fail(
             *(stopped(pipeline, partition, why) for (pipeline, partition), why in sorted(last.failed.items())),
             *(

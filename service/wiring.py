@@ -63,12 +63,23 @@ EVENT_HUB_BATCH_BYTES = 512 * 1024
 """Input for a batch of a hub, which is 1 MiB with its markers."""
 
 
-def processor_of(settings: Settings, *, host: str, log: Log) -> Processor:
-    """A processor that has not started. Raises StartFailed where something that is named cannot be imported or made."""
-    pipelines = pipelines_of(settings)
+def processor_of(settings: Settings, *, host: str, log: Log, starts_spark: bool = False) -> Processor:
+    """A processor that has not started. Raises StartFailed where something that is named cannot be imported or made.
+
+    starts_spark: in the background and at once, for whoever has more to import before the start.
+    """
+    engine = engine_of(settings.spark)
+    pipelines = pipelines_of(settings, engine)
+    if starts_spark:
+        engine.begin()
+    try:
+        store = store_of(settings, pipelines)
+    except StartFailed:
+        engine.stop()
+        raise
     return Processor(
         pipelines,
-        store_of(settings, pipelines),
+        store,
         host=host,
         timing=settings.leases.timing,
         leases_max=settings.host.leases_max,
@@ -79,9 +90,9 @@ def processor_of(settings: Settings, *, host: str, log: Log) -> Processor:
     )
 
 
-def pipelines_of(settings: Settings) -> list[Pipeline]:
+def pipelines_of(settings: Settings, engine: SparkEngine | None = None) -> list[Pipeline]:
     """They share one Spark, which starts when the first transform is prepared and stops when the last is closed."""
-    engine = engine_of(settings.spark)
+    engine = engine or engine_of(settings.spark)
     return [pipeline_of(each, engine, settings.leases.timing) for each in settings.pipelines]
 
 

@@ -20,6 +20,7 @@ from pipeline.java import drained, java_version, last_words, require_java
         ('java version "1.8.0_392"', 8),
         ('openjdk version "11.0.22"', 11),
         ('Picked up JAVA_TOOL_OPTIONS: -Xmx1g\nopenjdk version "21.0.2"', 21),
+        ('IMPLEMENTOR="Debian"\nJAVA_RUNTIME_VERSION="8"\nJAVA_VERSION="17.0.15"', 17),
         ("nonsense", None),
     ],
 )
@@ -62,6 +63,17 @@ def test_a_newer_java_will_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/bin")
     require_java()
+
+
+def test_a_java_whose_makers_tell_its_version_is_not_started_to_be_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "bin").mkdir()
+    java(tmp_path / "bin", 'openjdk version "21.0.2"')
+    (tmp_path / "release").write_text('JAVA_VERSION="11.0.22"\n')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(EngineUnavailable, match="is Java 11"):
+        require_java()
 
 
 def test_output_is_kept_only_so_far_as_it_is_the_last() -> None:
