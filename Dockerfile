@@ -1,15 +1,23 @@
-# The image of a host: `make image` builds and tries it. Two stages on one base, so that both have the same Java: an archive of
-# classes fits no other.
+# The image of a host: `make image` builds and tries it. Two stages on one base, so that both have the same Python and libraries.
 FROM debian:trixie-slim AS base
-# Java's package links a page of the manual, for which the slim image has no place.
-RUN mkdir -p /usr/share/man/man1 \
- && apt-get update \
- && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends openjdk-21-jre-headless python3 \
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends ca-certificates python3 \
  && rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* \
  && useradd --uid 10001 --user-group --no-log-init --home-dir /var/lib/leasehold --create-home --shell /usr/sbin/nologin leasehold
 
 FROM base AS build
-RUN apt-get update && apt-get install --yes --no-install-recommends python3-venv
+# Java's packages link pages of the manual, for which the slim image has no place.
+RUN mkdir -p /usr/share/man/man1 \
+ && apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends binutils openjdk-21-jdk-headless python3-venv
+# Java of the modules that Spark and Hadoop ask for, with the certificates that Debian's Java trusts, and an archive of its own classes.
+COPY image/modules.txt /build/image/
+RUN jlink --add-modules "$(grep -v '^#' /build/image/modules.txt | paste -sd,)" \
+      --compress zip-6 --strip-java-debug-attributes --no-header-files --no-man-pages --output /opt/java \
+ && find /opt/java -name '*.so' -exec strip --strip-unneeded {} + \
+ && rm -f /opt/java/lib/security/cacerts && cp --dereference /etc/ssl/certs/java/cacerts /opt/java/lib/security/cacerts \
+ && /opt/java/bin/java -XX:+UseG1GC -Xshare:dump -Xlog:disable
+ENV JAVA_HOME=/opt/java
 WORKDIR /build
 # Whom to trust, where a network signs TLS anew: image/build says it.
 ARG SSL_CERT_FILE
@@ -22,12 +30,13 @@ COPY pipeline pipeline
 COPY service service
 RUN /uv/bin/uv sync --locked --no-dev --extra connect --extra otel --no-editable
 COPY image image
-# Slimmed, compiled, and Spark started directly.
+# Slimmed, compiled, and Spark started directly. (Symbols are for debuggers.)
 RUN site=/opt/leasehold/lib/python3.13/site-packages \
  && python3 image/slim.py $site \
+ && find $site -name '*.so*' -type f -exec strip --strip-unneeded {} + \
  && install --mode 755 image/spark_submit.py $site/pyspark/bin/spark-submit \
  && $site/pyspark/bin/spark-submit learn \
- && /opt/leasehold/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/leasehold/lib
+ && /opt/leasehold/bin/python -B image/compiled.py $site
 # With an archive of the classes that Spark loads for a small job. (A build has a name that resolves to no address.)
 COPY tests/java_archive.py image/
 RUN SPARK_LOCAL_IP=127.0.0.1 /opt/leasehold/bin/python image/java_archive.py /opt/leasehold/spark.jsa \
@@ -37,11 +46,14 @@ FROM base
 LABEL org.opencontainers.image.title="Leasehold" \
       org.opencontainers.image.description="A lease-based change-feed processor" \
       org.opencontainers.image.licenses="MIT"
+COPY --from=build /opt/java /opt/java
 COPY --from=build /opt/leasehold /opt/leasehold
-ENV PATH=/opt/leasehold/bin:/usr/local/bin:/usr/bin:/bin \
+ENV JAVA_HOME=/opt/java \
+    PATH=/opt/leasehold/bin:/opt/java/bin:/usr/local/bin:/usr/bin:/bin \
     HOME=/var/lib/leasehold \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
+    PYDANTIC_DISABLE_PLUGINS=__all__ \
     SPARK_SUBMIT_OPTS="-XX:SharedArchiveFile=/opt/leasehold/spark.jsa -Xshare:auto -Xlog:disable -Xlog:all=off"
 WORKDIR /var/lib/leasehold
 USER 10001:10001

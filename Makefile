@@ -15,7 +15,7 @@ JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=
 
 .DEFAULT_GOAL = help
 .PHONY: help demo test check sim mutants scenarios chaos bench memory unit thorough fuzz integration acceptance lint types arrows format setup
-.PHONY: hosts groups collected unit-collected node image poison clean
+.PHONY: hosts groups collected unit-collected node image pods start dist audit poison clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -117,11 +117,27 @@ node: setup  ## what tests have from npm: clients and servers that nobody here w
 $(ARCHIVE): uv.lock tests/java_archive.py | setup
 	-@.venv/bin/python tests/java_archive.py $@
 
-image: setup  ## the container image, built by buildah and tried: as root, a quarter of an hour; not part of `make test`
+image: setup node  ## the container image, built by buildah and tried, pods too: as root, half an hour; not part of `make test`
 	image/build
 	@mkdir -p build; rm -f build/image.txt
 	$(PYTEST) -p no:xdist tests/image
 	@cat build/image.txt
+
+pods: setup node  ## of that image: three share a bank, a fourth joins, one is killed, one is stopped as a rolling update does
+	$(PYTEST) -p no:xdist tests/image/test_pods.py
+
+start: setup  ## of that image: how soon a host lives and is ready, beside a bare Spark session, by turns; into build/start.json (PAIRS=7)
+	PYTHONPATH=tests .venv/bin/python tests/image/starts.py --pairs $(or $(PAIRS),7)
+
+dist: setup  ## dist/: a wheel, installed in an empty environment outside of this directory, where its demo runs
+	.venv/bin/python tests/dist.py
+
+# Advisories come from the registry of packages; whatever it does not tell of is an error, and no good news.
+audit: setup  ## what is known against the packages of uv.lock; needs the network, not part of `make test`
+	@mkdir -p build
+	.venv/bin/uv export --quiet --locked --all-extras --all-groups --no-hashes --no-emit-project --output-file build/locked.txt
+	.venv/bin/uv tool run --quiet pip-audit==2.10.0 --strict --requirement build/locked.txt --no-deps --disable-pip \
+		--vulnerability-service $(or $(ADVISORIES),pypi) --progress-spinner off
 
 clean:  ## remove what was built, caches and .venv
 	rm -rf .venv tests/node/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse

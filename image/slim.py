@@ -1,13 +1,20 @@
-"""Takes out of a Python environment what image/unused.txt lists: python image/slim.py SITE-PACKAGES"""
+"""Takes out of a Python environment what image/unused.txt lists, and out of jars what other systems would load:
+python image/slim.py SITE-PACKAGES"""
 
 from __future__ import annotations
 
+import platform
+import re
 import shutil
 import sys
+import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 UNUSED = Path(__file__).with_name("unused.txt")
+NATIVE = ("zstd-jni-*.jar", "snappy-java-*.jar", "lz4-java-*.jar")
+"""Jars that bring a library for every system there is."""
+MACHINES = {"x86_64": "amd64|x86_64", "aarch64": "aarch64"}
 
 
 def unused(site: Path, patterns: Iterable[str]) -> Iterator[Path]:
@@ -24,12 +31,32 @@ def listed() -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
+def is_foreign(entry: str, machine: str) -> bool:
+    """Of a jar's entry: a library that this machine's Linux does not load."""
+    is_library = re.search(r"\.(so|dll|dylib|jnilib)$", entry) is not None
+    return is_library and re.search(rf"/linux/({MACHINES.get(machine, machine)})/", f"/{entry}", re.IGNORECASE) is None
+
+
+def keep_own(jar: Path, machine: str) -> None:
+    """Raises SystemExit where the jar has nothing for this machine: then it is laid out otherwise than is known here."""
+    part = jar.with_suffix(".part")
+    with zipfile.ZipFile(jar) as whole, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as kept:
+        own = [entry for entry in whole.infolist() if not is_foreign(entry.filename, machine)]
+        if not any(entry.filename.endswith(".so") for entry in own):
+            sys.exit(f"{jar.name} has no library for Linux on {machine} where slim.py looks for it")
+        for entry in own:
+            kept.writestr(entry, whole.read(entry))
+    part.replace(jar)
+
+
 def main(site: Path) -> None:
     for path in list(unused(site, listed())):
         if path.is_dir():
             shutil.rmtree(path)
         else:
-            path.unlink()
+            path.unlink(missing_ok=True)  # some are in directories that went before
+    for jar in unused(site, [f"pyspark/jars/{name}" for name in NATIVE]):
+        keep_own(jar, platform.machine())
 
 
 if __name__ == "__main__":
