@@ -127,7 +127,7 @@ pods: setup node  ## of that image: three share a bank, a fourth joins, one is k
 	$(PYTEST) -p no:xdist tests/image/test_pods.py
 
 start: setup  ## of that image: how soon a host lives and is ready, beside a bare Spark session, by turns; into build/start.json (PAIRS=7)
-	PYTHONPATH=tests .venv/bin/python tests/image/starts.py --pairs $(or $(PAIRS),7)
+	PYTHONPATH=tests .venv/bin/python tests/starts.py --pairs $(or $(PAIRS),7)
 
 dist: setup  ## dist/: a wheel, installed in an empty environment outside of this directory, where its demo runs
 	.venv/bin/python tests/dist.py

@@ -13,7 +13,6 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import count
 from typing import TypeVar, cast
 
@@ -284,16 +283,23 @@ class SparkTransform:
             none, _ = self._parsed(EVENT_SCHEMA.empty_table())
             source = own.unknown(none)
             output = self._analyzed(source)
-            contract = self._contract(own, source, output)
-            reads = self._reads(own, none, source, output)
-            columns = self._collected(own, none.select(reads)).schema
+            why_not = self._jobs_of_its_own(own)
+            with ThreadPoolExecutor(
+                1, "spark-contract"
+            ) as beside:  # half of the check, as Spark tells plans by reflection
+                found = beside.submit(own.contract, source, output)
+                try:
+                    reads = self._reads(own, none, source, output)
+                    columns = self._collected(own, none.select(reads)).schema
+                finally:  # where more is wrong, this is told
+                    contract = _kept(found.result())
         except (TransformError, NotImportable) as error:
             raise TransformError(f"pipeline '{self._spec.name}': {error}") from error
         except (Exception, SystemExit) as error:
             found = _translated(error, own.running)
             kind = EngineUnavailable if isinstance(found, EngineUnavailable) else TransformError
             raise kind(f"pipeline '{self._spec.name}': {found}") from error
-        return Checked(reads=reads, columns=columns, why_not_shared=contract.why_not)
+        return Checked(reads=reads, columns=columns, why_not_shared=why_not or contract.why_not)
 
     def _imported(self) -> Callable[[DataFrame], DataFrame] | None:
         if self._spec.function is None:
@@ -342,18 +348,20 @@ class SparkTransform:
             return every
         return reads if of_these.schema == output.schema else every
 
-    def _contract(self, own: Own, source: DataFrame, output: DataFrame) -> Contract:
-        """Raises TransformError."""
-        contract = own.contract(source, output)
-        if self._function is not None and not own.running.is_remote and own.has_run_jobs():
-            contract = replace(
-                contract, why_not=f"'{self._spec.function}' runs Spark jobs of its own, over all partitions"
-            )
-        if contract.keeps_partition is False:
-            raise TransformError(
-                f"the output's `{PARTITION}` is not the events' own: select it as it is, and group and join by it"
-            )
-        return contract
+    def _jobs_of_its_own(self, own: Own) -> str | None:
+        """Why batches share no jobs, where the function ran some when it was called: asked before the check runs one."""
+        if self._function is None or own.running.is_remote or not own.has_run_jobs():
+            return None
+        return f"'{self._spec.function}' runs Spark jobs of its own, over all partitions"
+
+
+def _kept(contract: Contract) -> Contract:
+    """Raises TransformError."""
+    if contract.keeps_partition is False:
+        raise TransformError(
+            f"the output's `{PARTITION}` is not the events' own: select it as it is, and group and join by it"
+        )
+    return contract
 
 
 def _translated(error: BaseException, running: Running) -> Exception:

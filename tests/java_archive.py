@@ -1,4 +1,5 @@
-"""Makes FILE, an archive of the classes that Spark loads to run a small job: with it every start of a test's Spark is quicker.
+"""Makes FILE, an archive of the classes that Spark loads to check a transform and to run a small job: with it every start of a
+host's or a test's Spark is quicker.
 
     python tests/java_archive.py FILE
 
@@ -7,19 +8,20 @@ Java does without an archive that is not there or does not fit: another Java, an
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from pipeline.spark_conf import defaults
+from pipeline.spark import SparkEngine
+from pipeline.spark_jvm import Running
 
-END_S = 120
+END_S = 240
+SQL = "SELECT partition, left(word, 1) AS key, to_json(struct(count(*) AS n)) AS body FROM events GROUP BY partition, left(word, 1)"
 
 
 def main(file: Path) -> None:
@@ -27,20 +29,34 @@ def main(file: Path) -> None:
     part = file.with_suffix(".part")
     part.unlink(missing_ok=True)
     os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:TieredStopAtLevel=1 -Xlog:disable -XX:ArchiveClassesAtExit={part}"
-    conf = SparkConf(loadDefaults=False).setAll(list(defaults("local[2]", "512m", 1 << 20).items()))
-    gateway = launch_gateway(conf, {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL})
-    context = SparkContext(gateway=gateway, conf=conf)
-    small_job(SparkSession(context))
-    context.stop()
-    gateway.proc.stdin.close()  # that is how a JVM of pyspark's is told to end, and what it writes the archive at
-    if gateway.proc.wait(END_S) == 0:  # half an archive would be worse than none
+    engine = SparkEngine(driver_memory="512m")
+    transform = engine.transform("letters", sql=SQL, schema="word STRING NOT NULL")
+    asyncio.run(transform.prepare())
+    running = engine.running()
+    small_job(running.session)
+    if ended(running) == 0:  # half an archive would be worse than none
         part.replace(file)
 
 
 def small_job(session: SparkSession) -> None:
+    """What the check, which sees no events, leaves out."""
     events = pa.table({"partition": ["1", "2"], "body": ['{"word": "a"}', '{"word": "b"}']})
     words = session.createDataFrame(events).selectExpr("partition", "from_json(body, 'word STRING').word")
     words.groupBy("partition").count().selectExpr("to_json(struct(*)) AS body").toArrow()
+
+
+def ended(running: Running) -> int | None:
+    """The JVM's exit code: it takes its time for the archive, which `Running.stop` would not wait for."""
+    assert running.process is not None
+    assert running.process.stdin is not None
+    running.session.stop()
+    running.process.stdin.close()  # that is how a JVM of pyspark's is told to end
+    try:
+        return running.process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        running.stop()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How soon a host of the image lives and is ready, beside a bare Spark session in the same image, by turns: `make start`.
 
-    PYTHONPATH=tests python tests/image/starts.py [--pairs 7]
+    PYTHONPATH=tests python tests/starts.py [--pairs 7]
 
 Into build/start.json. Exit code 1 where the median of a bound is broken: alive within LIVE_S_MAX, and ready within RATIO_MAX of
 what the bare session needs for its first result. On a machine that does nothing else.
@@ -23,7 +23,7 @@ from plugins_node import free_port
 
 LIVE_S_MAX = 2.0
 RATIO_MAX = 1.2
-RESULTS = Path(__file__).parents[2] / "build" / "start.json"
+RESULTS = Path(__file__).parents[1] / "build" / "start.json"
 SETTINGS = """
 leases: {{type: sqlite, path: /var/lib/leasehold/leases.db}}
 host: {{name: "${{POD_NAME}}"}}
