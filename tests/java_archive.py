@@ -21,7 +21,7 @@ from pipeline.spark import SparkEngine
 from pipeline.spark_jvm import Running
 
 END_S = 240
-SQL = "SELECT partition, left(word, 1) AS key, to_json(struct(count(*) AS n)) AS body FROM events GROUP BY partition, left(word, 1)"
+SQL = "SELECT partition, left(word, 1) AS letter, to_json(struct(count(*) AS n)) AS body FROM events GROUP BY partition, letter"
 
 
 def main(file: Path) -> None:
