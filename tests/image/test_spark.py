@@ -82,3 +82,11 @@ def test_the_classpath_comes_in_one_order_since_an_archive_of_classes_fits_no_ot
     assert jars == sorted(jars)
     assert len(jars) > 100
     assert shlex.quote(jars[0]) == jars[0]
+
+
+def test_of_a_jar_s_libraries_those_stay_that_this_machine_s_linux_loads() -> None:
+    names = ("linux/amd64/libzstd.so", "a/native/Linux/x86_64/libsnappy.so", "linux/aarch64/libzstd.so", "a/Lib.class")
+    others = ("darwin/x86_64/libzstd.dylib", "win/amd64/libzstd.dll", "a/native/Linux/x86_64-musl/libsnappy.so")
+    kept = [name for name in (*names, *others) if not slim.is_foreign(name, "x86_64")]
+    assert kept == [names[0], names[1], names[3]]
+    assert [name for name in (*names, *others) if not slim.is_foreign(name, "aarch64")] == [names[2], names[3]]

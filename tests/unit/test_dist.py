@@ -1,0 +1,28 @@
+"""What `make dist` holds the wheel to is what it is made of, and what README says of it."""
+
+from __future__ import annotations
+
+import tomllib
+import zipfile
+from pathlib import Path
+
+import dist
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_readme_names_the_packages_that_the_wheel_installs() -> None:
+    made = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"][
+        "packages"
+    ]
+    assert set(made) == dist.PACKAGES
+    (said,) = [text for text in (ROOT / "README.md").read_text().split("\n\n") if text.startswith("The wheel")]
+    assert [name for name in made if f"`{name}`" not in said] == []
+
+
+def test_whatever_else_a_wheel_installs_at_the_top_is_found(tmp_path: Path) -> None:
+    wheel = tmp_path / "leasehold-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as opened:
+        for name in ("leases/lease.py", "tests/dist.py", "stray.py", "leasehold-1.dist-info/METADATA"):
+            opened.writestr(name, "")
+    assert dist.top_level(wheel) == {"leases", "tests", "stray.py"}
