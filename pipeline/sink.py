@@ -111,6 +111,19 @@ def parts_of(writer: SinkWriter, output: Output) -> int:
 
 
 @runtime_checkable
+class PlacedWriter(Protocol):
+    """What a writer offers besides whose output lies in another partition of the destination than that of the same name."""
+
+    @property
+    def place(self) -> str: ...
+
+
+def place_of(writer: SinkWriter, partition: str) -> str:
+    """Where in the destination the output of a partition lies."""
+    return cast(PlacedWriter, writer).place if offers(writer, PlacedWriter) else partition
+
+
+@runtime_checkable
 class LetterWriter(Protocol):
     """What a writer offers besides that takes an output's dead letters. Ask by the function below.
 

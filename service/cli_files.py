@@ -94,8 +94,8 @@ def clean_files(file: Path, pipeline: str, dry_run: bool) -> None:
 
 
 def _place(file: Path, pipeline: str) -> Place:
+    from service.outlets import place_of
     from service.settings.sinks import FilesSinkSettings
-    from service.wiring import place_of
 
     sinks = {each.name: each.sink for each in settings_of(file).pipelines}
     sink = sinks.get(pipeline)

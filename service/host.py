@@ -271,7 +271,7 @@ class Host:
             return
         pipeline, before, began = self.pipelines[key[0]], scan.seen[key].lease, self._clock.monotonic()
         try:
-            owned = await self._keeper.take(scan.seen[key], pipeline.sink.claimed)
+            owned = await self._keeper.take(scan.seen[key], pipeline.claimed)
         except StoreError as error:
             self._log.warning("taking a lease failed", **about(before), error=str(error))
             return

@@ -8,9 +8,11 @@ from datetime import datetime
 from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.postgres import PostgresLetters, PostgresSink, Timeouts, letters_merge, storable
 from pipeline.dead_letters import DeadLetters, LetterBox
+from pipeline.dead_letters.strands import StrandedLetters
 from pipeline.isolating import Isolation
+from service.outlets import eventhubs_sink_of, files_sink_of, place_of
 from service.settings import PipelineSettings
-from service.settings.dead_letters import LogLettersSettings
+from service.settings.dead_letters import EventHubsLettersSettings, FilesLettersSettings, LogLettersSettings
 from service.settings.sinks import PostgresSinkSettings
 
 FOUND_AT_ONCE = 16
@@ -42,12 +44,32 @@ def box_of(settings: PipelineSettings, timeouts: Timeouts) -> LetterBox | None:
         return None
     if isinstance(letters, LogLettersSettings):
         return LetterBox(feed=LogFeed(letters.path), sink=LogSink(letters.path))
+    if isinstance(letters, FilesLettersSettings):
+        return _files_box(letters, settings.name)
+    if isinstance(letters, EventHubsLettersSettings):
+        return _eventhubs_box(letters, settings.name)
     if letters.dsn is None:
         sink = settings.sink
         assert isinstance(sink, PostgresSinkSettings), "the settings see to it"
         dsn, schema = sink.dsn.get_secret_value(), sink.schema_name
         return LetterBox(feed=PostgresLetters(dsn, settings.name, schema=schema, timeouts=timeouts))
     return _postgres_box(letters.dsn.get_secret_value(), settings.name, letters.schema_name or "public", timeouts)
+
+
+def _files_box(letters: FilesLettersSettings, pipeline: str) -> LetterBox:
+    from pipeline.connectors.filesink import FileLetters  # Parquet takes its time to import
+
+    feed = StrandedLetters(FileLetters(place_of(letters), pipeline))
+    return LetterBox(feed=feed, sink=files_sink_of(letters), rows=lambda rows: rows)
+
+
+def _eventhubs_box(letters: EventHubsLettersSettings, pipeline: str) -> LetterBox:
+    from pipeline.connectors.eventhubs import EventHubsFeed, HubLetters, account_of  # its SDK takes a second to import
+
+    group, timeout_s = letters.consumer_group, letters.timeout_s
+    feed = EventHubsFeed(account_of(**letters.account), consumer_group=group, timeout_s=timeout_s)
+    by_partition = StrandedLetters(HubLetters(feed, pipeline))
+    return LetterBox(feed=feed, sink=eventhubs_sink_of(letters), by_partition=by_partition)
 
 
 def _postgres_box(dsn: str, pipeline: str, schema: str, timeouts: Timeouts) -> LetterBox:

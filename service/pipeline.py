@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from leases.bootstrap import Identity
 from pipeline.batch import BatchLimits
-from pipeline.dead_letters import DeadLetters, LetterBox
+from pipeline.dead_letters import DeadLetters, LetterBox, sink_alone
 from pipeline.feed import ChangeFeed, Start
 from pipeline.sink import Sink
 from pipeline.transform import Identity as NoTransform
@@ -50,6 +50,11 @@ class Pipeline:
     def spared_s(self) -> float:
         """Between two checkpoints of a partition that is idle again and again, lest each event of a trickle cost a write."""
         return SPARED_S if self.sink.holds_position else max(SPARED_S, self.unkept_s)
+
+    def claimed(self, state: str) -> str:
+        """The sink state of a lease's next claim, without what a box of dead letters has left in it that is there no more."""
+        has_own_box = self.box is not None and self.box.sink is not None
+        return self.sink.claimed(state if has_own_box else sink_alone(state))
 
     @property
     def identity(self) -> Identity:

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from structlog.typing import FilteringBoundLogger as Log
 
@@ -28,6 +27,7 @@ from pipeline.transform import Identity, Transform
 from service.brought import BlobSource
 from service.errors import StartFailed
 from service.letters import box_of, isolation_of, policy_of
+from service.outlets import eventhubs_sink_of, files_sink_of
 from service.pipeline import Pipeline
 from service.plugged import feed_made, sink_made, store_made
 from service.processor import Processor
@@ -53,9 +53,6 @@ from service.settings.sinks import (
     PythonSinkSettings,
 )
 from service.traces import traces_of
-
-if TYPE_CHECKING:
-    from pipeline.connectors.filesink.place import Place
 
 OTHERS_TIMEOUT_S = 60.0
 """Nobody's lease depends on an import."""
@@ -280,11 +277,9 @@ def sink_of(settings: AnySink, timing: Timing, *, letters: bool = False) -> Sink
             timeouts=timeouts_within(timing.duration_s),
         )
     if isinstance(settings, EventHubsSinkSettings):
-        return _eventhubs_sink_of(settings)
+        return eventhubs_sink_of(settings)
     if isinstance(settings, FilesSinkSettings):
-        from pipeline.connectors.filesink import FilesSink  # Parquet takes its time to import
-
-        return FilesSink(place_of(settings), format=settings.format, compression=settings.compression)
+        return files_sink_of(settings)
     if isinstance(settings, HttpSinkSettings):
         return _http_sink_of(settings)
     if isinstance(settings, CosmosSinkSettings):
@@ -292,27 +287,6 @@ def sink_of(settings: AnySink, timing: Timing, *, letters: bool = False) -> Sink
     if isinstance(settings, CustomSinkSettings):
         return sink_made(settings)
     return PythonSink(settings.handler)
-
-
-def _eventhubs_sink_of(settings: EventHubsSinkSettings) -> Sink:
-    from pipeline.connectors.eventhubs import EventHubsSink, account_of  # its SDK takes a second to import
-
-    return EventHubsSink(
-        account_of(**settings.account), consumer_group=settings.consumer_group, timeout_s=settings.timeout_s
-    )
-
-
-def place_of(settings: FilesSinkSettings) -> Place:
-    """Where the sink's files lie, for those who write and for those who read. Raises ValueError."""
-    if settings.path is not None:
-        from pipeline.connectors.filesink import Directory
-
-        return Directory(settings.path)
-    from pipeline.connectors.filesink.account import account_of
-    from pipeline.connectors.filesink.blobs import BlobContainer  # its SDK takes half a second to import
-
-    account, container = account_of(**settings.account), str(settings.container)
-    return BlobContainer(account, container, prefix=settings.prefix or "", timeout_s=settings.timeout_s)
 
 
 def _http_sink_of(settings: HttpSinkSettings) -> Sink:

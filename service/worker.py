@@ -214,7 +214,7 @@ class Worker:
         above, state = 0, self.owned.lease.sink_state
         if isinstance(why, Fenced):
             above, state = why.epoch, state if why.state is None else why.state
-        await self.owned.raise_epoch(above, self.pipeline.sink.claimed(state))
+        await self.owned.raise_epoch(above, self.pipeline.claimed(state))
         self._log = self._log.bind(**about(self.owned.lease))
 
     def _runner(self, writer: SinkWriter) -> Runner:

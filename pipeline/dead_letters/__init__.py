@@ -1,12 +1,14 @@
 """Dead letters: events that cannot be processed are kept, whole and exactly once, and their partitions go on.
 
 `letter`: what is kept. `sieve`: a transform over the rest. `guard`: when there is too much of it. `beside`: letters in a place of
-their own, beside any sink. `box`: reading them. `replay`: sending their events through again.
+their own, beside any sink, and `states`: what the lease keeps of both. `box`: reading them; `strands`: where they are numbered in
+several places. `replay`: sending their events through again.
 """
 
 from pipeline.dead_letters.beside import beside
 from pipeline.dead_letters.box import Kept, LetterBox
 from pipeline.dead_letters.letter import REPLAY, Letter
 from pipeline.dead_letters.sieve import DeadLetters
+from pipeline.dead_letters.states import sink_alone
 
-__all__ = ["REPLAY", "DeadLetters", "Kept", "Letter", "LetterBox", "beside"]
+__all__ = ["REPLAY", "DeadLetters", "Kept", "Letter", "LetterBox", "beside", "sink_alone"]

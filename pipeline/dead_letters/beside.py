@@ -7,13 +7,14 @@ output or in a letter, and in one of the two once, as far as the sink itself is 
 
 from __future__ import annotations
 
-import json
+from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NoReturn
 
 from pipeline.dead_letters.box import LetterBox, buried_in
-from pipeline.dead_letters.letter import Letter, letters_of
+from pipeline.dead_letters.letter import LEASE, Letter, letters_of
+from pipeline.dead_letters.states import States, box_id, states_in
 from pipeline.errors import FeedError, Fenced, PipelineError, SinkUnavailable
 from pipeline.sink import (
     BufferingWriter,
@@ -26,32 +27,9 @@ from pipeline.sink import (
     Standing,
     StandingSink,
     parts_of,
+    place_of,
     standing_of,
 )
-
-LEASE = "/dead-letters"
-"""Behind the pipeline's name, for the box's own fence and position: no pipeline's name has a slash."""
-
-
-@dataclass(frozen=True, slots=True)
-class _States:
-    """The sink states of both, which share the lease's one text. One without letters is the sink's alone."""
-
-    sink: str
-    letters: str
-
-    @classmethod
-    def of(cls, state: str) -> _States:
-        try:
-            found = json.loads(state)
-        except ValueError:
-            found = None
-        if isinstance(found, dict) and found.keys() == {"sink", "letters"}:
-            return cls(str(found["sink"]), str(found["letters"]))
-        return cls(state, "")
-
-    def encoded(self) -> str:
-        return json.dumps({"sink": self.sink, "letters": self.letters}, separators=(",", ":"))
 
 
 def beside(sink: Sink, box: LetterBox) -> Sink:
@@ -66,14 +44,16 @@ class SinkBesideBox:
         self._sink = sink
         self._letters = box.sink
         self._box = box
+        self._id = box_id(box.sink.identity)
 
     @property
     def identity(self) -> str:
         return self._sink.identity
 
     def claimed(self, state: str) -> str:
-        states = _States.of(state)
-        return _States(self._sink.claimed(states.sink), self._letters.claimed(states.letters)).encoded()
+        states = states_in(state, self._id)
+        sink, letters = self._sink.claimed(states.sink), self._letters.claimed(states.letters)
+        return replace(states, sink=sink, letters=letters).encoded()
 
     async def prepare(self) -> None:
         await self._sink.prepare()
@@ -81,22 +61,25 @@ class SinkBesideBox:
 
     async def open(self, claim: Claim) -> SinkWriter:
         """Both are fenced before the box is read: nobody of an earlier epoch adds to it any more."""
-        states = _States.of(claim.state)
+        states = states_in(claim.state, self._id)
         writer, letters = await self._opened(claim, states)
+        place = place_of(letters, claim.partition)
         try:
-            buried = await self._buried(claim, writer.position, letters.position)
+            is_ahead = claim.compare(letters.position, writer.position) > 0
+            buried = await self._buried(claim, place, states.since, writer.position) if is_ahead else frozenset()
+            since = states.since if is_ahead else await self._box.feed.latest(place)
         except FeedError as error:
             await writer.close("failed")
             await letters.close("failed")
-            raise SinkUnavailable(f"the dead letters cannot be read: {error}") from error
+            raise _unreadable(error) from error
         kind = BufferingWriterBesideBox if isinstance(writer, BufferingWriter) else WriterBesideBox
-        return kind(claim, writer, letters, self._box, buried)
+        return kind(claim, writer, letters, self._box, buried, replace(states, since=since))
 
     async def close(self) -> None:
         await self._sink.close()
         await self._box.close()
 
-    async def _opened(self, claim: Claim, states: _States) -> tuple[SinkWriter, SinkWriter]:
+    async def _opened(self, claim: Claim, states: States) -> tuple[SinkWriter, SinkWriter]:
         try:
             writer = await self._sink.open(replace(claim, state=states.sink))
         except Fenced as fenced:
@@ -106,10 +89,10 @@ class SinkBesideBox:
         except PipelineError as error:
             await writer.close("failed")
             if isinstance(error, Fenced):
-                _refence(error, lambda state: _States(writer.state, state))
+                _refence(error, lambda state: replace(states, sink=writer.state, letters=state))
             raise
 
-    async def _outranked(self, claim: Claim, states: _States, fenced: Fenced) -> Fenced:
+    async def _outranked(self, claim: Claim, states: States, fenced: Fenced) -> Fenced:
         """Of what the sink says and what the box knows: the next claim is to outrank both at once."""
         epoch, letters = fenced.epoch, states.letters
         try:
@@ -119,18 +102,17 @@ class SinkBesideBox:
         except Fenced as other:
             epoch, letters = max(epoch, other.epoch), states.letters if other.state is None else other.state
         sink = states.sink if fenced.state is None else fenced.state
-        return Fenced(str(fenced), epoch=epoch, state=_States(sink, letters).encoded())
+        outranking = replace(states, sink=sink, letters=letters)
+        return Fenced(str(fenced), epoch=epoch, state=outranking.encoded())
 
-    async def _buried(self, claim: Claim, position: str | None, letters: str | None) -> Collection[int]:
-        if claim.compare(letters, position) <= 0:
-            return ()
+    async def _buried(self, claim: Claim, place: str, since: str | None, position: str | None) -> Collection[int]:
         of_lease = (claim.pipeline, claim.partition, claim.generation)
 
         def is_ahead(letter: Letter) -> bool:
             is_ours = (letter.by, letter.partition, letter.generation) == of_lease
             return is_ours and claim.compare(letter.to, position) > 0
 
-        return await buried_in(self._box, is_ahead)
+        return await buried_in(self._box, place, since, is_ahead)
 
 
 class StandingBesideBox(SinkBesideBox):
@@ -144,13 +126,22 @@ class WriterBesideBox:
     """One claim's way into both."""
 
     def __init__(
-        self, claim: Claim, writer: SinkWriter, letters: SinkWriter, box: LetterBox, buried: Collection[int]
+        self,
+        claim: Claim,
+        writer: SinkWriter,
+        letters: SinkWriter,
+        box: LetterBox,
+        buried: Collection[int],
+        states: States,
     ) -> None:
         self.buried = buried
         self._claim = claim
         self._writer = writer
         self._letters = letters
         self._box = box
+        self._box_id = states.box
+        self._ends = deque([(letters.position, states.since)])
+        """Of the batches with letters, where each ends and where the box ended before its letters were put there."""
         self._put: Output | None = None
 
     @property
@@ -159,7 +150,7 @@ class WriterBesideBox:
 
     @property
     def state(self) -> str:
-        return _States(self._writer.state, self._letters.state).encoded()
+        return self._states(self._writer.state, self._letters.state).encoded()
 
     def parts(self, output: Output) -> int:
         of_letters = 1 if output.dead is None else parts_of(self._letters, self._letters_in(output))
@@ -172,7 +163,7 @@ class WriterBesideBox:
         try:
             await self._writer.write(replace(output, dead=None), permit)
         except Fenced as fenced:
-            _refence(fenced, lambda state: _States(state, self._letters.state))
+            _refence(fenced, lambda state: self._states(state, self._letters.state))
 
     async def end(self, permit: Permit) -> None:
         await self._writer.end(permit)
@@ -182,10 +173,23 @@ class WriterBesideBox:
         await self._letters.close(reason)
 
     async def _fenced_letters(self, output: Output, permit: Permit) -> None:
+        self._ends.append((output.to, await self._end()))
         try:
             await self._letters.write(self._letters_in(output), permit)
         except Fenced as fenced:
-            _refence(fenced, lambda state: _States(self._writer.state, state))
+            _refence(fenced, lambda state: self._states(self._writer.state, state))
+
+    async def _end(self) -> str | None:
+        try:
+            return await self._box.feed.latest(place_of(self._letters, self._claim.partition))
+        except FeedError as error:
+            raise _unreadable(error) from error
+
+    def _states(self, sink: str, letters: str) -> States:
+        """Whoever is next needs those letters whose batches end behind the sink's position, and so the box from the first on."""
+        while len(self._ends) > 1 and self._claim.compare(self._ends[0][0], self._writer.position) <= 0:
+            self._ends.popleft()
+        return States(sink=sink, letters=letters, box=self._box_id, since=self._ends[0][1])
 
     def _letters_in(self, output: Output) -> Output:
         """The box may stand further on already, where it was ahead; it never goes back."""
@@ -215,7 +219,11 @@ def _of_letters(claim: Claim, state: str) -> Claim:
     return replace(claim, pipeline=claim.pipeline + LEASE, state=state)
 
 
-def _refence(fenced: Fenced, states: Callable[[str], _States]) -> NoReturn:
+def _unreadable(error: FeedError) -> SinkUnavailable:
+    return SinkUnavailable(f"the dead letters cannot be read: {error}")
+
+
+def _refence(fenced: Fenced, states: Callable[[str], States]) -> NoReturn:
     """The next claim outranks what one of the two knows, in the state of both."""
     state = None if fenced.state is None else states(fenced.state).encoded()
     raise Fenced(str(fenced), epoch=fenced.epoch, state=state) from fenced

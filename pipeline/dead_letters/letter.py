@@ -8,7 +8,7 @@ columns for people.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -22,6 +22,8 @@ from pipeline.sink import Claim, Output
 PROPERTY = "dead-letter"
 REPLAY = ".replay"
 """What the name of the pipeline ends with under which a pipeline's dead letters are sent through again."""
+LEASE = "/dead-letters"
+"""Behind the pipeline's name, for the box's own fence and position: no pipeline's name has a slash."""
 
 _TIME = pa.timestamp("us", tz="UTC")
 DEAD_SCHEMA = pa.schema(
@@ -46,7 +48,7 @@ LETTER_SCHEMA = pa.schema(
         pa.field("envelope", pa.string(), nullable=False),
     ]
 )
-"""envelope: all of it but the body, as JSON."""
+"""envelope: all of it but the body, as JSON; the body too where that is null."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,12 +119,28 @@ def published(letters: pa.Table) -> pa.Table:
 
 
 def letter_in(body: bytes | None, envelope: str) -> Letter | None:
-    """None where that is no envelope of a dead letter."""
+    """None where that is no envelope of a dead letter. A hub has no null bodies: the envelope tells."""
     try:
         found = json.loads(envelope)
-        return Letter(**{name: found[name] for name in _ENVELOPE}, body=body)
+        return Letter(**{name: found[name] for name in _ENVELOPE}, body=None if "body" in found else body)
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def kept_events(partition: str, letters: Iterable[tuple[int, datetime, bytes | None, str]]) -> pa.Table:
+    """EVENT_SCHEMA, as a log holds letters, of those that lie elsewhere: number, time, body and envelope of each."""
+    events = [
+        {
+            "partition": partition,
+            "sequence": number,
+            "offset": str(number),
+            "enqueued_time": failed_at,
+            "body": body,
+            "properties": [(PROPERTY, envelope)],
+        }
+        for number, failed_at, body, envelope in letters
+    ]
+    return pa.Table.from_pylist(events, EVENT_SCHEMA)
 
 
 def letter_of(event: Mapping[str, Any]) -> Letter | None:
@@ -141,5 +159,6 @@ def event_of(letter: Letter) -> dict[str, Any]:
 def _envelope(letter: Letter) -> str:
     """In ASCII: PostgreSQL's texts cannot hold a NUL, and every JSON text can."""
     values = asdict(letter)
-    del values["body"]
+    if letter.body is not None:
+        del values["body"]
     return json.dumps(values)

@@ -12,7 +12,7 @@ from contextlib import aclosing
 
 import pyarrow as pa
 
-from pipeline.dead_letters.box import LetterBox
+from pipeline.dead_letters.box import LetterBox, until
 from pipeline.dead_letters.letter import event_of, letter_of
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import FeedPartition, Start
@@ -23,7 +23,7 @@ class ReplayFeed:
 
     def __init__(self, box: LetterBox, pipeline: str, *, partition: str | None = None) -> None:
         self._box = box
-        self._feed = box.feed
+        self._feed = box.by_partition or box.feed
         self._pipeline = pipeline
         self._partition = partition
         self._ends: dict[str, str | None] = {}
@@ -40,12 +40,9 @@ class ReplayFeed:
 
     async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         end = await self.latest(partition)
-        if self.compare(continuation, end) < 0:
-            async with aclosing(self._feed.open(partition, continuation)) as pages:
-                async for page in pages:
-                    yield self._replayed(page, partition, end)
-                    if self.compare(page.to, end) >= 0:
-                        break
+        async with aclosing(until(self._feed, partition, continuation, end)) as pages:
+            async for page in pages:
+                yield self._replayed(page, partition, end)
         await asyncio.get_running_loop().create_future()  # what comes later is for the next replay
 
     async def latest(self, partition: str) -> str | None:
@@ -66,7 +63,7 @@ class ReplayFeed:
     async def close(self) -> None:
         """A box with a sink of its own belongs to the pipeline's sink (`beside`), which closes both."""
         if self._box.sink is None:
-            await self._feed.close()
+            await self._box.close()
 
     def _replayed(self, page: Page, partition: str, end: str | None) -> Page:
         rows, places = [], []

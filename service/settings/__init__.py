@@ -225,11 +225,14 @@ class Settings(Section):
                         " the other's receivers: give each a `consumer_group` of its own"
                     )
         for each in self.pipelines:
-            if isinstance(each.sink, EventHubsSinkSettings):
-                reader = seats.get(each.sink.seat(group := each.sink.consumer_group))
+            hubs = {"sink": each.sink, "dead letters": each.dead_letters}
+            for what, hub in hubs.items():
+                if not isinstance(hub, EventHubsSinkSettings):
+                    continue
+                reader = seats.get(hub.seat(group := hub.consumer_group))
                 if reader is not None:
                     raise ValueError(
-                        f"the sink of '{each.name}' has to read its hub in the consumer group '{group}' after a crash, and the"
-                        f" feed of '{reader}' reads there and lets nobody else: give the sink a `consumer_group` of its own"
+                        f"the {what} of '{each.name}' have to be read in the consumer group '{group}' after a crash, and the"
+                        f" feed of '{reader}' reads there and lets nobody else: give the {what} a `consumer_group` of their own"
                     )
         return self

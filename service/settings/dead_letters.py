@@ -7,7 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field, Tag, model_validator
 
 from service.setting_types import Count, Dsn, FilePath, Share, Text
+from service.settings.eventhubs import ConsumerGroup
 from service.settings.section import Section, tag_of
+from service.settings.sinks import EventHubsSinkSettings, FilesSinkSettings
 
 
 class _Letters(Section):
@@ -43,7 +45,26 @@ class LogLettersSettings(_Letters):
     path: FilePath = Field(description="Its directory, with nothing but dead letters in it.")
 
 
+class FilesLettersSettings(_Letters, FilesSinkSettings):
+    type: Literal["files"] = Field(
+        description="Parquet or JSON lines in a directory or in Azure Blob Storage, as the sink `files` writes them."
+    )
+
+
+class EventHubsLettersSettings(_Letters, EventHubsSinkSettings):
+    type: Literal["eventhubs"] = Field(
+        description="An event hub, best with nothing but dead letters in it, which it keeps for no longer than its retention."
+    )
+    consumer_group: ConsumerGroup = Field(
+        default="$Default",
+        description="In which letters are read. Nobody may read in it with an epoch, as the feed `eventhubs` does.",
+    )
+
+
 AnyLetters = Annotated[
-    Annotated[PostgresLettersSettings, Tag("postgres")] | Annotated[LogLettersSettings, Tag("log")],
-    tag_of(None, "postgres", "log", is_open=False),
+    Annotated[PostgresLettersSettings, Tag("postgres")]
+    | Annotated[LogLettersSettings, Tag("log")]
+    | Annotated[FilesLettersSettings, Tag("files")]
+    | Annotated[EventHubsLettersSettings, Tag("eventhubs")],
+    tag_of(None, "postgres", "log", "files", "eventhubs", is_open=False),
 ]

@@ -3,6 +3,7 @@
 from pipeline.connectors.eventhubs.account import Account, Transport, account_of, is_consumer_group
 from pipeline.connectors.eventhubs.broker import EventHubsBroker
 from pipeline.connectors.eventhubs.feed import EventHubsFeed
+from pipeline.connectors.eventhubs.letters import HubLetters
 from pipeline.connectors.eventhubs.position import position_of
 from pipeline.connectors.eventhubs.sink import EventHubsSink
 
@@ -11,6 +12,7 @@ __all__ = [
     "EventHubsBroker",
     "EventHubsFeed",
     "EventHubsSink",
+    "HubLetters",
     "Transport",
     "account_of",
     "is_consumer_group",

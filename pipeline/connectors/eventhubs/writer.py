@@ -72,6 +72,11 @@ class HubWriter(PublishingWriter):
         return 1 if size <= link_max else -(-size * 5 // (link_max * 4))  # a quarter more, since events differ
 
     @property
+    def place(self) -> str:
+        """The hub's partition."""
+        return self._target
+
+    @property
     def _bytes_max(self) -> int:
         return self._producer.bytes_max if self._producer else BYTES_MAX
 

@@ -6,11 +6,13 @@
 
 from pipeline.connectors.filesink.directory import Directory
 from pipeline.connectors.filesink.errors import FilesDamaged, FilesError, FilesUnavailable
+from pipeline.connectors.filesink.letters import FileLetters
 from pipeline.connectors.filesink.sink import FilesSink
 from pipeline.connectors.filesink.snapshot import PartitionFiles, Snapshot, leftovers, snapshot_of
 
 __all__ = [
     "Directory",
+    "FileLetters",
     "FilesDamaged",
     "FilesError",
     "FilesSink",

@@ -5,18 +5,16 @@ A position is the number of the last letter read, in decimal. Partitions are tho
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
-
-import pyarrow as pa
 
 from pipeline.clock import Clock, LoopClock
 from pipeline.connectors.postgres import letters_sql
 from pipeline.connectors.postgres.session import Server, Session, Timeouts
 from pipeline.connectors.postgres.sql import Statement, Tables
-from pipeline.dead_letters.letter import PROPERTY
+from pipeline.dead_letters.letter import kept_events
 from pipeline.errors import FeedUnavailable, PositionLost, SinkError
-from pipeline.event import EVENT_SCHEMA, Page
+from pipeline.event import Page
 from pipeline.feed import FeedPartition, Start
 
 POLL_S = 1.0
@@ -92,20 +90,9 @@ class PostgresLetters:
             raise FeedUnavailable(str(error)) from error
 
 
-def _page(partition: str, rows: list[tuple[Any, ...]]) -> Page:
+def _page(partition: str, rows: Sequence[tuple[Any, ...]]) -> Page:
     numbers = [row[0] for row in rows]
-    events = [
-        {
-            "partition": partition,
-            "sequence": number,
-            "offset": str(number),
-            "enqueued_time": failed_at,
-            "body": body,
-            "properties": [(PROPERTY, envelope)],
-        }
-        for number, failed_at, body, envelope in rows
-    ]
-    return Page(pa.Table.from_pylist(events, EVENT_SCHEMA), str(numbers[-1]), lambda n: str(numbers[n - 1]))
+    return Page(kept_events(partition, rows), str(numbers[-1]), lambda n: str(numbers[n - 1]))
 
 
 def _number(position: str | None) -> int:

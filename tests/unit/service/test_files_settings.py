@@ -14,8 +14,8 @@ from unit.pipeline.filesink.places import Permit, claim, output
 from pipeline.connectors.filesink import Directory, FilesSink
 from service.cli import main
 from service.config import ConfigurationError, parse
+from service.outlets import place_of
 from service.settings.sinks import FilesSinkSettings
-from service.wiring import place_of
 
 KEY = "c2VjcmV0LXNlY3JldA=="
 CONNECTION = f"DefaultEndpointsProtocol=https;AccountName=bank;AccountKey={KEY};EndpointSuffix=core.windows.net"

@@ -1,0 +1,39 @@
+"""Settings -> the sinks that take output, and dead letters too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipeline.sink import Sink
+from service.settings.sinks import EventHubsSinkSettings, FilesSinkSettings
+
+if TYPE_CHECKING:
+    from pipeline.connectors.filesink.place import Place
+
+
+def eventhubs_sink_of(settings: EventHubsSinkSettings) -> Sink:
+    from pipeline.connectors.eventhubs import EventHubsSink, account_of  # its SDK takes a second to import
+
+    return EventHubsSink(
+        account_of(**settings.account), consumer_group=settings.consumer_group, timeout_s=settings.timeout_s
+    )
+
+
+def files_sink_of(settings: FilesSinkSettings) -> Sink:
+    """Raises ValueError."""
+    from pipeline.connectors.filesink import FilesSink  # Parquet takes its time to import
+
+    return FilesSink(place_of(settings), format=settings.format, compression=settings.compression)
+
+
+def place_of(settings: FilesSinkSettings) -> Place:
+    """Where the sink's files lie, for those who write and for those who read. Raises ValueError."""
+    if settings.path is not None:
+        from pipeline.connectors.filesink import Directory
+
+        return Directory(settings.path)
+    from pipeline.connectors.filesink.account import account_of
+    from pipeline.connectors.filesink.blobs import BlobContainer  # its SDK takes half a second to import
+
+    account, container = account_of(**settings.account), str(settings.container)
+    return BlobContainer(account, container, prefix=settings.prefix or "", timeout_s=settings.timeout_s)
