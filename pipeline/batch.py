@@ -48,6 +48,13 @@ class Batch:
         return self.pages[-1].to
 
     @property
+    def only(self) -> int | None:
+        """The sequence of its event, where it has but one."""
+        if self.events != 1:
+            return None
+        return next(int(page.events["sequence"][0].as_py()) for page in self.pages if page.events.num_rows)
+
+    @property
     def table(self) -> pa.Table:
         """All events, EVENT_SCHEMA, in one chunk: Spark takes 100 chunks three times as slowly as one."""
         return pa.concat_tables([EVENT_SCHEMA.empty_table(), *(page.events for page in self.pages)]).combine_chunks()

@@ -14,7 +14,9 @@ PipelineError
 ├── SinkError
 │   ├── SinkUnavailable        refused, throttled or too slow, and surely not applied; may be tried again
 │   ├── SinkRejected           the destination refuses this output, and will refuse it again
-│   │   └── OutputTooLarge     more than the destination takes at once: less of it may fit
+│   │   └── OutputRefused      it does so for what is in it, and takes other output
+│   │       └── OutputTooLarge more than the destination takes at once: less of it may fit
+│   ├── OutputSuspected        output was refused, and less of it is to be tried: claim again
 │   ├── Fenced                 a later epoch is at work: stop, or (if the lease is still ours) raise the epoch and reopen
 │   └── Ambiguous              sent, and the answer lost: raise the epoch, reopen, and ask for the position
 └── NotTrusted                 the lease's trust window is closed: nothing may be sent now
@@ -133,7 +135,23 @@ class SinkRejected(SinkError):
     """The destination understood and refused: a missing column, a violated constraint, too large. Trying again is no use."""
 
 
-class OutputTooLarge(SinkRejected):
+class OutputRefused(SinkRejected):
+    """A violated constraint, a value that has no place there: some event's, while others' output would be taken.
+
+    sequences: the events whose rows are refused, where that is known; else any event of the batch may be to blame.
+    """
+
+    def __init__(self, message: str, *, sequences: Iterable[int] = ()) -> None:
+        super().__init__(message)
+        self.sequences = tuple(sequences)
+
+
+class OutputSuspected(SinkError):
+    """The sink has refused a batch, and it is not known yet which event is to blame. Nothing of that batch was applied; or, where
+    the sink delivers at least once, some of it was."""
+
+
+class OutputTooLarge(OutputRefused):
     """One batch is one step in the destination, and this one is too large for it. The same events in several batches may fit."""
 
 

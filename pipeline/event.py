@@ -32,12 +32,14 @@ class Page:
     events: EVENT_SCHEMA, in sequence order, may be empty (the position moved past nothing that is an event).
     to: the position just behind the last of them; opening the feed there yields what follows.
     position_after: the position just behind the first n events (0 < n < len), or None where the feed cannot be cut there.
+    malformed: why the page's only event, a record as it was read, cannot become one: it is to be a dead letter, and no transform's.
     bytes: size of the events in memory.
     """
 
     events: pa.Table
     to: str
     position_after: Callable[[int], str | None] = field(default=lambda n: None)
+    malformed: str | None = None
     bytes: int = field(init=False)
 
     def __post_init__(self) -> None:

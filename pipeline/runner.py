@@ -19,8 +19,9 @@ from pipeline.budget import Budget
 from pipeline.buffer import PageBuffer
 from pipeline.clock import Clock
 from pipeline.crash_point import crash_point
+from pipeline.dead_letters.refusals import Refusals, Sent
 from pipeline.dead_letters.sieve import DeadLetters, Sieve
-from pipeline.errors import FailsTogether, NotTrusted, PipelineError, PoisonEvent
+from pipeline.errors import FailsTogether, NotTrusted, OutputRefused, OutputSuspected, PipelineError, PoisonEvent
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, PartitionEnded, opened
 from pipeline.settling import Settling
@@ -79,13 +80,15 @@ class _Ready:
     waited_s: float
     transform_s: float
     since: float
+    sent: Sent
 
 
 class Runner:
     """Runs one partition from where its sink stands. `delivered` is awaited after every batch, before the next is sent.
 
     epoch: of the lease it is run for, told to feeds that tell readers by it. letters: what becomes of events that cannot be
-    processed; None to stop at the first. With it the writer has to be one that keeps dead letters.
+    processed; None to stop at the first. With it the writer has to be one that keeps dead letters. refusals: with letters, what is
+    known of output that the sink refused in earlier runs; None where that is to stop the partition.
     """
 
     def __init__(
@@ -104,10 +107,12 @@ class Runner:
         progress: Progress,
         delivered: Callable[[Delivered], Awaitable[None]],
         letters: DeadLetters | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
         self._partition = partition
         self._epoch = epoch
         self._feed = feed
+        self._refusals = refusals
         self._sieve = self._sieve_of(transform, letters, writer)
         self._writer = writer
         self._permit = permit
@@ -119,11 +124,13 @@ class Runner:
             partition, writer.position, limits=limits, bytes_max=buffer_bytes_max, share=self._share, clock=clock
         )
         self._ready: asyncio.Queue[_Ready | PipelineError] = asyncio.Queue(maxsize=1)
+        self._writing: _Ready | None = None
         self._settling: Settling[_Ready] = Settling(writer, busy=progress.busy, clock=clock, delivered=self._settled)
 
     async def run(self, stopping: asyncio.Event) -> PartitionEnded | None:
         """Until `stopping` is set: then the batch being sent is finished, everything behind it dropped, and None returned.
 
+        Raises OutputSuspected where the next run is to find out more of what the sink refuses.
         Returns PartitionEnded once all of a partition that has ended is delivered. Raises what feed, transform and sink raise
         (see pipeline.errors), after everything before it has been delivered; cancelled, it may leave one write unsettled.
         """
@@ -133,6 +140,10 @@ class Runner:
         ]
         try:
             return await self._deliver(stopping)
+        except OutputRefused as refused:
+            if self._refusals is None or not self._refusals.narrowed(refused, self._under_way()):
+                raise
+            raise OutputSuspected(f"{refused}: looking for the event") from refused
         finally:
             await _ended(*stages)
             self._settling.close()
@@ -176,6 +187,10 @@ class Runner:
 
     async def _pass_on(self, batch: Batch) -> None:
         """Transformed, to be delivered: in several parts where the sink does not take its output at once."""
+        most = None if self._refusals is None else self._refusals.most(batch.start)
+        if most is not None and batch.events > most and len(parts := batch.cut_at(most)) > 1:
+            await self._pass_on_apart(parts, batch.bytes)
+            return
         try:
             ready = await self._transformed(batch)
         except FailsTogether as poison:
@@ -224,7 +239,17 @@ class Runner:
         self._share.free(batch.bytes)
         output = Output(table=table, start=batch.start, to=batch.to, events=batch.events, dead=dead)
         ended = self._clock.monotonic()
-        return _Ready(output, size, started - batch.opened_at, ended - started, ended)
+        waited_s, took_s = started - batch.opened_at, ended - started
+        return _Ready(output, size, waited_s, took_s, ended, self._sent_of(batch))
+
+    def _sent_of(self, batch: Batch) -> Sent:
+        most = None if self._refusals is None else self._refusals.most(batch.start)
+        return Sent(to=batch.to, events=batch.events, only=batch.only, most=most)
+
+    def _under_way(self) -> list[Sent]:
+        """What was written and is not delivered, or was being written."""
+        writing = [] if self._writing is None else [self._writing]
+        return [ready.sent for ready in (*self._settling.held, *writing)]
 
     def _sieve_of(self, transform: Transform, letters: DeadLetters | None, writer: SinkWriter) -> Sieve:
         keeping = letter_writer(writer) if letters is not None else None
@@ -232,7 +257,7 @@ class Runner:
             f"the sink of partition '{self._partition}' keeps no dead letters"
         )
         buried = () if keeping is None else keeping.buried
-        return Sieve(transform, letters, self._partition, buried, moved=self._has_found)
+        return Sieve(transform, letters, self._partition, buried, moved=self._has_found, refusals=self._refusals)
 
     def _has_found(self) -> None:
         """To look for poison may take long, and is no standstill as long as some is found."""
@@ -294,14 +319,18 @@ class Runner:
             try:
                 with self._progress.working("deliver", started):
                     crash_point("before write")
+                    self._writing = ready
                     write = self._writer.write(ready.output, self._permit)
                     if not await self._settling.carried_out(write, stop):
                         return False
+                    self._writing = None
                     crash_point("after write")
             except NotTrusted:
                 continue  # nothing was sent; the same bytes go out when trust is back
             self._settling.add(ready.output.to, started, ready)
             await self._settling.tell()
+            if ready.sent.most is not None:  # of what is refused then, it is known whose it is
+                return await self._settling.flush(stop)
             return True
         return False
 

@@ -44,6 +44,11 @@ class Settling(Generic[T]):
         self._acknowledged = 0
 
     @property
+    def held(self) -> list[T]:
+        """What is written and not delivered yet, in its order."""
+        return [batch for _, _, batch in self._held]
+
+    @property
     def is_empty(self) -> bool:
         return not self._held
 

@@ -25,6 +25,7 @@ def policy_of(settings: PipelineSettings, now: Callable[[], datetime]) -> DeadLe
         return None
     return DeadLetters(
         now=now,
+        attempts=settings.attempts,
         share_max=letters.share_max,
         share_events=letters.share_events,
         stops_at_misfits=settings.schema_mode == "strict",

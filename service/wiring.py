@@ -191,7 +191,7 @@ def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing
     sink = sink_of(settings.sink, timing, letters=box is not None and box.sink is None)
     return Pipeline(
         name=settings.name,
-        feed=feed_of(settings.feed),
+        feed=feed_of(settings.feed, keeps_letters=letters is not None),
         transform=transform_of(settings, engine, letters),
         sink=sink if box is None or box.sink is None else beside(sink, box),
         letters=letters,
@@ -216,7 +216,8 @@ def batch_bytes_max_of(settings: PipelineSettings) -> int:
     return settings.batch_bytes_max
 
 
-def feed_of(settings: AnyFeed) -> ChangeFeed:
+def feed_of(settings: AnyFeed, *, keeps_letters: bool = False) -> ChangeFeed:
+    """keeps_letters: whether there is somebody to keep a record that cannot become an event."""
     if isinstance(settings, FilesFeedSettings):
         return FilesFeed(
             settings.path,
@@ -225,6 +226,7 @@ def feed_of(settings: AnyFeed) -> ChangeFeed:
             key=settings.key,
             poll_interval_s=settings.poll_interval_s,
             record_bytes_max=settings.record_bytes_max,
+            yields_malformed=keeps_letters,
         )
     if isinstance(settings, LogFeedSettings):
         return LogFeed(settings.path)

@@ -8,6 +8,7 @@ run: read, transform, deliver --- checkpoints, lazily
   +-- stop, or a handoff was asked for: finish or drop the batch in hand, checkpoint, release
   +-- lost: deliver nothing more, close
   +-- transient error, ambiguous write: back off, raise the epoch, claim again
+  +-- the sink refuses some event's output, and there are dead letters: claim again, and look for that event
   +-- anything else: release, and let the host wait before it takes the lease again
 """
 
@@ -29,12 +30,14 @@ from leases.renewal import keep_renewed
 from leases.timing import Timing
 from pipeline.budget import Budget
 from pipeline.crash_point import crash_point
+from pipeline.dead_letters.refusals import Refusals
 from pipeline.errors import (
     Ambiguous,
     EngineUnavailable,
     FeedUnavailable,
     Fenced,
     NotTrusted,
+    OutputSuspected,
     PipelineError,
     SinkUnavailable,
 )
@@ -91,6 +94,8 @@ class Worker:
         self._budget = budget
         self._stopping = asyncio.Event()
         self._permit = TrustPermit(owned, clock, self._suspended)
+        letters, compare = pipeline.letters, pipeline.feed.compare
+        self._refusals = None if letters is None else Refusals(letters.attempts, compare)
         self._writer: SinkWriter | None = None
         self._checkpoints = Checkpoints(
             owned,
@@ -159,6 +164,9 @@ class Worker:
                 ended = await self._runner(self._writer).run(self._stopping)
                 if ended is not None:
                     return await self._ended(self._writer, ended)
+            except OutputSuspected as error:
+                fence = error
+                self._log.warning("output refused", error=str(error))
             except (*TRANSIENT, Fenced, StoreError) as error:
                 fence = fence if isinstance(error, StoreError) else error
                 failures = 1 if self.progress.batches > delivered else failures + 1
@@ -232,6 +240,7 @@ class Worker:
             progress=self.progress,
             delivered=self._delivered,
             letters=self.pipeline.letters,
+            refusals=self._refusals,
         )
 
     async def _delivered(self, delivered: Delivered) -> None:

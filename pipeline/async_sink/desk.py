@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.async_sink.buffer import EntryBuffer
-from pipeline.async_sink.entry import Converted, Entry, Failed
+from pipeline.async_sink.entry import Converted, Entry, Failed, refused
 from pipeline.async_sink.limiter import Limiter
 from pipeline.async_sink.limits import Limits
 from pipeline.async_sink.prefix import Prefix
@@ -56,12 +56,13 @@ class Desk:
         limits = self._limits
         return self.unsettled < limits.buffered_entries_max and self._buffer.bytes < limits.buffered_bytes_max
 
-    def take(self, converted: Converted, key: str, now: float) -> None:
-        """Raises SinkRejected where it is too large."""
+    def take(self, converted: Converted, key: str, now: float, sequence: int | None = None) -> None:
+        """Raises OutputRefused where it is too large."""
         if converted.bytes > self._limits.entry_bytes_max:
-            raise SinkRejected(
+            raise refused(
                 f"entry {key} has {converted.bytes} bytes, and entry_bytes_max is {self._limits.entry_bytes_max}:"
-                " raise it if the destination takes as much, or make the row smaller"
+                " raise it if the destination takes as much, or make the row smaller",
+                sequence,
             )
         entry = Entry(
             number=self._prefix.take(),
@@ -69,6 +70,7 @@ class Desk:
             value=converted.value,
             bytes=converted.bytes,
             order=converted.order,
+            sequence=sequence,
         )
         self._buffer.add(entry, now)
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from pipeline.errors import OutputRefused
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
@@ -14,6 +16,7 @@ class Entry:
     value: what the converter made of it. key: pipeline/partition/position/index, each percent-encoded; a row that comes
     again has the same. bytes: how large it is in a request. order: entries with the same are sent one after the other; None
     where order does not matter. number: which entry of its writer it is; a rewritten one keeps it (`dataclasses.replace`).
+    sequence: of the event that the row says it is of, by a column of that name.
     """
 
     number: int
@@ -21,6 +24,14 @@ class Entry:
     value: Any
     bytes: int
     order: str | None = None
+    sequence: int | None = None
+
+
+def refused(message: str, *entries: Entry | int | None) -> OutputRefused:
+    """Entries, or the sequences of their events, that the destination refuses for ever, each for what is in it."""
+    sequences = [each.sequence if isinstance(each, Entry) else each for each in entries]
+    known = [each for each in sequences if each is not None]
+    return OutputRefused(message, sequences=known if len(known) == len(sequences) else ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +54,7 @@ class Destination(Protocol):
         """One request. Returns the entries that failed and may be sent again, rewritten if need be.
 
         SinkUnavailable (with `retry_after_s`) and OSError: all of it failed, and will be sent again. Anything else that is
-        raised is fatal: SinkRejected where an entry will be refused for ever. Cancelled after `request_timeout_s`.
+        raised is fatal: SinkRejected where requests will be refused for ever, `refused` where some entries will. Cancelled after `request_timeout_s`.
         """
         ...
 

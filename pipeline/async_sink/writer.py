@@ -15,7 +15,7 @@ from typing import Any
 from zlib import crc32
 
 from pipeline.async_sink.desk import Desk, Request
-from pipeline.async_sink.entry import Convert, Destination, Failed
+from pipeline.async_sink.entry import Convert, Destination, Failed, refused
 from pipeline.async_sink.keys import Keys
 from pipeline.async_sink.limits import Limits
 from pipeline.async_sink.rows import row_slices
@@ -110,12 +110,14 @@ class AsyncWriter:
             await self.moved()
 
     def _take(self, row: Mapping[str, Any], key: str) -> None:
+        found = row.get("sequence")
+        sequence = found if isinstance(found, int) else None
         try:
             converted = self._convert(row, key)
         except ValueError as error:
-            raise SinkRejected(f"{self._name} cannot take row {key}, which {error}") from error
+            raise refused(f"{self._name} cannot take row {key}, which {error}", sequence) from error
         if converted is not None:
-            self._desk.take(converted, key, self._clock.monotonic())
+            self._desk.take(converted, key, self._clock.monotonic(), sequence)
 
     def _send_with(self, permit: Permit) -> None:
         if self._permit is None:

@@ -15,7 +15,7 @@ from typing import NoReturn
 from pipeline.dead_letters.box import LetterBox, buried_in
 from pipeline.dead_letters.letter import LEASE, Letter, letters_of
 from pipeline.dead_letters.states import States, box_id, states_in
-from pipeline.errors import FeedError, Fenced, PipelineError, SinkUnavailable
+from pipeline.errors import FeedError, Fenced, OutputRefused, PipelineError, SinkRejected, SinkUnavailable
 from pipeline.sink import (
     BufferingWriter,
     Claim,
@@ -176,6 +176,8 @@ class WriterBesideBox:
         self._ends.append((output.to, await self._end()))
         try:
             await self._letters.write(self._letters_in(output), permit)
+        except OutputRefused as refused:  # no event of the output is to blame
+            raise SinkRejected(f"the dead letters cannot be kept: {refused}") from refused
         except Fenced as fenced:
             _refence(fenced, lambda state: self._states(self._writer.state, state))
 

@@ -16,7 +16,8 @@ import pyarrow as pa
 from pipeline.batch import Batch
 from pipeline.dead_letters.guard import RateGuard
 from pipeline.dead_letters.letter import dead_events
-from pipeline.errors import FailsTogether, Poison, PoisonEvent, TooMuchPoison
+from pipeline.dead_letters.refusals import Refusals
+from pipeline.errors import FailsTogether, MalformedRecord, Poison, PoisonEvent, TooMuchPoison
 from pipeline.transform import Transform
 
 SEQUENCE = "sequence"
@@ -26,11 +27,13 @@ SEQUENCE = "sequence"
 class DeadLetters:
     """A pipeline's policy. now: the wall clock, aware.
 
-    share_max, share_events: more dead than this share of so many consecutive events of a partition stop it. stops_at_misfits:
-    whether a body that does not fit the schema stops the partition all the same.
+    attempts: how often an event's output must have been refused by the sink. share_max, share_events: more dead than this share of
+    so many consecutive events of a partition stop it. stops_at_misfits: whether a body that does not fit the schema stops the
+    partition all the same.
     """
 
     now: Callable[[], datetime]
+    attempts: int = 2
     share_max: float = 0.1
     share_events: int = 1000
     stops_at_misfits: bool = False
@@ -51,7 +54,7 @@ class Sifted(NamedTuple):
 class Sieve:
     """Of one partition. buried: the sequences of events whose dead letters are kept already.
 
-    moved: called each time poison was found, since a batch with much of it takes its time.
+    moved: called each time poison was found, since a batch with much of it takes its time. refusals: what the sink does not take.
     """
 
     def __init__(
@@ -61,31 +64,54 @@ class Sieve:
         partition: str,
         buried: Collection[int],
         moved: Callable[[], None] = lambda: None,
+        refusals: Refusals | None = None,
     ) -> None:
         self._transform = transform
         self._policy = policy
         self._partition = partition
         self._buried = frozenset(buried)
         self._moved = moved
+        self._refusals = refusals
         self._known: dict[int, Poison] = {}
         """By sequence, what was found lately: a batch may come once more, cut into parts."""
 
     async def sift(self, batch: Batch) -> Sifted:
         """Raises what `Transform.apply` does; PoisonEvent only where the partition has to stop."""
         if self._policy is None:
+            _refuse_malformed(batch)
             return Sifted(await self._transform.apply(batch), None)
         first = _first_of(batch)
         if first is None:
             return Sifted(await self._transform.apply(batch), None)
         self._known = {sequence: poison for sequence, poison in self._known.items() if sequence >= first}
-        sequences = _sequences(batch) if self._known or self._buried else ()
-        dead = {n: replace(self._known[each], index=n) for n, each in enumerate(sequences) if each in self._known}
-        gone = [n for n, each in enumerate(sequences) if each in self._buried and n not in dead]
+        dead, gone = self._told_apart(batch, first)
         guard = self._policy.guard_of(self._partition)
         table = await self._applied(batch, dead, gone, lambda: self._refuse(batch, guard, first, dead))
         self._refuse(batch, guard, first, dead)
         guard.saw(first, batch.events, sorted(dead))
         return Sifted(table, self._table_of(batch, dead))
+
+    def _told_apart(self, batch: Batch, first: int) -> tuple[dict[int, Poison], list[int]]:
+        """By place, those that are dead whatever the transform says; and the places of those that are buried."""
+        known = {**self._known, **self._refused(first)}
+        malformed = _malformed(batch)
+        if not (known or malformed or self._buried):
+            return {}, []
+        dead, gone = {}, []
+        for place, sequence in enumerate(_sequences(batch)):
+            if sequence in self._buried:
+                gone.append(place)
+            elif sequence in known:
+                dead[place] = replace(known[sequence], index=place)
+            elif place in malformed:
+                dead[place] = Poison(index=place, reason=malformed[place], is_misfit=True)
+        return dead, gone
+
+    def _refused(self, first: int) -> Mapping[int, Poison]:
+        if self._refusals is None:
+            return {}
+        self._refusals.passed(first)
+        return self._refusals.dead
 
     async def _applied(
         self, batch: Batch, dead: dict[int, Poison], gone: Sequence[int], check: Callable[[], None]
@@ -140,6 +166,22 @@ class Sieve:
         if not dead:
             return None
         return dead_events(batch.table, [dead[place] for place in sorted(dead)], self._policy.now())
+
+
+def _malformed(batch: Batch) -> dict[int, str]:
+    """By place, the records that are no events, and why."""
+    found, start = {}, 0
+    for page in batch.pages:
+        if page.malformed is not None and page.events.num_rows:
+            found[start] = page.malformed
+        start += page.events.num_rows
+    return found
+
+
+def _refuse_malformed(batch: Batch) -> None:
+    """Raises MalformedRecord, where there is nobody to keep it."""
+    for reason in _malformed(batch).values():
+        raise MalformedRecord(reason)
 
 
 def _first_of(batch: Batch) -> int | None:

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.async_sink import AsyncSink, Converted, Entry, Failed, Limits
+from pipeline.async_sink import AsyncSink, Converted, Entry, Failed, Limits, refused
 from pipeline.async_sink.rows import Content
 from pipeline.connectors.cosmos.account import Account
 from pipeline.connectors.cosmos.ask import THROTTLED, Answer
 from pipeline.connectors.cosmos.client import Container
-from pipeline.connectors.cosmos.write import NEXT, Missing, Write, Writing, verdict
+from pipeline.connectors.cosmos.write import NEXT, NO_CONTAINER, OF_CONTENT, Missing, Write, Writing, verdict
 from pipeline.errors import FeedError, FeedUnavailable, SinkRejected, SinkUnavailable
 
 LIMITS = Limits(
@@ -52,6 +52,7 @@ class _Outcome:
     is_throttled: bool = False
     retry_after_s: float | None = None
     refused: str | None = None
+    is_of_content: bool = False
 
 
 class CosmosDestination:
@@ -81,8 +82,10 @@ class CosmosDestination:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._one(entry), name=f"write {entry.key}") for entry in entries]
         outcomes = [task.result() for task in tasks]
-        if refused := [outcome.refused for outcome in outcomes if outcome.refused]:
-            raise SinkRejected(refused[0])
+        if fatal := [outcome for outcome in outcomes if outcome.refused]:
+            if not all(outcome.is_of_content for outcome in fatal):
+                raise SinkRejected(str(fatal[0].refused))
+            raise refused(str(fatal[0].refused), *(outcome.entry for outcome in fatal))
         failed = [outcome for outcome in outcomes if outcome.is_retried]
         return Failed(
             [outcome.entry for outcome in failed],
@@ -103,7 +106,8 @@ class CosmosDestination:
             return _Outcome(entry, refused=str(error))
         found = verdict(write, answer, self._patch_missing)
         if found == "refused":
-            return _Outcome(entry, refused=self._refused(entry, write, answer))
+            is_of_content = answer.status in OF_CONTENT and answer.substatus != NO_CONTAINER
+            return _Outcome(entry, refused=self._refused(entry, write, answer), is_of_content=is_of_content)
         is_throttled = found == "retry" and answer.status == THROTTLED
         return _Outcome(entry, found == "retry", is_throttled, answer.retry_after_s)
 

@@ -27,6 +27,7 @@ from pipeline.connectors.files.records import (
     Cut,
     Offsets,
     Opening,
+    Trouble,
     Unreadable,
     are_blank,
     cut_records,
@@ -101,7 +102,7 @@ def _outside(marks: Offsets, quotes: Offsets) -> Offsets:
     return marks[np.searchsorted(quotes, marks) % 2 == 0] if quotes.size else marks
 
 
-def _damages(data: bytes, quotes: Offsets, ends: Offsets) -> Iterator[tuple[int, str]]:
+def _damages(data: bytes, quotes: Offsets, ends: Offsets) -> Iterator[Trouble]:
     """The records that break the rules of CSV, the first of each kind. What follows a stray quote is not to be believed."""
 
     def in_record(offset: int) -> int:
@@ -114,22 +115,23 @@ def _damages(data: bytes, quotes: Offsets, ends: Offsets) -> Iterator[tuple[int,
         *closing[~np.isin(following[closing], (COMMA, CR, LF, QUOTE))][:1],
     )
     for stray in strays:
-        yield in_record(stray), "a quote within a field has to be doubled, and the whole field quoted"
+        yield Trouble(in_record(stray), "a quote within a field has to be doubled, and the whole field quoted")
     returns = _outside(np.flatnonzero(octets(data) == CR), quotes)
     for alone in returns[following[returns] != LF][:1]:
-        yield in_record(alone), "a carriage return without a line feed has to be within quotes"
+        yield Trouble(in_record(alone), "a carriage return without a line feed has to be within quotes")
     if (nul := data.find(b"\0")) >= 0:
-        yield in_record(nul), "the record holds a NUL byte; the file has to be UTF-8"
+        yield Trouble(in_record(nul), "the record holds a NUL byte; the file has to be UTF-8")
     try:
         data[: int(ends[-1]) if ends.size else 0].decode()
     except UnicodeDecodeError as error:
-        yield in_record(error.start), f"the record is not UTF-8 (byte {data[error.start]:#04x})"
+        yield Trouble(in_record(error.start), f"the record is not UTF-8 (byte {data[error.start]:#04x})", is_alone=True)
 
 
-def _misfits(data: bytes, ends: Offsets, widths: Offsets, width: int) -> Iterator[tuple[int, str]]:
+def _misfits(data: bytes, ends: Offsets, widths: Offsets, width: int) -> Iterator[Trouble]:
     """The first record that has not `width` fields."""
     for index in np.flatnonzero((widths != width) & ~are_blank(data, starts_of(ends), ends))[:1]:
-        yield int(index), f"the record has {_counted(int(widths[index]))}, and the header {_counted(width)}"
+        reason = f"the record has {_counted(int(widths[index]))}, and the header {_counted(width)}"
+        yield Trouble(int(index), reason, is_alone=True)
 
 
 def _counted(fields: int) -> str:

@@ -52,7 +52,8 @@ class FilesFeed:
     path: a glob; `**` stands for any directories. format: as the path's suffix says (.csv, .jsonl, .ndjson) where not given.
     final_record: whether a last record without a line end waits for it, or is accepted when the file ends (continued later, it
     costs the position). What waits is held back, and told. key: the column or field that holds an event's key.
-    record_bytes_max: a larger record (with its line end) is malformed.
+    record_bytes_max: a larger record (with its line end) is malformed. yields_malformed: for pipelines that keep dead letters: such a
+    record is a page of its own, as it is, unless it is in doubt where it ends (a stray quote, a record too large).
     Raises ValueError for settings that cannot work.
     """
 
@@ -65,6 +66,7 @@ class FilesFeed:
         key: str | None = None,
         poll_interval_s: float = 0.5,
         record_bytes_max: int = 1024 * 1024,
+        yields_malformed: bool = False,
         page_events_max: int = 10_000,
         page_bytes_max: int = 4 * 1024 * 1024,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -89,6 +91,7 @@ class FilesFeed:
         self._reading = Reading(
             format=records(key=key, record_bytes_max=record_bytes_max),
             accepts_unterminated=final_record == "accept",
+            yields_malformed=yields_malformed,
             record_bytes_max=record_bytes_max,
             page_events_max=page_events_max,
             page_bytes_max=page_bytes_max,

@@ -56,7 +56,7 @@ class JsonRecords:
             try:
                 keys.append(self._key(_parsed(line)))
             except ValueError as error:
-                trouble = Unreadable(str(error), int(cut.lines[len(bodies)]))
+                trouble = Unreadable(str(error), int(cut.lines[len(bodies)]), (start, end))
                 break
             bodies.append(line)
         return Content(pa.array(keys, pa.string()), pa.array(bodies, pa.binary()), trouble)

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
 
 from pipeline.connectors.files.position import Fingerprint, Position
-from pipeline.connectors.files.records import BOM, Cut, Offsets, Opening, RecordFormat, Unreadable
+from pipeline.connectors.files.records import BOM, Content, Cut, Offsets, Opening, RecordFormat, Unreadable
 from pipeline.connectors.files.table import ROW_BYTES, event_table
 from pipeline.errors import FeedUnavailable, MalformedRecord, PositionLost
 from pipeline.event import Page
@@ -148,13 +149,17 @@ class Trail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How files are read. accepts_unterminated: whether the end of a file ends a record as a line end does."""
+    """How files are read. accepts_unterminated: whether the end of a file ends a record as a line end does.
+
+    yields_malformed: whether a malformed record comes as a page of its own, where it is known where it ends, and does not end all.
+    """
 
     format: RecordFormat
     accepts_unterminated: bool
     record_bytes_max: int
     page_events_max: int
     page_bytes_max: int
+    yields_malformed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +295,7 @@ class FileReader:
         if len(cut):
             return self._page(cursor, opening, data, cut, self._fitting(cut, opening))
         if cut.trouble:
-            raise self._malformed(cursor, cut.trouble)
+            return self._apart(cursor, data, cut.trouble)
         if cut.passed:
             return Step(cursor.moved(data[: cut.passed], data.count(b"\n", 0, cut.passed)), "read")
         if is_end:
@@ -320,7 +325,7 @@ class FileReader:
         content = self.reading.format.content(cut, opening, count)
         count = len(content.bodies)
         if content.trouble and not count:
-            raise self._malformed(cursor, content.trouble)
+            return self._apart(cursor, data, content.trouble)
         lines = cursor.line + cut.lines[:count]
         events = event_table(self.partition, content, cursor.record, lines, cursor.seen.written_us)
         if events.nbytes > self.reading.page_bytes_max and count > 1:  # escapes make bodies larger than their records
@@ -332,6 +337,19 @@ class FileReader:
         return Step(
             replace(behind, window=window), "read", Page(events, trail.position_behind(count), trail.position_behind)
         )
+
+    def _apart(self, cursor: Cursor, data: bytes, trouble: Unreadable) -> Step:
+        """A page with a malformed record alone, as it is; raises MalformedRecord where nobody keeps it, or where it may go on."""
+        if trouble.span is None or not self.reading.yields_malformed:
+            raise self._malformed(cursor, trouble)
+        start, end = trouble.span
+        record = data[start:end].removesuffix(b"\n").removesuffix(b"\r")
+        content = Content(pa.nulls(1, pa.string()), pa.array([record], pa.binary()))
+        lines = np.array([cursor.line + trouble.lines])
+        events = event_table(self.partition, content, cursor.record, lines, cursor.seen.written_us)
+        trail = Trail(cursor, data[:end], np.array([end]), np.array([(data[:end] + b"\n")[:end].count(b"\n")]))
+        page = Page(events, trail.position_behind(1), malformed=str(trouble))
+        return Step(trail.cursor_behind(1), "read", page)
 
     @contextmanager
     def _file(self) -> Iterator[tuple[int, Seen]]:

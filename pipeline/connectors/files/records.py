@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,23 @@ CR, LF = 13, 10
 
 
 class Unreadable(Exception):
-    """A record that cannot become an event. lines: line ends between the start of the data and the record."""
+    """A record that cannot become an event. lines: line ends between the start of the data and the record.
 
-    def __init__(self, reason: str, lines: int) -> None:
+    span: where in the data it lies, its line end included, where that is beyond doubt.
+    """
+
+    def __init__(self, reason: str, lines: int, span: tuple[int, int] | None = None) -> None:
         super().__init__(reason)
         self.lines = lines
+        self.span = span
+
+
+class Trouble(NamedTuple):
+    """record: its index in the data. is_alone: whether it is beyond doubt where it ends, so that the others can be read."""
+
+    record: int
+    reason: str
+    is_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +117,14 @@ def are_blank(data: bytes, starts: Offsets, ends: Offsets) -> npt.NDArray[np.boo
     return blank
 
 
-def cut_records(data: bytes, ends: Offsets, troubles: Sequence[tuple[int, str]]) -> Cut:
-    """The records that end at `ends`, up to the first of `troubles` (index of a record, what is wrong with it)."""
-    count, reason = min(troubles, key=itemgetter(0), default=(len(ends), ""))
+def cut_records(data: bytes, ends: Offsets, troubles: Sequence[Trouble]) -> Cut:
+    """The records that end at `ends`, up to the first of `troubles`; of several with one record, the first one counts."""
+    first = min(troubles, key=itemgetter(0), default=Trouble(len(ends), ""))
+    count, reason = first.record, first.reason
     newlines = np.flatnonzero(octets(data) == LF)
-    starts, ends = starts_of(ends)[:count], ends[:count]
+    starts = starts_of(ends)
+    span = (int(starts[count]), int(ends[count])) if first.is_alone else None
+    starts, ends = starts[:count], ends[:count]
     passed = int(ends[-1]) if count else 0
     is_record = ~are_blank(data, starts, ends)
     starts, ends = starts[is_record], ends[is_record]
@@ -120,12 +135,13 @@ def cut_records(data: bytes, ends: Offsets, troubles: Sequence[tuple[int, str]])
         lines=np.searchsorted(newlines, starts),
         lines_behind=np.searchsorted(newlines, ends),
         passed=passed,
-        trouble=Unreadable(reason, int(np.searchsorted(newlines, passed))) if reason else None,
+        trouble=Unreadable(reason, int(np.searchsorted(newlines, passed)), span) if reason else None,
     )
 
 
-def oversized(data: bytes, ends: Offsets, bytes_max: int) -> Iterator[tuple[int, str]]:
+def oversized(data: bytes, ends: Offsets, bytes_max: int) -> Iterator[Trouble]:
     """The first record that is larger than `bytes_max`, whole or not yet; for `cut_records`."""
     sizes = np.diff(ends, prepend=0, append=len(data))
     if sizes.max() > bytes_max:
-        yield int(np.argmax(sizes > bytes_max)), f"the record is larger than {bytes_max} bytes (record_bytes_max)"
+        reason = f"the record is larger than {bytes_max} bytes (record_bytes_max)"
+        yield Trouble(int(np.argmax(sizes > bytes_max)), reason)

@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pipeline.async_sink import Entry, Failed
+from pipeline.async_sink import Entry, Failed, refused
 from pipeline.errors import SinkRejected, SinkUnavailable
 
 Format = Literal["json", "lines"]
@@ -20,6 +20,8 @@ RETRIED = (408, 425, 429)
 NEVER = (501, 505)
 """Of the server's own errors those that no second request changes."""
 THROTTLING = (429, 503)
+OF_CONTENT, TOO_LARGE = (400, 409, 422), 413
+"""What an endpoint says to entries that it does not want, while it takes others."""
 SAID_MAX = 200
 NEXT = {
     401: "check the header that says who we are",
@@ -76,9 +78,10 @@ def failed_of(answer: Answer, entries: Sequence[Entry], results: Results, what: 
     if _is_retried(answer.status):
         raise SinkUnavailable(f"{what} answers {answer.status}{_said(answer)}", retry_after_s=retry_after_s(answer))
     following = "set `url` to where it leads" if 300 <= answer.status < 400 else "mend what it names"
-    raise SinkRejected(
-        f"{what} answers {answer.status} to {_named(entries)}{_said(answer)}: {NEXT.get(answer.status, following)}"
-    )
+    said = f"{what} answers {answer.status} to {_named(entries)}{_said(answer)}: {NEXT.get(answer.status, following)}"
+    if answer.status in OF_CONTENT or (answer.status == TOO_LARGE and len(entries) == 1):
+        raise refused(said, *entries[:1] if len(entries) == 1 else [None])
+    raise SinkRejected(said)
 
 
 def retry_after_s(answer: Answer) -> float | None:
@@ -100,12 +103,13 @@ def _failed_items(answer: Answer, entries: Sequence[Entry], what: str) -> Failed
             f"{what} answers with {len(statuses)} results to {len(entries)} entries: it has to give one for each, in their"
             " order; or say `results: whole`"
         )
-    refused = [(e, s) for e, s in zip(entries, statuses, strict=True) if not 200 <= s < 300 and not _is_retried(s)]
-    if refused:
-        entry, status = refused[0]
-        raise SinkRejected(
-            f"{what} refuses {len(refused)} of {len(entries)} entries, the first of them {entry.key} with {status}"
-        )
+    fatal = [(e, s) for e, s in zip(entries, statuses, strict=True) if not 200 <= s < 300 and not _is_retried(s)]
+    if fatal:
+        entry, status = fatal[0]
+        said = f"{what} refuses {len(fatal)} of {len(entries)} entries, the first of them {entry.key} with {status}"
+        if any(status not in (*OF_CONTENT, TOO_LARGE) for _, status in fatal):
+            raise SinkRejected(said)
+        raise refused(said, *(entry for entry, _ in fatal))
     failed = [(e, s) for e, s in zip(entries, statuses, strict=True) if not 200 <= s < 300]
     return Failed(
         tuple(entry for entry, _ in failed),

@@ -28,7 +28,7 @@ from pipeline.connectors.log.errors import (
 from pipeline.connectors.log.line import Line, Producer
 from pipeline.connectors.log.store import Log, PartitionLog, Retention
 from pipeline.crash_point import crash_point
-from pipeline.errors import Ambiguous, Fenced, NotTrusted, PipelineError, SinkRejected, SinkUnavailable
+from pipeline.errors import Ambiguous, Fenced, NotTrusted, OutputTooLarge, PipelineError, SinkRejected, SinkUnavailable
 from pipeline.markers import Marker, lease_of
 from pipeline.producer import ProducerState, claimed, decoded, group_of, number_after
 from pipeline.published import events_of
@@ -183,7 +183,7 @@ class LogWriter(PublishingWriter):
     def _published(self, output: Output, check: Callable[[], None]) -> ProducerState:
         batch = encoded(events_of(output.table, "a log"))
         if batch.decoded_bytes > self._batch_bytes_max:
-            raise SinkRejected(
+            raise OutputTooLarge(
                 f"the output of {output.events} events takes {batch.decoded_bytes} bytes, and one append takes at most"
                 f" {self._batch_bytes_max}: lower the pipeline's events_max or bytes_max, or raise the log's batch_bytes_max"
             )

@@ -5,13 +5,15 @@ from __future__ import annotations
 import psycopg
 
 from pipeline.connectors.postgres.sql import GUARD
-from pipeline.errors import Ambiguous, SinkError, SinkRejected, SinkUnavailable
+from pipeline.errors import Ambiguous, OutputRefused, SinkError, SinkRejected, SinkUnavailable
 
 _COLLISIONS = ("40001", "40P01")
 _PASSING = (
     *("08", "40", "53", "57", "58"),  # connection, rollback, resources (disk full, too many clients), operator, system
     *("55P03", "25006"),  # a lock was not to be had in time; a standby, or a primary that was just demoted
 )
+_OF_ROWS = ("21", "22", "23", "44", "54", "P0001")
+"""Rows that may not be there twice, values, constraints, WITH CHECK OPTION, limits of the server, and what a trigger raises."""
 _SETTINGS_ARE_WRONG = (
     "password authentication failed",
     "no password supplied",
@@ -51,7 +53,8 @@ def refused(error: psycopg.Error, address: str, doing: str, *, is_lost: bool, is
         return SinkUnavailable(f"{said} failed, the connection was lost: {_words(error)}")
     if (error.sqlstate or "").startswith(_PASSING):
         return SinkUnavailable(f"{said} failed and was rolled back: {_words(error)}")
-    return SinkRejected(f"{said} was refused: {_words(error)}: {_remedy(error.sqlstate or '')}")
+    kind = OutputRefused if (error.sqlstate or "").startswith(_OF_ROWS) else SinkRejected
+    return kind(f"{said} was refused: {_words(error)}: {_remedy(error.sqlstate or '')}")
 
 
 def not_connected(error: psycopg.Error, address: str) -> SinkError:

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
-from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.memory import MemoryDestination, MemorySink
 from pipeline.contract import Row, SinkContract, SinkHarness
 from pipeline.dead_letters import LetterBox, beside
 from pipeline.sink import Sink
+from tests.unit.pipeline.burials import files_box, log_box
 
 
 class Harness(SinkHarness):
     partitions = ("a", "b")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, box_of: Callable[[Path], LetterBox]) -> None:
         self._path = path
+        self._box_of = box_of
         self._destination = MemoryDestination()
         self.sinks: list[Sink] = []
 
     async def sink(self) -> Sink:
-        box = LetterBox(feed=LogFeed(self._path), sink=LogSink(self._path))
-        self.sinks.append(beside(MemorySink(self._destination), box))
+        self.sinks.append(beside(MemorySink(self._destination), self._box_of(self._path)))
         await self.sinks[-1].prepare()
         return self.sinks[-1]
 
@@ -39,8 +39,8 @@ class Harness(SinkHarness):
 
 
 class TestBeside(SinkContract):
-    @pytest.fixture
-    async def harness(self, tmp_path: Path) -> AsyncIterator[Harness]:
-        harness = Harness(tmp_path)
+    @pytest.fixture(params=[log_box, files_box], ids=["log", "files"])
+    async def harness(self, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
+        harness = Harness(tmp_path, request.param)
         yield harness
         await asyncio.gather(*(sink.close() for sink in harness.sinks), return_exceptions=True)

@@ -1,0 +1,71 @@
+"""What a sink refuses for ever, narrowed down to single events: a batch that was refused comes again in halves. Pure.
+
+Each refusal ends the run of its partition, and the next one begins where the sink stands. It cuts batches smaller than the one
+that was refused, up to where that ended; what is accepted is done with. So log2(n) runs find the event among n. Where the sink
+says which rows it refuses, and these bear their events' sequences, nothing has to be looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pipeline.errors import OutputRefused, Poison
+
+Compare = Callable[[str | None, str | None], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """A batch's output on its way. only: the sequence of its event, where it has but one. most: how many events it was to have."""
+
+    to: str
+    events: int
+    only: int | None
+    most: int | None
+
+
+class Refusals:
+    """Of one partition, from run to run. attempts: how often an event must have been refused, the last time alone."""
+
+    def __init__(self, attempts: int, compare: Compare) -> None:
+        self._attempts = attempts
+        self._compare = compare
+        self._refused: dict[int, Poison] = {}
+        self._until: str | None = None
+        self._events_max: int | None = None
+
+    @property
+    def dead(self) -> Mapping[int, Poison]:
+        """By sequence, what was refused often enough. Their places are not known here."""
+        return {sequence: each for sequence, each in self._refused.items() if each.attempts >= self._attempts}
+
+    def most(self, start: str | None) -> int | None:
+        """How many events a batch that begins there may have; None for as many as it has."""
+        if self._until is None or self._compare(start, self._until) >= 0:
+            return None
+        return self._events_max
+
+    def narrowed(self, error: OutputRefused, sent: Sequence[Sent]) -> bool:
+        """Whether another run can tell more. sent: what may have been refused, in its order."""
+        if error.sequences:
+            for sequence in error.sequences:
+                self._count(sequence, str(error))
+            return True
+        if not sent:
+            return False
+        if len(sent) == 1 and sent[0].only is not None:
+            self._count(sent[0].only, str(error))
+        elif len(sent) == 1 and sent[0].most is not None and sent[0].events > sent[0].most:
+            return False  # the feed cannot be cut there
+        events = sum(each.events for each in sent)
+        self._until, self._events_max = sent[-1].to, max(1, events // 2)
+        return True
+
+    def passed(self, sequence: int) -> None:
+        """No event before it comes again."""
+        self._refused = {each: poison for each, poison in self._refused.items() if each >= sequence}
+
+    def _count(self, sequence: int, reason: str) -> None:
+        before = self._refused[sequence].attempts if sequence in self._refused else 0
+        self._refused[sequence] = Poison(index=0, reason=reason, attempts=before + 1)
