@@ -48,7 +48,7 @@ class Picky:
         self.applied.append(bodies)
         bad = [n for n, body in enumerate(bodies) if b"!" in body and body not in self.mended][: self.told_at_once]
         if bad:
-            found = [Poison(index=n, reason=f"no {bodies[n].decode()}", is_misfit=self.is_misfit) for n in bad]
+            found = [Poison(index=n, reason=f"no {bodies[n].decode(errors='replace')}", is_misfit=self.is_misfit) for n in bad]
             raise PoisonEvent("poison", before=bad[0], sequence=0, found=found)
         if self.together and self.together <= set(bodies):
             raise FailsTogether("not these", before=0, sequence=0, events=len(bodies), cut=len(bodies) // 2)
@@ -106,6 +106,7 @@ class Group:
     destination: MemoryDestination = field(default_factory=MemoryDestination)
     transform: Picky = field(default_factory=Picky)
     policy: DeadLetters = field(default_factory=lambda: DeadLetters(now=lambda: NOW, share_max=1.0))
+    refusals: Refusals | None = None
     epoch: int = 0
     state: str = ""
     generation: int = 0
@@ -133,6 +134,7 @@ class Group:
         self.state = self.beside.claimed(self.state)
         await self.beside.prepare()
         writer = await self.beside.open(self.claim(continuation))
+        self.state = writer.state  # as a worker does, before anything is sent
         done = asyncio.Event()
 
         async def told(one: Delivered) -> None:
