@@ -72,6 +72,7 @@ class Sieve:
         self._buried = frozenset(buried)
         self._moved = moved
         self._refusals = refusals
+        self._refused: Mapping[int, Poison] | None = None
         self._known: dict[int, Poison] = {}
         """By sequence, what was found lately: a batch may come once more, cut into parts."""
 
@@ -93,7 +94,9 @@ class Sieve:
 
     def _told_apart(self, batch: Batch, first: int) -> tuple[dict[int, Poison], list[int]]:
         """By place, those that are dead whatever the transform says; and the places of those that are buried."""
-        known = {**self._known, **self._refused(first)}
+        if self._refused is None:
+            self._refused = self._refused_from(first)
+        known = {**self._known, **self._refused}
         malformed = _malformed(batch)
         if not (known or malformed or self._buried):
             return {}, []
@@ -107,7 +110,8 @@ class Sieve:
                 dead[place] = Poison(index=place, reason=malformed[place], is_misfit=True)
         return dead, gone
 
-    def _refused(self, first: int) -> Mapping[int, Poison]:
+    def _refused_from(self, first: int) -> Mapping[int, Poison]:
+        """Before the first batch of all: later ones are sifted before earlier ones are delivered, or refused."""
         if self._refusals is None:
             return {}
         self._refusals.passed(first)

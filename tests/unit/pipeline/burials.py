@@ -109,6 +109,7 @@ class Group:
     refusals: Refusals | None = None
     epoch: int = 0
     state: str = ""
+    continuation: str | None = None
     generation: int = 0
     pipeline: str = "pipe"
     failures: list[Exception] = field(default_factory=list)
@@ -123,22 +124,22 @@ class Group:
         self.box = self.box_of(self.path / "letters")
         self.beside = beside(self.sink, self.box)
 
-    async def run(self, events: int, *, continuation: str | None = None) -> None:
+    async def run(self, events: int) -> None:
         """As the next owner, until the sink stands behind so many events, or an error ends it."""
-        await self.run_to(str(events), continuation=continuation)
+        await self.run_to(str(events))
 
-    async def run_to(self, end: str, *, continuation: str | None = None) -> None:
+    async def run_to(self, end: str) -> None:
         self.epoch += 1
         if isinstance(self.feed, MemoryFeed):
             self.feed._page_events_max = self.events_max  # and each page is a batch
         self.state = self.beside.claimed(self.state)
         await self.beside.prepare()
-        writer = await self.beside.open(self.claim(continuation))
-        self.state = writer.state  # as a worker does, before anything is sent
+        writer = await self.beside.open(self.claim(self.continuation))
+        self.continuation, self.state = writer.position, writer.state  # as a worker does, before anything is sent
         done = asyncio.Event()
 
         async def told(one: Delivered) -> None:
-            self.state = writer.state
+            self.continuation, self.state = writer.position, writer.state
             if writer.position == end:
                 done.set()
 

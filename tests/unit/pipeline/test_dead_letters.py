@@ -140,7 +140,7 @@ async def _dead(group: Group) -> Sifted:
 async def test_a_reset_partition_is_processed_and_buried_again(group: Group) -> None:
     group.feed.append("a", bodies("a b!"))
     await group.run(2)
-    group.generation = 1
+    group.generation, group.continuation = 1, None
     await group.run(2)
     assert (await group.buried(), group.delivered) == (bodies("b! b!"), bodies("a a"))
 
