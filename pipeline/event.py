@@ -32,7 +32,7 @@ class Page:
     events: EVENT_SCHEMA, in sequence order, may be empty (the position moved past nothing that is an event).
     to: the position just behind the last of them; opening the feed there yields what follows.
     position_after: the position just behind the first n events (0 < n < len), or None where the feed cannot be cut there.
-    malformed: why the page's only event, a record as it was read, cannot become one: it is to be a dead letter, and no transform's.
+    malformed: why the page's only event, a record as it was read, cannot be one: for dead letters, and for no transform.
     bytes: size of the events in memory.
     """
 

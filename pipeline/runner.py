@@ -87,8 +87,8 @@ class Runner:
     """Runs one partition from where its sink stands. `delivered` is awaited after every batch, before the next is sent.
 
     epoch: of the lease it is run for, told to feeds that tell readers by it. letters: what becomes of events that cannot be
-    processed; None to stop at the first. With it the writer has to be one that keeps dead letters. refusals: with letters, what is
-    known of output that the sink refused in earlier runs; None where that is to stop the partition.
+    processed; None to stop at the first. With it the writer has to be one that keeps dead letters. refusals: with letters, what
+    is known of output that the sink refused in earlier runs; None where that is to stop the partition.
     """
 
     def __init__(

@@ -54,7 +54,8 @@ class Destination(Protocol):
         """One request. Returns the entries that failed and may be sent again, rewritten if need be.
 
         SinkUnavailable (with `retry_after_s`) and OSError: all of it failed, and will be sent again. Anything else that is
-        raised is fatal: SinkRejected where requests will be refused for ever, `refused` where some entries will. Cancelled after `request_timeout_s`.
+        raised is fatal: SinkRejected where requests will be refused for ever, what `refused` makes where it is for some entries.
+        Cancelled after `request_timeout_s`.
         """
         ...
 

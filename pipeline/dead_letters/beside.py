@@ -85,7 +85,7 @@ class SinkBesideBox:
         except Fenced as fenced:
             raise await self._outranked(claim, states, fenced) from fenced
         try:
-            return writer, await self._letters.open(_of_letters(claim, states.letters))
+            return writer, await self._letters.open(_of_letters(claim, states))
         except PipelineError as error:
             await writer.close("failed")
             if isinstance(error, Fenced):
@@ -94,15 +94,16 @@ class SinkBesideBox:
 
     async def _outranked(self, claim: Claim, states: States, fenced: Fenced) -> Fenced:
         """Of what the sink says and what the box knows: the next claim is to outrank both at once."""
-        epoch, letters = fenced.epoch, states.letters
+        epoch, outranking = fenced.epoch, states
         try:
-            opened = await self._letters.open(_of_letters(claim, states.letters))
-            letters = opened.state
+            opened = await self._letters.open(_of_letters(claim, states))
+            outranking = replace(states, letters=opened.state, at=opened.position)
             await opened.close("failed")
         except Fenced as other:
-            epoch, letters = max(epoch, other.epoch), states.letters if other.state is None else other.state
-        sink = states.sink if fenced.state is None else fenced.state
-        outranking = replace(states, sink=sink, letters=letters)
+            epoch = max(epoch, other.epoch)
+            outranking = states if other.state is None else replace(states, letters=other.state)
+        if fenced.state is not None:
+            outranking = replace(outranking, sink=fenced.state)
         return Fenced(str(fenced), epoch=epoch, state=outranking.encoded())
 
     async def _buried(self, claim: Claim, place: str, since: str | None, position: str | None) -> Collection[int]:
@@ -191,7 +192,9 @@ class WriterBesideBox:
         """Whoever is next needs those letters whose batches end behind the sink's position, and so the box from the first on."""
         while len(self._ends) > 1 and self._claim.compare(self._ends[0][0], self._writer.position) <= 0:
             self._ends.popleft()
-        return States(sink=sink, letters=letters, box=self._box_id, since=self._ends[0][1])
+        is_ahead = self._claim.compare(self._letters.position, self._writer.position) > 0
+        at = self._letters.position if is_ahead else None
+        return States(sink=sink, letters=letters, box=self._box_id, since=self._ends[0][1], at=at)
 
     def _letters_in(self, output: Output) -> Output:
         """The box may stand further on already, where it was ahead; it never goes back."""
@@ -217,8 +220,10 @@ class BufferingWriterBesideBox(WriterBesideBox):
         await self._writer.flush()
 
 
-def _of_letters(claim: Claim, state: str) -> Claim:
-    return replace(claim, pipeline=claim.pipeline + LEASE, state=state)
+def _of_letters(claim: Claim, states: States) -> Claim:
+    """At the box's own position, where it is known to be ahead."""
+    at = claim.continuation if claim.compare(states.at, claim.continuation) <= 0 else states.at
+    return replace(claim, pipeline=claim.pipeline + LEASE, state=states.letters, continuation=at)
 
 
 def _unreadable(error: FeedError) -> SinkUnavailable:

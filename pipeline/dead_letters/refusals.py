@@ -17,7 +17,7 @@ Compare = Callable[[str | None, str | None], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A batch's output on its way. only: the sequence of its event, where it has but one. most: how many events it was to have."""
+    """A batch's output on its way. only: the sequence of its event, where it has one alone. most: how many it was to have."""
 
     to: str
     events: int

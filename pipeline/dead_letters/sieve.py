@@ -27,8 +27,8 @@ SEQUENCE = "sequence"
 class DeadLetters:
     """A pipeline's policy. now: the wall clock, aware.
 
-    attempts: how often an event's output must have been refused by the sink. share_max, share_events: more dead than this share of
-    so many consecutive events of a partition stop it. stops_at_misfits: whether a body that does not fit the schema stops the
+    attempts: how often an event's output must have been refused by the sink. share_max, share_events: more dead than this share
+    of so many consecutive events of a partition stop it. stops_at_misfits: whether a body that does not fit the schema stops the
     partition all the same.
     """
 

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class States:
-    """letters: the state of the box's own sink. box: which box. since: where the box ended before it was ahead of the sink,
-    so that nobody needs to look before that place for what is buried; None where that is not known.
+    """letters: the state of the box's own sink. box: which one. since: where the box ended before it was ahead of the sink,
+    so that nobody needs to look before that place for what is buried; None where that is not known. at: the box's position, where
+    it is ahead: a sink that has settled it does not look for it again.
     """
 
     sink: str
     letters: str = ""
     box: str = ""
     since: str | None = None
+    at: str | None = None
 
     def encoded(self) -> str:
-        since = {} if self.since is None else {"since": self.since}
-        kept = {"sink": self.sink, "letters": self.letters, "box": self.box, **since}
+        kept = {name: each for name, each in asdict(self).items() if each is not None}
         return json.dumps(kept, separators=(",", ":"))
+
+
+_NAMES = {field.name for field in fields(States)}
 
 
 def states_in(state: str, box: str) -> States:
@@ -31,7 +35,7 @@ def states_in(state: str, box: str) -> States:
         return States(sink=state, box=box)
     if found.get("box", box) != box:
         return States(sink=found["sink"], box=box)
-    return States(sink=found["sink"], letters=found["letters"], box=box, since=found.get("since"))
+    return States(**{**found, "box": box})
 
 
 def sink_alone(state: str) -> str:
@@ -50,6 +54,6 @@ def _found(state: str) -> dict[str, str] | None:
         found = json.loads(state)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or not {"sink", "letters"} <= found.keys() <= {"sink", "letters", "box", "since"}:
+    if not isinstance(found, dict) or not {"sink", "letters"} <= found.keys() <= _NAMES:
         return None
     return found if all(isinstance(each, str) for each in found.values()) else None

@@ -27,7 +27,7 @@ PATCHES_MAX = 10
 """That Cosmos DB takes in one request."""
 RETRY_WITH, NO_CONTAINER = 449, 1003
 OF_CONTENT = (400, 404, 409, 413)
-"""What is said to a document that cannot be written, while others can: a value, a patch of what is not there, a unique key, size."""
+"""What is said of one document, while others can be written: a value, a patch of what is not there, a unique key, its size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

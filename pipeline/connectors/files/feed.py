@@ -52,8 +52,8 @@ class FilesFeed:
     path: a glob; `**` stands for any directories. format: as the path's suffix says (.csv, .jsonl, .ndjson) where not given.
     final_record: whether a last record without a line end waits for it, or is accepted when the file ends (continued later, it
     costs the position). What waits is held back, and told. key: the column or field that holds an event's key.
-    record_bytes_max: a larger record (with its line end) is malformed. yields_malformed: for pipelines that keep dead letters: such a
-    record is a page of its own, as it is, unless it is in doubt where it ends (a stray quote, a record too large).
+    record_bytes_max: a larger record (with its line end) is malformed. yields_malformed: for those who keep dead letters: what is
+    malformed is a page of its own, as it is, unless it is in doubt where it ends (a stray quote, a record too large).
     Raises ValueError for settings that cannot work.
     """
 

@@ -151,7 +151,7 @@ class Trail:
 class Reading:
     """How files are read. accepts_unterminated: whether the end of a file ends a record as a line end does.
 
-    yields_malformed: whether a malformed record comes as a page of its own, where it is known where it ends, and does not end all.
+    yields_malformed: whether a malformed record is a page of its own, where it is known where it ends, and does not end all.
     """
 
     format: RecordFormat

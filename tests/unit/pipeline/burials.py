@@ -48,7 +48,10 @@ class Picky:
         self.applied.append(bodies)
         bad = [n for n, body in enumerate(bodies) if b"!" in body and body not in self.mended][: self.told_at_once]
         if bad:
-            found = [Poison(index=n, reason=f"no {bodies[n].decode(errors='replace')}", is_misfit=self.is_misfit) for n in bad]
+            found = [
+                Poison(index=n, reason=f"no {bodies[n].decode(errors='replace')}", is_misfit=self.is_misfit)
+                for n in bad
+            ]
             raise PoisonEvent("poison", before=bad[0], sequence=0, found=found)
         if self.together and self.together <= set(bodies):
             raise FailsTogether("not these", before=0, sequence=0, events=len(bodies), cut=len(bodies) // 2)
@@ -112,6 +115,7 @@ class Group:
     continuation: str | None = None
     generation: int = 0
     pipeline: str = "pipe"
+    partition: str = "a"
     failures: list[Exception] = field(default_factory=list)
     sink: Sink | None = None
     box_of: Callable[[Path], LetterBox] = log_box
@@ -144,7 +148,7 @@ class Group:
                 done.set()
 
         runner = Runner(
-            partition="a",
+            partition=self.partition,
             epoch=self.epoch,
             feed=self.feed,
             transform=self.transform,
@@ -170,7 +174,7 @@ class Group:
     def claim(self, continuation: str | None) -> Claim:
         return Claim(
             pipeline=self.pipeline,
-            partition="a",
+            partition=self.partition,
             owner=f"host-{self.epoch}",
             epoch=self.epoch,
             generation=self.generation,
@@ -192,7 +196,7 @@ class Group:
 
     @property
     def delivered(self) -> list[bytes]:
-        return [row["body"] for row in self.destination.rows("a")]
+        return [row["body"] for row in self.destination.rows(self.partition)]
 
     async def letters(self) -> list[Kept]:
         return [kept async for kept in kept_in(self.box, "pipe")]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pipeline.connectors.files import FilesFeed
-from pipeline.errors import MalformedRecord, PoisonEvent
 from pipeline.dead_letters import DeadLetters
+from pipeline.errors import MalformedRecord, PoisonEvent
 from tests.unit.pipeline.burials import NOW, Group
 
 CSV = b'name,n\nann,1\n"b,ob",2,3\ncat,4\r\nd\xffn,5\neve,6\n'
@@ -62,9 +62,7 @@ async def test_where_a_record_ends_in_doubt_the_partition_stops(tmp_path: Path, 
     feed = FilesFeed(str(path), yields_malformed=True, record_bytes_max=100)
     [partition] = await feed.partitions()
     with pytest.raises(MalformedRecord):
-        async with aclosing(feed.open(partition.name, None)) as pages:
-            async for page in pages:
-                assert page.malformed is None
+        [page.malformed async for page in feed.open(partition.name, None)]
     await feed.close()
 
 

@@ -7,12 +7,16 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pipeline.connectors.filesink import Directory, snapshot_of
 from pipeline.dead_letters import REPLAY
+from pipeline.dead_letters.letter import dead_events, letter_of, letters_of, published
 from pipeline.dead_letters.replay import ReplayFeed
-from pipeline.errors import PositionLost, SinkUnavailable
+from pipeline.errors import Poison, PositionLost, SinkUnavailable
+from pipeline.event import EVENT_SCHEMA
+from pipeline.sink import Claim, Output
 from tests.unit.pipeline.burials import NOW, Group, bodies, files_box, lines_box
 
 BOXES = pytest.mark.parametrize("box_of", [files_box, lines_box], ids=["parquet", "jsonl"])
@@ -68,7 +72,9 @@ async def replayed(group: Group, path: Path) -> str:
     return end
 
 
-async def test_replays_of_files_send_each_letter_through_once_and_see_what_died_again(group: Group, tmp_path: Path) -> None:
+async def test_replays_of_files_send_each_letter_through_once_and_see_what_died_again(
+    group: Group, tmp_path: Path
+) -> None:
     group.feed.append("a", bodies("a b! c! d!"))
     await group.run(4)
     group.transform.mended = {b"b!"}
@@ -97,7 +103,10 @@ async def test_a_position_tells_how_far_each_strand_was_read(group: Group) -> No
     feed = group.box.feed
     end = await feed.latest("a")
     pages = [page async for page in feed.until("a", None, end)]  # type: ignore[attr-defined]
-    assert [page.events["body"].to_pylist() for page in pages if page.events.num_rows] == [bodies("a! b!"), bodies("c! d!")]
+    assert [page.events["body"].to_pylist() for page in pages if page.events.num_rows] == [
+        bodies("a! b!"),
+        bodies("c! d!"),
+    ]
     after_one = pages[0].position_after(1)
     rest = [page async for page in feed.until("a", after_one, end)]  # type: ignore[attr-defined]
     assert [body for page in rest for body in page.events["body"].to_pylist()] == bodies("b! c! d!")
@@ -138,3 +147,22 @@ async def test_files_of_letters_are_seen_by_the_readers_of_the_sink_too(group: G
     assert table["body"].to_pylist() == bodies("b! c!")
     assert {"partition", "sequence", "error", "attempts", "host", "failed_at"} <= set(table.column_names)
 
+
+def test_a_letter_whose_event_has_no_body_is_none_of_an_empty_one_wherever_it_lies() -> None:
+    """A hub gives back an empty body for none."""
+    event = {"partition": "a", "sequence": 0, "offset": "0", "enqueued_time": NOW}
+    events = pa.Table.from_pylist([{**event, "body": None}, {**event, "body": b""}], EVENT_SCHEMA)
+    poison = [Poison(index=n, reason="no") for n in range(2)]
+    output = Output(table=events, start=None, to="2", events=2, dead=dead_events(events, poison, NOW))
+    claim = Claim(
+        pipeline="p",
+        partition="a",
+        owner="h",
+        epoch=1,
+        generation=0,
+        continuation=None,
+        state="",
+        compare=lambda a, b: 0,
+    )
+    letters = [letter_of({**row, "body": b""}) for row in published(letters_of(claim, output)).to_pylist()]
+    assert [letter.body for letter in letters if letter is not None] == [None, b""]

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink
+from pipeline.connectors.filesink import FilesSink
 from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.postgres import PostgresLetters, PostgresSink, Timeouts
+from pipeline.dead_letters.strands import StrandedLetters
 from pipeline.isolating import Isolation
 from service.config import ConfigurationError, parse
 from service.letters import box_of, isolation_of, policy_of
@@ -16,17 +19,18 @@ from service.settings import PipelineSettings
 
 LOG = "sink: {type: log, path: out}"
 POSTGRES = "sink: {type: postgres, dsn: postgresql://localhost/bank, table: t, schema: books}"
+HUB = "namespace: bank.servicebus.windows.net, event_hub: dead"
 DEAD_LOG = "dead_letters: {type: log, path: dead}"
 
 
-def pipeline(*lines: str, name: str = "copy") -> PipelineSettings:
-    text = f"pipelines:\n  - name: {name}\n    feed: {{type: files, path: 'in/*.csv'}}\n"
+def pipeline(*lines: str, name: str = "copy", feed: str = "{type: files, path: 'in/*.csv'}") -> PipelineSettings:
+    text = f"pipelines:\n  - name: {name}\n    feed: {feed}\n"
     return parse(text + "".join(f"    {line}\n" for line in lines), {}, folder=Path("/etc/leasehold")).pipelines[0]
 
 
-def problem(*lines: str, name: str = "copy") -> str:
+def problem(*lines: str, **given: str) -> str:
     with pytest.raises(ConfigurationError) as error:
-        pipeline(*lines, name=name)
+        pipeline(*lines, **given)
     (only,) = error.value.problems
     return only
 
@@ -69,6 +73,27 @@ def test_another_database_has_a_sink_of_its_own() -> None:
     assert box.sink.identity == "postgresql://other:5432/dead schema=public target=merge"
 
 
+@pytest.mark.parametrize("more", ["", ", format: jsonl, share_max: 0.5"])
+def test_a_directory_has_files_of_letters_by_their_own_partitions(more: str) -> None:
+    box = box_of(pipeline(POSTGRES, f"dead_letters: {{type: files, path: dead{more}}}"), Timeouts())
+    assert box is not None
+    assert (type(box.feed), type(box.sink), box.by_partition) == (StrandedLetters, FilesSink, None)
+    assert box.sink is not None
+    assert box.sink.identity == "files:/etc/leasehold/dead"
+
+
+def test_a_hub_is_read_as_it_is_and_replayed_by_the_letters_own_partitions() -> None:
+    box = box_of(pipeline(LOG, f"dead_letters: {{type: eventhubs, {HUB}}}"), Timeouts())
+    assert box is not None
+    assert (type(box.feed), type(box.sink), type(box.by_partition)) == (EventHubsFeed, EventHubsSink, StrandedLetters)
+    assert box.feed.identity == "eventhubs:bank.servicebus.windows.net/dead"
+
+
+def test_letters_are_not_read_where_a_feed_lets_nobody_else_read() -> None:
+    words = problem(LOG, f"dead_letters: {{type: eventhubs, {HUB}}}", feed=f"{{type: eventhubs, {HUB}}}")
+    assert "the dead letters of 'copy' have to be read in the consumer group '$Default'" in words
+
+
 def test_bodies_may_stop_a_partition_where_nothing_else_does() -> None:
     policy = policy_of(pipeline(LOG, DEAD_LOG, "schema: a INT", "schema_mode: strict"), now)
     assert policy is not None
@@ -85,8 +110,10 @@ def test_bodies_may_stop_a_partition_where_nothing_else_does() -> None:
         ([LOG, DEAD_LOG, "schema_mode: strict"], "`schema_mode` goes with a `schema` and dead letters"),
         ([POSTGRES, "dead_letters: {type: postgres, schema: x}"], "`schema` goes with `dsn`"),
         ([LOG, "dead_letters: {type: log, path: d, share_max: 2}"], "share_max"),
-        ([LOG, "dead_letters: {type: nosuch}"], "postgres, log"),
-        ([LOG, "dead_letters: {type: a:B}"], "postgres, log"),
+        ([LOG, "dead_letters: {type: files}"], "needs either `path` or `container`"),
+        ([LOG, "dead_letters: {type: eventhubs}"], "connection_string"),
+        ([LOG, "dead_letters: {type: nosuch}"], "postgres, log, files, eventhubs"),
+        ([LOG, "dead_letters: {type: a:B}"], "postgres, log, files, eventhubs"),
     ],
 )
 def test_what_does_not_go_together_is_refused(lines: list[str], words: str) -> None:
