@@ -27,6 +27,7 @@ POINTS = {
     "page read": "the first events are in memory",
     "batch transformed": "output is in memory",
     "before write": "the sink is about to be given a batch",
+    "letters put": "(dead letters in a box) the box has the batch's letters; its output is not sent",
     "before append": "(log) numbers are chosen, nothing is sent",
     "appended": "(log) the batch is stored; its producer does not know yet",
     "before publish": "(Event Hubs) numbers are chosen, nothing is sent",

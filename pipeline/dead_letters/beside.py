@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import NoReturn
 
+from pipeline.crash_point import crash_point
 from pipeline.dead_letters.box import LetterBox, buried_in
 from pipeline.dead_letters.letter import LEASE, Letter, letters_of
 from pipeline.dead_letters.states import States, box_id, states_in
@@ -160,6 +161,7 @@ class WriterBesideBox:
     async def write(self, output: Output, permit: Permit) -> None:
         if output.dead is not None and self._put is not output:
             await self._fenced_letters(output, permit)
+            crash_point("letters put")
             self._put = output  # should the output have to wait for trust, it comes again
         try:
             await self._writer.write(replace(output, dead=None), permit)

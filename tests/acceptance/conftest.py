@@ -13,6 +13,7 @@ TOGETHER = (
     "test_chaos.py",
     "test_jetstream_bank.py",
     "test_scenarios.py",
+    "test_letters.py",
 )
 """Files whose tests share what is dear to start, the longest first; those of the others are spread over processes one by one."""
 APART = ("::test_balances_of_a_users_own_transactions_are_exact_to_the_cent",)

@@ -25,8 +25,9 @@ POINTS_OF_SINK = {
     "cosmos": REQUESTS,
     "files": (*FILES, "before link"),
     "blobs": FILES,
+    "box": ("letters put",),
 }
-"""All others are points of every host."""
+"""Of sinks, and of a box with dead letters beside one. All others are points of every host."""
 
 
 def points_of_sink(sink: str) -> list[str]:

@@ -1,0 +1,52 @@
+"""A slice of `make letters`: hosts that are killed with dead letters under way; and what makes the whole of it fail."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+from scenarios.cases import POINTS_OF_SINK
+from scenarios.letters import MENDED, NEVER, Case, Scene, cases, scenes, told, verdict
+from scenarios.letters_host import KINDS
+
+pytestmark = pytest.mark.timeout(600)
+
+SLICE = (
+    Case("postgres in one transaction", "committed"),
+    Case("postgres with files", "letters put"),
+    Case("log with log", "letters put"),
+    Case("files with files", "file put"),
+)
+
+
+@pytest.fixture(scope="module")
+def scene_of() -> Iterator[Callable[[Case], Scene]]:
+    with scenes() as made:
+        yield made
+
+
+@pytest.mark.parametrize("case", SLICE, ids=lambda case: case.name.strip())
+def test_letters_and_output_are_the_feed_though_the_host_dies(scene_of: Callable[[Case], Scene], case: Case) -> None:
+    assert verdict(scene_of(case), case) == "exact"
+
+
+def test_every_point_is_a_case_of_every_kind_that_has_it() -> None:
+    found = {(case.kind, case.point) for case in cases()}
+    for kind, each in KINDS.items():
+        own = {point for system in each.systems for point in POINTS_OF_SINK[system]}
+        assert {(kind, point) for point in own - NEVER} <= found
+    assert {("log with log", "page read"), ("files with files", "letters put")} <= found
+    assert ("log with log", "committed") not in found
+    assert cases("no such case") == []
+
+
+def test_what_is_lost_doubled_or_wrongly_dead_is_told() -> None:
+    mended = MENDED.encode().split()[0]
+    everything = Counter([b"a", b"b!", mended])
+    assert told(everything, Counter([b"a", mended]), Counter([b"b!"])) == "exact"
+    assert told(everything, Counter([b"a"]), Counter([b"b!", mended])) == "exact"
+    assert told(everything, Counter([b"a"]), Counter([b"b!"])).startswith("lost")
+    assert told(everything, Counter([b"a", mended]), Counter([b"b!", mended])).startswith("doubled")
+    assert "dead without a reason" in told(everything, Counter([mended]), Counter([b"a", b"b!"]))
+    assert "delivered though dead" in told(everything, Counter([b"a", b"b!", mended]), Counter())
