@@ -41,7 +41,10 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """sink, box: of a pipeline. systems: whose crash points it comes through, as in `scenarios.cases`. refuses: whether the sink refuses bodies with a `?`."""
+    """sink, box: of a pipeline. systems: whose crash points it comes through, as in `scenarios.cases`.
+
+    refuses: whether the sink refuses bodies with a `?`.
+    """
 
     sink: Callable[[Where], Sink]
     box: Callable[[Where], LetterBox]

@@ -45,8 +45,7 @@ def test_a_pipeline_whose_box_is_turned_off_goes_on_with_its_sinks_state_alone()
 def test_a_pipeline_with_a_box_gives_it_all_to_what_is_made_of_both(tmp_path: Path) -> None:
     group = Group(tmp_path)
     pipeline = Pipeline(name="p", feed=group.feed, sink=group.beside, box=group.box)
-    claimed = pipeline.claimed("")
-    assert states_in(claimed, "").letters != ""
+    assert '"letters":"{' in pipeline.claimed("")
 
 
 async def test_letters_go_on_in_another_box_from_where_the_sink_stands(tmp_path: Path) -> None:

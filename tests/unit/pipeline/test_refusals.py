@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from math import log2
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from pipeline.async_sink import AsyncSink, Converted, Entry, Limits, refused
+from pipeline.connectors.http.wire import Answer, failed_of
 from pipeline.connectors.memory import MemoryDestination, MemorySink, MemoryWriter
+from pipeline.connectors.postgres import refusal
 from pipeline.dead_letters import DeadLetters
 from pipeline.errors import OutputRefused, SinkRejected, SinkUnavailable, TooMuchPoison
 from pipeline.event import Page
@@ -166,3 +171,53 @@ async def test_entries_that_a_destination_refuses_are_buried(tmp_path: Path, tel
     assert set(destination.taken) == set(bodies("a b d e f g h j k m n o p r t"))
     assert runs <= runs_max
     await group.beside.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (psycopg.errors.CheckViolation, OutputRefused),
+        (psycopg.errors.NumericValueOutOfRange, OutputRefused),
+        (psycopg.errors.CardinalityViolation, OutputRefused),
+        (psycopg.errors.RaiseException, OutputRefused),
+        (psycopg.errors.ProgramLimitExceeded, OutputRefused),
+        (psycopg.errors.UndefinedColumn, SinkRejected),
+        (psycopg.errors.InsufficientPrivilege, SinkRejected),
+        (psycopg.errors.DiskFull, SinkUnavailable),
+        (psycopg.errors.QueryCanceled, SinkUnavailable),
+    ],
+)
+def test_postgresql_refuses_rows_for_what_is_in_them_or_all_alike(
+    error: type[psycopg.Error], kind: type[Exception]
+) -> None:
+    assert type(refusal.refused(error(), "here", "`merge`", is_lost=False, is_sent=True)) is kind
+
+
+def entries(count: int) -> list[Entry]:
+    return [Entry(number=n, key=f"k{n}", value=b"1", bytes=1, sequence=10 + n) for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("status", "count", "sequences"),
+    [(400, 1, (10,)), (422, 3, ()), (409, 3, ()), (413, 1, (10,)), (413, 3, None), (401, 1, None), (404, 1, None)],
+)
+def test_an_endpoint_refuses_entries_or_everybody(status: int, count: int, sequences: tuple[int, ...] | None) -> None:
+    with pytest.raises(SinkRejected) as caught:
+        failed_of(Answer(status, {}), entries(count), "whole", "http://there")
+    assert (caught.value.sequences if isinstance(caught.value, OutputRefused) else None) == sequences
+
+
+@pytest.mark.parametrize(
+    ("statuses", "sequences"),
+    [([201, 422, 429, 400], (11, 13)), ([413, 201, 201, 201], (10,)), ([422, 403, 201, 201], None)],
+)
+def test_an_endpoint_tells_the_items_that_it_refuses(statuses: list[int], sequences: tuple[int, ...] | None) -> None:
+    with pytest.raises(SinkRejected) as caught:
+        failed_of(Answer(200, {}, json.dumps(statuses).encode()), entries(4), "items", "http://there")
+    assert (caught.value.sequences if isinstance(caught.value, OutputRefused) else None) == sequences
+
+
+def test_of_rows_without_sequences_nobody_says_whose_they_are() -> None:
+    [one] = entries(1)
+    assert refused("no", one, replace(one, sequence=None)).sequences == ()
+    assert refused("no", one).sequences == (10,)
