@@ -15,7 +15,7 @@ JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=
 
 .DEFAULT_GOAL = help
 .PHONY: help demo test check sim mutants scenarios chaos bench memory unit thorough fuzz integration acceptance lint types arrows format setup
-.PHONY: hosts groups letters collected unit-collected node image pods start dist audit poison clean
+.PHONY: hosts groups letters collected unit-collected node browser image pods start dist audit poison clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -27,7 +27,7 @@ demo: setup  ## the bank, end to end: files -> log -> Spark -> PostgreSQL, balan
 # types and the integration tests.
 test: setup  ## everything: check, unit, integration and acceptance tests
 	@$(MAKE) --no-print-directory lint arrows
-	@$(MAKE) --no-print-directory -j 3 $(ARCHIVE) node unit-collected
+	@$(MAKE) --no-print-directory -j 3 $(ARCHIVE) node browser unit-collected
 	@mkdir -p build; \
 		nice -n 19 $(MAKE) --no-print-directory types > build/types.txt 2>&1 & types=$$!; \
 		$(MAKE) --no-print-directory hosts > build/hosts.txt 2>&1 & hosts=$$!; \
@@ -57,7 +57,7 @@ thorough: setup  ## the unit tests once more, with fifty times as many examples 
 fuzz: setup  ## the REST API asked at random by schemathesis, for minutes (EXAMPLES=300 a route, token and kind)
 	FUZZ_EXAMPLES=$(or $(EXAMPLES),300) $(PYTEST) -p no:xdist --timeout 3600 tests/unit/service/test_openapi.py
 
-integration: setup node $(ARCHIVE)  ## tests with a real Spark and PostgreSQL, and clients that nobody here wrote
+integration: setup node browser $(ARCHIVE)  ## tests with a real Spark and PostgreSQL, and clients that nobody here wrote
 	$(PYTEST) $(SPREAD) tests/integration
 
 acceptance: hosts groups  ## tests of whole hosts as processes: shares, kill -9, SIGSTOP, the demo, the command line
@@ -116,6 +116,9 @@ setup:  ## .venv from uv.lock, and Java
 
 node: setup  ## what tests have from npm: clients and servers that nobody here wrote
 	@.ci/setup node
+
+browser: setup  ## Chromium, for the dashboard's tests
+	@.ci/setup browser
 
 $(ARCHIVE): uv.lock tests/java_archive.py | setup
 	-@.venv/bin/python tests/java_archive.py $@

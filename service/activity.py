@@ -18,7 +18,7 @@ from leases.clock import Clock
 from leases.document import NAME_BYTES_MAX, Fields
 from leases.membership import HostRecord, host_id
 from service.host import Failure, Host
-from service.tally import RecentBatch
+from service.tally import RecentBatch, Tally
 
 ACTIVITY_BYTES_MAX = 16 * 1024
 ENTRIES_MAX = 1024
@@ -61,6 +61,16 @@ class FailureStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What a host has delivered of one pipeline since it started. dead_letters: of these events, those it could not process."""
+
+    pipeline: str
+    events: int
+    batches: int
+    dead_letters: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
     """What one host is doing. Newest batches first.
 
@@ -69,6 +79,7 @@ class Activity:
     """
 
     batches: tuple[BatchStatus, ...] = ()
+    totals: tuple[Totals, ...] = ()
     failures: tuple[FailureStatus, ...] = ()
     failing: int = 0
     suspended: int = 0
@@ -90,6 +101,7 @@ def activity_of(host: Host, *, now: datetime, monotonic_s: float) -> Activity:
     recent = (batch for batches in host.tally.recent.values() for batch in batches)
     return Activity(
         batches=tuple(_batch(host.name, batch, wall(batch.at)) for batch in nlargest(ENTRIES_MAX, recent, key=_at)),
+        totals=tuple(_totals(name, host.tally) for name in sorted(host.pipelines)),
         failures=tuple(_failure(host.name, key, failure, wall(failure.until)) for key, failure in failures.items()),
         failing=len(failures),
         suspended=sum(not worker.owned.is_trusted for worker in host.workers.values()),
@@ -98,12 +110,15 @@ def activity_of(host: Host, *, now: datetime, monotonic_s: float) -> Activity:
 
 
 def activity_document(activity: Activity) -> Mapping[str, object]:
-    """At most ACTIVITY_BYTES_MAX as JSON: failures before batches, and the newest of those."""
-    totals = {"failing": activity.failing, "suspended": activity.suspended, "suspensions": activity.suspensions}
-    room = ACTIVITY_BYTES_MAX - _size({**totals, "failures": [], "batches": []})
+    """At most ACTIVITY_BYTES_MAX as JSON: failures before totals before batches, and the newest of those."""
+    numbers = {"failing": activity.failing, "suspended": activity.suspended, "suspensions": activity.suspensions}
+    room = ACTIVITY_BYTES_MAX - _size({**numbers, "failures": [], "totals": [], "batches": []})
     failures = list(_fitting(map(_encoded_failure, activity.failures), room))
     room -= sum(map(_size, failures))
-    return {**totals, "failures": failures, "batches": list(_fitting(map(_encoded_batch, activity.batches), room))}
+    totals = list(_fitting(map(_encoded_totals, activity.totals), room))
+    room -= sum(map(_size, totals))
+    batches = list(_fitting(map(_encoded_batch, activity.batches), room))
+    return {**numbers, "failures": failures, "totals": totals, "batches": batches}
 
 
 def decode_activity(record: HostRecord) -> Activity:
@@ -113,11 +128,17 @@ def decode_activity(record: HostRecord) -> Activity:
     fields = Fields(host_id(record.name), record.activity)
     return Activity(
         batches=tuple(_decoded_batch(record.name, entry) for entry in fields.objects("batches", ENTRIES_MAX)),
+        totals=tuple(_decoded_totals(entry) for entry in _if_told(fields, "totals")),
         failures=tuple(_decoded_failure(record.name, entry) for entry in fields.objects("failures", ENTRIES_MAX)),
         failing=fields.integer("failing"),
         suspended=fields.integer("suspended"),
         suspensions=fields.integer("suspensions"),
     )
+
+
+def _if_told(fields: Fields, name: str) -> tuple[Fields, ...]:
+    """Hosts of an earlier version do not tell."""
+    return fields.objects(name, ENTRIES_MAX) if fields.has(name) else ()
 
 
 def _goes_on(host: Host, key: tuple[str, str]) -> bool:
@@ -143,6 +164,15 @@ def _batch(host: str, batch: RecentBatch, at: datetime) -> BatchStatus:
         transform_s=round(batch.transform_s, 6),
         deliver_s=round(batch.deliver_s, 6),
         at=at,
+    )
+
+
+def _totals(pipeline: str, tally: Tally) -> Totals:
+    return Totals(
+        pipeline=pipeline,
+        events=tally.events[pipeline],
+        batches=tally.batches[pipeline],
+        dead_letters=tally.dead_letters[pipeline],
     )
 
 
@@ -201,6 +231,24 @@ def _encoded_failure(failure: FailureStatus) -> dict[str, object]:
         "failures": failure.failures,
         "retryAt": failure.retry_at.isoformat(timespec="milliseconds"),
     }
+
+
+def _encoded_totals(totals: Totals) -> dict[str, object]:
+    return {
+        "pipeline": totals.pipeline,
+        "events": totals.events,
+        "batches": totals.batches,
+        "deadLetters": totals.dead_letters,
+    }
+
+
+def _decoded_totals(fields: Fields) -> Totals:
+    return Totals(
+        pipeline=fields.text("pipeline", NAME_BYTES_MAX),
+        events=fields.integer("events"),
+        batches=fields.integer("batches"),
+        dead_letters=fields.integer("deadLetters"),
+    )
 
 
 def _decoded_batch(host: str, fields: Fields) -> BatchStatus:

@@ -104,6 +104,15 @@ class Leases(Model):
     next: str | None = Field(description="The `cursor` of the next page; null on the last.")
 
 
+class Totals(Model):
+    """What a host has delivered of one pipeline since it started."""
+
+    pipeline: PipelineName
+    events: int = Field(description="Those whose output is safe, dead letters included.", examples=[120000])
+    batches: int = Field(examples=[120])
+    dead_letters: int = Field(description="Of these events, those it could not process.", examples=[2])
+
+
 class Host(Model):
     """A process that takes part in the work, as it last told."""
 
@@ -126,6 +135,14 @@ class Host(Model):
     leases_max: int | None = Field(description="How many it wants at most; null: no limit.")
     lease_duration_s: float = Field(description="Its setting; hosts of one group have to agree.", examples=[60.0])
     started_at: str = Field(description="By its own wall clock.", examples=["2026-01-31T12:00:00+00:00"])
+    tick: int = Field(
+        description="Its heartbeat: moves as often as it renews a lease. It is alive for whoever sees this move.",
+        examples=[181],
+    )
+    totals: tuple[Totals, ...] = Field(
+        validation_alias=AliasPath("activity", "totals"),
+        description="What it has delivered since it started, by pipeline, as of its last heartbeat.",
+    )
     failing: int = Field(
         validation_alias=AliasPath("activity", "failing"),
         description="How many partitions it waits to try again, after a failure.",

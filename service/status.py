@@ -42,11 +42,13 @@ class LeaseStatus:
 class HostStatus:
     """A host as its document tells.
 
-    is_this: the one that answers. is_live: None where nobody here has watched for long enough to know. leases: how many it
-    owns. is_contested: another process ran under its name. activity: what it last told.
+    tick: moved as often as it renews a lease: whoever sees it move has heard from the host. is_this: the one that answers. is_live:
+    None where nobody here has watched for long enough to know. leases: how many it owns. is_contested: another process ran under
+    its name. activity: what it last told.
     """
 
     name: str
+    tick: int
     is_this: bool
     is_live: bool | None
     is_draining: bool
@@ -199,6 +201,7 @@ def _host(record: HostRecord, leases: int, me: str, sight: Sight | None, activit
     is_this = record.name == me
     return HostStatus(
         name=record.name,
+        tick=record.tick,
         is_this=is_this,
         is_live=None if sight is None else is_this or sight.hosts.get(record.name) != record.mark,
         is_draining=record.draining,

@@ -16,6 +16,7 @@ from service.api.guard import Guard
 from service.api.health import health
 from service.api.moving import moving
 from service.api.operating import operating
+from service.api.page import page
 from service.api.problems import ANYWHERE, add_handlers, documented
 from service.api.reading import reading
 from service.docs_page import docs_page
@@ -37,6 +38,7 @@ def create_app(view: View, access: Access = NO_TOKENS, *, log: Log | None = None
         responses=documented(*ANYWHERE),
     )
     app.include_router(health(view, Metrics(view.host)))
+    app.include_router(page())
     for theme in (events, moving, operating, reading):  # a lease's own path takes what the others have not
         app.include_router(theme(view))
 

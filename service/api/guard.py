@@ -16,14 +16,15 @@ from http import HTTPStatus
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service import dashboard
 from service.access import Access, Caller
 from service.api import limits
 from service.api.audit import Audit, Deed, deed_of
 from service.api.problems import LOOK_FIRST, problem
 from service.api.strangers import objection
 
-OPEN = frozenset({"/health/live", "/health/ready"})
-"""Asked by probes, which have no token."""
+OPEN = frozenset({"/health/live", "/health/ready", *dashboard.PATHS})
+"""Asked by probes, which have no token; and the dashboard, which asks its reader for one: it holds no data."""
 READING = frozenset({"GET", "HEAD"})
 HEADERS = (
     (b"cache-control", b"no-store"),
@@ -125,7 +126,8 @@ class _Answer:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            message = {**message, "headers": [*message["headers"], *HEADERS]}
+            told = {name for name, _ in message["headers"]}
+            message = {**message, "headers": [*message["headers"], *(each for each in HEADERS if each[0] not in told)]}
             if self._deadline is not None:
                 self._deadline.reschedule(asyncio.get_running_loop().time() + limits.ANSWER_S)
         elif self.status >= 400 and len(self._problem) < WHY_BYTES_MAX:

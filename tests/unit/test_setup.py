@@ -64,16 +64,17 @@ class Machine:
         node.chmod(0o755)
 
     def has_apt(self, *packages: str, as_root: bool) -> None:
-        """An apt that offers `packages`, and whose java works once it is installed."""
+        """An apt that offers `packages`, whose java works once it is installed, and whose browser is there."""
         self.has("id", f"#!/bin/sh\necho {0 if as_root else 1000}\n")
         offers = "|".join(packages)
         self.has("apt-cache", f'#!/bin/sh\ncase "$2" in {offers}) echo "  Candidate: 1.0";; esac\n')
-        java = self.tools / "java"
+        java, browser = self.tools / "java", self.tools / "chromium"
         script = JAVA.format(version="21.0.1").replace('"', '\\"').replace("\n", "\\n")
         self.has(
             "apt-get",
             f'#!/bin/sh\necho "$*" >> "{self.clone}/apt.log"\n'
-            f'case "$*" in install*jre*) printf "{script}" > "{java}"; chmod +x "{java}";; esac\n',
+            f'case "$*" in install*jre*) printf "{script}" > "{java}"; chmod +x "{java}";;'
+            f' *chromium*) printf "#!/bin/sh" > "{browser}"; chmod +x "{browser}";; esac\n',
         )
 
     def set_up(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -140,6 +141,22 @@ def test_what_tests_have_from_npm_is_installed_when_asked_for_and_once(machine: 
     (machine.clone / "tests/node/package-lock.json").write_text("{}")
     assert machine.set_up("node").returncode == 0
     assert len(machine.log("npm")) == 2
+
+
+def test_a_browser_is_used_where_there_is_one_and_installed_where_that_is_allowed(machine: Machine) -> None:
+    machine.has_python()
+    machine.has_java()
+    machine.has_apt("chromium", as_root=False)
+    told = machine.set_up("browser")
+    assert told.returncode == 1
+    assert "run 'sudo apt-get install chromium'" in told.stderr
+    machine.has("google-chrome", "#!/bin/sh\n")
+    assert machine.set_up("browser").returncode == 0
+    assert machine.log("apt") == []
+    (machine.tools / "google-chrome").unlink()
+    machine.has_apt("chromium", as_root=True)
+    assert machine.set_up("browser").returncode == 0
+    assert machine.log("apt") == ["update -q", "install -y -q --no-install-recommends chromium fonts-dejavu-core"]
 
 
 def test_a_machine_without_python_is_told_so_in_one_line(machine: Machine) -> None:

@@ -27,6 +27,7 @@ from service.activity import (
     Activity,
     BatchStatus,
     FailureStatus,
+    Totals,
     activity_document,
     activity_of,
     cut,
@@ -51,6 +52,7 @@ BATCH = BatchStatus(
     deliver_s=0.3,
     at=NOW,
 )
+TOTALS = Totals(pipeline="bank", events=10, batches=1, dead_letters=2)
 FAILURE = FailureStatus(host="host-a", pipeline="bank", partition="a", error="bad", failures=2, retry_at=NOW)
 
 
@@ -156,8 +158,14 @@ def test_a_dead_host_has_no_failures_any_more() -> None:
 
 
 def test_activity_is_read_back_as_it_was_told() -> None:
-    told = Activity(batches=(BATCH,), failures=(FAILURE,), failing=1, suspended=2, suspensions=3)
+    told = Activity(batches=(BATCH,), totals=(TOTALS,), failures=(FAILURE,), failing=1, suspended=2, suspensions=3)
     assert decode_activity(record(told)) == told
+
+
+def test_a_host_of_an_earlier_version_tells_no_totals_and_is_heard() -> None:
+    activity = {**activity_document(Activity(batches=(BATCH,), totals=(TOTALS,)))}
+    del activity["totals"]
+    assert decode_activity(replace(RECORD, activity=activity)) == Activity(batches=(BATCH,))
 
 
 def test_a_host_that_has_told_nothing_yet_did_nothing_yet() -> None:
@@ -216,6 +224,8 @@ def test_what_does_not_fit_is_the_oldest_batches() -> None:
     [
         {"batches": "many"},
         {"batches": [7]},
+        {"totals": [{}]},
+        {"totals": [{"pipeline": "bank", "events": -1, "batches": 0, "deadLetters": 0}]},
         {"batches": [{**activity_document(Activity(batches=(BATCH,)))["batches"][0], "events": -1}]},
         {"batches": [{**activity_document(Activity(batches=(BATCH,)))["batches"][0], "at": "yesterday"}]},
         {"batches": [{**activity_document(Activity(batches=(BATCH,)))["batches"][0], "at": "2026-01-31T12:00"}]},

@@ -1,0 +1,170 @@
+// One lease, whole, with what an operator may do to it; and the questions that are asked before something is done.
+
+import { lease as fetchLease, leasePath, operate, Refused, segment, token } from "./api.js";
+import { bdi, byId, count, h, named } from "./dom.js";
+import { standing } from "./map.js";
+import { swatch } from "./palette.js";
+
+const dialog = byId("lease");
+const question = byId("confirm");
+const tokens = byId("token");
+
+// Tokens
+
+/** Asks for a token, and says why. Resolves to whether one was given. One question at a time. */
+export function askForToken(why) {
+  byId("token-why").textContent = why;
+  if (tokens.open) return Promise.resolve(false);
+  byId("token-input").value = "";
+  byId("token-forget").hidden = token.get() === "";
+  tokens.returnValue = "";
+  tokens.showModal();
+  return new Promise((resolve) => tokens.addEventListener("close", () => resolve(tokens.returnValue === "used"), { once: true }));
+}
+
+byId("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const given = byId("token-input").value.trim();
+  byId("token-input").value = "";
+  if (given) token.set(given);
+  tokens.close(given ? "used" : "");
+});
+byId("token-cancel").addEventListener("click", () => tokens.close(""));
+byId("token-forget").addEventListener("click", () => {
+  token.set("");
+  tokens.close("used");
+});
+
+// Acting
+
+/** Does it; where a token is missing or no operator's, asks for one and tries once more. Throws Refused. */
+export async function acted(action) {
+  try {
+    return await action();
+  } catch (error) {
+    if (!(error instanceof Refused) || ![401, 403].includes(error.status)) throw error;
+    if (!(await askForToken(`This is for operators: ${error.message}`))) throw error;
+    return action();
+  }
+}
+
+/** Asks in a dialog. Resolves to the entries of its fields, or null. */
+export function asked({ title, lines, fields = [], yes }) {
+  const error = h("p", { class: "failed", role: "alert" });
+  const form = h("form", { method: "dialog" },
+    h("h2", { id: "confirm-title" }, title), ...lines.map((line) => h("p", {}, line)), ...fields, error,
+    h("div", { class: "buttons" }, h("button", { type: "button", class: "quiet", onclick: () => question.close("") }, "Cancel"), h("button", { type: "submit", class: "danger" }, yes)));
+  let entries = null;
+  form.addEventListener("submit", () => (entries = Object.fromEntries(new FormData(form))));
+  question.replaceChildren(form);
+  question.returnValue = "";
+  question.showModal();
+  return new Promise((resolve) => question.addEventListener("close", () => resolve(entries), { once: true }));
+}
+
+export async function pauseOrResume(name, isPaused, { say, changed }) {
+  const verb = isPaused ? "resume" : "pause";
+  const sure = isPaused || (await asked({
+    title: `Pause ${named(name)}?`,
+    lines: ["Every host finishes or drops its batch in hand and releases its leases of this pipeline. Nothing is lost; lag goes on counting until somebody resumes it."],
+    yes: "Pause",
+  }));
+  if (!sure) return;
+  try {
+    await acted(() => operate("POST", `/api/pipelines/${segment(name)}/${verb}`));
+    say(`${named(name)}: ${verb}d`);
+  } catch (error) {
+    say(`${named(name)} could not be ${verb}d: ${error.message}`, true);
+  }
+  changed();
+}
+
+// One lease
+
+/** around: {hosts: () => names, failure: (key) => failure or undefined, changed: () => void} */
+export async function openLease({ pipeline, partition }, around) {
+  const outcome = h("p", { class: "outcome", role: "status" });
+  const body = h("div", {}, h("p", { class: "note" }, "Reading …"));
+  const close = h("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Close");
+  dialog.replaceChildren(h("div", { class: "heading" }, h("h2", { id: "lease-title" }, bdi(partition), " ", h("span", { class: "note" }, "of ", bdi(pipeline))), close), body, outcome);
+  if (!dialog.open) dialog.showModal();
+  const read = async () => {
+    const lease = await fetchLease(pipeline, partition);
+    body.replaceChildren(facts(lease, around.failure(`${pipeline}/${partition}`)), actions(lease, perform, around));
+  };
+  const perform = async (doing, action) => {
+    outcome.className = "outcome";
+    outcome.textContent = `${doing} …`;
+    try {
+      const answer = await acted(action);
+      outcome.textContent = answer?.changed === false ? `${doing}: nothing was to be done.` : `${doing}: done.`;
+    } catch (error) {
+      outcome.className = "outcome failed";
+      outcome.textContent = `${doing}: ${error.message}`;
+    }
+    around.changed();
+    await read().catch(() => {});
+  };
+  try {
+    await read();
+  } catch (error) {
+    body.replaceChildren(h("p", { class: "failed" }, named(error.message)));
+  }
+}
+
+function facts(lease, failure) {
+  const owner = lease.owner === null ? "nobody" : h("span", {}, swatch(lease.owner)[0], bdi(lease.owner));
+  const rows = [
+    ["State", lease.state === "owned" ? "owned" : standing(lease)],
+    ["Owner", owner],
+    ["Epoch", count(lease.epoch)],
+    ["Generation", count(lease.generation)],
+    ["Tick", count(lease.tick)],
+    ["Position", lease.continuation === null ? "the feed's beginning" : h("code", {}, named(lease.continuation))],
+    ["Sink's state", lease.sink_state ? h("code", {}, named(lease.sink_state)) : "none"],
+    ["Parents", names(lease.parents)],
+    ["Children", names(lease.children.map((child) => child.partition))],
+  ];
+  if (failure) rows.unshift(["Failing", h("span", { class: "failed" }, named(failure.error))]);
+  return h("dl", { class: "facts" }, ...rows.filter(([, value]) => value !== null).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+}
+
+const names = (partitions) => (partitions.length ? h("span", {}, ...partitions.flatMap((name, i) => [i ? ", " : "", bdi(name)])) : null);
+
+function actions(lease, perform, around) {
+  if (lease.state === "closed") return h("p", { class: "note" }, "Its partition has ended; there is nothing to do to it.");
+  const { pipeline, partition } = lease;
+  const others = around.hosts().filter((name) => name !== lease.owner);
+  const to = h("select", {}, ...others.map((name) => h("option", { value: name }, named(name))));
+  const handOver = () => perform(`Hand over to ${named(to.value)}`, () => operate("POST", leasePath(pipeline, partition, "handoff"), { to: to.value }));
+  const release = async () => {
+    const lines = [`${named(lease.owner ?? "nobody")} is out at its next write, and may have to repeat its batch elsewhere. To move a lease without that, hand it over.`];
+    if (await asked({ title: `Release ${named(partition)}?`, lines, yes: "Release" })) await perform("Release", () => operate("POST", leasePath(pipeline, partition, "release")));
+  };
+  return h("div", { class: "actions" },
+    h("h3", {}, "Operate"),
+    others.length
+      ? h("div", { class: "action" }, h("label", {}, "To ", to), h("button", { type: "button", class: "quiet", onclick: handOver }, "Hand over"))
+      : h("p", { class: "note" }, "No other host is alive that it could be handed over to."),
+    h("div", { class: "action" },
+      h("button", { type: "button", class: "quiet", disabled: lease.owner === null, onclick: release }, "Release …"),
+      h("button", { type: "button", class: "quiet", onclick: () => reset(lease, perform) }, "Reset position …")));
+}
+
+/** Under the ETag that was shown: a lease that has changed meanwhile is not reset. */
+async function reset(lease, perform) {
+  const { pipeline, partition, etag } = lease;
+  const field = h("label", { class: "field" }, "New position ", h("input", { name: "to", required: true, autocomplete: "off", spellcheck: "false", list: "positions", placeholder: "earliest, latest, a time, or a position" }));
+  const known = h("datalist", { id: "positions" }, h("option", { value: "earliest" }), h("option", { value: "latest" }));
+  const sure = h("label", { class: "check" }, h("input", { type: "checkbox", required: true }), " I know that events between the two positions come again, or are skipped");
+  const entries = await asked({
+    title: `Reset ${named(partition)} of ${named(pipeline)}?`,
+    lines: [
+      `It stands at ${named(lease.continuation ?? "the feed's beginning")}, generation ${lease.generation}. A new generation begins, in which no position that the sink holds counts.`,
+      lease.owner === null ? "Nobody works on it." : "Its owner writes the lease every few seconds, and then this reset is refused: pause the pipeline first.",
+    ],
+    fields: [field, known, sure],
+    yes: "Reset",
+  });
+  if (entries) await perform(`Reset to ${named(entries.to)}`, () => operate("PUT", leasePath(pipeline, partition, "continuation"), { to: entries.to.trim() }, { "if-match": etag }));
+}

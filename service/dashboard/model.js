@@ -1,0 +1,163 @@
+// What the page knows of the group, and how one answer leads to the next. No document, no network: values in, values out.
+
+const HISTORY_MS = 10 * 60 * 1000;
+const MOVES_KEPT = 200;
+const RATE_MS = 20000; // a rate is of so long, or of the time between two heartbeats
+const SAMPLE_MS = 900;
+const order = new Intl.Collator("en", { numeric: true });
+
+export const keyOf = (lease) => `${lease.pipeline}/${lease.partition}`;
+
+export function emptyModel() {
+  return {
+    leases: new Map(), // in the order in which they are shown
+    shape: 0, // changes when leases come or go
+    movedAt: new Map(), // key -> when its owner changed last
+    moves: [], // newest first: {at, pipeline, from, to, partitions}
+    hosts: [],
+    heard: new Map(), // host -> Heard
+    pipelines: [],
+    problems: [],
+    failures: new Map(), // key -> failure
+    batches: [],
+    lag: null, // null: not known yet
+    lagOf: new Map(), // key -> events, or null where the feed could not tell
+    history: new Map(), // pipeline -> {lag: [[at, value]], rate: [[at, value]]}
+  };
+}
+
+// Leases
+
+/** Takes in all leases; returns the moves since the last time, those of one pipeline from one host to another as one. */
+export function takeLeases(model, items, now) {
+  const before = model.leases;
+  const isSame = items.length === before.size && items.every((lease) => before.has(keyOf(lease)));
+  const moves = movesBetween(before, items, now);
+  if (isSame) {
+    for (const lease of items) before.set(keyOf(lease), lease); // a key that is there keeps its place
+  } else {
+    const sorted = items.toSorted((a, b) => order.compare(a.pipeline, b.pipeline) || order.compare(a.partition, b.partition));
+    model.leases = new Map(sorted.map((lease) => [keyOf(lease), lease]));
+    model.shape += 1;
+  }
+  for (const move of moves) for (const partition of move.partitions) model.movedAt.set(`${move.pipeline}/${partition}`, now);
+  model.moves = [...moves, ...model.moves].slice(0, MOVES_KEPT);
+  return moves;
+}
+
+export function changeLeases(model, { items, gone }, now) {
+  const changed = new Map([...model.leases, ...items.map((lease) => [keyOf(lease), lease])]);
+  for (const lease of gone) changed.delete(keyOf(lease));
+  return takeLeases(model, [...changed.values()], now);
+}
+
+/** An answer may be a moment older than the last one, where another host gave it: an older epoch is no move. */
+function movesBetween(before, items, now) {
+  const grouped = new Map();
+  for (const lease of items) {
+    const old = before.get(keyOf(lease));
+    if (!old || old.owner === lease.owner || lease.epoch < old.epoch) continue;
+    const id = JSON.stringify([lease.pipeline, old.owner, lease.owner]);
+    if (!grouped.has(id)) grouped.set(id, { at: now, pipeline: lease.pipeline, from: old.owner, to: lease.owner, partitions: [] });
+    grouped.get(id).partitions.push(lease.partition);
+  }
+  return [...grouped.values()];
+}
+
+export function countStates(model) {
+  const counts = { owned: 0, available: 0, handing_over: 0, expired: 0, closed: 0 };
+  for (const lease of model.leases.values()) counts[lease.state] += 1;
+  return counts;
+}
+
+// Hosts
+
+/** Takes in all hosts. A heartbeat is judged as hosts judge each other: by its move, on one's own clock. */
+export function takeHosts(model, items, now) {
+  const names = new Set(items.map((host) => host.name));
+  for (const name of model.heard.keys()) if (!names.has(name)) model.heard.delete(name);
+  for (const host of items) model.heard.set(host.name, heard(model.heard.get(host.name), host, now));
+  model.hosts = items.toSorted((a, b) => order.compare(a.name, b.name));
+}
+
+export function changeHosts(model, { items, gone }, now) {
+  const names = new Set([...gone, ...items.map((host) => host.name)]);
+  takeHosts(model, [...model.hosts.filter((host) => !names.has(host.name)), ...items], now);
+}
+
+/** at: when it was seen to move last; null: not yet. samples: what it had delivered when, oldest first, of the last while. */
+function heard(last, host, now) {
+  const sample = { at: now, totals: new Map(host.totals.map((each) => [each.pipeline, each])) };
+  const next = { tick: host.tick, started: host.started_at };
+  if (!last || last.started !== host.started_at) return { ...next, at: last ? now : null, samples: [sample] };
+  const latest = last.samples.at(-1);
+  const isOld = host.tick < last.tick || isBehind(sample.totals, latest.totals); // told by a host that has not heard of it yet
+  const isNews = host.tick > last.tick || (host.this && now - latest.at >= SAMPLE_MS); // a host's own totals are of this moment
+  if (isOld || !isNews) return last;
+  const samples = [...last.samples, sample];
+  while (samples.length > 2 && samples[1].at < now - RATE_MS) samples.shift();
+  return { ...next, at: host.tick > last.tick ? now : last.at, samples };
+}
+
+const isBehind = (totals, last) => [...last].some(([name, { events }]) => (totals.get(name)?.events ?? 0) < events);
+
+/** Events a second of one host and one pipeline, or all; null: it has not been heard of twice. */
+export function hostRate(model, host, pipeline) {
+  const samples = model.heard.get(host)?.samples ?? [];
+  if (samples.length < 2) return null;
+  const [first, last] = [samples[0], samples.at(-1)];
+  return (sum(last.totals, "events", pipeline) - sum(first.totals, "events", pipeline)) / ((last.at - first.at) / 1000);
+}
+
+/** Of all hosts; null: none has been heard of twice. */
+export function rateOf(model, pipeline) {
+  const rates = model.hosts.filter((host) => host.live !== false).map((host) => hostRate(model, host.name, pipeline));
+  const known = rates.filter((rate) => rate !== null);
+  return known.length ? known.reduce((a, b) => a + b) : null;
+}
+
+function sum(totals, field, pipeline) {
+  let found = 0;
+  for (const [name, each] of totals) if (pipeline === undefined || name === pipeline) found += each[field];
+  return found;
+}
+
+export function deadLetters(model, pipeline) {
+  let found = 0;
+  for (const { samples } of model.heard.values()) found += sum(samples.at(-1).totals, "dead_letters", pipeline);
+  return found;
+}
+
+// Pipelines, batches, lag
+
+export function takePipelines(model, { items, problems }) {
+  model.pipelines = items;
+  model.problems = problems;
+  model.failures = new Map();
+  for (const pipeline of items)
+    for (const failure of pipeline.failures) model.failures.set(`${pipeline.name}/${failure.partition}`, { ...failure, pipeline: pipeline.name });
+}
+
+export function takeLag(model, report) {
+  model.lag = report;
+  model.lagOf = new Map();
+  for (const pipeline of report.pipelines)
+    for (const { partition, lag } of pipeline.partitions) model.lagOf.set(`${pipeline.name}/${partition}`, lag);
+}
+
+export const lagOf = (model, pipeline) => {
+  const found = model.lag?.pipelines.find(({ name }) => name === pipeline);
+  return found && found.unknown < Math.max(found.partitions.length, 1) ? found.lag : null;
+};
+
+/** Adds a point to every pipeline's lines, and drops what is older than the window. */
+export function remember(model, now) {
+  for (const { name } of model.pipelines) {
+    if (!model.history.has(name)) model.history.set(name, { lag: [], rate: [] });
+    const history = model.history.get(name);
+    for (const [line, value] of [["lag", lagOf(model, name)], ["rate", rateOf(model, name)]]) {
+      history[line].push([now, value]);
+      while (history[line][0][0] < now - HISTORY_MS) history[line].shift();
+    }
+  }
+}

@@ -1,0 +1,254 @@
+"""The dashboard in a browser: what it shows of a group, live, at 4 and at 4,000 leases, and to whom."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+from integration.dashboard.conftest import Opened, faults_of_access, picture
+from integration.dashboard.scenes import activity, lively, processor, scene, served
+from playwright.async_api import Page, expect
+
+from leases.balance import Key
+from leases.stores.memory import MemoryStore
+from pipeline.connectors.memory import MemoryFeed
+from service.access import Access, Tokens
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+expect.set_options(timeout=30_000)
+
+FILES = [f"transactions-{i}.csv" for i in range(1, 5)]
+DRAWN_MS_MAX = 50
+"""Of one drawing of 4,000 leases. Other tests run beside this one, so the quickest of several counts."""
+
+
+async def live(page: Page) -> None:
+    await expect(page.locator("#status-text")).to_contain_text("Live")
+
+
+async def figure(page: Page, name: str) -> str:
+    return await page.locator(".figure", has_text=name).locator(".value").inner_text()
+
+
+# What it shows
+
+
+async def test_four_leases_are_shown_by_name_with_their_owners_and_troubles(opened: Opened) -> None:
+    async with scene({"bank": FILES}) as group:
+        await group.give({("bank", name): f"host-{'ab'[i % 2]}" for i, name in enumerate(FILES)})
+        group.feeds["bank"].append(FILES[0], [b"{}"] * 17)
+        await group.announce("host-a")
+        await group.announce("host-b", activity("host-b", "bank", FILES[1::2], 12000, failing=FILES[1]))
+        await group.look()
+        page = await opened(group.url)
+        await live(page)
+        await expect(page.locator("#legend")).to_have_text(re.compile("host-a2host-b2"))
+        await expect(page.locator("#problems")).to_contain_text("the field 'amount' is missing")
+        await expect(page.locator("#batch-rows tr")).to_have_count(2)
+        await expect(page.locator("#figures")).to_contain_text("17")
+        assert await figure(page, "Leases with an owner") == "4"
+        assert await figure(page, "Dead letters") == "2"
+        assert await faults_of_access(page) == []
+        await picture(page, "four-light")
+        await page.emulate_media(color_scheme="dark")
+        assert await faults_of_access(page) == []
+        await picture(page, "four-dark")
+
+
+def owners_of(leases: Mapping[str, list[str]], hosts: int) -> dict[Key, str]:
+    keys = [(pipeline, partition) for pipeline, partitions in leases.items() for partition in partitions]
+    return {key: f"pod-{i * hosts // len(keys) + 1}" for i, key in enumerate(keys)}
+
+
+async def test_four_thousand_leases_are_drawn_at_once_and_move_as_they_change(opened: Opened) -> None:
+    leases = {"generate": [f"{i}" for i in range(800)], "transform": [f"{i}" for i in range(3200)]}
+    owners = owners_of(leases, 8)
+    async with scene(leases, looks="pod-1", owners=owners) as group:
+        for i, partition in enumerate(leases["transform"]):
+            group.feeds["transform"].append(partition, [b""] * (i % 7 * i % 1500))
+        for pod in range(1, 9):
+            await group.announce(f"pod-{pod}", activity(f"pod-{pod}", "transform", map(str, range(pod)), 40000 * pod))
+        await group.look()
+        page = await opened(group.url)
+        await live(page)
+        await expect(page.locator("#legend button")).to_have_count(8)
+        await expect(page.locator("#legend")).to_contain_text("500")
+        await picture(page, "many-light")
+
+        await group.announce("pod-9")
+        await group.give(dict.fromkeys(list(owners)[::9], "pod-9"))
+        await group.look()
+        await expect(page.locator("#legend button")).to_have_count(9)
+        await expect(page.locator("#moves li").first).to_contain_text("pod-9")
+        await expect(page.locator("#say")).to_contain_text("leases of transform moved from")
+        drawn = await page.evaluate("leasehold.drawings")
+        assert min(drawn) < DRAWN_MS_MAX, drawn
+        await page.emulate_media(color_scheme="dark")
+        await picture(page, "many-dark")
+
+        await page.locator("#colour label", has_text="Lag").click()
+        await expect(page.locator("#heat")).to_be_visible()
+        await picture(page, "many-lag")
+        await page.locator("#view label", has_text="Table").click()
+        await expect(page.locator("#page-text")).to_have_text("4,000 leases, page 1 of 80")
+        await page.locator("#filters input").fill("319")
+        await page.locator("#filters select[name=pipeline]").select_option(label="transform")
+        await expect(page.locator("#page-text")).to_have_text("12 leases, page 1 of 1")
+        await picture(page, "many-table")
+
+
+async def test_a_narrow_window_shows_the_same_without_scrolling_sideways(opened: Opened) -> None:
+    async with scene({"bank": FILES, "balances": [f"{i}" for i in range(300)]}) as group:
+        await group.give({("balances", f"{i}"): f"host-{i % 3}" for i in range(290)})
+        for host in range(3):
+            await group.announce(f"host-{host}", activity(f"host-{host}", "balances", "123", 100))
+        await group.look()
+        page = await opened(group.url, viewport={"width": 360, "height": 740})
+        await live(page)
+        await expect(page.locator("#legend button")).to_have_count(3)
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 360
+        await picture(page, "narrow")
+
+
+async def test_a_group_without_leases_says_so(opened: Opened) -> None:
+    async with scene({"bank": []}) as group:
+        page = await opened(group.url)
+        await live(page)
+        await expect(page.locator("#map-empty")).to_be_visible()
+        await expect(page.locator("#host-none")).to_be_visible()
+        await picture(page, "empty")
+
+
+# Live
+
+
+async def test_a_rebalance_is_seen_as_it_happens(opened: Opened) -> None:
+    """Hosts at work: a third joins two, takes its share by handoffs, and the page shows it without being loaded again."""
+    store, feeds = MemoryStore(), {"bank": MemoryFeed([f"{i}" for i in range(12)])}
+    async with AsyncExitStack() as stack:
+        hosts = [processor(f"host-{name}", store, feeds) for name in "abc"]
+        for host in hosts[:2]:
+            stack.push_async_callback(host.stop)
+            await host.start()
+        await stack.enter_async_context(lively(feeds["bank"]))
+        page = await opened(await stack.enter_async_context(served(hosts[0])))
+        await expect(page.locator("#legend")).to_have_text(re.compile("host-a6host-b6"))
+        await expect(page.locator("#host-rows")).to_contain_text("answers here")
+        await page.evaluate("window.isTheSamePage = true")
+        await picture(page, "rebalance-before")
+        stack.push_async_callback(hosts[2].stop)
+        await hosts[2].start()
+        await expect(page.locator("#legend")).to_have_text(re.compile("host-a4host-b4host-c4"))
+        await expect(page.locator("#moves")).to_contain_text("host-c")
+        await expect(page.locator("#say")).to_contain_text("to host-c")
+        await expect(page.locator("#host-rows tr", has_text="host-b")).to_contain_text(re.compile("now|s ago"))
+        await expect(page.locator(".figure", has_text="Throughput").locator(".value")).to_have_text(re.compile(r"\d"))
+        await picture(page, "rebalance-after")
+        assert await page.evaluate("window.isTheSamePage")
+
+
+async def test_an_api_that_is_away_is_told_and_found_again(opened: Opened) -> None:
+    async with scene({"bank": FILES}) as group:
+        await group.look()
+        async with served(group.looks) as url:
+            page = await opened(url)
+            await live(page)
+        await expect(page.locator("#away")).to_contain_text("The API is away")
+        await expect(page.locator("#status-text")).to_have_text("Not up to date")
+        await picture(page, "away")
+        async with served(group.looks, port=int(url.rpartition(":")[2])):
+            await live(page)
+            await expect(page.locator("#away")).to_be_hidden()
+
+
+# To whom
+
+
+async def test_who_has_no_token_is_asked_for_one_that_stays_in_the_tab(opened: Opened, tmp_path: Path) -> None:
+    (tmp_path / "readers").write_text("a-token-for-readers\n")
+    async with scene({"bank": FILES}, access=Access(readers=Tokens(tmp_path / "readers"))) as group:
+        await group.look()
+        async with httpx.AsyncClient(base_url=group.url) as client:
+            assert (await client.get("/")).status_code == 200
+            assert (await client.get("/api/leases")).status_code == 401
+        page = await opened(group.url)
+        field = page.locator("#token-input")
+        await expect(field).to_be_visible()
+        await picture(page, "token")
+        assert await page.locator("#legend button").count() == 0
+        for given in ("a-token-of-nobody", "a-token-for-readers"):
+            await expect(field).to_have_value("")
+            await field.fill(given)
+            await field.press("Enter")
+        await live(page)
+        kept = await page.evaluate(
+            "[Object.values(sessionStorage), Object.values(localStorage), document.cookie, location.href]"
+        )
+        assert kept == [["a-token-for-readers"], [], "", f"{group.url}/"]
+
+
+HOSTILE = [
+    "<img src=x onerror=\"document.title='taken'\">",
+    "\"><script>document.title='taken'</script>",
+    "</title></textarea></script><svg onload=alert(1)>",
+    "javascript:alert(1)",
+    "{{7*7}}${7*7}",
+    "\u202egnp.exe",
+    "a\x00b\r\nc",
+    "x" * 500,
+    "__proto__",
+]
+
+
+async def test_names_are_text_whatever_they_hold(opened: Opened) -> None:
+    """Lease documents are written by whoever reaches the container."""
+    async with scene({"bank": HOSTILE, "__proto__": ["constructor"]}) as group:
+        await group.give({("bank", name): name for name in HOSTILE})
+        for name in HOSTILE:
+            await group.announce(name, activity(name, "bank", HOSTILE[:3], 7, failing=name), started_at=name[:60])
+        await group.look()
+        page = await opened(group.url)
+        page.on("dialog", lambda dialog: pytest.fail(f"a name opened a dialog: {dialog.message}"))
+        await live(page)
+        await expect(page.locator("#host-rows tr")).to_have_count(len(HOSTILE))
+        await page.locator("#view label", has_text="Table").click()
+        await expect(page.locator("#lease-rows tr")).to_have_count(len(HOSTILE) + 1)
+        assert await faults_of_access(page) == []
+        await page.locator("#lease-rows button", has_text="onerror").click()
+        await expect(page.locator("#lease .facts")).to_contain_text("Epoch")
+        await picture(page, "hostile")
+        assert await page.locator("img, script, iframe").count() == 2, "the page's own icon and script"
+        assert "taken" not in await page.title()
+        assert HOSTILE[0] in await page.locator("#host-rows").inner_text()
+        assert "\u202e" not in await page.locator("body").inner_text()
+
+
+# By keyboard
+
+
+async def test_the_map_is_walked_by_keys_and_said(opened: Opened) -> None:
+    async with scene({"bank": FILES}) as group:
+        await group.give({("bank", name): "host-a" for name in FILES[:3]})
+        await group.look()
+        page = await opened(group.url)
+        await live(page)
+        await page.keyboard.press("Tab")
+        await expect(page.get_by_text("Skip to the leases")).to_be_focused()
+        await page.locator("#map").focus()
+        for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft"):
+            await page.keyboard.press(key)
+        await expect(page.locator("#say")).to_have_text("transactions-2.csv of bank, host-a, 0 events behind")
+        await page.keyboard.press("End")
+        await expect(page.locator("#say")).to_have_text("transactions-4.csv of bank, available, 0 events behind")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("dialog")).to_contain_text("transactions-4.csv")
+        await expect(page.get_by_role("dialog")).to_contain_text("Generation")
+        assert await faults_of_access(page) == []
+        await picture(page, "lease")
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("dialog")).to_be_hidden()
+        await expect(page.locator("#map")).to_be_focused()
