@@ -90,14 +90,14 @@ async function* parsed(stream) {
   }
 }
 
-/** An operator's action. Resolves to the answer's body; rejects with Refused. */
+/** An operator's action. Resolves to the answer's body, with the ETag that the lease has now; rejects with Refused. */
 export async function operate(method, path, body = {}, headers = {}) {
   const answer = await asked(path, {
     method,
     headers: { "content-type": "application/json", ...headers },
     body: JSON.stringify(body),
   });
-  return answer.status === 204 ? null : answer.json();
+  return { ...(await answer.json()), etag: answer.headers.get("etag") };
 }
 
 export const leasePath = (pipeline, partition, action = "") =>

@@ -88,25 +88,27 @@ export async function openLease({ pipeline, partition }, around) {
   const close = h("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Close");
   dialog.replaceChildren(h("div", { class: "heading" }, h("h2", { id: "lease-title" }, bdi(partition), " ", h("span", { class: "note" }, "of ", bdi(pipeline))), close), body, outcome);
   if (!dialog.open) dialog.showModal();
-  const read = async () => {
-    const lease = await fetchLease(pipeline, partition);
-    body.replaceChildren(facts(lease, around.failure(`${pipeline}/${partition}`)), actions(lease, perform, around));
+  const show = (lease) => {
+    const hadFocus = body.contains(document.activeElement);
+    body.replaceChildren(facts(lease, around.failure(`${pipeline}/${partition}`)), actions(lease, (doing, action) => perform(lease, doing, action), around));
+    if (hadFocus) close.focus(); // what was pressed is no more
   };
-  const perform = async (doing, action) => {
+  const perform = async (lease, doing, action) => {
     outcome.className = "outcome";
     outcome.textContent = `${doing} …`;
     try {
-      const answer = await acted(action);
-      outcome.textContent = answer?.changed === false ? `${doing}: nothing was to be done.` : `${doing}: done.`;
+      const { changed, after, etag } = await acted(action);
+      outcome.textContent = changed ? `${doing}: done.` : `${doing}: nothing was to be done.`;
+      show({ ...lease, ...after, etag: etag ?? lease.etag }); // newer than what the next answer may be told from
     } catch (error) {
       outcome.className = "outcome failed";
       outcome.textContent = `${doing}: ${error.message}`;
+      if (error.status === 412) await fetchLease(pipeline, partition).then(show, () => {});
     }
     around.changed();
-    await read().catch(() => {});
   };
   try {
-    await read();
+    show(await fetchLease(pipeline, partition));
   } catch (error) {
     body.replaceChildren(h("p", { class: "failed" }, named(error.message)));
   }

@@ -13,6 +13,7 @@ const CELL = { min: 7, max: 26 };
 const AREA = 400; // how high the cells of all pipelines may stand, about
 const MARGIN = 5; // around it all, for rings; the style sheet takes it back
 const MOVED_MS = 1600;
+const FRAME_MS = 50; // enough for a ring that fades
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
 /** Where everything is: pure. width: of the canvas; leases: in order. -> {height, cells: [{key, x, y, w, h}], labels, roomy} */
@@ -131,7 +132,7 @@ export class LeaseMap {
     const isMoving = this.#drawMoves();
     if (this.cursor >= 0) this.#ring(plan.cells[this.cursor], this.ink.ink, 2, 2);
     this.drawn(performance.now() - began);
-    if (isMoving) this.redraw();
+    if (isMoving) setTimeout(() => this.redraw(), FRAME_MS);
   }
 
   #drawLabel({ pipeline, y, count }) {

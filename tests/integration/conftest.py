@@ -38,6 +38,8 @@ class _ByFile(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         name = file.rpartition("/")[2]
+        if "/dashboard/" in file:
+            return "dashboard"  # one browser for all of them
         return SPARKS.get(name, "spark-2") if name.startswith("test_spark_") else file
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest_asyncio
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 AXE = Path(__file__).parents[2] / "node" / "node_modules" / "axe-core" / "axe.min.js"
 PICTURES = Path(__file__).parents[3] / "build" / "dashboard"
@@ -26,6 +26,8 @@ QUIET = (
     *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
     *("--disable-sync", "--no-first-run", "--disable-extensions", "--mute-audio", "--no-zygote"),
 )
+
+expect.set_options(timeout=30_000)  # other tests run beside these
 
 Opened = Callable[..., Awaitable[Page]]
 
@@ -60,8 +62,10 @@ async def opened(browser: Browser) -> AsyncIterator[Opened]:
     assert [what for what in complaints if not what.startswith("Failed to load resource")] == []
 
 
-async def picture(page: Page, name: str) -> None:
-    """Into build/dashboard, for people to look at."""
+async def picture(page: Page, name: str, *, is_extra: bool = False) -> None:
+    """Into build/dashboard, for people to look at; the extra ones where PICTURES=all."""
+    if is_extra and os.environ.get("PICTURES") != "all":
+        return
     PICTURES.mkdir(parents=True, exist_ok=True)
     await page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
 
