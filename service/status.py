@@ -42,7 +42,7 @@ class LeaseStatus:
 class HostStatus:
     """A host as its document tells.
 
-    tick: moved as often as it renews a lease: whoever sees it move has heard from the host. is_this: the one that answers. is_live:
+    tick: moved as often as it renews a lease; who sees it move has heard from the host. is_this: the one that answers. is_live:
     None where nobody here has watched for long enough to know. leases: how many it owns. is_contested: another process ran under
     its name. activity: what it last told.
     """

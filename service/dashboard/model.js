@@ -36,7 +36,7 @@ export function takeLeases(model, items, now) {
   if (isSame) {
     for (const lease of items) before.set(keyOf(lease), lease); // a key that is there keeps its place
   } else {
-    const sorted = items.toSorted((a, b) => order.compare(a.pipeline, b.pipeline) || order.compare(a.partition, b.partition));
+    const sorted = items.toSorted((a, b) => rank(model, a.pipeline) - rank(model, b.pipeline) || order.compare(a.partition, b.partition));
     model.leases = new Map(sorted.map((lease) => [keyOf(lease), lease]));
     model.shape += 1;
   }
@@ -44,6 +44,9 @@ export function takeLeases(model, items, now) {
   model.moves = [...moves, ...model.moves].slice(0, MOVES_KEPT);
   return moves;
 }
+
+/** As the pipelines are configured, which mostly is how events flow through them. */
+const rank = (model, pipeline) => model.pipelines.findIndex(({ name }) => name === pipeline);
 
 export function changeLeases(model, { items, gone }, now) {
   const changed = new Map([...model.leases, ...items.map((lease) => [keyOf(lease), lease])]);

@@ -132,7 +132,8 @@ function hostRow(first) {
 // Pipelines
 
 export function pipelines(model, now, act) {
-  keyed(byId("pipelines"), model.pipelines, ({ name }) => name, ({ name }) => {
+  const items = model.pipelines.map((pipeline) => ({ pipeline, now }));
+  keyed(byId("pipelines"), items, ({ pipeline }) => pipeline.name, ({ pipeline: { name } }) => {
     const [lag, showLag] = chart("lag", "Lag", "events");
     const [speed, showSpeed] = chart("rate", "Throughput", "events/s");
     const [route, state, states, dead] = [h("p", { class: "route" }), h("span", { class: "badge", "data-mood": "warn" }, "paused"), h("span"), h("span")];
@@ -140,7 +141,7 @@ export function pipelines(model, now, act) {
     const button = h("button", { type: "button", class: "quiet", onclick: () => act(name, card.dataset.paused === "true") });
     const card = h("article", { class: "card", "aria-label": `Pipeline ${named(name)}` },
       h("div", { class: "heading" }, h("h3", {}, bdi(name), state), button), route, why, h("div", { class: "measures" }, lag, speed), h("p", { class: "note" }, states, dead));
-    return [card, (pipeline) => {
+    return [card, ({ pipeline, now }) => {
       const history = model.history.get(name) ?? { lag: [], rate: [] };
       const letters = deadLetters(model, name);
       attribute(card, "data-paused", String(Boolean(pipeline.paused)));
@@ -181,10 +182,12 @@ function batchRow({ at, pipeline, partition, host, events, waited_s: wait, trans
 
 export function moves(model) {
   shownIf(byId("moves-none"), model.moves.length === 0);
-  keyed(byId("moves"), model.moves.slice(0, 60), (move) => `${move.at} ${move.pipeline} ${move.from} ${move.to}`, (move) => {
-    const what = move.partitions.length === 1 ? bdi(move.partitions[0]) : h("strong", {}, plural(move.partitions.length, "lease"));
-    const ends = [move.from, move.to].map((name) => (name === null ? [h("i", {}, "nobody")] : [swatch(name)[0], bdi(name)]));
-    return [h("li", {}, h("time", {}, time(wall(move.at))), h("span", {}, what, " of ", bdi(move.pipeline)), h("span", { class: "from-to" }, ...ends[0], " → ", ...ends[1])), () => {}];
+  keyed(byId("moves"), model.moves.slice(0, 60), ({ at, pipeline, from, to }) => JSON.stringify([at, pipeline, from, to]), ({ at, pipeline, partitions, from, to }) => {
+    const what = partitions.length === 1 ? h("span", {}, "lease ", h("strong", {}, bdi(partitions[0]))) : h("strong", {}, plural(partitions.length, "lease"));
+    const ends = [from, to].map((name) => ({ name, swatch: swatch(name), shown: name === null ? h("i", {}, "nobody") : bdi(name) }));
+    const [left, joined] = ends.map((end) => h("span", { class: "owner" }, end.swatch[0], end.shown));
+    const row = h("li", {}, h("time", {}, time(wall(at))), h("span", {}, what, " of ", bdi(pipeline)), h("span", { class: "from-to" }, left, " → ", joined));
+    return [row, () => ends.forEach((end) => end.swatch[1](end.name))];
   });
 }
 

@@ -146,6 +146,9 @@ async def test_a_rebalance_is_seen_as_it_happens(opened: Opened) -> None:
         await expect(page.locator("#say")).to_contain_text("to host-c")
         await expect(page.locator("#host-rows tr", has_text="host-b")).to_contain_text(re.compile("now|s ago"))
         await expect(page.locator(".figure", has_text="Throughput").locator(".value")).to_have_text(re.compile(r"\d"))
+        await expect(page.locator(".rate .line")).to_have_attribute("d", re.compile("L"))
+        line = await page.locator(".rate .line").get_attribute("d")
+        assert all(0 <= float(x) <= 1000 for x in re.findall(r"[ML]([-\d.]+)", line or "")), line
         await picture(page, "rebalance-after")
         assert await page.evaluate("window.isTheSamePage")
 

@@ -61,7 +61,9 @@ async def test_a_lease_that_has_changed_since_it_was_shown_is_not_reset(opened: 
         assert (await group.looks.keeper.read(*LEASE)).lease.generation == 0
 
 
-async def test_who_only_reads_is_asked_for_an_operators_token_and_goes_on_with_it(opened: Opened, tmp_path: Path) -> None:
+async def test_who_only_reads_is_asked_for_an_operators_token_and_goes_on_with_it(
+    opened: Opened, tmp_path: Path
+) -> None:
     (tmp_path / "readers").write_text(READER)
     (tmp_path / "operators").write_text(f"alice {OPERATOR}")
     access = Access(readers=Tokens(tmp_path / "readers"), operators=Tokens(tmp_path / "operators"))
