@@ -178,6 +178,7 @@ async def test_how_many_series_there_are_depends_on_pipelines_alone(start) -> No
             tally.lease_let_go(lease, reason)
         for outcome in REQUEST_OUTCOMES:
             tally.store_answered("replace", outcome, 0.1)
+        tally.acted("reset", "refused")
     after = samples(metrics)
     assert set(after) == before
     assert after["leasehold_retries_total", "other", "bank"] == 100
