@@ -136,6 +136,13 @@ class LeaseStoreContract:
         for pattern in ("%", "_", "*", "a%", "a_b/leases/__"):
             assert all(stored.id.startswith(pattern) for stored in await other.list(pattern))
 
+    async def test_documents_of_the_group_are_listed_together_and_without_leases(
+        self, store: LeaseStore, other: LeaseStore
+    ) -> None:
+        for name in ("_hosts/host-a", "a_b/info", "_control/a_b", "a_b/leases/_hosts"):
+            await store.create(name, json.dumps({"id": name}))
+        assert [stored.id for stored in await other.list("_")] == ["_control/a_b", "_hosts/host-a"]
+
     @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
     async def test_any_text_in_a_body_comes_back(self, store: LeaseStore, other: LeaseStore, text: str) -> None:
         body = json.dumps({text: text, "nested": [{"text": text}]}, ensure_ascii=False)

@@ -148,10 +148,15 @@ async def test_what_has_not_changed_is_not_told(start) -> None:
     before, after = await running.view.group(), await running.view.group()
     assert before is not after
     assert rendered(difference(before, after)) == b""
-    await running.keeper.take(await running.keeper.read("bank", "7"), lambda state: state)
-    told = dict(parsed(rendered(difference(before, await running.view.group())).decode()))
-    data = told["leases"]
-    assert [item["partition"] for item in data["items"]] == ["7"]
+    owned = await running.keeper.take(await running.keeper.read("bank", "7"), lambda state: state)
+    assert owned is not None
+    for continuation in (None, "5"):
+        if continuation is not None:
+            await owned.checkpoint(continuation, "")
+        after = await running.view.group()
+        told = dict(parsed(rendered(difference(before, after)).decode()))
+        assert [(item["partition"], item["continuation"]) for item in told["leases"]["items"]] == [("7", continuation)]
+        before = after
 
 
 async def test_a_hostile_name_begins_no_event_of_its_own(start) -> None:

@@ -1,4 +1,4 @@
-"""What operators do by REST: release, handoff, reset, pause, resume; and what each answers to what it cannot do."""
+"""What operators do by REST: release, handoff, pause, resume; and what each answers to what it cannot do."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from unit.service.operated import LEASE, reset, taken
 from unit.service.problems import problem
 
 from leases.control import control_id
 from leases.document import encode_lease, lease_id
 from leases.errors import StoreAmbiguous, StoreUnavailable
-from leases.lease import Child, Lease
+from leases.lease import Lease
 from leases.membership import HostRecord, encode_host, host_id
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryFeed
-from pipeline.errors import FeedUnavailable, PositionLost
-
-LEASE = "/api/leases/bank/a"
 
 
 @pytest.fixture
@@ -39,15 +37,6 @@ async def resting(start):
 async def client(resting) -> AsyncIterator[httpx.AsyncClient]:
     async with resting.client() as client:
         yield client
-
-
-async def taken(resting, partition: str = "a"):
-    return await resting.keeper.take(await resting.keeper.read("bank", partition), lambda state: state)
-
-
-async def reset(client: httpx.AsyncClient, to: object, etag: str | None = None, path: str = LEASE) -> httpx.Response:
-    etag = (await client.get(path)).headers["etag"] if etag is None else etag
-    return await client.put(f"{path}/continuation", json={"to": to}, headers={"if-match": etag})
 
 
 # Release
@@ -150,106 +139,6 @@ async def test_a_lease_moves_to_the_host_that_is_named(start, eventually) -> Non
         await eventually(has_moved)
         assert ("released", "bank") in {(move, name) for name, move in a.host.tally.moves}
         await eventually(are_shared)
-
-
-# Reset
-
-
-@pytest.mark.parametrize(("to", "at"), [("earliest", None), ("latest", "5"), ("2", "2"), ("2026-01-31T12:00:00Z", "5")])
-async def test_a_reset_begins_a_new_generation_where_it_is_told(resting, client, to: str, at: str | None) -> None:
-    owned = await taken(resting)
-    await owned.checkpoint("3", "")
-    answer = await reset(client, to)
-    assert answer.status_code == 200, answer.text
-    told = answer.json()
-    assert (told["before"]["continuation"], told["before"]["generation"]) == ("3", 0)
-    assert (told["after"]["continuation"], told["after"]["generation"], told["after"]["owner"]) == (at, 1, None)
-    found = await resting.keeper.read("bank", "a")
-    assert (found.lease.continuation, found.lease.generation) == (at, 1)
-    assert (await client.get(LEASE)).headers["etag"] == answer.headers["etag"]
-
-
-async def test_a_reset_of_what_has_changed_since_is_refused_with_the_present_etag(resting, client) -> None:
-    etag = (await client.get(LEASE)).headers["etag"]
-    owned = await taken(resting)
-    before = await resting.keeper.read("bank", "a")
-    answer = await reset(client, "earliest", etag)
-    assert "pause the pipeline first" in str(problem(answer, 412)["detail"])
-    assert await resting.keeper.read("bank", "a") == before
-    await owned.renew()
-    assert (await reset(client, "earliest", answer.headers["etag"])).status_code == 412
-    assert (await reset(client, "earliest")).status_code == 200
-
-
-async def test_a_write_between_look_and_reset_is_not_lost(start) -> None:
-    class Quick(MemoryStore):
-        """Somebody writes right before each reset."""
-
-        async def replace(self, id: str, body: str, etag: str) -> str:
-            if "/leases/" in id:
-                self._put(id, encode_lease(Lease(pipeline="bank", partition="a", tick=9)))
-            return await super().replace(id, body, etag)
-
-    running = await start(runs=False, store=Quick())
-    await running.keeper.create(Lease(pipeline="bank", partition="a"))
-    async with running.client() as client:
-        problem(await reset(client, "latest"), 412)
-    assert (await running.keeper.read("bank", "a")).lease.tick == 9
-
-
-@pytest.mark.parametrize("etag", [None, "*", " * "])
-async def test_a_reset_without_what_was_seen_is_refused(client, etag: str | None) -> None:
-    headers = {} if etag is None else {"if-match": etag}
-    answer = await client.put(f"{LEASE}/continuation", json={"to": "latest"}, headers=headers)
-    assert "If-Match" in str(problem(answer, 428)["detail"])
-
-
-@pytest.mark.parametrize("etag", ["", '"', "W/{}", "{}x", '"other"', ",,,", "x" * 10_000, '"%ff"', '"\xff"'])
-async def test_odd_etags_are_no_leave_to_write(client, etag: str) -> None:
-    present = (await client.get(LEASE)).headers["etag"]
-    answer = await client.put(
-        f"{LEASE}/continuation", json={"to": "latest"}, headers={"if-match": etag.format(present).encode("latin-1")}
-    )
-    problem(answer, 412)
-
-
-async def test_an_etag_among_others_is_leave_enough_and_expiry_is_no_change_of_it(client) -> None:
-    present = (await client.get(LEASE)).headers["etag"]
-    assert (await reset(client, "latest", f'"other", {present[:-1]};expired"')).status_code == 200
-
-
-@pytest.mark.parametrize("to", ["nowhere", "x" * 32_768, "\x00", "2026-01-31T12:00:00"])
-async def test_a_position_that_the_feed_does_not_know_is_refused(resting, client, to: str) -> None:
-    problem(await reset(client, to), 422)
-    assert (await resting.keeper.read("bank", "a")).lease.generation == 0
-
-
-async def test_a_feed_or_sink_that_does_not_answer_is_a_503_and_nothing_is_written(start) -> None:
-    class Away(MemoryFeed):
-        async def start_of(self, partition: str, start: object) -> str | None:
-            raise FeedUnavailable("the broker is away")
-
-    class Passed(MemoryFeed):
-        async def start_of(self, partition: str, start: object) -> str | None:
-            raise PositionLost("retention has passed it")
-
-    running = await start(runs=False, feeds={"bank": Away(["a"]), "view": Passed(["a"])})
-    for name in ("bank", "view"):
-        await running.keeper.create(Lease(pipeline=name, partition="a"))
-    async with running.client() as client:
-        assert "the broker is away" in str(problem(await reset(client, "latest"), 503)["detail"])
-        assert "retention" in str(problem(await reset(client, "latest", path="/api/leases/view/a"), 422)["detail"])
-
-
-async def test_a_closed_lease_is_left_alone(resting, client) -> None:
-    owned = await taken(resting)
-    await owned.end("7", (Child("a1", "7"),))
-    for answer in (
-        await client.post(f"{LEASE}/release", json={}),
-        await client.post(f"{LEASE}/handoff", json={"to": "host-b"}),
-        await reset(client, "earliest"),
-    ):
-        assert "has ended" in str(problem(answer, 409)["detail"])
 
 
 # Pause
