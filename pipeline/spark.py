@@ -286,13 +286,13 @@ class SparkTransform:
             why_not = self._jobs_of_its_own(own)
             with ThreadPoolExecutor(
                 1, "spark-contract"
-            ) as beside:  # half of the check, as Spark tells plans by reflection
-                found = beside.submit(own.contract, source, output)
+            ) as beside:  # half of the check: Spark tells plans by reflection
+                checking = beside.submit(own.contract, source, output)
                 try:
                     reads = self._reads(own, none, source, output)
                     columns = self._collected(own, none.select(reads)).schema
                 finally:  # where more is wrong, this is told
-                    contract = _kept(found.result())
+                    contract = _kept(checking.result())
         except (TransformError, NotImportable) as error:
             raise TransformError(f"pipeline '{self._spec.name}': {error}") from error
         except (Exception, SystemExit) as error:

@@ -225,14 +225,14 @@ class Settings(Section):
                         " the other's receivers: give each a `consumer_group` of its own"
                     )
         for each in self.pipelines:
-            hubs = {"sink": each.sink, "dead letters": each.dead_letters}
-            for what, hub in hubs.items():
+            hubs = (("sink", each.sink, "has", "its"), ("dead letters", each.dead_letters, "have", "their"))
+            for what, hub, has, its in hubs:
                 if not isinstance(hub, EventHubsSinkSettings):
                     continue
                 reader = seats.get(hub.seat(group := hub.consumer_group))
                 if reader is not None:
                     raise ValueError(
-                        f"the {what} of '{each.name}' have to be read in the consumer group '{group}' after a crash, and the"
-                        f" feed of '{reader}' reads there and lets nobody else: give the {what} a `consumer_group` of their own"
+                        f"the {what} of '{each.name}' {has} to be read in the consumer group '{group}' after a crash, and the"
+                        f" feed of '{reader}' reads there and lets nobody else: give the {what} a `consumer_group` of {its} own"
                     )
         return self

@@ -209,7 +209,7 @@ MUTANTS = (
     mutant(
         "the owner level is not raised after an ambiguous send",
         "service.worker",
-        "await self.owned.raise_epoch(above, self.pipeline.sink.claimed(state))",
+        "await self.owned.raise_epoch(above, self.pipeline.claimed(state))",
         "await self.owned.raise_epoch(above, state)",
     ),
     mutant(
@@ -226,7 +226,7 @@ MUTANTS = (
         (
             "service.worker",
             "            state=lease.sink_state,\n",
-            "            state=self.pipeline.sink.claimed(lease.sink_state),\n",
+            "            state=self.pipeline.claimed(lease.sink_state),\n",
         ),
         (
             "service.worker",

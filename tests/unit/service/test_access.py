@@ -11,7 +11,7 @@ from service.api import OPEN, create_app
 from service.errors import StartFailed
 
 FIRST, SECOND = "first-" + "f" * 32, "second-" + "s" * 32
-CLOSED = ["/api/leases", "/api/lag", "/metrics", "/docs", "/openapi.json", "/", "/nowhere", "/health/live/", "/health"]
+CLOSED = ["/api/leases", "/api/lag", "/metrics", "/docs", "/openapi.json", "/nowhere", "/health/live/", "/health"]
 
 
 @pytest.fixture
