@@ -1,8 +1,10 @@
 """Finding the events that a transform fails on: which range to try next, and how to name what was found. Pure.
 
-The batch has failed as a whole, and is halved. Where the left half works, the right one has to fail, and is halved without being
-tried; where it fails, the right one may hold more poison, and is tried too. A lone poison event among n >= 2 costs at most
-2 * log2(n) tries, and one more job makes the output of all the others. An event is blamed only once it has failed on its own.
+The batch has failed as a whole. Halving leads to its first poison event: where the left half works, the right one has to fail,
+and is halved without being tried. What lies behind that event is tried next. Where it fails too, only as much of it is tried as
+lay before the last poison event, twice as much, and so on until that fails, and is halved. So a lone poison event among n >= 2
+costs at most 2 * log2(n) tries, mostly log2(n) + 2; each of many not much more than log2 of its distance to the last one; and one
+more job makes the output of all the others. An event is blamed only once it has failed on its own.
 """
 
 from __future__ import annotations
@@ -47,8 +49,18 @@ def search(events: int, reason: str, *, attempts: int = 2, most: int = 1) -> Gen
     attempts: how often an event must have failed, alone or with others, before it is blamed. most: how much poison to look for.
     """
     search = _Search(attempts, most)
-    yield from search.within(range(events), 1, reason)
+    yield from search.through(range(events), reason)
     return Found(tuple(search.poison), search.together, search.fails_always)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failing:
+    """A range that is known to fail. failures: how many jobs with all of it have. reason: why it has; None where it alone was
+    not tried, and fails since its other half works."""
+
+    range: range
+    failures: int
+    reason: str | None
 
 
 class _Search:
@@ -60,43 +72,68 @@ class _Search:
         self._most = most
         self._has_worked = False
 
-    @property
-    def is_done(self) -> bool:
-        return len(self.poison) >= self._most or self.fails_always is not None
-
-    def within(self, failing: range, failures: int, reason: str | None) -> Steps:
-        """failures: how many jobs with these events have failed. reason: why these alone have; None where they were not tried."""
-        if len(failing) == 1:
-            yield from self._alone(failing, failures, reason)
-            return
-        found = len(self.poison)
-        yield from self._halved(failing, failures)
-        if reason is not None and len(self.poison) == found and not self.is_done and self.together is None:
-            self.together = failing
-
-    def _halved(self, failing: range, failures: int) -> Steps:
-        middle = halfway(failing)
-        left, right = range(failing.start, middle), range(middle, failing.stop)
-        of_left = yield from self._tried(Trial(left))
-        if of_left is None:
-            yield from self.within(right, failures, None)
-            return
-        of_right = yield from self._tried(Trial(right))
-        yield from self.within(left, failures + 1, of_left)
-        if of_right is not None and not self.is_done:
-            yield from self.within(right, failures + 1, of_right)
-
-    def _alone(self, one: range, failures: int, reason: str | None) -> Steps:
-        again = 0 if reason is None else 1
-        while reason is None or failures < self._attempts:
-            reason = yield from self._tried(Trial(one, again))
-            if reason is None:
+    def through(self, events: range, reason: str) -> Steps:
+        """From left to right."""
+        failing: _Failing | None = _Failing(events, 1, reason)
+        begin = events.start
+        while failing is not None:
+            found = yield from self._first_of(failing)
+            if found is None:
                 return
+            rest, size, begin = range(found.index + 1, events.stop), found.index + 1 - begin, found.index + 1
+            is_last = len(self.poison) + 1 >= self._most
+            failing = None if is_last else (yield from self._next(rest, size))
+            yield from self._blame(found)
+            if self.fails_always is not None:
+                return
+
+    def _first_of(self, failing: _Failing) -> Generator[Trial, str | None, Poison | None]:
+        """The first poison event in what fails; None where there is none, since events fail only together."""
+        smallest: range | None = None
+        while len(failing.range) > 1:
+            smallest = smallest if failing.reason is None else failing.range
+            middle = halfway(failing.range)
+            left, right = range(failing.range.start, middle), range(middle, failing.range.stop)
+            reason = yield from self._tried(Trial(left))
+            works = reason is None
+            failing = _Failing(right if works else left, failing.failures + (not works), reason)
+        return (yield from self._alone(failing, smallest))
+
+    def _alone(self, one: _Failing, smallest: range | None) -> Generator[Trial, str | None, Poison | None]:
+        reason, failures, again = one.reason, one.failures, 0 if one.reason is None else 1
+        while reason is None or failures < self._attempts:
+            reason = yield from self._tried(Trial(one.range, again))
+            if reason is None:
+                self.together = smallest
+                return None
             failures, again = failures + 1, again + 1
+        return Poison(index=one.range.start, reason=reason, attempts=failures)
+
+    def _next(self, rest: range, size: int) -> Generator[Trial, str | None, _Failing | None]:
+        """The first range that fails of what lies behind a poison event; None where nothing does. size: how much to try."""
+        failures = 1
+        if rest and not self.poison:  # most often there is but one
+            reason = yield from self._tried(Trial(rest))
+            if reason is None:
+                return None
+            failures, is_known = 2, True
+        else:
+            is_known = False
+        while rest:
+            if is_known and size >= len(rest):
+                return _Failing(rest, failures, None)
+            part = rest[:size]
+            reason = yield from self._tried(Trial(part))
+            if reason is not None:
+                return _Failing(part, failures + 1, reason)
+            rest, size = rest[size:], 2 * size
+        return None
+
+    def _blame(self, found: Poison) -> Steps:
         if not self._has_worked:
             self.fails_always = yield from self._tried(Trial(NOTHING))
         if self.fails_always is None:
-            self.poison.append(Poison(index=one.start, reason=reason, attempts=failures))
+            self.poison.append(found)
 
     def _tried(self, trial: Trial) -> Generator[Trial, str | None, str | None]:
         reason = yield trial

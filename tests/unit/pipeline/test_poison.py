@@ -139,3 +139,12 @@ def test_a_place_of_several_events_says_how_many() -> None:
     assert (
         place_of(events_of([17, 20, 21], None)) == "partition '3', sequences 17 to 21, 3 events that fail only together"
     )
+
+
+@pytest.mark.parametrize("every", [100, 1000, 3000])
+def test_poison_that_comes_regularly_costs_little_more_than_the_halvings_of_its_distance(every: int) -> None:
+    poison = set(range(every // 2, 100_000, every))
+    found, tried = searched(100_000, has(poison))
+    assert places(found) == sorted(poison)
+    assert len(tried) <= len(poison) * (log2(every) + 3) + log2(100_000)
+    assert sum(len(trial.range) for trial in tried) <= 100_000 * 8
