@@ -66,13 +66,13 @@ async def test_recovery_reads_what_came_since_the_claim_and_not_the_whole_box(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = Group(tmp_path, events_max=10, box_of=log_box)
-    group.feed.append("a", bodies(" ".join(f"{n}!" for n in range(500))))
-    await group.run(500)
+    group.feed.append("a", bodies(" ".join(f"{n}!" for n in range(100))))
+    await group.run(100)
     group.feed.append("a", bodies("x! y z!"))
     group.failures += [SinkUnavailable("died"), SinkUnavailable("died")]
     for _ in range(2):
         with pytest.raises(SinkUnavailable):
-            await group.run(503)
+            await group.run(103)
     read = 0
     opened = LogFeed.open
 
@@ -83,8 +83,44 @@ async def test_recovery_reads_what_came_since_the_claim_and_not_the_whole_box(
             yield page
 
     monkeypatch.setattr(LogFeed, "open", counted)
-    await group.run(503)
+    await group.run(103)
     assert read == 2
     monkeypatch.undo()
-    assert len(await group.buried()) == 502
+    assert len(await group.buried()) == 102
+    await group.beside.close()
+
+
+class AfterCommits(list[Exception]):
+    """One failure, of the write that follows so many."""
+
+    def __init__(self, group: Group, commits: int) -> None:
+        super().__init__([SinkUnavailable("died")])
+        self._group = group
+        self._commits = commits
+
+    def __bool__(self) -> bool:
+        return len(self) > 0 and len(self._group.destination.commits) >= self._commits
+
+
+async def test_a_box_that_is_far_ahead_is_read_from_where_that_began_until_the_sink_has_come_so_far(
+    tmp_path: Path,
+) -> None:
+    """The letters of one large batch, then a new one of a small batch before it is over."""
+    group = Group(tmp_path)
+    group.feed.append("a", bodies("y! z"))
+    await group.run(2)
+    group.feed.append("a", bodies("a! b c! d! e! f"))
+    group.transform.mended = {b"d!"}
+    group.failures.append(SinkUnavailable("died"))
+    with pytest.raises(SinkUnavailable):
+        await group.run(8)
+    group.transform.mended = set()
+    group.events_max = 2
+    group.sink.failures = AfterCommits(group, 3)  # type: ignore[union-attr]
+    with pytest.raises(SinkUnavailable):
+        await group.run(8)
+    assert group.delivered == bodies("z b")
+    await group.run(8)
+    assert await group.buried() == bodies("y! a! c! e! d!")
+    assert group.delivered == bodies("z b f")
     await group.beside.close()
