@@ -75,7 +75,7 @@ class TimedStore:
     """
 
     def __init__(self, store: LeaseStore, timeout_s: float) -> None:
-        self._store = store
+        self._store: LeaseStore = store
         self._timeout_s = timeout_s
 
     @property
@@ -99,7 +99,9 @@ class TimedStore:
         await self._write(self._store.delete(id, etag), f"deleting '{id}'")
 
     async def close(self) -> None:
-        await self._store.close()
+        """Whoever asks from then on is refused: an API may outlive its host by a moment."""
+        store, self._store = self._store, _Closed()
+        await store.close()
 
     async def _read(self, call: Awaitable[T], doing: str) -> T:
         try:
@@ -114,3 +116,29 @@ class TimedStore:
                 return await call
         except TimeoutError:
             raise StoreAmbiguous(f"{doing} got no answer within {self._timeout_s:g} s") from None
+
+
+class _Closed:
+    """A store that is not used any more."""
+
+    async def list(self, prefix: str) -> list[Stored]:
+        raise self._refusal
+
+    async def read(self, id: str) -> Stored:
+        raise self._refusal
+
+    async def create(self, id: str, body: str) -> str:
+        raise self._refusal
+
+    async def replace(self, id: str, body: str, etag: str) -> str:
+        raise self._refusal
+
+    async def delete(self, id: str, etag: str) -> None:
+        raise self._refusal
+
+    async def close(self) -> None:
+        """It is."""
+
+    @property
+    def _refusal(self) -> StoreUnavailable:
+        return StoreUnavailable("the lease container is closed, as this host has stopped: ask another")
