@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest_asyncio
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import ConsoleMessage, Error, Page, async_playwright, expect
 
 AXE = Path(__file__).parents[2] / "node" / "node_modules" / "axe-core" / "axe.min.js"
 PICTURES = Path(__file__).parents[3] / "build" / "dashboard"
@@ -33,33 +31,43 @@ Opened = Callable[..., Awaitable[Page]]
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="session")
-async def browser() -> AsyncIterator[Browser]:
+async def page() -> AsyncIterator[Page]:
+    """Shared, as a browser's process for each page would cost most of these tests' time. Every server is another origin."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
     assert found, "there is no Chromium for the dashboard's tests: run 'sudo apt-get install chromium'"
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=found, args=list(QUIET), timeout=120_000)
-        yield browser
+        page = await browser.new_page()
+        page.set_default_timeout(60_000)
+        yield page
         await browser.close()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def opened(browser: Browser) -> AsyncIterator[Opened]:
+async def opened(page: Page) -> AsyncIterator[Opened]:
     """Opens the page of an address. Whatever it complains of fails the test, but answers that the API refused."""
     complaints: list[str] = []
-    async with AsyncExitStack() as stack:
 
-        async def page_of(url: str, **options: Any) -> Page:
-            context = await browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-            stack.push_async_callback(context.close)
-            page = await context.new_page()
-            page.set_default_timeout(60_000)
-            page.on("pageerror", lambda error: complaints.append(str(error)))
-            page.on("console", lambda said: said.type == "error" and complaints.append(said.text))
-            await page.goto(url)
-            return page
+    def broke(error: Error) -> None:
+        complaints.append(str(error))
 
-        yield page_of
-    assert [what for what in complaints if not what.startswith("Failed to load resource")] == []
+    def said(message: ConsoleMessage) -> None:
+        if message.type == "error" and not message.text.startswith("Failed to load resource"):
+            complaints.append(message.text)
+
+    async def page_of(url: str, *, width: int = 1280) -> Page:
+        await page.set_viewport_size({"width": width, "height": 900})
+        await page.goto(url)
+        return page
+
+    page.on("pageerror", broke)
+    page.on("console", said)
+    yield page_of
+    await page.goto("about:blank")
+    await page.emulate_media(color_scheme="light")
+    page.remove_listener("pageerror", broke)
+    page.remove_listener("console", said)
+    assert complaints == []
 
 
 async def picture(page: Page, name: str, *, is_extra: bool = False) -> None:

