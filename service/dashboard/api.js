@@ -3,6 +3,7 @@
 const KEY = "leasehold.token";
 const TIMEOUT_MS = 15000;
 const SILENCE_MS = 40000; // a stream says at least every 15 s that it is still there
+const FIRST_MS = 8000; // what has said nothing by then is kept back, by a proxy that wants the whole of it first
 const PAGE = 1000;
 const answers = new Map(); // path -> {etag, body}, for conditional requests
 
@@ -53,21 +54,22 @@ export async function leases() {
   return items;
 }
 
-/** Server-sent events, each [name, data], until the stream ends; nothing at all where the host has none to send. */
+/** Server-sent events, each [name, data], until the stream ends; none at all where the host sends none, or they do not arrive. */
 export async function* events(signal) {
   const ended = new AbortController();
-  const watch = () => setTimeout(() => ended.abort(), SILENCE_MS);
-  let timer = watch();
+  let timer = setTimeout(() => ended.abort(), FIRST_MS);
+  let isTold = false;
   try {
     const answer = await asked("/api/events", { signal: AbortSignal.any([signal, ended.signal]) });
     for await (const event of parsed(answer.body.pipeThrough(new TextDecoderStream()))) {
+      isTold = true;
       clearTimeout(timer);
-      timer = watch();
+      timer = setTimeout(() => ended.abort(), SILENCE_MS);
       yield event;
     }
   } catch (error) {
-    if (error instanceof Refused && error.status === 404) return;
-    if (signal.aborted) return;
+    if (signal.aborted || (ended.signal.aborted && !isTold)) return;
+    if (error instanceof Refused && error.status !== 401) return; // asking page by page tells why
     throw error instanceof Refused ? error : new Refused(0, "the connection ended");
   } finally {
     clearTimeout(timer);

@@ -9,7 +9,7 @@ import { onTheme, seat } from "./palette.js";
 import * as tables from "./tables.js";
 
 const EVERY_MS = { group: 2000, batches: 3000, lag: 5000, lines: 2000 };
-const RETRY_MAX_MS = 15000;
+const RETRY_MAX_MS = 5000;
 const COST = 8; // the page waits so many times as long as an answer took: a large group is asked less often
 const BATCHES = 25;
 

@@ -4,6 +4,7 @@ const HISTORY_MS = 10 * 60 * 1000;
 const MOVES_KEPT = 200;
 const RATE_MS = 20000; // a rate is of so long, or of the time between two heartbeats
 const SAMPLE_MS = 900;
+const STALE_MS = 5000;
 const order = new Intl.Collator("en", { numeric: true });
 
 export const keyOf = (lease) => `${lease.pipeline}/${lease.partition}`;
@@ -12,6 +13,7 @@ export function emptyModel() {
   return {
     leases: new Map(), // in the order in which they are shown
     shape: 0, // changes when leases come or go
+    epochAt: new Map(), // key -> when its epoch was seen to change last
     movedAt: new Map(), // key -> when its owner changed last
     moves: [], // newest first: {at, pipeline, from, to, partitions}
     hosts: [],
@@ -29,8 +31,9 @@ export function emptyModel() {
 // Leases
 
 /** Takes in all leases; returns the moves since the last time, those of one pipeline from one host to another as one. */
-export function takeLeases(model, items, now) {
+export function takeLeases(model, told, now) {
   const before = model.leases;
+  const items = told.map((lease) => newest(model, lease, now));
   const isSame = items.length === before.size && items.every((lease) => before.has(keyOf(lease)));
   const moves = movesBetween(before, items, now);
   if (isSame) {
@@ -54,12 +57,21 @@ export function changeLeases(model, { items, gone }, now) {
   return takeLeases(model, [...changed.values()], now);
 }
 
-/** An answer may be a moment older than the last one, where another host gave it: an older epoch is no move. */
+/** An answer may be a moment older than the last one, where another host gave it: an older epoch is not believed for a while. */
+function newest(model, lease, now) {
+  const key = keyOf(lease);
+  const old = model.leases.get(key);
+  if (old?.epoch === lease.epoch) return lease;
+  if (old && lease.epoch < old.epoch && now - model.epochAt.get(key) < STALE_MS) return old;
+  model.epochAt.set(key, now);
+  return lease;
+}
+
 function movesBetween(before, items, now) {
   const grouped = new Map();
   for (const lease of items) {
     const old = before.get(keyOf(lease));
-    if (!old || old.owner === lease.owner || lease.epoch < old.epoch) continue;
+    if (!old || old.owner === lease.owner) continue;
     const id = JSON.stringify([lease.pipeline, old.owner, lease.owner]);
     if (!grouped.has(id)) grouped.set(id, { at: now, pipeline: lease.pipeline, from: old.owner, to: lease.owner, partitions: [] });
     grouped.get(id).partitions.push(lease.partition);

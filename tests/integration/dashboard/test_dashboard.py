@@ -167,6 +167,30 @@ async def test_an_api_that_is_away_is_told_and_found_again(opened: Opened) -> No
             await expect(page.locator("#away")).to_be_hidden()
 
 
+ANSWERS = """async () => {
+    const model = await import("/dashboard/model.js");
+    const group = model.emptyModel();
+    const lease = (owner, epoch) => [{pipeline: "bank", partition: "a", state: "owned", owner, epoch}];
+    const host = (tick, events, at, live = true) => model.takeHosts(group, [{name: "host-a", this: false, live, started_at: "",
+        tick, totals: [{pipeline: "bank", events, batches: 1, dead_letters: 0}]}], at);
+    const moves = [["host-a", 1], ["host-b", 2], ["host-a", 1], ["host-b", 2]].map(
+        ([owner, epoch]) => model.takeLeases(group, lease(owner, epoch), 0).map(({from, to}) => `${from} ${to}`));
+    const rates = [[1, 0, 0], [1, 0, 5000], [2, 1000, 10000], [1, 0, 11000], [3, 3000, 20000], [3, 3000, 21000, false]].map(
+        (told) => (host(...told), model.rateOf(group, "bank")));
+    return {moves, rates, heard: group.heard.get("host-a").at};
+}"""
+
+
+async def test_answers_that_are_older_than_the_last_one_are_neither_moves_nor_heartbeats(opened: Opened) -> None:
+    """Behind one address answer many hosts, and each has its own moment."""
+    async with scene({"bank": []}) as group:
+        page = await opened(group.url)
+        told = await page.evaluate(ANSWERS)
+    assert told["moves"] == [[], ["host-a host-b"], [], []]
+    assert told["rates"] == [None, None, 100, 100, 150, None], "of the last heartbeats, and of hosts that live"
+    assert told["heard"] == 20000
+
+
 # To whom
 
 
