@@ -25,7 +25,7 @@ QUIET = (
     *("--disable-sync", "--no-first-run", "--disable-extensions", "--mute-audio", "--no-zygote"),
 )
 
-expect.set_options(timeout=30_000)  # other tests run beside these
+expect.set_options(timeout=60_000)  # other tests run beside these
 
 Opened = Callable[..., Awaitable[Page]]
 
