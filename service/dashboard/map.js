@@ -330,9 +330,10 @@ export class LeaseMap {
   }
 
   #went(index) {
-    this.cursor = index;
-    this.#tell(index);
-    if (index >= 0) this.say(this.describe(this.plan.cells[index].key));
+    const cell = this.plan.cells[index];
+    this.cursor = cell ? index : -1;
+    this.#tell(this.cursor);
+    if (cell) this.say(this.describe(cell.key));
     this.redraw();
   }
 }

@@ -18,6 +18,8 @@ READER, OPERATOR = "a-token-for-readers", "a-token-for-operators"
 
 async def opened_lease(opened: Opened, group: Group) -> Page:
     page = await opened(group.url)
+    await page.locator("#map").press("Home")  # before there are leases: nothing to go to
+    await expect(page.locator("#status-text")).to_contain_text("Live")
     await page.locator("#map").press("Home")
     await page.locator("#map").press("Enter")
     await expect(page.locator("#lease .facts")).to_contain_text("Generation")
