@@ -93,7 +93,7 @@ class Host:
 
     def look(self) -> None:
         """Once everything has been tried."""
-        until(self._has_tried, START_S, f"it fails at {sorted(ASKED)}: {self.command.err}")
+        until(self._has_tried, 3 * START_S, f"it fails at {sorted(ASKED)}: {self.command.err}")
         paths = [path for path in json.loads(self._get(self.api, "/openapi.json"))["paths"] if "{" not in path]
         answered = {path: self._get(self.api, path) for path in (*paths, "/openapi.json") if path != "/api/events"}
         assert {"/metrics", "/api/leases", "/api/pipelines"} <= answered.keys()
