@@ -195,8 +195,7 @@ class Host:
         self._rest(roll.controls)
         audits = await self._partitions.listed(scan, group)
         wanted = self._planned(scan, roll)
-        for key in wanted.take:
-            await self._take(key, scan, group)
+        taken = [await self._take(key, scan, group) for key in wanted.take]
         for key in wanted.ask:
             await self._ask(key, scan)
         outlived = [(name, each) for name, audit in audits.items() for each in audit.outlived]
@@ -205,7 +204,7 @@ class Host:
             self._wake.set()  # they are there to be taken
         else:
             self.ready.set()
-        return self._pause(scan, is_asking=bool(wanted.ask or self._requests.sightings))
+        return self._pause(scan, is_soon=bool(not all(taken) or wanted.ask or self._requests.sightings))
 
     def _planned(self, scan: Scan, roll: Roll) -> Plan:
         """Where nothing was to be done, and nothing has changed since, nothing is to be done now."""
@@ -266,21 +265,22 @@ class Host:
             count = self.failures[key].count if key in self.failures else 1
             self.failures[key] = Failure(error, self._clock.monotonic() + HOLD_OFF_MAX_S, count)
 
-    async def _take(self, key: Key, scan: Scan, group: asyncio.TaskGroup) -> None:
+    async def _take(self, key: Key, scan: Scan, group: asyncio.TaskGroup) -> bool:
+        """Whether that is settled: where somebody else was quicker, or nobody answered, what is left is to be seen soon."""
         if self.is_draining or key in self.workers or self._is_held_off(key):
-            return
+            return True
         pipeline, before, began = self.pipelines[key[0]], scan.seen[key].lease, self._clock.monotonic()
         try:
             owned = await self._keeper.take(scan.seen[key], pipeline.claimed)
         except StoreError as error:
             self._log.warning("taking a lease failed", **about(before), error=str(error))
-            return
+            return False
         except Exception as error:  # its document cannot be written, or its sink state not be claimed
             self._log.error("lease cannot be taken", **about(before), error=_told(error))
             self._hold_off(key, error)
-            return
+            return True
         if owned is None:
-            return
+            return False
         worker = Worker(
             owned,
             pipeline,
@@ -299,6 +299,7 @@ class Host:
         task.add_done_callback(self._tasks.pop)
         if self._stopping.is_set():  # while it was being taken
             worker.stop()
+        return True
 
     async def _ask(self, key: Key, scan: Scan) -> None:
         if self.is_draining:
@@ -340,8 +341,8 @@ class Host:
         except StoreError as error:
             self._log.debug("clearing away failed", error=str(error))
 
-    def _pause(self, scan: Scan, *, is_asking: bool) -> float:
-        """Until the next round: sooner where a lease may expire, is being handed over, or may be tried again.
+    def _pause(self, scan: Scan, *, is_soon: bool) -> float:
+        """Until the next round: sooner where a lease may expire, is handed over, was lost to another, or may be tried again.
 
         What the round itself took is a part of the balance interval: two looks are no further apart than that.
         """
@@ -350,7 +351,7 @@ class Host:
         due += [self._watch.next_expiry(scan.started, self._timing), self._membership.next_expiry]
         due.append(scan.ended + self._timing.balance_s * (1 - 0.1 * self._rng.random()))
         earliest = min(due) - now
-        if is_asking:
+        if is_soon:
             earliest = min(earliest, self._timing.handoff_poll_s)
         return max(earliest, min(self._timing.handoff_poll_s, self._timing.balance_s) / 4)
 

@@ -29,8 +29,6 @@ GARBAGE_MAX = 100_000
 """Objects that may be left over from earlier seeds."""
 SUCCESSION_S = 2.0
 """Beyond lease duration and renew interval, until somebody has taken over from the dead (docs/protocol.md)."""
-SUCCESSION_CALLS = 3
-"""What a slow store adds to that: the look that last saw the dead write, the one that finds its leases expired, and the take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,7 @@ async def _lived(world: World, total_s: float) -> None:
     await _settled(world, settling_s)
     succession_s = timing.duration_s + timing.renew_s + SUCCESSION_S
     await _quiet(world, max(QUIET_SCANS * timing.balance_s, total_s - succession_s - world.now))
-    await _succession(world, succession_s + SUCCESSION_CALLS * world.setup.store_s)
+    await _succession(world, succession_s)
     world.onlooker.check_end()
     world.check_documents()
 

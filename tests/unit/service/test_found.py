@@ -158,6 +158,31 @@ def test_what_others_write_into_a_dead_owners_lease_is_no_sign_of_life(edit: Cal
     run_virtual(main())
 
 
+def test_a_host_that_others_forestall_looks_soon_for_what_is_left() -> None:
+    """It waited for its next round, a balance interval later, and the dead one's lease lay for longer than promised."""
+
+    async def main() -> None:
+        group, edited = Group("ab"), []
+        dead, _ = await settled(group, "host-a", "heir")
+        left = {lease_id("bank", partition) for partition, owner in group.owners.items() if owner == "host-a"}
+        await dead.kill()
+
+        def judge(request: Request) -> Fate:
+            """Whoever is about to take it: somebody was quicker to write something into it."""
+            if request.operation == "replace" and request.id in left:
+                left.remove(request.id)
+                group.edit(request.id.rpartition("/")[2], lambda lease: lease.handoff_requested("nobody"))
+                edited.append(asyncio.get_running_loop().time())
+            return Fate()
+
+        group.weather.judge = judge
+        await until(lambda: "host-a" not in group.owners.values())
+        assert asyncio.get_running_loop().time() - edited[-1] <= 2 * group.timing.handoff_poll_s
+        await ended(group)
+
+    run_virtual(main())
+
+
 # Lost answers
 
 

@@ -11,6 +11,7 @@ from simulation.group import HostClock, logger, until
 from simulation.loop import run_virtual
 from simulation.weather import Container, Fate, Outlet, Request, Source, Weather
 
+from leases.document import decode_lease, lease_prefix
 from leases.errors import DuplicateHost, GroupMismatch
 from leases.timing import Timing
 from pipeline.connectors.memory import MemoryDestination
@@ -77,7 +78,8 @@ def test_it_has_started_when_leases_are_worked_on_and_has_stopped_when_they_are_
         await until(lambda: len(case.destination.commits) == 1)
         await processor.stop()
         await processor.ended()
-        leases = (await processor.keeper.scan(["bank"])).leases
+        stored = await case.store.list(lease_prefix("bank"))
+        leases = sorted((decode_lease(each.id, each.body) for each in stored), key=lambda lease: lease.partition)
         assert [(lease.partition, lease.owner, lease.continuation) for lease in leases] == [
             ("a", None, "1"),
             ("b", None, None),
