@@ -26,6 +26,8 @@ CONFLICTS_MAX = 8
 
 Shape = tuple[tuple[object, ...], ...]
 """Of two scans with equal shapes whatever is planned is equal too."""
+Ticks = dict[tuple[str, str], int]
+"""By lease, the highest tick that this incarnation may have written there."""
 Claimed = Callable[[str], str]
 """The sink's pure part of a claim: the last tenure's sink state -> the next one's."""
 
@@ -82,6 +84,7 @@ class Keeper:
         self.timing = timing
         self._clock = clock
         self._known: dict[str, tuple[Stored, Seen]] = {}
+        self._ticks: Ticks = {}
 
     async def scan(self, pipelines: Iterable[str]) -> Scan:
         """Raises StoreUnavailable. A document that has not changed since the last scan is not parsed anew."""
@@ -109,11 +112,16 @@ class Keeper:
     async def take(self, seen: Seen, claimed: Claimed) -> OwnedLease | None:
         """Acquire what was seen, or None where somebody else was quicker.
 
+        The tick begins above all that this incarnation wrote there, even where the document was put back to an earlier state:
+        who has seen an earlier one of its ticks would else take the new one for it, and the lease for expired.
+
         An ambiguous answer is settled by reading: the lease is ours if our epoch stands in it. Raises StoreUnavailable,
         StoreAmbiguous (not even the reading succeeded: the next scan shows it as ours, from an earlier attempt).
         """
         started = self._clock.monotonic()
-        wanted = seen.lease.acquired(self.host, self.incarnation, claimed(seen.lease.sink_state))
+        earlier = replace(seen.lease, tick=max(seen.lease.tick, self._ticks.get(seen.lease.key, 0)))
+        wanted = earlier.acquired(self.host, self.incarnation, claimed(seen.lease.sink_state))
+        self._ticks[wanted.key] = wanted.tick
         try:
             etag = await self.store.replace(_id(wanted), encode_lease(wanted), seen.etag)
         except (StoreConflict, StoreMissing):
@@ -123,7 +131,7 @@ class Keeper:
             if not now.lease.is_same_tenure(wanted):
                 return None
             wanted, etag = now.lease, now.etag
-        return OwnedLease(self.store, wanted, etag, started, self._clock, self.timing)
+        return OwnedLease(self.store, wanted, etag, started, self._clock, self.timing, self._ticks)
 
     async def ask(self, seen: Seen) -> None:
         """Write this host's name into `handoff_to`. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous."""
@@ -158,7 +166,7 @@ class OwnedLease:
     """
 
     def __init__(
-        self, store: LeaseStore, lease: Lease, etag: str, started: float, clock: Clock, timing: Timing
+        self, store: LeaseStore, lease: Lease, etag: str, started: float, clock: Clock, timing: Timing, ticks: Ticks
     ) -> None:
         assert lease.owner is not None, "only an owner has a tenure"
         self._store = store
@@ -166,6 +174,7 @@ class OwnedLease:
         self._etag = etag
         self._clock = clock
         self._timing = timing
+        self._ticks = ticks
         self._lock = asyncio.Lock()
         self._unsettled_since: float | None = None
         self._raising_to: int | None = None
@@ -241,6 +250,7 @@ class OwnedLease:
         """Whether `wanted` now stands in the store; False where the lease is ours still but has changed meanwhile."""
         started = self._clock.monotonic()
         before = self._lease
+        self._ticks[wanted.key] = max(self._ticks.get(wanted.key, 0), wanted.tick)
         try:
             etag = await self._store.replace(_id(wanted), encode_lease(wanted), self._etag)
         except (StoreConflict, StoreMissing, StoreAmbiguous) as error:
@@ -268,8 +278,9 @@ class OwnedLease:
             self._lose(_lost(before, now.lease))
             raise self._lost  # type: ignore[misc]  # _lose has just set it
         if now.etag != self._etag:
-            written = now.lease.tick != before.tick  # an earlier attempt of ours, whose answer was lost
-            self._adopt(now.lease, now.etag, first_try if written else self.renewed_at)
+            written = now.lease.tick > before.tick  # an earlier attempt of ours, whose answer was lost
+            tick = max(now.lease.tick, before.tick)  # lower where the document was put back: no tick is given out twice
+            self._adopt(replace(now.lease, tick=tick), now.etag, first_try if written else self.renewed_at)
         return False
 
     def _adopt(self, lease: Lease, etag: str, renewed_at: float) -> None:

@@ -7,14 +7,16 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,19 @@ class Step:
     to: str
 
 
+def _is_free(database: Path) -> bool:
+    """Whether somebody can write there, if not at once."""
+    with closing(sqlite3.connect(database, timeout=2, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                return False
+            raise
+        connection.execute("ROLLBACK")
+    return True
+
+
 class Bank:
     """The demo's pipelines, with transactions that go on arriving."""
 
@@ -145,6 +160,17 @@ class Bank:
         return f"{self.written},{account},{kind},{amount},2026-01-01T00:00:00Z\n"
 
     # Hosts and leases
+
+    def freeze(self, host: HostProcess) -> None:
+        """Outside of SQLite's transactions: one that holds a lock when it is stopped would keep everybody out for as long."""
+        until(partial(self._is_frozen_aside, host), 30, f"host {host.name} is stopped outside of a transaction")
+
+    def _is_frozen_aside(self, host: HostProcess) -> bool:
+        host.send(signal.SIGSTOP)
+        if all(map(_is_free, self.directory.rglob("*.db"))):
+            return True
+        host.send(signal.SIGCONT)
+        return False
 
     def run(self, name: str, *options: str) -> HostProcess:
         host = HostProcess(self, name, *options)

@@ -83,7 +83,7 @@ def _morning(day: Day) -> None:
     day.see("b shares", lambda: bank.is_shared_evenly("a", "b"), within_s=60)
     day.delivers()
     day.answers = {name: _answers(day.hosts[name]) for name in "ab"}
-    a.send(signal.SIGSTOP)
+    bank.freeze(a)
     day.see("b has a's leases while a is paused", lambda: bank.owns_all("b"), within_s=60)
     day.epochs_when_paused = day.epochs()
     day.delivers()

@@ -191,6 +191,48 @@ def test_a_reset_ends_the_tenure_and_is_told_from_a_loss() -> None:
     run_virtual(main())
 
 
+def test_a_lease_that_was_put_back_is_taken_above_every_tick_that_was_written() -> None:
+    """Somebody who saw one of them would take the new tenure's for it, and its lease for expired."""
+
+    async def main() -> None:
+        store = FaultyStore()
+        host = keeper(store)
+        await host.create(Lease(pipeline="p", partition="0"))
+        owned = await host.take(await host.read("p", "0"), str)
+        assert owned is not None
+        store.faults = ["ok", "ghost"]
+        await owned.renew()
+        store.is_down = True
+        with pytest.raises(StoreUnavailable):
+            await owned.renew()  # tick 3, on its way for all we know
+        store.is_down = False
+        await edited(store, lambda lease: replace(lease, owner=None, incarnation=None, epoch=0, tick=0))
+        again = await host.take(await host.read("p", "0"), str)
+        assert again is not None
+        assert (again.lease.epoch, again.lease.tick) == (1, 4)
+
+    run_virtual(main())
+
+
+def test_an_owner_whose_lease_was_put_back_under_it_gives_out_no_tick_twice() -> None:
+    async def main() -> None:
+        store = FaultyStore()
+        owned = await taken(store)
+        earlier = await now(store)
+        await owned.checkpoint("1", "")
+        await edited(store, lambda lease: earlier)
+        trusted_until = owned.trusted_until
+        await asyncio.sleep(1)
+        store.faults = ["ok", "down"]
+        with pytest.raises(StoreUnavailable):
+            await owned.renew()
+        assert owned.trusted_until == trusted_until
+        await owned.renew()
+        assert (await now(store)).tick == 3
+
+    run_virtual(main())
+
+
 def test_a_deleted_document_is_a_lost_lease() -> None:
     async def main() -> None:
         store = FaultyStore()

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from simulation.broker import Broker
@@ -58,6 +59,11 @@ class Arrivals:
 
     def arrives(self, partition: str, generation: int, numbers: list[int]) -> None:
         self.numbers.setdefault(partition, []).extend(numbers)
+
+
+def times(group: Group, operation: str, id: str, host: str) -> int:
+    """How often a host has asked for it."""
+    return sum(request == (host, "store", operation, id) for _, request in group.weather.requests)
 
 
 def put_back(lease: Lease) -> Lease:
@@ -178,6 +184,49 @@ def test_a_host_that_others_forestall_looks_soon_for_what_is_left() -> None:
         group.weather.judge = judge
         await until(lambda: "host-a" not in group.owners.values())
         assert asyncio.get_running_loop().time() - edited[-1] <= 2 * group.timing.handoff_poll_s
+        await ended(group)
+
+    run_virtual(main())
+
+
+def test_an_owner_that_takes_what_was_put_back_gives_out_no_tick_twice() -> None:
+    """To one who had seen that tick it had stood still since then, and the lease was taken while it was still trusted."""
+
+    async def main() -> None:
+        group = Group("a")
+        a = await group.start("host-a")
+        await until(group.is_balanced)
+        await group.start("host-b")
+        heartbeats, scans = (
+            partial(times, group, *what) for what in (("replace", "_hosts/host-a"), ("list", "bank/leases/"))
+        )
+        before = heartbeats("host-a")
+        await until(lambda: heartbeats("host-a") > before)
+        group.append("a", 3)
+        await until(lambda: group.leases["a"].continuation == "3")
+        seen, before = group.leases["a"], scans("host-b")
+        await until(lambda: scans("host-b") > before)
+        await asyncio.sleep(5)
+        assert group.leases["a"] == seen
+        group.edit(
+            "a", lambda lease: replace(lease, owner=None, incarnation=None, epoch=seen.epoch - 1, tick=seen.tick - 1)
+        )
+        died_at = []
+
+        def judge(request: Request) -> Fate:
+            """Whoever has taken it dies."""
+            if request.operation == "open" and not died_at:
+                died_at.append(asyncio.get_running_loop().time())
+                asyncio.get_running_loop().create_task(a.kill(), context=Context())
+            return Fate()
+
+        group.weather.judge = judge
+        before = scans("host-b")
+        group.append("a", 1)  # what is delivered then cannot be checkpointed
+        await until(lambda: bool(died_at))
+        assert (scans("host-b"), group.leases["a"].owner, group.leases["a"].epoch) == (before, "host-a", seen.epoch)
+        await until(lambda: group.owners["a"] == "host-b")
+        assert asyncio.get_running_loop().time() - died_at[0] >= group.timing.duration_s
         await ended(group)
 
     run_virtual(main())
