@@ -221,8 +221,8 @@ MUTANTS = (
     mutant(
         "a batch is sent before its level stands in the lease",
         "leases.keeper",
-        "wanted = seen.lease.acquired(self.host, self.incarnation, claimed(seen.lease.sink_state))",
-        "wanted = seen.lease.acquired(self.host, self.incarnation, seen.lease.sink_state)",
+        "wanted = earlier.acquired(self.host, self.incarnation, claimed(seen.lease.sink_state))",
+        "wanted = earlier.acquired(self.host, self.incarnation, seen.lease.sink_state)",
         (
             "service.worker",
             "            state=lease.sink_state,\n",
