@@ -7,8 +7,8 @@ PYTEST = .venv/bin/pytest
 # Three processes at a time, as tests wait nearly as long as they compute, each with files of its own: the tests of a file may
 # share what is dear to start.
 BY_FILE = -n 3 --dist loadfile
-# Processes wait for each other half of the time. Which tests stay together, the conftest.py of the tests says.
-SPREAD = -n 4 --dist loadscope --no-loadscope-reorder
+# Processes wait for each other half of the time. Which tests stay together, tests/plugins_order.py says.
+SPREAD = -n 5 --dist loadscope --no-loadscope-reorder
 # Spark's classes as Java likes them: a third off every start of a test's Spark. Tests do without it as well.
 ARCHIVE = build/spark.jsa
 JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=$(abspath $(ARCHIVE))
@@ -24,17 +24,16 @@ demo: setup  ## the bank, end to end: files -> log -> Spark -> PostgreSQL, balan
 	@.venv/bin/leasehold demo $(DEMO)
 
 # What is quick to fail comes first. Then whole hosts whose times are bound, and beside them, with what they leave of the machine,
-# types and the integration tests.
+# types and all other tests.
 test: setup  ## everything: check, unit, integration and acceptance tests
 	@$(MAKE) --no-print-directory lint arrows
 	@$(MAKE) --no-print-directory -j 3 $(ARCHIVE) node browser unit-collected
 	@mkdir -p build; \
 		nice -n 19 $(MAKE) --no-print-directory types > build/types.txt 2>&1 & types=$$!; \
 		$(MAKE) --no-print-directory hosts > build/hosts.txt 2>&1 & hosts=$$!; \
-		nice -n 19 $(MAKE) --no-print-directory integration; tests=$$?; \
+		nice -n 19 $(PYTEST) $(SPREAD) -m "not alone" tests/acceptance tests/integration; tests=$$?; \
 		wait $$hosts; hosts=$$?; cat build/hosts.txt; \
-		$(MAKE) --no-print-directory groups; groups=$$?; \
-		wait $$types; types=$$?; cat build/types.txt; exit $$((tests + hosts + groups + types))
+		wait $$types; types=$$?; cat build/types.txt; exit $$((tests + hosts + types))
 
 check: lint types arrows  ## lint, format, types and import arrows
 

@@ -25,6 +25,7 @@ pytest_plugins = [
     "tests.plugins_bank",
     "tests.plugins_cli",
     "tests.plugins_hosts",
+    "tests.plugins_order",
 ]
 
 # No test runs long enough to earn back what Java's second compiler costs: half of a Spark's start. The archive saves

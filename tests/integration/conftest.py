@@ -1,4 +1,4 @@
-"""One Spark for all tests of a process, since starting it takes longer than most of them; and who runs which files."""
+"""One Spark for all tests of a process, since starting it takes longer than most of them."""
 
 from __future__ import annotations
 
@@ -11,36 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 from pipeline.batch import Batch
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.spark import SparkEngine, SparkTransform
 
 Prepare = Callable[..., Awaitable[SparkTransform]]
-
-
-SPARKS = {"test_spark_jobs.py": "spark-1", "test_spark_columns.py": "spark-1", "test_spark_sharing.py": "spark-1"}
-"""Which files with Spark one process runs; the rest of them another. A process for each would start a Spark for each."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with Spark first, since they take longest: so none of them is all that is left in the end."""
-    items.sort(key=lambda item: not item.path.name.startswith("test_spark_"))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    return _ByFile(config, log)
-
-
-class _ByFile(LoadScopeScheduling):
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        name = file.rpartition("/")[2]
-        if "/dashboard/" in file:
-            return "dashboard"  # one browser for all of them
-        return SPARKS.get(name, "spark-2") if name.startswith("test_spark_") else file
 
 
 @pytest.fixture(scope="session")
