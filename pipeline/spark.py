@@ -101,8 +101,7 @@ class SparkEngine:
 
     def begin(self) -> None:
         """Starts in the background what transforms will need. What goes wrong is told to the first that needs it."""
-        if self._users:
-            self._control.submit(self.running)
+        self._control.submit(self.running)
 
     def running(self) -> Running:
         """Spark, started or started again where needed. Blocks. Raises EngineUnavailable."""

@@ -58,17 +58,19 @@ def run(file: Path, until_idle: bool) -> None:
 
     Run it as often as you like: hosts on one FILE share its partitions.
     """
-    from service.wiring import processor_of
+    from service.engine import begun
 
     settings = settings_of(file)
     with host_name(settings.host) as name:
         log = log_of(settings, name)
 
         async def work() -> Backlog | None:
-            processor = processor_of(settings, host=name, log=log, starts_spark=True)
-            from service.run import run as run_processor  # takes a while to import, and Spark longer to start
+            with begun(settings) as engine:  # takes longer to start than what else there is to import
+                from service.run import run as run_processor
+                from service.wiring import processor_of
 
-            return await run_processor(processor, settings.api, until_idle=until_idle, log=log)
+                processor = processor_of(settings, host=name, log=log, engine=engine)
+                return await run_processor(processor, settings.api, until_idle=until_idle, log=log)
 
         last = done(work())
     if last is not None and (last.failed or last.held):

@@ -12,11 +12,12 @@ from leases.store import TimedStore
 from leases.timing import Timing
 from pipeline.errors import PipelineError
 from pipeline.feed import ProbedFeed, no_partitions
+from service.engine import engine_of
 from service.errors import StartFailed
 from service.pipeline import Pipeline
 from service.redaction import redacted
 from service.settings import Settings
-from service.wiring import engine_of, pipeline_of, store_of
+from service.wiring import pipeline_of, store_of
 
 Say = Callable[[str], None]
 

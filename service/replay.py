@@ -12,12 +12,13 @@ from structlog.typing import FilteringBoundLogger as Log
 
 from pipeline.dead_letters import REPLAY, DeadLetters, LetterBox
 from pipeline.dead_letters.replay import ReplayFeed
+from service.engine import engine_of
 from service.lag import Backlog
 from service.pipeline import Pipeline
 from service.processor import Processor
 from service.run import run
 from service.settings import PipelineSettings, Settings
-from service.wiring import engine_of, pipeline_of, store_of
+from service.wiring import pipeline_of, store_of
 
 
 async def replayed(

@@ -25,13 +25,14 @@ from pipeline.sink import Sink
 from pipeline.spark import SparkEngine
 from pipeline.transform import Identity, Transform
 from service.brought import BlobSource
+from service.engine import engine_of, needs_spark
 from service.errors import StartFailed
 from service.letters import box_of, isolation_of, policy_of
 from service.outlets import eventhubs_sink_of, files_sink_of
 from service.pipeline import Pipeline
 from service.plugged import feed_made, sink_made, store_made
 from service.processor import Processor
-from service.settings import PipelineSettings, Settings, SparkSettings
+from service.settings import PipelineSettings, Settings
 from service.settings.feeds import (
     AnyFeed,
     CosmosFeedSettings,
@@ -60,23 +61,15 @@ EVENT_HUB_BATCH_BYTES = 512 * 1024
 """Input for a batch of a hub, which is 1 MiB with its markers."""
 
 
-def processor_of(settings: Settings, *, host: str, log: Log, starts_spark: bool = False) -> Processor:
+def processor_of(settings: Settings, *, host: str, log: Log, engine: SparkEngine | None = None) -> Processor:
     """A processor that has not started. Raises StartFailed where something that is named cannot be imported or made.
 
-    starts_spark: in the background and at once, for whoever has more to import before the start.
+    engine: one that may have begun already.
     """
-    engine = engine_of(settings.spark)
     pipelines = pipelines_of(settings, engine)
-    if starts_spark:
-        engine.begin()
-    try:
-        store = store_of(settings, pipelines)
-    except StartFailed:
-        engine.stop()
-        raise
     return Processor(
         pipelines,
-        store,
+        store_of(settings, pipelines),
         host=host,
         timing=settings.leases.timing,
         leases_max=settings.host.leases_max,
@@ -169,12 +162,6 @@ def others_blobs_of(
         return OthersBlobs(Container(account, place, call_timeout_s=OTHERS_TIMEOUT_S))
     except ValueError as error:
         raise StartFailed(f"the old leases cannot be reached: {error}") from error
-
-
-def engine_of(settings: SparkSettings) -> SparkEngine:
-    return SparkEngine(
-        master=settings.master, remote=settings.remote, driver_memory=settings.driver_memory, conf=settings.conf
-    )
 
 
 def pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing) -> Pipeline:
@@ -329,8 +316,7 @@ def timeouts_within(duration_s: float) -> Timeouts:
 
 
 def transform_of(settings: PipelineSettings, engine: SparkEngine, letters: DeadLetters | None = None) -> Transform:
-    """Without SQL, function and schema the events go to the sink as they are, and Spark is not started for them."""
-    if settings.sql is None and settings.function is None and settings.event_schema is None:
+    if not needs_spark(settings):
         return Identity()
     return engine.transform(
         settings.name,
