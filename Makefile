@@ -137,12 +137,8 @@ start: setup  ## of that image: how soon a host lives and is ready, beside a bar
 dist: setup  ## dist/: a wheel, installed in an empty environment outside of this directory, where its demo runs
 	.venv/bin/python tests/dist.py
 
-# Advisories come from the registry of packages; whatever it does not tell of is an error, and no good news.
-audit: setup  ## what is known against the packages of uv.lock; needs the network, not part of `make test`
-	@mkdir -p build
-	.venv/bin/uv export --quiet --locked --all-extras --all-groups --no-hashes --no-emit-project --output-file build/locked.txt
-	.venv/bin/uv tool run --quiet pip-audit==2.10.0 --strict --requirement build/locked.txt --no-deps --disable-pip \
-		--vulnerability-service $(or $(ADVISORIES),pypi) --progress-spinner off
+audit: setup  ## what is known against the packages of uv.lock, says PyPI or OSV; needs the network, not part of `make test` (ADVISORIES=osv)
+	@.venv/bin/python tests/audit.py $(ADVISORIES)
 
 clean:  ## remove what was built, caches and .venv
 	rm -rf .venv tests/node/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
