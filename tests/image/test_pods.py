@@ -1,5 +1,6 @@
 """A day of pods: three containers of the image share the bank, a fourth joins, one is killed, one is told to stop as a rolling
-update tells it. Seen through REST; balances and logs are exact, and the position history has every batch once.
+update tells it. Seen through REST and on the dashboard; balances and logs are exact, and the position history has every batch
+once.
 
 Leases are blobs in Azurite, PostgreSQL is reached by TCP, and the logs lie on a volume that all pods mount.
 """
@@ -9,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import yaml
 from containers import HOSTS, STATE, TOKEN, Image, Pod
+from onlooker import Onlooker, loop_beside, onlooker
 from plugins_cli import events_in, until
 from plugins_hosts import PARTITIONS, PIPELINES, TIMING, Bank, Step
 from plugins_node import blobs_served, free_port
@@ -29,9 +30,9 @@ pytestmark = pytest.mark.timeout(1800)
 
 START_S = 400
 """Four hosts start their Sparks on two cores, perhaps beside others."""
-TAKEOVER_S = TIMING.duration_s + TIMING.renew_s + 2
 GRACE_S = 60
 LEASES = PARTITIONS * len(PIPELINES)
+PICTURE = Path(__file__).parents[2] / "build" / "dashboard" / "pods.png"
 FIRST, STAYS, NEXT, JOINS = HOSTS
 """The first is killed and the next one stops in order: both after the fourth has joined."""
 
@@ -39,25 +40,26 @@ FIRST, STAYS, NEXT, JOINS = HOSTS
 @contextmanager
 def by_tcp(socket: str) -> Iterator[int]:
     """The port behind which a server's Unix socket is."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, daemon=True).start()
-    wire = Wire(socket)
-    asyncio.run_coroutine_threadsafe(wire.listen(), loop).result(10)
-    yield wire.port
-    loop.call_soon_threadsafe(wire.close)
-    loop.call_soon_threadsafe(loop.stop)
+    with loop_beside() as loop:
+        wire = Wire(socket)
+        asyncio.run_coroutine_threadsafe(wire.listen(), loop).result(10)
+        yield wire.port
+        loop.call_soon_threadsafe(wire.close)
 
 
 @dataclass
 class Day:
-    """What was seen. took: seconds from what happened to when it showed."""
+    """What was seen. took: seconds from what happened to when it showed. shown: what the dashboard then told of moves, newest
+    first."""
 
     bank: Bank
     image: Image
+    dashboard: Onlooker
     folder: Path
     environment: Mapping[str, str]
     pods: dict[str, Pod] = field(default_factory=dict)
     took: dict[str, float] = field(default_factory=dict)
+    shown: dict[str, list[str]] = field(default_factory=dict)
     hosts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     owned_by_next: dict[tuple[str, str], int] = field(default_factory=dict)
     code: int | None = None
@@ -103,8 +105,10 @@ class Day:
         """Evenly, as each of them says: over all pipelines, and in each one."""
         return all(_are_even(list(self.leases(name).values()), names) for name in names)
 
-    def see(self, what: str, condition: Callable[[], bool], within_s: float) -> None:
-        self.took[what] = until(condition, within_s, what)
+    def see(self, what: str, *names: str) -> None:
+        """That these have all leases, evenly: as they tell, and as the dashboard shows."""
+        self.took[what] = until(lambda: self.is_shared_by(*names), START_S, what)
+        self.shown[what] = self.dashboard.sees(dict.fromkeys(names, LEASES // len(names)), START_S)
 
     def delivers(self, events: int = 100) -> None:
         before = self.bank.delivered()
@@ -130,9 +134,9 @@ def day(image: Image, tmp_path_factory: pytest.TempPathFactory, postgres_of_modu
     volume.mkdir()
     bank = Bank(volume, postgres_of_module)
     os.chown(volume, image.user, image.user)
-    with by_tcp(postgres_of_module.socket) as port, blobs_served() as (blobs, _):
+    with by_tcp(postgres_of_module.socket) as port, blobs_served() as (blobs, _), onlooker() as dashboard:
         dsn = f"host=127.0.0.1 port={port} user=postgres dbname={postgres_of_module.name} sslmode=disable gssencmode=disable"
-        day = Day(bank, image, folder, {"LEASES_BLOB": blobs, "LEASEHOLD_POSTGRES_DSN": dsn})
+        day = Day(bank, image, dashboard, folder, {"LEASES_BLOB": blobs, "LEASEHOLD_POSTGRES_DSN": dsn})
         try:
             _lived(day)
             yield day
@@ -144,24 +148,27 @@ def _lived(day: Day) -> None:
     bank = day.bank
     bank.write(40)
     day.start(FIRST, STAYS, NEXT)
-    day.see("three share", lambda: day.is_shared_by(FIRST, STAYS, NEXT), START_S)
+    day.dashboard.open(f"http://127.0.0.1:{day.pods[STAYS].port}/", TOKEN)
+    day.see("three share", FIRST, STAYS, NEXT)
     bank.keep_writing(20, every_s=0.5)
     day.delivers()
     day.start(JOINS)
-    day.see("the fourth shares", lambda: day.is_shared_by(*HOSTS), START_S)
+    day.see("the fourth shares", *HOSTS)
     day.hosts["joined"] = day.pods[JOINS].items("/api/hosts")
     day.delivers()
     day.pods[FIRST].send(signal.SIGKILL)
-    day.see("the dead one's leases are taken", lambda: day.is_shared_by(STAYS, NEXT, JOINS), START_S)
+    day.see("the dead one's leases are taken", STAYS, NEXT, JOINS)
     day.hosts["killed"] = day.pods[JOINS].items("/api/hosts")
     day.delivers()
     day.owned_by_next = {key: each["epoch"] for key, each in day.leases(JOINS).items() if each["owner"] == NEXT}
     day.pods[NEXT].send(signal.SIGTERM)
-    day.see("the stopped one's leases are taken", lambda: day.is_shared_by(STAYS, JOINS), START_S)
+    day.see("the stopped one's leases are taken", STAYS, JOINS)
     day.code = day.pods[NEXT].ended(GRACE_S)
     day.delivers()
     bank.settle(START_S)
     day.steps = bank.steps()
+    PICTURE.parent.mkdir(parents=True, exist_ok=True)
+    day.dashboard.picture(PICTURE)
 
 
 def test_every_pod_answers_for_the_group(day: Day) -> None:
@@ -171,6 +178,14 @@ def test_every_pod_answers_for_the_group(day: Day) -> None:
 
 def test_a_pod_that_was_killed_is_seen_to_be_dead(day: Day) -> None:
     assert {each["name"] for each in day.hosts["killed"] if each["live"]} == {STAYS, NEXT, JOINS}
+
+
+def test_the_dashboard_of_one_pod_shows_what_moves_without_being_loaded_again(day: Day) -> None:
+    assert day.dashboard.complaints == []
+    joined, killed, stopped = (day.shown[what] for what in list(day.shown)[1:])
+    assert any(move.endswith(f"→ {JOINS}") for move in joined), joined
+    assert any(move.startswith(f"{FIRST} →") for move in killed[: len(killed) - len(joined)]), killed
+    assert any(move.startswith(f"{NEXT} →") for move in stopped[: len(stopped) - len(killed)]), stopped
 
 
 def test_what_a_stopped_pod_owned_moves_once_and_before_it_would_expire(day: Day) -> None:
