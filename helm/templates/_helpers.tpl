@@ -64,6 +64,9 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey }}
 {{- fail (printf "pipeline '%s' has a %s of type log, which pods cannot share, and there are to be %d: take eventhubs, or set replicas to 1" $pipeline.name $side $most) }}
 {{- end }}
 {{- end }}
+{{- if eq (dig "dead_letters" "type" "" $pipeline) "log" }}
+{{- fail (printf "pipeline '%s' has dead_letters of type log, which pods cannot share, and there are to be %d: take postgres, files in a container or eventhubs, or set replicas to 1" $pipeline.name $most) }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- if gt ($v.autoscaling.min | int) ($v.autoscaling.max | int) }}

@@ -1,5 +1,6 @@
 """Chart, settings and image say the same: ports, paths, variables, the user, and the time that a stop may take."""
 
+import json
 import re
 from pathlib import Path, PurePosixPath
 
@@ -67,6 +68,21 @@ def test_a_pod_takes_its_settings(objects) -> None:
     assert settings.host.buffer_bytes_max == 268435456
     assert settings.log.format == "json"
     assert [each.name for each in settings.pipelines] == ["balances"]
+
+
+OWN = {"settings": {"api"}, "host": {"name", "stop_timeout_s"}, "spark": {"remote"}}
+"""Of each section, what the chart itself writes."""
+
+
+def test_every_other_setting_may_be_given() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())["definitions"]["config"]["properties"]
+    offered = {"settings": set(schema)}
+    for name in ("host", "spark", "log"):
+        offered[name] = set(schema[name]["propertyNames"]["enum"])
+    offered["telemetry"] = set(schema["telemetry"]["properties"])
+    known = {name: set(Settings.model_fields[name].annotation.model_fields) for name in offered if name != "settings"}  # type: ignore[union-attr]
+    known["settings"] = set(Settings.model_fields)
+    assert offered == {name: fields - OWN.get(name, set()) for name, fields in known.items()}
 
 
 def test_the_host_is_named_after_its_pod(objects) -> None:

@@ -6,6 +6,8 @@ import helm_python
 import pytest
 from unit.chart.releases import BANK, SQLITE, merged
 
+from service.reference import Setting, describe
+
 LOG = {"type": "log", "path": "/var/lib/leasehold/log"}
 PIPELINE = BANK["config"]["pipelines"][0]
 
@@ -29,6 +31,7 @@ def pipeline(**given: Any) -> dict[str, Any]:
         (merged(SQLITE, {"replicas": 1, "autoscaling": {"by": "cpu"}}), "there are to be 8"),
         (pipeline(sink=LOG), "pipeline 'balances' has a sink of type log, which pods cannot share"),
         (pipeline(feed=LOG), "pipeline 'balances' has a feed of type log, which pods cannot share"),
+        (pipeline(dead_letters=LOG), "pipeline 'balances' has dead_letters of type log, which pods cannot share"),
         ({"autoscaling": {"min": 9}}, "autoscaling.min is above autoscaling.max"),
         ({"autoscaling": {"by": "lag", "min": 0}}, "needs a pod that runs"),
         ({"autoscaling": {"by": "cpu", "min": 0}}, "needs a pod that runs"),
@@ -58,6 +61,7 @@ def test_what_could_not_work_is_refused_with_what_to_do(render, values: dict[str
         {"config": {"pipelines": [{"name": "a"}]}},
         {"config": {"pipelines": [{**PIPELINE, "name": "Not A Name"}]}},
         {"config": {"pipelines": [{**PIPELINE, "sink": {"path": "x"}}]}},
+        {"config": {"pipelines": [{**PIPELINE, "dead_letters": {"path": "x"}}]}},
         {"config": {"telemetry": {"traces": "http://ada:hunter2@otel:4318"}}},
         {"config": {"telemetry": {"metrics": "http://otel:4318"}}},
         {"sparkConnect": "http://spark"},
@@ -91,20 +95,40 @@ def test_nonsense_is_refused_by_the_schema(render, values: dict[str, Any]) -> No
         render(values)
 
 
+LITERALS = {
+    "dsn": "postgresql://bank:secret@postgres/bank",
+    "url": "https://bank.example/in?code=secret",
+    "headers": {"Authorization": "Bearer secret"},
+}
+"""What a secret looks like where it stands among other things."""
+SECRETS = [row for row in describe() if "secret" in row.type or row.name == "headers"]
+
+
+def with_one(row: Setting, value: object) -> dict[str, Any]:
+    """A section that has what the row of the settings' reference tells of."""
+    section = {"type": row.when, row.name: value, **({"container": "out"} if row.when == "files" else {})}
+    where = row.parent.removeprefix("pipelines[].")
+    return leases(**section) if where == "leases" else pipeline(**{where: section})
+
+
+@pytest.mark.parametrize("row", SECRETS, ids=lambda row: f"{row.key} of {row.when}")
+def test_no_secret_of_the_settings_is_part_of_a_config_map(render, row: Setting) -> None:
+    with pytest.raises(helm_python.HelmValuesError):
+        render(with_one(row, LITERALS.get(row.name, "c2VjcmV0")))
+    from_environment = {"Authorization": "Bearer ${SECRET}"} if row.name == "headers" else "${SECRET}"
+    assert render(with_one(row, from_environment))["ConfigMap"]
+
+
 @pytest.mark.parametrize(
     "values",
     [
         leases(type="cosmos", connection_string="AccountEndpoint=https://a;AccountKey=c2VjcmV0", database="d"),
-        leases(type="cosmos", endpoint="https://a", key="c2VjcmV0", database="d"),
-        leases(type="blob", account_url="https://a", key="c2VjcmV0"),
-        pipeline(sink={**PIPELINE["sink"], "dsn": "postgresql://bank:secret@postgres/bank"}),
         pipeline(sink={**PIPELINE["sink"], "dsn": "host=postgres password=secret"}),
-        pipeline(sink={"type": "http", "url": "https://a", "headers": {"Authorization": "Bearer secret"}}),
-        pipeline(sink={"type": "files", "container": "out", "account_url": "https://a", "key": "c2VjcmV0"}),
+        pipeline(sink={"type": "http", "url": "https://ada:secret@bank.example/in"}),
         pipeline(feed={"type": "eventhubs", "connection_string": "Endpoint=sb://a/;SharedAccessKey=c2VjcmV0"}),
     ],
 )
-def test_a_secret_is_no_part_of_a_config_map(render, values: dict[str, Any]) -> None:
+def test_a_secret_is_found_in_other_shapes_too(render, values: dict[str, Any]) -> None:
     with pytest.raises(helm_python.HelmValuesError):
         render(values)
 
@@ -115,6 +139,7 @@ def test_a_secret_is_no_part_of_a_config_map(render, values: dict[str, Any]) -> 
         {**PIPELINE["sink"], "dsn": "postgresql://bank@postgres/bank"},
         {**PIPELINE["sink"], "dsn": "postgresql://bank:${PASSWORD}@postgres/bank"},
         {**PIPELINE["sink"], "dsn": "service=bank", "key": ["account"]},
+        {"type": "http", "url": "https://bank.example/in?code=${CODE}"},
         {"type": "http", "url": "${URL}", "headers": {"Authorization": "Bearer ${TOKEN}", "Accept": "text/plain, */*"}},
     ],
 )
