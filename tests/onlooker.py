@@ -73,9 +73,11 @@ def onlooker() -> Iterator[Onlooker]:
         def done(work: Coroutine[Any, Any, T]) -> T:
             return asyncio.run_coroutine_threadsafe(work, loop).result(3 * PATIENCE_MS / 1000)
 
-        page = done(stack.enter_async_context(blank_page()))
+        async def entered() -> Onlooker:
+            page = await stack.enter_async_context(blank_page())
+            return Onlooker(page, stack.enter_context(complaints(page)), loop)
+
         try:
-            with complaints(page) as found:
-                yield Onlooker(page, found, loop)
+            yield done(entered())
         finally:
             done(stack.aclose())
