@@ -24,6 +24,8 @@ REPLAY = ".replay"
 """What the name of the pipeline ends with under which a pipeline's dead letters are sent through again."""
 LEASE = "/dead-letters"
 """Behind the pipeline's name, for the box's own fence and position: no pipeline's name has a slash."""
+ERROR_CHARS_MAX = 4_000
+"""Of a reason, which a trigger or a destination may have written."""
 
 _TIME = pa.timestamp("us", tz="UTC")
 DEAD_SCHEMA = pa.schema(
@@ -83,9 +85,14 @@ _ENVELOPE = tuple(field.name for field in fields(Letter) if field.name != "body"
 def dead_events(events: pa.Table, poison: Sequence[Poison], at: datetime) -> pa.Table:
     """DEAD_SCHEMA. events: a batch's, of which these are the poison."""
     found = events.take(pa.array([each.index for each in poison], pa.int64()))
-    reasons = [each.reason for each in poison], [each.attempts for each in poison], [at] * len(poison)
+    reasons = [_told(each.reason) for each in poison], [each.attempts for each in poison], [at] * len(poison)
     columns = [pa.array(values, field.type) for values, field in zip(reasons, list(DEAD_SCHEMA)[-3:], strict=True)]
     return pa.Table.from_arrays([*found.combine_chunks().columns, *columns], schema=DEAD_SCHEMA)
+
+
+def _told(reason: str) -> str:
+    """Of bounded size, and without half characters, which no system keeps: no letter is lost for what is said of it."""
+    return reason[:ERROR_CHARS_MAX].encode(errors="replace").decode()
 
 
 def letters_of(claim: Claim, output: Output) -> pa.Table:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pipeline.errors import OutputRefused, Poison
 
@@ -25,20 +26,28 @@ class Sent:
     most: int | None
 
 
+class _Refused(NamedTuple):
+    """to: up to where it may come again. Its sequence does not tell: in a replay they come in any order."""
+
+    poison: Poison
+    to: str
+
+
 class Refusals:
     """Of one partition, from run to run. attempts: how often an event must have been refused, the last time alone."""
 
     def __init__(self, attempts: int, compare: Compare) -> None:
         self._attempts = attempts
         self._compare = compare
-        self._refused: dict[int, Poison] = {}
+        self._refused: dict[int, _Refused] = {}
         self._until: str | None = None
         self._events_max: int | None = None
 
     @property
     def dead(self) -> Mapping[int, Poison]:
         """By sequence, what was refused often enough. Their places are not known here."""
-        return {sequence: each for sequence, each in self._refused.items() if each.attempts >= self._attempts}
+        found = {sequence: each.poison for sequence, each in self._refused.items()}
+        return {sequence: poison for sequence, poison in found.items() if poison.attempts >= self._attempts}
 
     def most(self, start: str | None) -> int | None:
         """How many events a batch that begins there may have; None for as many as it has."""
@@ -48,24 +57,26 @@ class Refusals:
 
     def narrowed(self, error: OutputRefused, sent: Sequence[Sent]) -> bool:
         """Whether another run can tell more. sent: what may have been refused, in its order."""
-        if error.sequences:
-            for sequence in error.sequences:
-                self._count(sequence, str(error))
-            return True
         if not sent:
             return False
+        if error.sequences:
+            for sequence in error.sequences:
+                self._count(sequence, str(error), sent[-1].to)
+            return True
         if len(sent) == 1 and sent[0].only is not None:
-            self._count(sent[0].only, str(error))
+            self._count(sent[0].only, str(error), sent[0].to)
         elif len(sent) == 1 and sent[0].most is not None and sent[0].events > sent[0].most:
             return False  # the feed cannot be cut there
         events = sum(each.events for each in sent)
         self._until, self._events_max = sent[-1].to, max(1, events // 2)
         return True
 
-    def passed(self, sequence: int) -> None:
-        """No event before it comes again."""
-        self._refused = {each: poison for each, poison in self._refused.items() if each >= sequence}
+    def passed(self, start: str | None) -> None:
+        """Nothing before that position comes again."""
+        self._refused = {
+            sequence: each for sequence, each in self._refused.items() if self._compare(start, each.to) < 0
+        }
 
-    def _count(self, sequence: int, reason: str) -> None:
-        before = self._refused[sequence].attempts if sequence in self._refused else 0
-        self._refused[sequence] = Poison(index=0, reason=reason, attempts=before + 1)
+    def _count(self, sequence: int, reason: str, to: str) -> None:
+        before = self._refused[sequence].poison.attempts if sequence in self._refused else 0
+        self._refused[sequence] = _Refused(Poison(index=0, reason=reason, attempts=before + 1), to)

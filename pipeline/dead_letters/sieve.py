@@ -95,7 +95,7 @@ class Sieve:
     def _told_apart(self, batch: Batch, first: int) -> tuple[dict[int, Poison], list[int]]:
         """By place, those that are dead whatever the transform says; and the places of those that are buried."""
         if self._refused is None:
-            self._refused = self._refused_from(first)
+            self._refused = self._refused_from(batch.start)
         known = {**self._known, **self._refused}
         malformed = _malformed(batch)
         if not (known or malformed or self._buried):
@@ -110,11 +110,11 @@ class Sieve:
                 dead[place] = Poison(index=place, reason=malformed[place], is_misfit=True)
         return dead, gone
 
-    def _refused_from(self, first: int) -> Mapping[int, Poison]:
+    def _refused_from(self, start: str | None) -> Mapping[int, Poison]:
         """Before the first batch of all: later ones are sifted before earlier ones are delivered, or refused."""
         if self._refusals is None:
             return {}
-        self._refusals.passed(first)
+        self._refusals.passed(start)
         return self._refusals.dead
 
     async def _applied(

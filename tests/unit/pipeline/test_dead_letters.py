@@ -15,6 +15,7 @@ from pipeline import runner
 from pipeline.batch import Batch
 from pipeline.connectors.log import sink as log_sink
 from pipeline.dead_letters import DeadLetters
+from pipeline.dead_letters.letter import ERROR_CHARS_MAX
 from pipeline.dead_letters.sieve import Sieve, Sifted
 from pipeline.errors import NotTrusted, Poison, PoisonEvent, SinkUnavailable, TooMuchPoison
 from pipeline.sink import Output
@@ -143,6 +144,15 @@ async def test_a_reset_partition_is_processed_and_buried_again(group: Group) -> 
     group.generation, group.continuation = 1, None
     await group.run(2)
     assert (await group.buried(), group.delivered) == (bodies("b! b!"), bodies("a a"))
+
+
+async def test_a_reason_that_is_no_text_or_a_book_keeps_no_letter_from_being_kept(group: Group) -> None:
+    group.feed.append("a", bodies("! a"))
+    group.transform.apply = _refusing("half a \ud800 character " + 1_000_000 * "x")  # type: ignore[method-assign]
+    await group.run(2)
+    (kept,) = await group.letters()
+    assert kept.letter.error.startswith("half a ? character xxx")
+    assert len(kept.letter.error) == ERROR_CHARS_MAX
 
 
 async def test_events_that_fail_only_together_are_delivered_apart(group: Group) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline.async_sink import AsyncSink
 from pipeline.connectors.log import LogFeed
 from pipeline.dead_letters import REPLAY, LetterBox
 from pipeline.dead_letters.replay import ReplayFeed
 from pipeline.errors import SinkUnavailable
 from tests.unit.pipeline.burials import NOW, Group, bodies
+from tests.unit.pipeline.test_refusals import Items, converted
 
 
 @pytest.fixture
@@ -32,7 +35,7 @@ async def replayed(group: Group, letters: int, **later: Any) -> None:
         while again.failures:
             with pytest.raises(SinkUnavailable):
                 await again.run(letters - 1)
-        await again.run(letters - 1)
+        await again.run_on(letters - 1)
     finally:
         await again.beside.close()
         await feed.close()
@@ -71,3 +74,22 @@ async def test_letters_that_come_while_a_replay_runs_are_left_to_the_next(group:
     page = await anext(feed.open("a", None))
     assert (page.events["body"].to_pylist(), page.to) == (bodies("a!"), end)
     assert await feed.lag("a", page.to) == 0
+
+
+async def test_what_the_sink_refuses_of_letters_that_lie_in_another_order_than_their_events_is_found(
+    group: Group,
+) -> None:
+    group.feed.append("a", bodies("a!? b! c"))
+    group.transform.mended = {b"a!?"}
+    group.failures.append(SinkUnavailable("died"))
+    with pytest.raises(SinkUnavailable):
+        await group.run(3)
+    group.transform.mended = set()
+    await group.run(3)
+    assert await group.buried() == bodies("b! a!?")
+    group.transform.mended = {b"a!?", b"b!"}
+    destination = Items(tells=True)
+    sink = AsyncSink(destination, identity="items", convert=converted)
+    async with asyncio.timeout(5):
+        await replayed(group, 2, sink=sink)
+    assert (await group.buried(), set(destination.taken)) == (bodies("b! a!? a!?"), {b"b!"})
