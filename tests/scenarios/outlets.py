@@ -19,6 +19,9 @@ from pipeline.connectors.filesink.snapshot import Snapshot
 from scenarios.host import Failed
 
 SINKS = ("files", "blobs", "http", "cosmos")
+GAPS, GAPS_LAST, TAKES_S = 0.15, 3, 0.02
+"""The share of entries that fail, how often each does, and how long a request takes: so that a checkpoint, which takes its time
+too, that passed over one of them is the newest when its host dies. A host has to die several times: not each death shows it."""
 LINES = 10
 """Every event is of one of so many keys."""
 BATCH, BUFFERED = 20, 40
@@ -115,7 +118,7 @@ def in_files(snapshot: Snapshot) -> dict[str, list[int]]:
 
 
 class OverHttp:
-    """Single entries fail now and then."""
+    """Many single entries fail, and again, so that nearly always some wait before others that were taken."""
 
     batch, again_max, lines = BATCH, AGAIN_MAX, LINES
 
@@ -128,14 +131,14 @@ class OverHttp:
 
     def empty(self) -> None:
         self._endpoint.order("reset")
-        self._endpoint.order("trouble", items=0.05)
+        self._endpoint.order("trouble", items=GAPS, item_status=408, item_times=GAPS_LAST, takes_s=TAKES_S)
 
     def arrived(self) -> dict[str, list[int]]:
         return by_account(self._endpoint.entries)
 
 
 class OverCosmos:
-    """Single writes are throttled now and then. A document that is written again is another version of it."""
+    """Single writes fail as over http. A document that is written again is another version of it."""
 
     batch, again_max, lines = BATCH, AGAIN_MAX, None
 
@@ -144,7 +147,9 @@ class OverCosmos:
         self._name = name
         self._case = count()
         self._container = ""
-        server.control.fault("throttle", "document.*", share=0.05, retry_after_ms=20)
+        server.control.fault("throttle", "document.upsert", share=0.02, retry_after_ms=20)
+        server.control.fault("fail", "document.upsert", status=408, share=GAPS, in_a_row=GAPS_LAST)
+        server.control.fault("delay", "document.upsert", delay_s=TAKES_S)
 
     def sink(self) -> dict[str, Any]:
         account = {"endpoint": self._server.endpoint, "key": self._server.key}

@@ -27,7 +27,7 @@ from plugins_cli import leases_in
 from leases.lease import Lease
 from scenarios.cases import displaced, exit_code, points_of_sink, table, told_to_end
 from scenarios.grounds import is_locked
-from scenarios.host import Failed, Host
+from scenarios.host import Failed, Host, Process
 from scenarios.outlets import LINES, SINKS, MakeOutlet, Outlet, outlets
 from scenarios.place import say
 
@@ -39,6 +39,8 @@ EVENTS = 500
 LIVES = 3
 OFTEN, SELDOM = 7, 2
 """At which time a point is reached a host ends for the first time: amidst its work, or with its second partition."""
+REQUESTS_BEFORE = {"before submit": 30, "submitted": 30}
+"""The same of points that each batch passes several times: there have to be checkpoints behind it, which may be wrong."""
 RARE = (
     *("lease acquired", "partition claimed", "sink claimed", "position written", "folded"),
     *("before flush", "flushed", "before checkpoint", "checkpointed", "before release", "released"),
@@ -49,7 +51,7 @@ AS_PROMISED = "as promised"
 
 
 def times_of(point: str) -> int:
-    return SELDOM if point in RARE else OFTEN
+    return SELDOM if point in RARE else REQUESTS_BEFORE.get(point, OFTEN)
 
 
 class Room:
@@ -103,7 +105,7 @@ class Room:
             host.end()
             self._hosts.discard(host)
 
-    def see_end(self, host: Host) -> None:
+    def see_end(self, host: Process) -> None:
         if (code := host.ended()) != 0:
             raise Failed(f"host {host.name} ended with {code}: {host.words}")
 

@@ -2,8 +2,9 @@
 
 POST /entries (JSON array) and /lines (a JSON value a line) keep what they take; `?items=1` answers with a status for each. Orders
 are POSTed to /control/NAME: `answers` (what to answer next, one each: status, headers, body, stall), `trouble` (throttle: share
-of requests answered 429, with retry_after; items: share of entries; stall: share of requests without an answer; is_dead: every
-connection is dropped; takes_s: for each request), `taken` (all, and requests with their headers), `reset`.
+of requests answered 429, with retry_after; items: share of entries, answered item_status, item_times in a row; refused: a text,
+entries with it are answered 422; stall: share of requests without an answer; is_dead: every connection is dropped; takes_s: for
+each request), `taken` (all, and requests with their headers), `reset`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 from aiohttp import web
 
 from servers.hosting import certified, listening, stopped
+from servers.stubborn import Stubborn
 
 STALL_S = 3600.0
 
@@ -29,6 +31,9 @@ STALL_S = 3600.0
 class Trouble:
     throttle: float = 0.0
     items: float = 0.0
+    item_status: int = 429
+    item_times: int = 1
+    refused: str | None = None
     stall: float = 0.0
     is_dead: bool = False
     takes_s: float = 0.0
@@ -42,6 +47,7 @@ class State:
     answers: list[dict[str, Any]] = field(default_factory=list)
     trouble: Trouble = field(default_factory=Trouble)
     rng: random.Random = field(default_factory=lambda: random.Random(7))
+    stubborn: Stubborn = field(default_factory=Stubborn)
 
 
 class Endpoint:
@@ -80,9 +86,17 @@ class Endpoint:
             headers = {"Retry-After": trouble.retry_after} if trouble.retry_after else None
             return web.Response(status=429, headers=headers)
         entries = [json.loads(line) for line in body.splitlines()] if request.path == "/lines" else json.loads(body)
-        statuses = [429 if state.rng.random() < trouble.items else 201 for _ in entries]
+        statuses = [self._status(entry) for entry in entries]
         state.entries += [entry for entry, status in zip(entries, statuses, strict=True) if status == 201]
         return web.json_response(statuses) if "items" in request.query else web.Response(status=204)
+
+    def _status(self, entry: Any) -> int:
+        trouble, what = self.state.trouble, json.dumps(entry)
+        if trouble.refused is not None and trouble.refused in what:
+            return 422
+        share, times = trouble.items, trouble.item_times
+        fails = self.state.stubborn.fails(what, self.state.rng, share=share, times=times)
+        return trouble.item_status if fails else 201
 
 
 async def serve(port: int, parent: int | None, folder: Path) -> None:

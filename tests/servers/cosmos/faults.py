@@ -9,6 +9,7 @@ from typing import Any
 
 from servers.cosmos.call import Call, Reply, refusal
 from servers.cosmos.refused import THROTTLED, Refused
+from servers.stubborn import Stubborn
 
 KINDS = ("throttle", "fail", "cut", "delay", "lose_reply")
 
@@ -19,7 +20,8 @@ class Fault:
     lose_reply (done, then the connection drops).
     of: kinds of request (`document.replace`, `documents.*`, `feed.*`, `*`); container, range_id, id: only there, where given.
     page_min: only requests for pages of at least so many.
-    times: how many more it takes, None for no end. share: of those that match. after: how many that match pass first."""
+    times: how many more it takes, None for no end. share: of those that match; in_a_row: how often it takes the same one of them
+    before that passes. after: how many that match pass first."""
 
     do: str
     of: str = "*"
@@ -29,6 +31,7 @@ class Fault:
     page_min: int = 0
     times: int | None = None
     share: float = 1.0
+    in_a_row: int = 1
     after: int = 0
     status: int = 503
     substatus: int = 0
@@ -68,6 +71,7 @@ class Faults:
     """In the order in which they were made; the first that fits takes the request. The seed makes shares repeatable."""
 
     rng: random.Random = field(default_factory=lambda: random.Random(1))
+    _stubborn: dict[int, Stubborn] = field(default_factory=dict)
     _all: dict[int, Fault] = field(default_factory=dict)
     _made: int = 0
 
@@ -94,10 +98,14 @@ class Faults:
             if fault.after > 0:
                 fault.after -= 1
                 continue
-            if fault.share < 1 and self.rng.random() >= fault.share:
+            if fault.share < 1 and not self._is_of_share(fault, call):
                 continue
             fault.taken += 1
             if fault.times is not None:
                 fault.times -= 1
             return fault
         return None
+
+    def _is_of_share(self, fault: Fault, call: Call) -> bool:
+        stubborn = self._stubborn.setdefault(fault.number, Stubborn())
+        return stubborn.fails((*call.path, call.body), self.rng, share=fault.share, times=fault.in_a_row)
