@@ -23,7 +23,7 @@ import yaml
 
 from leases.lease import Lease
 from scenarios.grounds import LOGS, PARTITIONS, Ground, MakeGround, behind
-from scenarios.host import Failed, Host
+from scenarios.host import Failed, Host, Process
 from service import demo_data
 
 TRANSACTIONS = 1000
@@ -147,7 +147,7 @@ class Bank:
         with self.running(name, *roles) as host:
             self.see_end(host)
 
-    def see_end(self, host: Host) -> None:
+    def see_end(self, host: Process) -> None:
         """Raises Failed."""
         if (code := host.ended()) != 0:
             raise Failed(f"host {host.name} ended with {code}: {host.words}")

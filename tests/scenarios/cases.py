@@ -11,7 +11,7 @@ from typing import NoReturn, Protocol, TypeVar
 
 from leases.lease import Lease
 from pipeline.crash_point import POINTS
-from scenarios.host import Failed, Host, until
+from scenarios.host import Failed, Process, until
 from scenarios.place import say
 
 REQUESTS = ("before submit", "submitted", "before flush", "flushed")
@@ -39,9 +39,9 @@ def points_of_sink(sink: str) -> list[str]:
 class Stage(Protocol):
     """Where hosts are run, and what they leave is looked at."""
 
-    def running(self, name: str, *roles: str, armed: str | None = None) -> AbstractContextManager[Host]: ...
+    def running(self, name: str, *roles: str, armed: str | None = None) -> AbstractContextManager[Process]: ...
 
-    def see_end(self, host: Host) -> None:
+    def see_end(self, host: Process) -> None:
         """Raises Failed where it is not a good one."""
         ...
 

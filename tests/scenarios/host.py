@@ -1,4 +1,4 @@
-"""`leasehold run` as a process of a scenario: what it is told, what it says, and how it ends."""
+"""A process of a scenario, `leasehold run` above all: what it is told, what it says, and how it ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,22 +63,16 @@ class Premises(Protocol):
     def environment(self) -> dict[str, str]: ...
 
 
-class Host:
-    """`leasehold run` with some of the pipelines."""
+class Process:
+    """A host, whatever program it is. command: its program and arguments; armed: its crash point."""
 
-    def __init__(self, bank: Premises, name: str, settings: Path, armed: str | None, until_idle: bool) -> None:
+    def __init__(self, premises: Premises, name: str, command: Sequence[str], armed: str | None) -> None:
         self.name = name
-        self.log = bank.directory / f"{name}.log"
-        self._errors = bank.directory / f"{name}.stderr"
-        leasehold = str(Path(sys.executable).with_name("leasehold"))
-        environment = {**bank.environment, **({VARIABLE: armed} if armed else {})}
+        self.log = premises.directory / f"{name}.log"
+        self._errors = premises.directory / f"{name}.stderr"
+        environment = {**premises.environment, **({VARIABLE: armed} if armed else {})}
         with self._errors.open("ab") as errors:
-            self.process = subprocess.Popen(
-                [leasehold, "run", str(settings), *(["--until-idle"] if until_idle else [])],
-                env=environment,
-                stderr=errors,
-                start_new_session=True,
-            )
+            self.process = subprocess.Popen(command, env=environment, stderr=errors, start_new_session=True)
 
     def ended(self, within_s: float = END_S) -> int:
         """Its exit code. Raises Failed."""
@@ -111,6 +105,15 @@ class Host:
         """The last that it said."""
         log = self.log.read_text().splitlines()[-3:] if self.log.exists() else []
         return " | ".join([*log, *self._errors.read_text().splitlines()[-3:]])
+
+
+class Host(Process):
+    """`leasehold run` with some of the pipelines."""
+
+    def __init__(self, bank: Premises, name: str, settings: Path, armed: str | None, until_idle: bool) -> None:
+        leasehold = str(Path(sys.executable).with_name("leasehold"))
+        command = [leasehold, "run", str(settings), *(["--until-idle"] if until_idle else [])]
+        super().__init__(bank, name, command, armed)
 
     def said(self, event: str) -> int:
         """How often it has logged that."""

@@ -1,8 +1,15 @@
-"""`make letters`: a host with dead letters under way, killed at every crash point; its letters and its output are its feed.
+"""`make letters`: hosts with dead letters under way, killed and frozen at crash points: letters and output are their feed.
 
-No Spark: what is tried is what comes behind the transform. Each case is a process that dies and one that comes after it, and
-whose transform and batches may judge otherwise: what was decided stays so. Exit code 1 where an event is lost, doubled, or in
-both places, or where a point is not reached.
+No Spark: what is tried is what comes behind the transform. Each case is a process that dies, or freezes until another one has
+its leases, and one that comes after it, and whose transform and batches may judge otherwise: what was decided stays so. With
+sinks of at least once the output may repeat, and letters do not.
+
+Which points? Killed: all that a host passes, for sinks and boxes on this machine. Where letters go to a hub, or output to an
+endpoint or a container, the steps are the same but for those of that system, and those around them (BESIDE): all others would
+only be tried once more. Frozen: where something is half done that the next owner has to know of, or to fence off (HALF_DONE);
+elsewhere a process that goes on finds its lease lost, as `make scenarios` shows.
+
+Exit code 1 where an event is lost, doubled, or in both places, or where a point is not reached.
 """
 
 from __future__ import annotations
@@ -11,11 +18,10 @@ import argparse
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -23,20 +29,23 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from plugins_cli import leases_in
 
-from pipeline.connectors.filesink import Directory, snapshot_of
-from pipeline.connectors.log import LogFeed, append
-from pipeline.crash_point import POINTS, VARIABLE
-from pipeline.dead_letters.box import kept_in, until_now
-from scenarios.cases import POINTS_OF_SINK, exit_code, table, told_to_end
-from scenarios.host import Failed
-from scenarios.letters_host import KINDS, NAME, Where
+from leases.lease import Lease
+from pipeline.connectors.log import append
+from pipeline.crash_point import POINTS
+from pipeline.dead_letters.box import kept_in
+from scenarios.cases import POINTS_OF_SINK, displaced, exit_code, table, told_to_end
+from scenarios.grounds import is_locked
+from scenarios.host import Failed, Process
+from scenarios.letters_host import LEASES, Order
+from scenarios.letters_kinds import KINDS, NAME, SERVED, Address, Where
 from scenarios.place import place, say
 
+KILLED, FROZEN = "killed", "frozen"
 PARTITIONS = ("0", "1")
 EVENTS = 60
 """Of a partition: six batches, four of them with letters."""
-END_S = 300
 EXACT = "exact"
 AT_A_TIME = 2
 ONCE = frozenset(
@@ -45,6 +54,8 @@ ONCE = frozenset(
         "partition claimed",
         "sink claimed",
         "position written",
+        "before flush",
+        "flushed",
         "before checkpoint",
         "checkpointed",
         "before release",
@@ -54,29 +65,49 @@ ONCE = frozenset(
 """Of each partition, or of the whole; all other points are reached again and again, and taken the third time."""
 NEVER = frozenset(("folded",))
 """What so few batches do not come to."""
+BESIDE = frozenset(("sink claimed", "position written", "before write", "checkpointed"))
+HALF_DONE = frozenset(
+    (
+        *("before write", "letters put", "before append", "appended", "before publish", "published"),
+        *("batch staged", "committed", "file put", "entry put", "before submit", "submitted"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     kind: str
     point: str
+    fault: str = KILLED
 
     @property
     def name(self) -> str:
-        return f"{self.kind:30}{self.point:20}"
+        return f"{self.kind:30}{self.fault:8}{self.point:20}"
+
+    @property
+    def times(self) -> int:
+        return 1 if self.point in ONCE else 3
 
 
 def cases(only: str = "") -> list[Case]:
-    special = {point for points in POINTS_OF_SINK.values() for point in points}
-    found = []
-    for kind, each in KINDS.items():
-        own = {point for system in each.systems for point in POINTS_OF_SINK[system]} - NEVER
-        found += [Case(kind, point) for point in POINTS if point in own or point not in special]
+    found = [
+        Case(kind, point, fault)
+        for kind in KINDS
+        for fault in (KILLED, FROZEN)
+        for point in POINTS
+        if point in (killed_at(kind) if fault == KILLED else HALF_DONE & killed_at(kind))
+    ]
     return [case for case in found if only in case.name]
 
 
+def killed_at(kind: str) -> set[str]:
+    special = {point for points in POINTS_OF_SINK.values() for point in points}
+    own = {point for system in KINDS[kind].systems for point in POINTS_OF_SINK[system]} - NEVER
+    return own | (set(POINTS) - special if KINDS[kind].server is None else BESIDE)
+
+
 def written(directory: Path, *, refuses: bool) -> Counter[bytes]:
-    """The feed. Some events are poison (!), some are refused by the table (?), and two batches of six are clean."""
+    """The feed. Some events are poison (!), some are refused by the sink (?), and two batches of six are clean."""
     everything: Counter[bytes] = Counter()
     for partition in PARTITIONS:
         bodies = [f"{partition}-{n}{_mark(n, refuses)}".encode() for n in range(EVENTS)]
@@ -96,66 +127,75 @@ MENDED = f"{PARTITIONS[0]}-5! {PARTITIONS[1]}-24!"
 
 
 class Scene:
-    """One case's directory and database."""
+    """One case's directory, database and server, and its hosts."""
 
-    def __init__(self, directory: Path, server: Any, number: int) -> None:
-        self._database = f"letters{number}"
-        with psycopg.connect(server.get_uri(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {self._database}")
-        self.where = Where(directory / str(number), server.get_uri(database=self._database))
-        self.where.directory.mkdir()
+    def __init__(self, case: Case, where: Where) -> None:
+        self.where = where
+        self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3]))}
+        self._case = case
 
-    def run(self, kind: str, *, armed: str | None = None, mended: str = "") -> int:
-        """The exit code."""
-        environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-        environment["PYTHONPATH"] = str(Path(__file__).parents[1])
-        process = subprocess.run(
-            [sys.executable, "-m", "scenarios.letters_host", str(self.where.directory), kind, self.where.dsn, mended],
-            env={**environment, **({VARIABLE: armed} if armed else {})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=END_S,
-            check=False,
-        )
-        self.words = process.stdout.decode(errors="replace")[-400:]
-        return process.returncode
+    @property
+    def directory(self) -> Path:
+        return self.where.directory
 
-    async def outcome(self, kind: str) -> tuple[Counter[bytes], Counter[bytes]]:
+    def happens(self) -> None:
+        """Raises Failed."""
+        armed = f"{self._case.point}:{self._case.times}"
+        if self._case.fault == FROZEN:
+            displaced(self, f"{armed}:SIGSTOP", NAME)
+            return
+        with self.running("a", armed=armed) as host:
+            if (code := host.ended()) != -signal.SIGKILL:
+                raise Failed(f"the point was not reached: exit code {code}: {host.words}")
+        with self.running("a", mended=MENDED) as host:
+            self.see_end(host)
+
+    @contextmanager
+    def running(self, name: str, *roles: str, armed: str | None = None, mended: str = "") -> Iterator[Process]:
+        """Under its own name it is the same host once more; under another one it would let pass more."""
+        mended = MENDED if name == "b" else mended
+        where = self.where
+        order = Order(name=name, directory=str(where.directory), dsn=where.dsn, server=where.server, mended=mended)
+        command = [sys.executable, "-m", "scenarios.letters_host", self._case.kind, order.encoded()]
+        host = Process(self, name, command, armed)
+        try:
+            yield host
+        finally:
+            host.end()
+
+    def see_end(self, host: Process) -> None:
+        if (code := host.ended()) != 0:
+            raise Failed(f"host {host.name} ended with {code}: {host.words}")
+
+    def leases(self, role: str) -> list[Lease]:
+        return leases_in(self.directory / LEASES, role)
+
+    def locked(self) -> list[str]:
+        return [LEASES] if is_locked(self.directory / LEASES) else []
+
+    async def outcome(self) -> tuple[Counter[bytes], Counter[bytes]]:
         """Output and letters."""
-        box = KINDS[kind].box(self.where)
+        kind = KINDS[self._case.kind]
+        box = kind.box(self.where)
         letters = Counter([kept.letter.body or b"" async for kept in kept_in(box, NAME)])
         await box.close()
-        return Counter([body async for body in self._output(kind.split()[0])]), letters
-
-    async def _output(self, sink: str) -> AsyncIterator[bytes]:
-        if sink == "postgres":
-            with psycopg.connect(self.where.dsn) as connection:
-                for (body,) in connection.execute("SELECT body FROM outcome").fetchall():
-                    yield bytes(body)
-        elif sink == "files":
-            for body in snapshot_of(Directory(self.where.directory / "outcome")).table()["body"].to_pylist():
-                yield body
-        else:
-            feed = LogFeed(self.where.directory / "outcome")
-            for partition in await feed.partitions():
-                async for page in until_now(feed, partition.name):
-                    for body in page.events["body"].to_pylist():
-                        yield body
-            await feed.close()
+        output = Counter([body async for body in kind.arrived(self.where)])
+        return Counter(set(output)) if kind.repeats else output, letters
 
 
-def verdict(scene: Scene, case: Case) -> str:
+MakeScene = Callable[[Case, Address], Scene]
+
+
+def verdict(scene_of: MakeScene, case: Case) -> str:
     kind = KINDS[case.kind]
-    everything = written(scene.where.directory, refuses=kind.refuses)
-    times = 1 if case.point in ONCE else 3
-    try:
-        if (code := scene.run(case.kind, armed=f"{case.point}:{times}")) != -signal.SIGKILL:
-            raise Failed(f"the point was not reached: exit code {code}: {scene.words}")
-        if (code := scene.run(case.kind, mended=MENDED)) != 0:
-            raise Failed(f"the host that came after ended with {code}: {scene.words}")
-    except (Failed, subprocess.TimeoutExpired) as failed:
-        return str(failed)
-    return told(everything, *asyncio.run(scene.outcome(case.kind)))
+    with SERVED[kind.server]() as server:
+        scene = scene_of(case, server)
+        everything = written(scene.directory, refuses=kind.refuses)
+        try:
+            scene.happens()
+        except Failed as failed:
+            return str(failed)
+        return told(everything, *asyncio.run(scene.outcome()))
 
 
 def told(everything: Counter[bytes], output: Counter[bytes], letters: Counter[bytes]) -> str:
@@ -173,21 +213,36 @@ def told(everything: Counter[bytes], output: Counter[bytes], letters: Counter[by
 
 
 @contextmanager
-def scenes() -> Iterator[Callable[[Case], Scene]]:
+def scenes() -> Iterator[MakeScene]:
     """For each case one of its own."""
     numbers = count()
     with place("letters") as (directory, server):
-        yield lambda case: Scene(directory, server, next(numbers))
+
+        def scene_of(case: Case, address: Address) -> Scene:
+            number = next(numbers)
+            database = _database(server, f"letters{number}")
+            (directory / str(number)).mkdir()
+            return Scene(case, Where(directory / str(number), database, address))
+
+        yield scene_of
+
+
+def _database(server: Any, name: str) -> str:
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]
+    return str(server.get_uri(database=name))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="A host with dead letters under way, killed at every crash point.")
-    parser.add_argument("--only", default="", help="part of a kind's or a point's name")
+    parser = argparse.ArgumentParser(
+        description="Hosts with dead letters under way, killed and frozen at crash points."
+    )
+    parser.add_argument("--only", default="", help="part of a case's name, like `frozen`, a kind's or a point's")
     wanted = cases(parser.parse_args().only)
     signal.signal(signal.SIGTERM, told_to_end)
     began = time.monotonic()
     with suppress(KeyboardInterrupt), scenes() as scene_of:
-        exact = table(lambda case: verdict(scene_of(case), case), wanted, at_a_time=AT_A_TIME, good=EXACT)
+        exact = table(lambda case: verdict(scene_of, case), wanted, at_a_time=AT_A_TIME, good=EXACT)
         say(f"\n{exact} of {len(wanted)} exact, in {(time.monotonic() - began) / 60:.0f} min")
         return exit_code(wanted, exact)
     return 1

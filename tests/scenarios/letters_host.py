@@ -1,4 +1,4 @@
-"""A host of `scenarios.letters`: python -m scenarios.letters_host DIRECTORY KIND DSN MENDED
+"""A host of `scenarios.letters`: python -m scenarios.letters_host KIND ORDER, which is a JSON object.
 
 It processes a log until nothing is left, without Spark: its transform fails on bodies with a `!`, but for those that are mended.
 """
@@ -6,10 +6,10 @@ It processes a log until nothing is left, without Spark: its transform fails on 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,84 +19,28 @@ from unit.pipeline.burials import Picky
 from leases.stores.sqlite import SqliteStore
 from leases.timing import Timing
 from pipeline.batch import BatchLimits
-from pipeline.connectors.filesink import Directory, FileLetters, FilesSink
-from pipeline.connectors.log import LogFeed, LogSink
-from pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
-from pipeline.dead_letters import DeadLetters, LetterBox, beside
-from pipeline.dead_letters.strands import StrandedLetters
-from pipeline.sink import Sink
+from pipeline.connectors.log import LogFeed
+from pipeline.dead_letters import DeadLetters, beside
+from scenarios.letters_kinds import KINDS, NAME, Address, Kind, Where
 from service.pipeline import Pipeline
 from service.processor import Processor
 
-NAME = "pipe"
 PAGE_EVENTS = 10
-SETUP = "CREATE TABLE IF NOT EXISTS outcome (body bytea CHECK (position('?' IN encode(body, 'escape')) = 0))"
+LEASES = "leases.db"
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
-    directory: Path
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a host is told. directory, dsn, server: as of Where. mended: bodies that it lets pass."""
+
+    name: str
+    directory: str
     dsn: str
+    server: Address
+    mended: str
 
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """sink, box: of a pipeline. systems: whose crash points it comes through, as in `scenarios.cases`.
-
-    refuses: whether the sink refuses bodies with a `?`.
-    """
-
-    sink: Callable[[Where], Sink]
-    box: Callable[[Where], LetterBox]
-    systems: tuple[str, ...]
-    refuses: bool = False
-
-
-def log_box(where: Where) -> LetterBox:
-    return LetterBox(feed=LogFeed(where.directory / "letters"), sink=LogSink(where.directory / "letters"))
-
-
-def files_box(where: Where) -> LetterBox:
-    place = where.directory / "letters"
-    feed = StrandedLetters(FileLetters(Directory(place), NAME))
-    return LetterBox(feed=feed, sink=FilesSink(Directory(place)), rows=lambda rows: rows)
-
-
-def postgres_box(where: Where) -> LetterBox:
-    sink = PostgresSink(where.dsn, merge=letters_merge("public"), letters=True)
-    return LetterBox(feed=PostgresLetters(where.dsn, NAME), sink=sink, rows=storable)
-
-
-def log_sink(where: Where) -> Sink:
-    return LogSink(where.directory / "outcome")
-
-
-def files_sink(where: Where) -> Sink:
-    return FilesSink(Directory(where.directory / "outcome"))
-
-
-def postgres_sink(where: Where, *, letters: bool = False) -> Sink:
-    return PostgresSink(
-        where.dsn,
-        setup=SETUP,
-        merge="INSERT INTO outcome SELECT body FROM batch ORDER BY sequence",
-        letters=letters,
-    )
-
-
-KINDS: Mapping[str, Kind] = {
-    "postgres in one transaction": Kind(
-        lambda where: postgres_sink(where, letters=True),
-        lambda where: LetterBox(feed=PostgresLetters(where.dsn, NAME)),
-        ("postgres",),
-        refuses=True,
-    ),
-    "postgres with files": Kind(postgres_sink, files_box, ("box", "postgres", "files"), refuses=True),
-    "log with log": Kind(log_sink, log_box, ("box", "log")),
-    "log with files": Kind(log_sink, files_box, ("box", "log", "files")),
-    "files with postgres": Kind(files_sink, postgres_box, ("box", "files", "postgres")),
-    "files with files": Kind(files_sink, files_box, ("box", "files")),
-}
+    def encoded(self) -> str:
+        return json.dumps(asdict(self))
 
 
 def pipeline_of(kind: Kind, where: Where, mended: set[bytes]) -> Pipeline:
@@ -113,10 +57,12 @@ def pipeline_of(kind: Kind, where: Where, mended: set[bytes]) -> Pipeline:
     )
 
 
-async def processed(kind: Kind, where: Where, mended: set[bytes]) -> int:
+async def processed(kind: Kind, order: Order) -> int:
+    where = Where(Path(order.directory), order.dsn, order.server)
     timing = Timing(duration_s=12, renew_s=3, balance_s=1, margin_s=2)
-    store = SqliteStore(where.directory / "leases.db")
-    processor = Processor([pipeline_of(kind, where, mended)], store, host="host", timing=timing)
+    store = SqliteStore(where.directory / LEASES)
+    pipeline = pipeline_of(kind, where, set(order.mended.encode().split()))
+    processor = Processor([pipeline], store, host=order.name, timing=timing)
     await processor.start()
     last = await processor.idle()
     await processor.stop()
@@ -124,9 +70,9 @@ async def processed(kind: Kind, where: Where, mended: set[bytes]) -> int:
 
 
 def main() -> int:
-    directory, kind, dsn, mended = sys.argv[1:]
+    kind, order = sys.argv[1:]
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    return asyncio.run(processed(KINDS[kind], Where(Path(directory), dsn), set(mended.encode().split())))
+    return asyncio.run(processed(KINDS[kind], Order(**json.loads(order))))
 
 
 if __name__ == "__main__":
