@@ -89,7 +89,7 @@ mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word fo
 scenarios: setup $(ARCHIVE) $(if $(filter eventhubs blobs,$(FEED) $(SINK)),node)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word, FEED=eventhubs|nats, PLAIN=1 without Spark); a sink alone: SINK=files|blobs|http|cosmos
 	@PYTHONPATH=tests .venv/bin/python -m $(if $(SINK),scenarios.sinks --sink $(SINK),scenarios.faults $(if $(FEED),--feed $(FEED)) $(if $(PLAIN),--plain)) --only="$(ONLY)"
 
-letters: setup  ## hosts with dead letters under way, killed at every crash point: letters and output are the feed (ONLY=word)
+letters: setup  ## hosts with dead letters under way, killed and frozen at crash points: letters and output are the feed (ONLY=word)
 	@PYTHONPATH=tests .venv/bin/python -m scenarios.letters --only="$(ONLY)"
 
 chaos: setup $(ARCHIVE) $(if $(FEED),node)  ## the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7, FEED=eventhubs)
