@@ -229,7 +229,7 @@ def scenes() -> Iterator[MakeScene]:
 
 def _database(server: Any, name: str) -> str:
     with psycopg.connect(server.get_uri(), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]
+        connection.execute(f"CREATE DATABASE {name}")
     return str(server.get_uri(database=name))
 
 

@@ -74,7 +74,7 @@ def postgres_box(where: Where) -> LetterBox:
 def hub_box(where: Where) -> LetterBox:
     from pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink, account_of  # its SDK takes a second
 
-    account = account_of(**where.server)
+    account = account_of(connection_string=where.server["connection_string"], event_hub=PLACE)
     return LetterBox(feed=EventHubsFeed(account), sink=EventHubsSink(account))
 
 
@@ -182,7 +182,7 @@ def hub() -> Iterator[Address]:
     from plugins_eventhubs import running
 
     with running("--hubs", f"{PLACE}:2") as server:
-        yield {"connection_string": server.connection_string, "event_hub": PLACE}
+        yield {"connection_string": server.connection_string}
 
 
 @contextmanager
