@@ -35,7 +35,16 @@ async def client(start, file: Path):
 
 @pytest.mark.parametrize("path", CLOSED)
 async def test_nobody_is_answered_without_a_token(client: httpx.AsyncClient, path: str) -> None:
-    for headers in ({}, bearer(SECOND), bearer(FIRST[:-1]), bearer(FIRST + "x"), bearer(""), {"authorization": FIRST}):
+    basic = {"authorization": f"Basic {FIRST}"}
+    for headers in (
+        {},
+        bearer(SECOND),
+        bearer(FIRST[:-1]),
+        bearer(FIRST + "x"),
+        bearer(""),
+        {"authorization": FIRST},
+        basic,
+    ):
         answer = await client.get(path, headers=headers)
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"] == "Bearer"
