@@ -104,7 +104,8 @@ def check(file: Path, probe: bool) -> None:
     problems += [] if probe else done(problems_of(settings))  # a probe makes every part, and tells of each
     if problems:
         fail(*problems, code=USAGE)
-    click.echo(f"settings: fine, {len(settings.pipelines)} pipelines")
+    count = len(settings.pipelines)
+    click.echo(f"settings: fine, {count} pipeline{'s' * (count != 1)}")
     if probe:
         from service.probe import probed
 

@@ -147,7 +147,7 @@ async def _processed(
             stop,
             until_idle=True,
             log=telemetry.logger(),
-            listening=lambda port: view.say(f"REST API: http://{settings.api.host}:{port}/docs"),
+            listening=lambda port: view.say(f"dashboard: http://{settings.api.host}:{port}/"),
         )
     _heed(last, screen)
     if not any(processor.tally.events.values()):

@@ -17,7 +17,11 @@ from service.status import Group, LeaseState
 PipelineName = Annotated[str, Field(description="The pipeline's name.", examples=["transform"])]
 PartitionName = Annotated[str, Field(description="The feed's partition; any text.", examples=["transactions-1.csv"])]
 HostName = Annotated[str, Field(description="The host's name.", examples=["pod-1"])]
-Position = Annotated[str | None, Field(description="A position in the partition, opaque; null: the feed's beginning.")]
+Position = Annotated[
+    str | None,
+    Field(description="A position in the partition, opaque; null: the feed's beginning.", examples=["1840"]),
+]
+Moment = Annotated[AwareDatetime, Field(examples=["2026-01-31T12:00:00Z"])]
 Epoch = Annotated[int, Field(description="Counts the lease's changes of owner; the fencing token.", examples=[4])]
 Seconds = Annotated[float, Field(examples=[0.041])]
 
@@ -43,7 +47,9 @@ class Problem(Model):
 
 class Health(Model):
     status: str = Field(description="live, ready or not ready.", examples=["ready"])
-    reasons: tuple[str, ...] = Field(default=(), description="Why the host is not ready.")
+    reasons: tuple[str, ...] = Field(
+        default=(), description="Why the host is not ready.", examples=[["the leases have not been read yet"]]
+    )
 
 
 class Lease(Model):
@@ -101,7 +107,9 @@ class LeaseDetail(Lease):
 class Leases(Model):
     items: tuple[Lease, ...]
     total: int = Field(description="How many leases match, on all pages.", examples=[12])
-    next: str | None = Field(description="The `cursor` of the next page; null on the last.")
+    next: str | None = Field(
+        description="The `cursor` of the next page; null on the last.", examples=["transform/transactions-1.csv"]
+    )
 
 
 class Totals(Model):
@@ -132,7 +140,7 @@ class Host(Model):
     )
     pipelines: tuple[PipelineName, ...]
     leases: int = Field(description="How many it owns.", examples=[4])
-    leases_max: int | None = Field(description="How many it wants at most; null: no limit.")
+    leases_max: int | None = Field(description="How many it wants at most; null: no limit.", examples=[8])
     lease_duration_s: float = Field(description="Its setting; hosts of one group have to agree.", examples=[60.0])
     started_at: str = Field(description="By its own wall clock.", examples=["2026-01-31T12:00:00+00:00"])
     tick: int = Field(
@@ -171,7 +179,7 @@ class Failure(Model):
     partition: PartitionName
     error: str = Field(examples=["file 'transactions-1.csv', line 17: the field 'amount' is missing"])
     failures: int = Field(description="How many in a row.", examples=[3])
-    retry_at: AwareDatetime = Field(description="When the host means to try again; the error may be mended by then.")
+    retry_at: Moment = Field(description="When the host means to try again; the error may be mended by then.")
 
 
 class Pipeline(Model):
@@ -200,7 +208,8 @@ class Pipeline(Model):
 class Pipelines(Model):
     items: tuple[Pipeline, ...]
     problems: tuple[str, ...] = Field(
-        description="What needs somebody's attention: documents that cannot be trusted, hosts with other settings."
+        description="What needs somebody's attention: documents that cannot be trusted, hosts with other settings.",
+        examples=[["pipeline 'audit' is paused by an order that cannot be read"]],
     )
 
 
@@ -219,7 +228,7 @@ class LagOfPartition(Model):
         description="Events behind the lease's position; null where the feed could not tell.",
         examples=[17],
     )
-    error: str | None = Field(description="Why the feed could not tell.")
+    error: str | None = Field(description="Why the feed could not tell; null: it could.", examples=[None])
 
 
 class LagOfPipeline(Model):
@@ -267,7 +276,7 @@ class Batch(Model):
     waited_s: Seconds = Field(description="From reading its first event to its transform.")
     transform_s: Seconds
     deliver_s: Seconds
-    at: AwareDatetime = Field(description="When it had been delivered, by the host's wall clock.")
+    at: Moment = Field(description="When it had been delivered, by the host's wall clock.")
 
 
 class Batches(Model):
@@ -316,5 +325,5 @@ class ImportReport(Model):
         description="How many cannot be taken over; as long as there is one, nothing is written.", examples=[0]
     )
     written: int = Field(description="How many were written; 0 without `apply=true`.", examples=[4])
-    notes: tuple[str, ...] = Field(description="What to know besides.")
+    notes: tuple[str, ...] = Field(description="What to know besides.", examples=[[]])
     changes: tuple[ImportChange, ...]

@@ -20,6 +20,7 @@ from typing import Any
 import uvicorn
 from structlog.typing import FilteringBoundLogger as Log
 
+from service.api.connections import BoundedConnection
 from service.errors import StartFailed
 
 GRACE_S = 1
@@ -36,7 +37,7 @@ async def serve(app: App, *, host: str, port: int, log: Log) -> AsyncIterator[in
         server = _Server(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=BoundedConnection,
                 ws="none",
                 lifespan="off",
                 log_config=None,

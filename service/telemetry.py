@@ -16,10 +16,10 @@ import logging
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from logging.handlers import WatchedFileHandler
-from typing import cast
+from typing import TypeGuard, cast
 
 import structlog
 from structlog.stdlib import ExtraAdder, ProcessorFormatter
@@ -142,8 +142,12 @@ def _as_text(logger: WrappedLogger, method: str, event: EventDict) -> str:
 
 
 def _value(value: object) -> str:
-    text = value if isinstance(value, str) else _json(value)
+    text = value if isinstance(value, str) else ", ".join(map(str, value)) if _is_list(value) else _json(value)
     return text if _BARE.fullmatch(text) and text.isprintable() else _json(text)
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, (list, tuple)) and all(isinstance(each, str | int) for each in value)
 
 
 def _printable(text: str) -> str:

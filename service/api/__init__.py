@@ -9,6 +9,7 @@ Its parts:
     health     this host: probes and metrics          reading    the group, out of the lease container
     events     the group as it changes                operating  what operators do to leases and pipelines
     moving     export and import                      problems   every error, as problem+json
+    connections   how many, and how long one waits for a client that says nothing
     roles, limits, strangers, bodies, etags, audit    what these stand on
 """
 

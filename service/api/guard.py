@@ -55,7 +55,7 @@ class Guard:
         assert scope["type"] == "http", "the server speaks nothing else"
         headers = dict(scope["headers"])
         caller = self._access.of(headers.get(b"authorization"))
-        answer = _Answer(send)
+        answer = _Answer(send, is_head=scope["method"] == "HEAD")
         state = scope.setdefault("state", {})
         state["caller"] = caller
         deed = deed_of("GET" if scope["method"] == "HEAD" else scope["method"], scope["path"])
@@ -83,7 +83,7 @@ class Guard:
         return None
 
     async def _answered(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
-        asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope  # the server drops the body
+        asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         body = _Body(receive, scope["path"])
         deadline = asyncio.timeout(limits.request_s(scope["path"]))
         try:
@@ -106,10 +106,11 @@ class Guard:
 
 
 class _Answer:
-    """On its way to the client. status: 0 until it has begun."""
+    """On its way to the client. status: 0 until it has begun. One to HEAD ends with its head, however long a body would take."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, *, is_head: bool) -> None:
         self._send = send
+        self._is_head = is_head
         self._problem = b""
         self.status = 0
         self._deadline: asyncio.Timeout | None = None
@@ -129,10 +130,16 @@ class _Answer:
             told = {name for name, _ in message["headers"]}
             message = {**message, "headers": [*message["headers"], *(each for each in HEADERS if each[0] not in told)]}
             if self._deadline is not None:
-                self._deadline.reschedule(asyncio.get_running_loop().time() + limits.ANSWER_S)
-        elif self.status >= 400 and len(self._problem) < WHY_BYTES_MAX:
+                more_s = 0 if self._is_head else limits.ANSWER_S
+                self._deadline.reschedule(asyncio.get_running_loop().time() + more_s)
+            await self._send(message)
+            if self._is_head:
+                await self._send({"type": "http.response.body"})
+            return
+        if self.status >= 400 and len(self._problem) < WHY_BYTES_MAX:
             self._problem += message.get("body", b"")
-        await self._send(message)
+        if not self._is_head:
+            await self._send(message)
 
     @property
     def why(self) -> str:

@@ -13,6 +13,7 @@ from service.metrics import CONTENT_TYPE, Metrics
 from service.view import View
 
 METRICS_LAG_AGE_MAX_S = 15.0
+METRIC = '# TYPE leasehold_leases_owned gauge\nleasehold_leases_owned{pipeline="bank"} 4.0\n'
 
 
 def health(view: View, metrics: Metrics) -> APIRouter:
@@ -36,7 +37,7 @@ def health(view: View, metrics: Metrics) -> APIRouter:
         "/metrics",
         dependencies=READING,
         response_class=Response,
-        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}, "example": METRIC}}}},
     )
     async def prometheus() -> Response:
         """This host's metrics, in the text format of Prometheus."""

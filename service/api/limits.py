@@ -1,4 +1,4 @@
-"""How much a request may hold, and how long it may take. Pure."""
+"""How much a request may hold, how long it may take, and how many may come. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ IMPORT_S = 180.0
 """It watches for a lease duration whether owners are alive."""
 ANSWER_S = 330.0
 """A whole stream of events, to whoever reads it slowly."""
+CONNECTIONS_MAX = 500
+"""Many systems let a process have 1,024 files open, connections among them."""
+PATIENCE_S = 20.0
+"""For the head of a request, whole, and for the next piece of an answer to be read."""
 
 IMPORT = "/api/leases/import"
 

@@ -44,7 +44,7 @@ WHAT: Mapping[int, str] = {
     428: "`If-Match` is missing.",
     431: "The headers are too large.",
     500: "A fault of this host.",
-    503: "The lease container, or the feed, does not answer (in time).",
+    503: "The lease container, or the feed, does not answer (in time), or too many ask at once.",
 }
 ANYWHERE = (401, 403, 413, 414, 431, 500, 503)
 UNAVAILABLE = (FeedUnavailable, SinkUnavailable, EngineUnavailable)

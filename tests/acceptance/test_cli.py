@@ -156,7 +156,7 @@ def test_leases_and_lag_before_and_after_a_run(folder: Path, leasehold: Commands
     fine = leasehold("check", "--probe", "copy.yaml")
     assert fine.ended() == 0, fine.err
     assert fine.out.splitlines() == [
-        "settings: fine, 1 pipelines",
+        "settings: fine, 1 pipeline",
         "leases: fine, 0 there",
         f"copy: feed: fine, 2 partitions now (files:jsonl:{folder}/words-*.jsonl)",
         "copy: transform: fine, none: events are delivered as they are",

@@ -61,9 +61,10 @@ def test_a_json_line_is_one_object_with_time_level_host_event_and_fields(tmp_pat
 
 def test_a_text_line_says_the_same_to_people(tmp_path: Path) -> None:
     lines = configured(tmp_path)
-    telemetry.logger().warning("lease lost", owner="host-b", why="it was stolen", epoch=4)
+    telemetry.logger().warning("lease lost", owner="host-b", why="it was stolen", epoch=4, of=["bank", "a b"], to=["c"])
     (line,) = lines()
-    assert re.fullmatch(r'\S+Z warning host-a lease lost owner=host-b why="it was stolen" epoch=4', line)
+    said = 'owner=host-b why="it was stolen" epoch=4 of="bank, a b" to=c'
+    assert re.fullmatch(rf"\S+Z warning host-a lease lost {said}", line)
 
 
 @pytest.mark.parametrize("format", ["text", "json"])
