@@ -37,7 +37,9 @@ def main(file: Path) -> None:
     small_job(running.session)
     code = ended(running)
     if code != 0:  # half an archive would be worse than none
-        sys.exit(f"{file.name} was not made: Java " + (f"took over {END_S} s" if code is None else f"ended with {code}"))
+        sys.exit(
+            f"{file.name} was not made: Java " + (f"took over {END_S} s" if code is None else f"ended with {code}")
+        )
     part.replace(file)
 
 

@@ -55,7 +55,8 @@ class BoundedConnection(H11Protocol):
     @property
     def is_silent(self) -> bool:
         """It asks for nothing: the head of its next request is not there, or not wholly."""
-        return self.cycle is None or self.cycle.response_complete
+        cycle: Any = self.cycle  # None before the first
+        return cycle is None or bool(cycle.response_complete)
 
     def _is_given_a_place(self) -> bool:
         ours = [each for each in self.connections if isinstance(each, BoundedConnection)]

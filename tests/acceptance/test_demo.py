@@ -62,7 +62,11 @@ def kept(interrupted: tuple[Path, Command]) -> Iterator[Path]:
 
 def _answering(demo: Command) -> str:
     """Where the API of a demo that is under way answers."""
-    until(lambda: demo.found(r"dashboard: (http://[\d.:]+)/") or demo.process.poll() is not None, START_S, "the API's address")
+    until(
+        lambda: demo.found(r"dashboard: (http://[\d.:]+)/") or demo.process.poll() is not None,
+        START_S,
+        "the API's address",
+    )
     url = demo.found(r"dashboard: (http://[\d.:]+)/")
     assert url is not None, demo.err
 
