@@ -56,6 +56,10 @@ def served(module: str, *arguments: str) -> Iterator[tuple[dict[str, Any], subpr
         yield json.loads(process.stdout.readline()), process
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:  # on a machine that is busy with other things
+            process.kill()
+            process.wait()
         if process.stdout:
             process.stdout.close()

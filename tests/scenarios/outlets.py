@@ -22,6 +22,7 @@ SINKS = ("files", "blobs", "http", "cosmos")
 GAPS, GAPS_LAST, TAKES_S = 0.15, 3, 0.02
 """The share of entries that fail, how often each does, and how long a request takes: so that a checkpoint, which takes its time
 too, that passed over one of them is the newest when its host dies. A host has to die several times: not each death shows it."""
+DATABASE = "bank"
 LINES = 10
 """Every event is of one of so many keys."""
 BATCH, BUFFERED = 20, 40
@@ -138,7 +139,7 @@ class OverHttp:
 
 
 class OverCosmos:
-    """Single writes fail as over http. A document that is written again is another version of it."""
+    """In a container of its own for each case. A document that is written again is another version of it."""
 
     batch, again_max, lines = BATCH, AGAIN_MAX, None
 
@@ -147,25 +148,36 @@ class OverCosmos:
         self._name = name
         self._case = count()
         self._container = ""
-        server.control.fault("throttle", "document.upsert", share=0.02, retry_after_ms=20)
-        server.control.fault("fail", "document.upsert", status=408, share=GAPS, in_a_row=GAPS_LAST)
-        server.control.fault("delay", "document.upsert", delay_s=TAKES_S)
 
     def sink(self) -> dict[str, Any]:
         account = {"endpoint": self._server.endpoint, "key": self._server.key}
-        place = {"database": "bank", "container": self._container}
+        place = {"database": DATABASE, "container": self._container}
         return {"type": "cosmos", **account, **place, "content": "body", **REQUESTS}
 
     def empty(self) -> None:
-        from azure.cosmos import CosmosClient, PartitionKey
+        from azure.cosmos import PartitionKey
 
         self._container = f"{self._name}-{next(self._case)}"
-        with CosmosClient(self._server.endpoint, self._server.key) as client:
-            database = client.create_database_if_not_exists("bank")
-            database.create_container(self._container, PartitionKey("/account"))
+        with client_of(self._server) as client:
+            client.get_database_client(DATABASE).create_container(self._container, PartitionKey("/account"))
 
     def arrived(self) -> dict[str, list[int]]:
-        return by_account(version["body"] for version in self._server.control.versions(f"bank/{self._container}"))
+        return by_account(version["body"] for version in self._server.control.versions(f"{DATABASE}/{self._container}"))
+
+
+def troubled(server: Any) -> None:
+    """It has a database, and single writes fail as over http."""
+    with client_of(server) as client:
+        client.create_database(DATABASE)
+    server.control.fault("throttle", "document.upsert", share=0.02, retry_after_ms=20)
+    server.control.fault("fail", "document.upsert", status=408, share=GAPS, in_a_row=GAPS_LAST)
+    server.control.fault("delay", "document.upsert", delay_s=TAKES_S)
+
+
+def client_of(server: Any) -> Any:
+    from azure.cosmos import CosmosClient
+
+    return CosmosClient(server.endpoint, server.key)
 
 
 def by_account(bodies: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
@@ -192,4 +204,5 @@ def outlets(sink: str) -> Iterator[MakeOutlet]:
         from plugins_cosmos import running
 
         with running() as server:
+            troubled(server)
             yield lambda directory: OverCosmos(server, directory.name)
