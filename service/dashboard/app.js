@@ -15,7 +15,7 @@ const BATCHES = 25;
 
 const model = emptyModel();
 const health = { refused: null, since: null, updated: null, failures: 0 };
-const drawings = []; // milliseconds of the last ones, for whoever measures: window.leasehold
+const drawings = { page: [], map: [] }; // milliseconds of the last ones, for whoever measures: window.leasehold
 let only = null;
 let asking = false;
 
@@ -150,10 +150,7 @@ const map = new LeaseMap({
   tip: byId("map-tip"),
   say,
   open: (lease) => open(keyOf(lease)),
-  drawn(took) {
-    drawings.push(took);
-    if (drawings.length > 500) drawings.shift();
-  },
+  drawn: (took) => keep(drawings.map, took),
 });
 const table = new tables.LeaseTable((key) => open(key));
 
@@ -168,8 +165,18 @@ function choose(name) {
   render();
 }
 
+function keep(list, took) {
+  list.push(took);
+  if (list.length > 500) list.shift();
+}
+
 function render() {
-  const now = performance.now();
+  const began = performance.now();
+  draw(began);
+  keep(drawings.page, performance.now() - began);
+}
+
+function draw(now) {
   seat([...new Set([...model.hosts.map((host) => host.name), ...owners()])]);
   status();
   if (health.updated === null) return;

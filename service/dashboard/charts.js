@@ -39,6 +39,12 @@ function areaPath(points, x, y) {
   return path;
 }
 
+/** What was known a moment ago holds until now: the line ends where the dot is. */
+function upTo(now, points) {
+  const [at, value] = points.at(-1) ?? [now, null];
+  return value !== null && now - at < GAP_MS ? [...points, [now, value]] : points;
+}
+
 /** -> [element, update(points, now)]. kind: lag or rate, which the style sheet colours. */
 export function chart(kind, title, unit) {
   const value = h("span", { class: "value" }, "–");
@@ -51,7 +57,8 @@ export function chart(kind, title, unit) {
     h("div", { class: "span" }, begin, h("span", {}, "now")));
   const element = h("figure", { class: "measure" }, h("figcaption", {}, h("span", { class: "label" }, title), h("span", {}, value, h("span", { class: "unit" }, unit)), summary), drawing);
   const tell = kind === "rate" ? rate : brief;
-  const update = (points, now) => {
+  const update = (history, now) => {
+    const points = upTo(now, history);
     const known = points.map(([, each]) => each).filter((each) => each !== null);
     const top = roundedUp(Math.max(0, ...known));
     const minutes = MINUTES.find((each) => now - (points[0]?.[0] ?? now) <= each * 60000) ?? MINUTES.at(-1);

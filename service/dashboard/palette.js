@@ -8,7 +8,7 @@ const COLOURS = {
 };
 const HEAT = {
   light: ["#dbe7f3", "#b3cde6", "#7fadd6", "#4a88c0", "#1f5f9e", "#0b3566"],
-  dark: ["#1b2c3f", "#24476a", "#2f6699", "#4489c6", "#76b3e8", "#c3e0fb"],
+  dark: ["#2b3947", "#24476a", "#2f6699", "#4489c6", "#76b3e8", "#c3e0fb"],
 };
 const PATTERNS = 4;
 const dark = matchMedia("(prefers-color-scheme: dark)");

@@ -182,6 +182,7 @@ function batchRow({ at, pipeline, partition, host, events, waited_s: wait, trans
 
 export function moves(model) {
   shownIf(byId("moves-none"), model.moves.length === 0);
+  shownIf(byId("moves"), model.moves.length > 0);
   keyed(byId("moves"), model.moves.slice(0, 60), ({ at, pipeline, from, to }) => JSON.stringify([at, pipeline, from, to]), ({ at, pipeline, partitions, from, to }) => {
     const what = partitions.length === 1 ? h("span", {}, "lease ", h("strong", {}, bdi(partitions[0]))) : h("strong", {}, plural(partitions.length, "lease"));
     const ends = [from, to].map((name) => ({ name, swatch: swatch(name), shown: name === null ? h("i", {}, "nobody") : bdi(name) }));

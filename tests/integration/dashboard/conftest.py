@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest_asyncio
@@ -40,6 +40,10 @@ async def opened(page: Page) -> AsyncIterator[Opened]:
     assert found == []
 
 
+async def live(page: Page) -> None:
+    await expect(page.locator("#status-text")).to_contain_text("Live")
+
+
 async def picture(page: Page, name: str, *, is_extra: bool = False) -> None:
     """Into build/dashboard, for people to look at; the extra ones where PICTURES=all."""
     if is_extra and os.environ.get("PICTURES") != "all":
@@ -48,11 +52,13 @@ async def picture(page: Page, name: str, *, is_extra: bool = False) -> None:
     await page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
 
 
-async def faults_of_access(page: Page) -> list[str]:
-    """What axe-core finds against WCAG 2.2, AA, and good practice."""
+async def faults_of_access(page: Page, within: str = "html", rules: Sequence[str] = ()) -> list[str]:
+    """What axe-core finds against WCAG 2.2, AA, and good practice. A look at a whole page costs a second: where the rest has been
+    looked at, a part of it or some rules will do."""
     if not await page.evaluate("'axe' in window"):
         await page.evaluate(AXE.read_text())
-    found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    options = {"resultTypes": ["violations"], **({"runOnly": list(rules)} if rules else {})}
+    found = await page.evaluate("([within, options]) => axe.run(within, options)", [within, options])
     return [
         f"{rule['id']}: {node['html'][:200]}: {node['failureSummary']}"
         for rule in found["violations"]

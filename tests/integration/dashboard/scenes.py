@@ -33,6 +33,7 @@ from service.server import serve
 
 TIMING = Timing(duration_s=6.0, renew_s=0.5, balance_s=0.3, margin_s=0.5, call_timeout_s=2.0, handoff_poll_s=0.05)
 NO_TOKENS = Access()
+FILES = [f"transactions-{i}.csv" for i in range(1, 5)]
 STARTED = "2026-01-31T12:00:00+00:00"
 
 
@@ -54,7 +55,7 @@ async def served(served_by: Processor, access: Access = NO_TOKENS, port: int = 0
 
 @asynccontextmanager
 async def lively(feed: MemoryFeed) -> AsyncIterator[None]:
-    """Events come, more to some partitions than to others."""
+    """Events come, more to some partitions than to others, four times a second: a throughput is of time that has passed."""
 
     async def flow() -> None:
         for turn in count():

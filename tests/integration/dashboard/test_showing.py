@@ -1,0 +1,135 @@
+"""What the dashboard shows of a group: at 4 leases and at 4,000, wide and narrow, light and dark; and how long a drawing takes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+import pytest
+from integration.dashboard.conftest import Opened, faults_of_access, live, picture
+from integration.dashboard.scenes import FILES, activity, scene
+from playwright.async_api import Page, expect
+
+from leases.balance import Key
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+DRAWN_MS_MAX = float(os.environ.get("DRAWN_MS_MAX", "400"))
+"""Of one drawing of 4,000 leases, the page around them included, and of news of 400 of them: the median of several. On a machine
+that is left to it, 50 will do."""
+ROUNDS = 5
+"""Other tests run beside this one, and take the browser its processor: one round of drawings has to be undisturbed."""
+DRAWN = """async () => {
+    const {changeLeases} = await import("/dashboard/model.js");
+    const {model, drawings} = leasehold;
+    const chosen = document.querySelector("#colour input:checked");
+    const frame = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
+    const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
+    const news = [...model.leases.values()].filter((_, i) => i % 10 === 0);
+    const copy = {...model, leases: new Map(model.leases), epochAt: new Map(model.epochAt), movedAt: new Map(), moves: []};
+    const taken = [];
+    drawings.page.length = drawings.map.length = 0;
+    for (let i = 1; i <= 5; i++) {
+        chosen.dispatchEvent(new Event("change"));
+        await frame();
+        const began = performance.now();
+        const items = news.map((lease) => ({...lease, owner: `pod-${i}`, epoch: lease.epoch + i}));
+        changeLeases(copy, {items, gone: []}, began);
+        taken.push(performance.now() - began);
+    }
+    return {drawn: median(drawings.page) + median(drawings.map), news: median(taken), drawings: drawings.map.length};
+}"""
+
+
+async def figure(page: Page, name: str) -> str:
+    return await page.locator(".figure", has_text=name).locator(".value").inner_text()
+
+
+async def test_four_leases_are_shown_by_name_with_their_owners_and_troubles(opened: Opened) -> None:
+    async with scene({"bank": FILES}) as group:
+        await group.give({("bank", name): f"host-{'ab'[i % 2]}" for i, name in enumerate(FILES)})
+        group.feeds["bank"].append(FILES[0], [b"{}"] * 17)
+        await group.announce("host-a")
+        await group.announce("host-b", activity("host-b", "bank", FILES[1::2], 12000, failing=FILES[1]))
+        await group.look()
+        page = await opened(group.url)
+        await live(page)
+        await expect(page.locator("#legend")).to_have_text(re.compile("host-a2host-b2"))
+        await expect(page.locator("#problems")).to_contain_text("the field 'amount' is missing")
+        await expect(page.locator("#batch-rows tr")).to_have_count(2)
+        await expect(page.locator("#figures")).to_contain_text("17")
+        assert await figure(page, "Leases with an owner") == "4"
+        assert await figure(page, "Dead letters") == "2"
+        assert await faults_of_access(page) == []
+        await picture(page, "four-light")
+        await page.emulate_media(color_scheme="dark")
+        assert await faults_of_access(page, rules=["color-contrast"]) == []
+        await picture(page, "four-dark")
+
+
+def owners_of(leases: Mapping[str, list[str]], hosts: int) -> dict[Key, str]:
+    keys = [(pipeline, partition) for pipeline, partitions in leases.items() for partition in partitions]
+    return {key: f"pod-{i * hosts // len(keys) + 1}" for i, key in enumerate(keys)}
+
+
+async def test_four_thousand_leases_are_drawn_at_once_and_move_as_they_change(opened: Opened) -> None:
+    leases = {"generate": [f"{i}" for i in range(800)], "transform": [f"{i}" for i in range(3200)]}
+    owners = owners_of(leases, 8)
+    async with scene(leases, looks="pod-1", owners=owners) as group:
+        for i, partition in enumerate(leases["transform"]):
+            group.feeds["transform"].append(partition, [b""] * ((i % 7) * (i % 40)))
+        for pod in range(1, 9):
+            await group.announce(f"pod-{pod}", activity(f"pod-{pod}", "transform", map(str, range(pod)), 40000 * pod))
+        await group.look()
+        page = await opened(group.url)
+        await live(page)
+        await expect(page.locator("#legend button")).to_have_count(8)
+        await expect(page.locator("#legend")).to_contain_text("500")
+        await picture(page, "many-light")
+
+        await group.announce("pod-9")
+        await group.give(dict.fromkeys(list(owners)[::9], "pod-9"))
+        await group.look()
+        await expect(page.locator("#legend button")).to_have_count(9)
+        await expect(page.locator("#moves li").first).to_contain_text("pod-9")
+        await expect(page.locator("#say")).to_contain_text("leases of transform moved from")
+        took: list[dict[str, float]] = []
+        while not took or (max(took[-1]["drawn"], took[-1]["news"]) >= DRAWN_MS_MAX and len(took) < ROUNDS):
+            took.append(await page.evaluate(DRAWN))
+        assert max(took[-1]["drawn"], took[-1]["news"]) < DRAWN_MS_MAX, took
+        assert took[-1]["drawings"] >= 5
+        await page.emulate_media(color_scheme="dark")
+        await picture(page, "many-dark")
+
+        await page.locator("#colour label", has_text="Lag").click()
+        await expect(page.locator("#heat")).to_be_visible()
+        await picture(page, "many-lag", is_extra=True)
+        await page.locator("#view label", has_text="Table").click()
+        await expect(page.locator("#page-text")).to_have_text("4,000 leases, page 1 of 80")
+        await page.locator("#filters input").fill("319")
+        await page.locator("#filters select[name=pipeline]").select_option(label="transform")
+        await expect(page.locator("#page-text")).to_have_text("13 leases, page 1 of 1")
+        await picture(page, "many-table", is_extra=True)
+
+
+async def test_a_narrow_window_shows_the_same_without_scrolling_sideways(opened: Opened) -> None:
+    async with scene({"bank": FILES, "balances": [f"{i}" for i in range(300)]}) as group:
+        await group.give({("balances", f"{i}"): f"host-{i % 3}" for i in range(290)})
+        for host in range(3):
+            await group.announce(f"host-{host}", activity(f"host-{host}", "balances", "123", 100))
+        await group.look()
+        page = await opened(group.url, width=360)
+        await live(page)
+        await expect(page.locator("#legend button")).to_have_count(3)
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 360
+        await picture(page, "narrow")
+
+
+async def test_a_group_without_leases_says_so(opened: Opened) -> None:
+    async with scene({"bank": []}) as group:
+        page = await opened(group.url)
+        await live(page)
+        await expect(page.locator("#map-empty")).to_be_visible()
+        await expect(page.locator("#host-none")).to_be_visible()
+        await picture(page, "empty", is_extra=True)
