@@ -1,4 +1,4 @@
-"""What the dashboard shows of a group: at 4 leases and at 4,000, wide and narrow, light and dark; and how long a drawing takes."""
+"""What the dashboard shows of a group: at 4 leases and at 4,000, wide and narrow, light and dark; how long a drawing takes."""
 
 from __future__ import annotations
 
