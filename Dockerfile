@@ -21,10 +21,11 @@ ENV JAVA_HOME=/opt/java
 WORKDIR /build
 # Whom to trust, where a network signs TLS anew: image/build says it.
 ARG SSL_CERT_FILE
-COPY pyproject.toml uv.lock README.md LICENSE ./
+COPY pyproject.toml uv.lock ./
 RUN python3 -m venv /uv && /uv/bin/pip install --quiet "$(grep -oE 'uv==[0-9.]+' pyproject.toml)"
 ENV UV_PROJECT_ENVIRONMENT=/opt/leasehold UV_PYTHON=/usr/bin/python3 UV_PYTHON_DOWNLOADS=never UV_LINK_MODE=copy
 RUN /uv/bin/uv sync --locked --no-dev --extra connect --extra otel --no-install-project
+COPY README.md LICENSE ./
 COPY leases leases
 COPY pipeline pipeline
 COPY service service
