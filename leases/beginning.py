@@ -23,8 +23,8 @@ async def recovered(lease: Lease, family: Sequence[str], standing_of: StandingOf
         )
     if standing_of is None:
         return None, unknown(lease, family)
-    if (own := await standing_of(lease.partition)) is not None:
-        return _standing(lease, own)
+    if (own := await _standing_of(lease, standing_of)) is not None:
+        return _stands(lease, own)
     known = [one for name in family if (one := await standing_of(name)) is not None]
     if not known:
         return lease, "its lease was deleted, and its sink holds nothing of it: it begins at the feed's beginning"
@@ -39,9 +39,9 @@ async def recovered(lease: Lease, family: Sequence[str], standing_of: StandingOf
 
 async def recovered_child(lease: Lease, standing_of: StandingOf | None) -> tuple[Lease, str]:
     """A lost lease whose parents are still there, where its sink says that it stands, or else where they ended."""
-    own = None if standing_of is None else await standing_of(lease.partition)
+    own = None if standing_of is None else await _standing_of(lease, standing_of)
     if own is not None:
-        return _standing(lease, own)
+        return _stands(lease, own)
     who = "nobody knows where it stood" if standing_of is None else "its sink holds nothing of it"
     where = f"where {names_of(lease.parents)} ended ({_place(lease)})"
     return (
@@ -57,7 +57,14 @@ def put_back(lease: Lease) -> str:
     return f"{what}: it is put back {where}; to begin elsewhere, {to_reset(lease)}"
 
 
-def _standing(lease: Lease, own: Standing) -> tuple[Lease, str]:
+async def _standing_of(lease: Lease, standing_of: StandingOf) -> Standing | None:
+    """None too where somebody has had the lease, and delivered nothing of it. In a later generation it was somebody's order to
+    begin at the beginning."""
+    own = await standing_of(lease.partition)
+    return None if own is not None and own.position is None and own.generation == lease.generation else own
+
+
+def _stands(lease: Lease, own: Standing) -> tuple[Lease, str]:
     placed = replace(lease, continuation=own.position, generation=own.generation)
     return placed, f"its lease was deleted: it goes on where its sink stands ({own.position})"
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from simulation.loop import run_virtual
-from unit.leases.lost_places import MERGED, SPLIT, WHOLE, Place
+from unit.leases.lost_places import MERGED, SPLIT, WHOLE, Place, Standings
 
 from leases.bootstrap import INFO_LOOKED_AT_S, decode_info, info_id
 from leases.document import lease_id
@@ -133,12 +134,15 @@ def test_what_became_of_a_deleted_lease_is_told_by_the_host_that_made_it_and_by_
     run_virtual(main())
 
 
-def test_the_children_of_a_deleted_lease_go_on_where_its_sink_stood_with_it() -> None:
+@pytest.mark.parametrize("claimed", [{}, {"1": Standing(0, None)}])
+def test_the_children_of_a_deleted_lease_go_on_where_its_sink_stood_with_it(claimed: Standings) -> None:
+    """Also one that somebody had, and delivered nothing of."""
+
     async def main() -> None:
         place = Place()
         await place.begun({})
         place.delete("0")
-        host = place.host({"0": Standing(2, "150")})
+        host = place.host({"0": Standing(2, "150"), **claimed})
         await host.bootstrap.opened()
         audit = await host.round(SPLIT)
         leases = await host.leases()

@@ -78,6 +78,35 @@ def test_a_child_of_which_its_sink_holds_nothing_begins_again_where_its_parent_e
     run_virtual(main())
 
 
+def test_a_child_of_which_nothing_was_delivered_begins_where_its_parent_ended_though_its_sink_knows_it() -> None:
+    """Its first owner had claimed it, and no more: that the sink stands at the beginning says nothing of the feed's."""
+
+    async def main() -> None:
+        place = Split()
+        await place.begun_split({})
+        place.delete("1")
+        host = await came(place, {"0": Standing(0, "120"), "1": Standing(0, None)})
+        audit = await host.round(SPLIT)
+        assert (await host.leases())["1"].continuation == "120"
+        assert "its sink holds nothing of it: it begins once more where '0' ended" in audit.told[0]
+
+    run_virtual(main())
+
+
+def test_a_child_that_was_reset_to_the_beginning_stays_there() -> None:
+    async def main() -> None:
+        place = Split()
+        await place.begun_split({})
+        place.delete("1")
+        host = await came(place, {"0": Standing(0, "120"), "1": Standing(1, None)})
+        audit = await host.round(SPLIT)
+        lease = (await host.leases())["1"]
+        assert (lease.continuation, lease.generation) == (None, 1)
+        assert "it goes on where its sink stands (None)" in audit.told[0]
+
+    run_virtual(main())
+
+
 def test_a_host_that_saw_the_child_puts_it_back_as_it_was() -> None:
     async def main() -> None:
         place = Split()
