@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 
@@ -15,17 +14,16 @@ from leases.balance import Key
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-DRAWN_MS_MAX = float(os.environ.get("DRAWN_MS_MAX", "400"))
-"""Of one drawing of 4,000 leases, the page around them included, and of news of 400 of them: the median of several. On a machine
-that is left to it, 50 will do."""
-ROUNDS = 5
+DRAWN_MS_MAX = 50
+"""Of one drawing of 4,000 leases, the page around them included, and of news of 400 of them: the least of several, since whatever
+else the machine does can only add to it."""
+ROUNDS = 20
 """Other tests run beside this one, and take the browser its processor: one round of drawings has to be undisturbed."""
 DRAWN = """async () => {
     const {changeLeases} = await import("/dashboard/model.js");
     const {model, drawings} = leasehold;
     const chosen = document.querySelector("#colour input:checked");
     const frame = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
-    const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
     const news = [...model.leases.values()].filter((_, i) => i % 10 === 0);
     const copy = {...model, leases: new Map(model.leases), epochAt: new Map(model.epochAt), movedAt: new Map(), moves: []};
     const taken = [];
@@ -38,7 +36,8 @@ DRAWN = """async () => {
         changeLeases(copy, {items, gone: []}, began);
         taken.push(performance.now() - began);
     }
-    return {drawn: median(drawings.page) + median(drawings.map), news: median(taken), drawings: drawings.map.length};
+    const drawn = Math.min(...drawings.page) + Math.min(...drawings.map);
+    return {drawn, news: Math.min(...taken), drawings: drawings.map.length};
 }"""
 
 
