@@ -52,7 +52,7 @@ class Command:
         self.process = subprocess.Popen(
             [LEASEHOLD, *arguments],
             cwd=cwd,
-            env={**os.environ, **(env or {})},
+            env={**os.environ, "PYTHONFAULTHANDLER": "1", **(env or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -87,10 +87,12 @@ class Command:
         os.killpg(self.process.pid, signal.SIGINT)
 
     def ended(self, within_s: float = START_S) -> int:
-        """Its exit code."""
+        """Its exit code. Where it does not end, what each of its threads is at is told."""
         try:
             code = self.process.wait(within_s)
         except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)  # for faulthandler
+            self._readers[1].join(5)
             pytest.fail(f"has not ended within {within_s:g} s: {self.process.args}\n{self.out}{self.err}")
         for reader in self._readers:
             reader.join(5)
