@@ -14,7 +14,7 @@ from leases.clock import Clock
 from leases.errors import StoreError
 from leases.keeper import OwnedLease
 from pipeline.crash_point import crash_point
-from pipeline.runner import Progress
+from pipeline.pump.runner import Progress
 from service.pipeline import Pipeline
 from service.tally import Tally
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipeline.spark import SparkEngine
+from pipeline.spark.engine import SparkEngine
 from service.settings import PipelineSettings, Settings, SparkSettings
 
 

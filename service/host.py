@@ -31,8 +31,8 @@ from leases.expiry import Watch
 from leases.keeper import Keeper, Scan
 from leases.membership import DEAD_AFTER, Membership, Roll, mismatched
 from leases.timing import Timing
-from pipeline.budget import Budget
 from pipeline.crash_point import crash_point
+from pipeline.pump.budget import Budget
 from service.partitions import Partitions
 from service.pipeline import Pipeline
 from service.stopping import rested

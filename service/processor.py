@@ -23,8 +23,8 @@ from leases.keeper import Keeper
 from leases.membership import HOSTS_PREFIX, HostRecord, Membership
 from leases.store import LeaseStore, TimedStore
 from leases.timing import Timing
-from pipeline.budget import BYTES_MAX, Budget
 from pipeline.errors import PipelineError
+from pipeline.pump.budget import BYTES_MAX, Budget
 from service.activity import activity_document, activity_of
 from service.errors import StartFailed
 from service.host import Host

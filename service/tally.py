@@ -25,7 +25,7 @@ from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissin
 from leases.lease import Lease
 from leases.store import LeaseStore, Stored
 from pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, Fenced, SinkUnavailable
-from pipeline.runner import Delivered
+from pipeline.pump.runner import Delivered
 from pipeline.sink import CloseReason
 
 T = TypeVar("T")

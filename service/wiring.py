@@ -22,7 +22,7 @@ from pipeline.connectors.python import PythonSink
 from pipeline.dead_letters import DeadLetters, beside
 from pipeline.feed import ChangeFeed
 from pipeline.sink import Sink
-from pipeline.spark import SparkEngine
+from pipeline.spark.engine import SparkEngine
 from pipeline.transform import Identity, Transform
 from service.brought import BlobSource
 from service.engine import engine_of, needs_spark

@@ -28,7 +28,6 @@ from leases.keeper import OwnedLease
 from leases.lease import Child, Lease
 from leases.renewal import keep_renewed
 from leases.timing import Timing
-from pipeline.budget import Budget
 from pipeline.crash_point import crash_point
 from pipeline.dead_letters.refusals import Refusals
 from pipeline.errors import (
@@ -42,7 +41,8 @@ from pipeline.errors import (
     SinkUnavailable,
 )
 from pipeline.feed import PartitionEnded
-from pipeline.runner import Delivered, Progress, Runner
+from pipeline.pump.budget import Budget
+from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.sink import Claim, CloseReason, SinkWriter
 from service.checkpoints import Checkpoints
 from service.errors import BatchHung

@@ -17,8 +17,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pipeline.spark import SparkEngine
-from pipeline.spark_jvm import Running
+from pipeline.spark.engine import SparkEngine
+from pipeline.spark.jvm import Running
 
 END_S = 1200
 """On a machine with much else to do; seconds, where there is nothing."""

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from pipeline.batch import BatchLimits
-from pipeline.budget import BYTES_MAX
 from pipeline.dead_letters.letter import REPLAY
-from pipeline.isolating import Isolation
+from pipeline.isolating.isolation import Isolation
+from pipeline.pump.budget import BYTES_MAX
 from service.setting_types import (
     Conf,
     Count,

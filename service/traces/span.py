@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from leases.lease import Lease
-from pipeline.runner import Delivered
+from pipeline.pump.runner import Delivered
 from pipeline.sink import CloseReason
 from service.redaction import redacted
 

@@ -14,7 +14,7 @@ from leases.balance import Key
 from leases.clock import Clock
 from leases.errors import StoreError
 from leases.lease import Lease
-from pipeline.runner import Delivered
+from pipeline.pump.runner import Delivered
 from pipeline.sink import CloseReason
 from service.tally import Tally
 from service.traces import span

@@ -22,7 +22,7 @@ import pytest
 import yaml
 from bench.workload import MERGE, SETUP, write_log
 
-from pipeline.spark_conf import roomy_shm
+from pipeline.spark.conf import roomy_shm
 from tests.plugins_cli import Command, Commands
 from tests.plugins_pg import Postgres
 

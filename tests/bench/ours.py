@@ -15,7 +15,7 @@ from workload import MERGE, SETUP
 from leases.stores.sqlite import SqliteStore
 from pipeline.connectors.log import LogFeed
 from pipeline.connectors.postgres import PostgresSink
-from pipeline.spark import SparkEngine
+from pipeline.spark.engine import SparkEngine
 from service.pipeline import Pipeline
 from service.processor import Processor
 

@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.batch import Batch
 from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.spark import SparkEngine, SparkTransform
+from pipeline.spark.engine import SparkEngine, SparkTransform
 
 Prepare = Callable[..., Awaitable[SparkTransform]]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from unit.pipeline.filesink.test_filesink_readers import wrote
 
-from pipeline.spark import SparkEngine
+from pipeline.spark.engine import SparkEngine
 from tests.integration.jobs import MakeBatch, Prepare
 
 

@@ -13,16 +13,16 @@ import pyarrow as pa
 import pytest
 
 from pipeline.batch import Batch, BatchLimits
-from pipeline.budget import Budget
 from pipeline.clock import LoopClock
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.dead_letters import DeadLetters
 from pipeline.dead_letters.sieve import Sieve, Sifted
 from pipeline.errors import PoisonEvent
-from pipeline.isolating import Isolation
-from pipeline.job import Refused, Slice
-from pipeline.runner import Delivered, Progress, Runner
-from pipeline.spark import SparkTransform
+from pipeline.isolating.isolation import Isolation
+from pipeline.isolating.job import Refused, Slice
+from pipeline.pump.budget import Budget
+from pipeline.pump.runner import Delivered, Progress, Runner
+from pipeline.spark.engine import SparkTransform
 from tests.integration.eventhubs.clients import HUB
 from tests.integration.eventhubs.feeds import feed, pages
 from tests.integration.jobs import PER_KEY, MakeBatch, Prepare, Write, keyed

@@ -35,8 +35,8 @@ from leases.membership import HostRecord, Membership
 from leases.store import Stored, TimedStore
 from leases.timing import Timing
 from pipeline.batch import BatchLimits
-from pipeline.budget import Budget
 from pipeline.connectors.memory import MemoryDestination
+from pipeline.pump.budget import Budget
 from pipeline.sink import Sink
 from service.host import Host
 from service.pipeline import Pipeline

@@ -202,7 +202,7 @@ MUTANTS = (
     ),
     mutant(
         "a partition ends before its last events are delivered",
-        "pipeline.buffer",
+        "pipeline.pump.buffer",
         "        if not self._pages and self._end is not None:\n",
         "        if self._end is not None:\n",
     ),
@@ -288,7 +288,7 @@ MUTANTS = (
     ),
     mutant(
         "two batches are unsettled at once",
-        "pipeline.runner",
+        "pipeline.pump.runner",
         "        return item is not None and await self._written(item, stop)",
         "        if item is not None:\n"
         "            self._loose = asyncio.create_task(self._written(item, stop))\n"

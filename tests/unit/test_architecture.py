@@ -16,8 +16,8 @@ PACKAGES = ("leases", "pipeline", "service")
 
 EDGES = (
     *("leases.clock", "leases.contract", "leases.stores"),
-    *("pipeline.connectors", "pipeline.contract", "pipeline.java", "pipeline.spark", "pipeline.spark_jvm"),
-    "pipeline.spark_session",
+    *("pipeline.connectors", "pipeline.contract", "pipeline.spark.java", "pipeline.spark.engine", "pipeline.spark.jvm"),
+    "pipeline.spark.session",
     *("service.api", "service.cli", "service.demo", "service.demo_data", "service.demo_view", "service.host_name"),
     *("service.cli_migration", "service.look", "service.probe", "service.processor", "service.run", "service.server"),
     *("service.traces.otlp", "service.wiring"),
@@ -96,7 +96,7 @@ PLANTED = {
     "leases/lease.py": "pipeline.event",
     "pipeline/event.py": "leases.lease",
     "leases/expiry.py": "service.host",
-    "pipeline/runner.py": "service.worker",
+    "pipeline/pump/runner.py": "service.worker",
     "leases/keeper.py": "leases.stores.memory",
     "pipeline/batch.py": "pipeline.connectors.memory",
     "pipeline/transform.py": "pyspark",
@@ -160,7 +160,7 @@ def test_leases_and_files_reach_a_storage_account_by_the_same_words() -> None:
 def test_the_core_takes_time_randomness_ids_and_threads_as_arguments() -> None:
     core = [(module, path) for module, path in modules(*PACKAGES) if not is_within(module, EDGES)]
     found = [f"{path.relative_to(ROOT)}, {use}" for _, path in core for use in forbidden_uses(path.read_text())]
-    assert {"leases.keeper", "leases.balance", "pipeline.runner", "service.host", "service.worker"} <= {
+    assert {"leases.keeper", "leases.balance", "pipeline.pump.runner", "service.host", "service.worker"} <= {
         m for m, _ in core
     }
     assert not found

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.batch import Batch, BatchLimits
-from pipeline.budget import Budget
 from pipeline.clock import LoopClock
 from pipeline.connectors.filesink import Directory, FileLetters, FilesSink
 from pipeline.connectors.filesink.formats import Format
@@ -23,7 +22,8 @@ from pipeline.dead_letters.box import kept_in
 from pipeline.dead_letters.refusals import Refusals
 from pipeline.dead_letters.strands import StrandedLetters
 from pipeline.errors import FailsTogether, OutputSuspected, Poison, PoisonEvent
-from pipeline.runner import Delivered, Progress, Runner
+from pipeline.pump.budget import Budget
+from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.sink import Claim, Output, Permit, Sink
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -9,12 +9,12 @@ import pytest
 from simulation.loop import run_virtual
 
 from pipeline.batch import Batch, BatchLimits
-from pipeline.budget import Budget
-from pipeline.buffer import PageBuffer
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.contract import event_table
 from pipeline.errors import MalformedRecord
 from pipeline.event import Page
+from pipeline.pump.budget import Budget
+from pipeline.pump.buffer import PageBuffer
 from pipeline.sink import Output
 from tests.unit.pipeline.test_runner import Case, Scripted
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from simulation.loop import VirtualClock, run_virtual
 
 from pipeline.batch import BatchLimits
-from pipeline.budget import Budget, Share
-from pipeline.buffer import PageBuffer
 from pipeline.contract import event_table
 from pipeline.errors import FeedUnavailable, PipelineError
 from pipeline.event import Page
+from pipeline.pump.budget import Budget, Share
+from pipeline.pump.buffer import PageBuffer
 
 
 def page(first: int, events: int = 1) -> Page:

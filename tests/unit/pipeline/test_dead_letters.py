@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline import runner
 from pipeline.batch import Batch
 from pipeline.connectors.log import sink as log_sink
 from pipeline.dead_letters import DeadLetters
 from pipeline.dead_letters.letter import ERROR_CHARS_MAX
 from pipeline.dead_letters.sieve import Sieve, Sifted
 from pipeline.errors import NotTrusted, Poison, PoisonEvent, SinkUnavailable, TooMuchPoison
+from pipeline.pump import runner
 from pipeline.sink import Output
 from tests.unit.pipeline.burials import NOW, Group, Trust, bodies
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import EngineUnavailable
-from pipeline.java import drained, java_version, last_words, require_java
+from pipeline.spark.java import drained, java_version, last_words, require_java
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from pipeline.batch import Batch
 from pipeline.clock import LoopClock
 from pipeline.errors import EngineUnavailable, FailsTogether, Poison, PoisonEvent, TransformError
 from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.isolating import Isolation
-from pipeline.job import JobFailed, Refused, Slice
-from pipeline.micro_batch import MicroBatches, MicroBatchLimits, gathered, split
+from pipeline.isolating.isolation import Isolation
+from pipeline.isolating.job import JobFailed, Refused, Slice
+from pipeline.spark.micro_batch import MicroBatches, MicroBatchLimits, gathered, split
 
 
 def batch_of(partition: str, keys: str, pages: int = 1) -> Batch:

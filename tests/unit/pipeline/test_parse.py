@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import parse_exact
-from pipeline.parse import EXACT_BODIES, Misfit
-from pipeline.parse import parse as parse_apart
-from pipeline.parse_fast import OPENERS_MAX, read_fast
-from pipeline.schema import Array, Field, Leaf, Map, Struct, Type, arrow_schema
+from pipeline.parsing import exact as parse_exact
+from pipeline.parsing.fast import OPENERS_MAX, read_fast
+from pipeline.parsing.parse import EXACT_BODIES, Misfit
+from pipeline.parsing.parse import parse as parse_apart
+from pipeline.parsing.schema import Array, Field, Leaf, Map, Struct, Type, arrow_schema
 
 AMOUNT = Leaf("DECIMAL(18,2)", 18, 2)
 

@@ -12,7 +12,6 @@ import pytest
 from simulation.loop import VirtualClock, run_virtual
 
 from pipeline.batch import Batch, BatchLimits
-from pipeline.budget import Budget
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.errors import (
     Ambiguous,
@@ -27,7 +26,8 @@ from pipeline.errors import (
 )
 from pipeline.event import Page
 from pipeline.feed import PartitionEnded
-from pipeline.runner import Delivered, Progress, Runner
+from pipeline.pump.budget import Budget
+from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.sink import CloseReason, Output, Permit
 
 

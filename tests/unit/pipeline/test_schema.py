@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.errors import TransformError
 from pipeline.event import EVENT_SCHEMA
-from pipeline.schema import Array, Field, Leaf, Map, Struct, read_schema
+from pipeline.parsing.schema import Array, Field, Leaf, Map, Struct, read_schema
 
 
 def field(name: str, type: object, *, nullable: bool = True, **metadata: object) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pipeline.errors import EngineUnavailable
-from pipeline.spark import SparkEngine
+from pipeline.spark.engine import SparkEngine
 from service.config import parse
 from service.engine import begun
 from service.settings import Settings

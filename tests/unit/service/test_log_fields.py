@@ -16,7 +16,7 @@ from simulation.weather import Fate, Request
 
 from leases.clock import BootClock
 from leases.lease import Lease
-from pipeline.runner import Delivered
+from pipeline.pump.runner import Delivered
 from pipeline.sink import Output
 from service import telemetry
 from service.settings import LogSettings

@@ -23,7 +23,7 @@ from leases.store import Stored
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryFeed, MemorySink
 from pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, Fenced, SinkRejected, SinkUnavailable
-from pipeline.runner import Delivered
+from pipeline.pump.runner import Delivered
 from pipeline.sink import CloseReason, Output
 from service.lag import Lag, PartitionLag
 from service.metrics import Metrics

@@ -20,7 +20,7 @@ from leases.membership import HostRecord, decode_host, encode_host, host_id
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryFeed, MemorySink
 from pipeline.errors import SinkRejected
-from pipeline.runner import Delivered
+from pipeline.pump.runner import Delivered
 from pipeline.sink import Output
 from service.activity import (
     ACTIVITY_BYTES_MAX,

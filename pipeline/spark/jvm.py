@@ -21,9 +21,9 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from pipeline.errors import EngineUnavailable
-from pipeline.java import drained, end_process, last_words, require_java
-from pipeline.reason import reason_of
-from pipeline.spark_conf import roomy_shm
+from pipeline.spark.conf import roomy_shm
+from pipeline.spark.java import drained, end_process, last_words, require_java
+from pipeline.spark.reason import reason_of
 
 
 @dataclass(eq=False, slots=True)

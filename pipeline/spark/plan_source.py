@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.plan import PARTITION, Contract, read_contract
+from pipeline.spark.plan import PARTITION, Contract, read_contract
 
 _BY_REFERENCE = frozenset(
     (

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.parse_exact import Misfit, read_exactly
-from pipeline.parse_fast import read_fast
-from pipeline.schema import Struct, arrow_schema
+from pipeline.parsing.exact import Misfit, read_exactly
+from pipeline.parsing.fast import read_fast
+from pipeline.parsing.schema import Struct, arrow_schema
 
 __all__ = ["Misfit", "Parsed", "parse"]
 

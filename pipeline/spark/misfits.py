@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from pipeline.batch import without
 from pipeline.errors import Poison
-from pipeline.parse import Misfit
-from pipeline.plan import PARTITION
+from pipeline.parsing.parse import Misfit
+from pipeline.spark.plan import PARTITION
 
 
 def refused_in(misfits: Sequence[Misfit], slices: Sequence[int]) -> dict[int, tuple[Poison, ...]]:

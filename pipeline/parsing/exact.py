@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from pipeline.schema import Array, Field, Leaf, Map, Struct, Type, arrow_schema
+from pipeline.parsing.schema import Array, Field, Leaf, Map, Struct, Type, arrow_schema
 
 VALUE_CHARS_MAX = 80
 _NUMBER = re.compile(r"[-+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?")

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.batch import Batch, BatchLimits
-from pipeline.budget import Budget
-from pipeline.buffer import PageBuffer
 from pipeline.clock import Clock
 from pipeline.crash_point import crash_point
 from pipeline.dead_letters.refusals import Refusals, Sent
@@ -24,7 +22,9 @@ from pipeline.dead_letters.sieve import DeadLetters, Sieve
 from pipeline.errors import FailsTogether, NotTrusted, OutputRefused, OutputSuspected, PipelineError, PoisonEvent
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, PartitionEnded, opened
-from pipeline.settling import Settling
+from pipeline.pump.budget import Budget
+from pipeline.pump.buffer import PageBuffer
+from pipeline.pump.settling import Settling
 from pipeline.sink import Output, Permit, SinkWriter, letter_writer, parts_of
 from pipeline.transform import Transform
 

@@ -26,19 +26,19 @@ from pipeline.batch import Batch
 from pipeline.errors import EngineUnavailable, NotImportable, PipelineError, TransformError
 from pipeline.event import EVENT_SCHEMA
 from pipeline.imports import imported
-from pipeline.isolating import FIRST_ONE, Isolation
-from pipeline.java import last_words
-from pipeline.job import JobFailed, Refused, Slice
-from pipeline.micro_batch import DEFAULT_LIMITS, MicroBatches, MicroBatchLimits, gathered, split
-from pipeline.misfits import fitting, of_partitions, refused_in
-from pipeline.parse import Misfit, parse
-from pipeline.plan import PARTITION, Contract
-from pipeline.plan_source import columns_read
-from pipeline.reason import blame, reason_of
-from pipeline.schema import Struct, read_schema
-from pipeline.spark_conf import INVARIANTS, defaults
-from pipeline.spark_jvm import Running, connected, started
-from pipeline.spark_session import VIEW, Own
+from pipeline.isolating.isolation import FIRST_ONE, Isolation
+from pipeline.isolating.job import JobFailed, Refused, Slice
+from pipeline.parsing.parse import Misfit, parse
+from pipeline.parsing.schema import Struct, read_schema
+from pipeline.spark.conf import INVARIANTS, defaults
+from pipeline.spark.java import last_words
+from pipeline.spark.jvm import Running, connected, started
+from pipeline.spark.micro_batch import DEFAULT_LIMITS, MicroBatches, MicroBatchLimits, gathered, split
+from pipeline.spark.misfits import fitting, of_partitions, refused_in
+from pipeline.spark.plan import PARTITION, Contract
+from pipeline.spark.plan_source import columns_read
+from pipeline.spark.reason import blame, reason_of
+from pipeline.spark.session import VIEW, Own
 from pipeline.transform import Checked, TransformSpec
 
 T = TypeVar("T")

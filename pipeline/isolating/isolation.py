@@ -1,4 +1,4 @@
-"""Who is to blame for a batch that fails even on its own: the search of `pipeline.poison`, carried out job by job."""
+"""Who is to blame for a batch that fails even on its own: the search of `pipeline.isolating.poison`, carried out job by job."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pipeline.batch import Batch
 from pipeline.clock import Clock, LoopClock
 from pipeline.errors import EngineUnavailable, FailsTogether, Poison, PoisonEvent, TransformError
-from pipeline.job import Job, JobFailed, Refused, Slice
-from pipeline.poison import Found, Trial, halfway, place_of, search
+from pipeline.isolating.job import Job, JobFailed, Refused, Slice
+from pipeline.isolating.poison import Found, Trial, halfway, place_of, search
 
 SEQUENCE = "sequence"
 BACKOFF_S_MAX = 60.0

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from pipeline.schema import Array, Field, Leaf, Map, Struct, Type, arrow_schema, arrow_type
+from pipeline.parsing.schema import Array, Field, Leaf, Map, Struct, Type, arrow_schema, arrow_type
 
 BLOCK_BYTES = 1 << 20
 OPENERS_MAX = 500

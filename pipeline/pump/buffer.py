@@ -11,10 +11,10 @@ from collections import deque
 from contextlib import suppress
 
 from pipeline.batch import Batch, BatchLimits, due_in_s, is_full
-from pipeline.budget import Share
 from pipeline.clock import Clock
 from pipeline.errors import PipelineError
 from pipeline.event import Page
+from pipeline.pump.budget import Share
 
 
 class PageBuffer:

@@ -1,0 +1,1 @@
+"""JSON bodies into columns, by a schema, before Spark sees them."""
