@@ -81,7 +81,9 @@ class InDirectory:
 
 
 def _see_readers_agree(snapshot: Snapshot) -> None:
-    by_duckdb = duckdb.execute("SELECT count(*), sum(sequence) FROM read_parquet(?)", [snapshot.paths]).fetchone()
+    with duckdb.connect() as connection:  # its own: cases run side by side
+        counted = "SELECT count(*), sum(sequence) FROM read_parquet(?)"
+        by_duckdb = connection.execute(counted, [snapshot.paths]).fetchone()
     by_pyarrow = ds.dataset(snapshot.paths).to_table(columns=["sequence"])["sequence"].to_pylist()
     if by_duckdb != (snapshot.rows, sum(by_pyarrow)) or len(by_pyarrow) != snapshot.rows:
         raise Failed(f"DuckDB reads {by_duckdb}, pyarrow {len(by_pyarrow)} rows, and the manifest has {snapshot.rows}")
