@@ -17,7 +17,8 @@ from heapq import nlargest
 from leases.clock import Clock
 from leases.document import NAME_BYTES_MAX, Fields
 from leases.membership import HostRecord, host_id
-from service.host import Failure, Host
+from service.failures import Failure
+from service.host import Host
 from service.tally import RecentBatch, Tally
 
 ACTIVITY_BYTES_MAX = 16 * 1024

@@ -18,7 +18,6 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from structlog.typing import FilteringBoundLogger as Log
@@ -33,6 +32,7 @@ from leases.membership import DEAD_AFTER, Membership, Roll, mismatched
 from leases.timing import Timing
 from pipeline.crash_point import crash_point
 from pipeline.pump.budget import Budget
+from service.failures import Failures
 from service.partitions import Partitions
 from service.pipeline import Pipeline
 from service.stopping import rested
@@ -40,19 +40,8 @@ from service.tally import Tally
 from service.worker import Outcome, Worker, about
 
 T = TypeVar("T")
-HOLD_OFF_MAX_S = 60.0
-"""A partition that failed is left alone for 1 s, then 2, 4, ... up to this, and then tried again: it may have been mended."""
 OUTCOMES_KEPT = 50
 NOTHING = Plan((), (), 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a partition does not go on. until: when this host will try it again (Clock seconds); count: failures in a row."""
-
-    error: Exception
-    until: float
-    count: int
 
 
 class Host:
@@ -76,7 +65,7 @@ class Host:
         self.name = keeper.host
         self.pipelines = {pipeline.name: pipeline for pipeline in pipelines}
         self.workers: dict[Key, Worker] = {}
-        self.failures: dict[Key, Failure] = {}
+        self.failures = Failures(clock)
         self.outcomes: deque[tuple[Key, Outcome]] = deque(maxlen=OUTCOMES_KEPT)
         self.scan: Scan | None = None
         self.roll: Roll | None = None
@@ -209,7 +198,7 @@ class Host:
     def _planned(self, scan: Scan, roll: Roll) -> Plan:
         """Where nothing was to be done, and nothing has changed since, nothing is to be done now."""
         peers, overdue = roll.peers, self._overdue(scan)
-        held_off = [key for key in self.failures if self._is_held_off(key)]
+        held_off = self.failures.held_off
         paused = roll.controls.paused
         found = (scan.shape, peers, frozenset(self.workers), self.expired, overdue, held_off, paused)
         if found == self._rested_on:
@@ -232,11 +221,7 @@ class Host:
         for key, worker in self.workers.items():
             if key in scan.seen:
                 worker.owned.notice(scan.seen[key])
-        self.failures = {
-            key: failure
-            for key, failure in self.failures.items()
-            if self._is_ours_to_try(key, scan) and not self._has_recovered(key)
-        }
+        self.failures.keep(lambda key: self._is_ours_to_try(key, scan) and not self._has_recovered(key))
         for key, error in scan.unreadable.items():
             self._report(str(error), key)
         for unread in roll.invalid:
@@ -262,12 +247,11 @@ class Host:
     def _set_aside(self, key: Key, error: Exception, scan: Scan) -> None:
         """Not to be tried in vain: an orphan would fail each time under a higher epoch."""
         if key not in self.workers and self._is_ours_to_try(key, scan):
-            count = self.failures[key].count if key in self.failures else 1
-            self.failures[key] = Failure(error, self._clock.monotonic() + HOLD_OFF_MAX_S, count)
+            self.failures.would_fail(key, error)
 
     async def _take(self, key: Key, scan: Scan, group: asyncio.TaskGroup) -> bool:
         """Whether that is settled: where somebody else was quicker, or nobody answered, what is left is to be seen soon."""
-        if self.is_draining or key in self.workers or self._is_held_off(key):
+        if self.is_draining or key in self.workers or self.failures.holds_off(key):
             return True
         pipeline, before, began = self.pipelines[key[0]], scan.seen[key].lease, self._clock.monotonic()
         try:
@@ -277,7 +261,7 @@ class Host:
             return False
         except Exception as error:  # its document cannot be written, or its sink state not be claimed
             self._log.error("lease cannot be taken", **about(before), error=_told(error))
-            self._hold_off(key, error)
+            self.failures.failed(key, error)
             return True
         if owned is None:
             return False
@@ -369,19 +353,11 @@ class Host:
         self.outcomes.append((key, outcome))
         self.tally.lease_let_go(worker.owned.lease, outcome.reason)
         if outcome.reason != "failed" or worker.progress.batches:
-            self.failures.pop(key, None)
+            self.failures.recovered(key)
         if outcome.reason == "failed" and outcome.error is not None:
-            self._hold_off(key, outcome.error)
+            self.failures.failed(key, outcome.error)
         if outcome.reason != "shutdown":
             self._wake.set()
-
-    def _hold_off(self, key: Key, error: Exception) -> None:
-        count = self.failures[key].count + 1 if key in self.failures else 1
-        until = self._clock.monotonic() + min(2.0 ** min(count - 1, 16), HOLD_OFF_MAX_S)
-        self.failures[key] = Failure(error, until, count)
-
-    def _is_held_off(self, key: Key) -> bool:
-        return key in self.failures and self._clock.monotonic() < self.failures[key].until
 
     def _is_ours_to_try(self, key: Key, scan: Scan) -> bool:
         """Whether a partition that failed here is still nobody else's."""

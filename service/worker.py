@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
 
 from structlog.typing import FilteringBoundLogger as Log
 
@@ -45,6 +43,7 @@ from pipeline.pump.budget import Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.sink import Claim, CloseReason, SinkWriter
 from service.checkpoints import Checkpoints
+from service.closing import CLOSING_TIMEOUT_S, answered, uninterrupted, within
 from service.errors import BatchHung
 from service.permit import TrustPermit
 from service.pipeline import Pipeline
@@ -55,9 +54,6 @@ TRANSIENT = (FeedUnavailable, SinkUnavailable, EngineUnavailable, Ambiguous)
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 30.0
 CONTINUATION_LOGGED = 60
 """Characters; a feed of files has long ones, and `leasehold leases show` has them whole."""
-CLOSING_TIMEOUT_S = 5.0
-"""How long the work may take to end once it is cancelled, and then a close, a last checkpoint and a release each. Where that
-is not enough the lease simply expires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +118,7 @@ class Worker:
         try:
             outcome = await self._worked()
         finally:
-            await _uninterrupted(self._closed(outcome))
+            await uninterrupted(self._closed(outcome))
         return outcome
 
     async def _worked(self) -> Outcome:
@@ -341,9 +337,9 @@ class Worker:
         """The last checkpoint and release, each within its time: whatever fails here, the lease expires by itself."""
         await self._close_writer(outcome.reason)
         if outcome.reason in ("shutdown", "failed") and not self.owned.is_lost:
-            await self._within("checkpoint", self._answered(self._checkpoints.keep))
+            await within("checkpoint", answered(self._checkpoints.keep, self._clock, self._log), self._log)
             crash_point("before release")
-            await self._within("release", self._answered(self.owned.release))
+            await within("release", answered(self.owned.release, self._clock, self._log), self._log)
             crash_point("released")
         log = self._log.bind(position=_shortened(self._position))
         level = log.error if outcome.reason == "failed" else log.info
@@ -352,37 +348,7 @@ class Worker:
     async def _close_writer(self, reason: CloseReason) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
-            await self._within("close", writer.close(reason))
-
-    async def _answered(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Again where the container refuses for a moment: a lease that is not released stands still until it expires."""
-        pause = BACKOFF_MIN_S
-        while True:
-            try:
-                return await step()
-            except StoreError as error:
-                self._log.warning("will try again before letting go", error=str(error), in_s=pause)
-            await self._clock.sleep(pause)
-            pause *= 2
-
-    async def _within(self, doing: str, step: Coroutine[Any, Any, None]) -> None:
-        """Whatever fails, what comes after it is still done: a connector's fault is no reason to keep a lease."""
-        try:
-            async with asyncio.timeout(CLOSING_TIMEOUT_S):
-                await step
-        except Exception as error:
-            why = f"took longer than {CLOSING_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else str(error)
-            self._log.warning(f"{doing} failed", error=why or type(error).__name__)
-
-
-async def _uninterrupted(step: Coroutine[Any, Any, None]) -> None:
-    """Carry it to its end through one cancellation, which then goes on. Another one ends it."""
-    task = asyncio.create_task(step)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise
+            await within("close", writer.close(reason), self._log)
 
 
 def about(lease: Lease) -> dict[str, object]:

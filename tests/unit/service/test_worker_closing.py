@@ -19,7 +19,7 @@ from pipeline.batch import Batch, BatchLimits
 from pipeline.sink import Claim, CloseReason
 from pipeline.transform import Identity
 from service.errors import BatchHung
-from service.worker import CLOSING_TIMEOUT_S
+from service.closing import CLOSING_TIMEOUT_S
 
 ONE = BatchLimits(events_max=1)
 
