@@ -18,8 +18,8 @@ from leases.lease import Lease
 from pipeline.batch import Batch, BatchLimits
 from pipeline.sink import Claim, CloseReason
 from pipeline.transform import Identity
-from service.errors import BatchHung
 from service.closing import CLOSING_TIMEOUT_S
+from service.errors import BatchHung
 
 ONE = BatchLimits(events_max=1)
 
