@@ -44,7 +44,7 @@ PROGRAM = """
     from pipeline.batch import Batch
     from pipeline.errors import TransformError
     from pipeline.event import EVENT_SCHEMA, Page
-    from pipeline.spark.engine.engine import SparkEngine
+    from pipeline.spark.engine import SparkEngine
 
     ROW = {"partition": "0", "sequence": 1, "offset": "1", "enqueued_time": datetime(2026, 1, 1, tzinfo=UTC), "key": "a"}
 
@@ -72,8 +72,8 @@ PROGRAM = """
 START = """
     import asyncio
 
-    from pipeline.spark.engine import engine as spark
-    from pipeline.spark.engine import jvm as spark_jvm
+    from pipeline.spark import engine as spark
+    from pipeline.spark import jvm as spark_jvm
 
     async def main():
         spark_jvm._quieten = lambda context: print("a session was made")
