@@ -68,8 +68,8 @@ class Scan:
     def marks(self) -> dict[tuple[str, str], Mark]:
         """What to watch for expiry: the owned leases."""
         return {
-            lease.key: (lease.owner, lease.incarnation, lease.epoch, lease.tick)
-            for lease in self.leases
+            key: (lease.owner, lease.incarnation, lease.epoch, lease.tick)
+            for key, (lease, _) in self.seen.items()
             if lease.owner is not None
         }
 
