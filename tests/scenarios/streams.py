@@ -51,6 +51,7 @@ class Streams(Embedded):
 
     files = tuple(FILES.values())
     buffer_bytes: Mapping[str, int] = {"generate": 17_000, "transform": 17_000, "balances": 7_700}
+    full = 0.75
     begins_nowhere = False
 
     def __init__(self, directory: Path, name: str, machine: NatsMachine, *, with_spark: bool = True) -> None:
