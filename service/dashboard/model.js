@@ -165,6 +165,13 @@ export const lagOf = (model, pipeline) => {
   return found && found.unknown < Math.max(found.partitions.length, 1) ? found.lag : null;
 };
 
+/** A pipeline's lines up to what is known now: the page's first seconds, and a lag that has just been told, are there at once. */
+export function linesOf(model, name, now) {
+  const { lag, rate } = model.history.get(name) ?? { lag: [], rate: [] };
+  const upToNow = (line, value) => ((line.at(-1)?.[1] ?? null) === null ? [...line, [now, value]] : line);
+  return { lag: upToNow(lag, lagOf(model, name)), rate: upToNow(rate, rateOf(model, name)) };
+}
+
 /** Adds a point to every pipeline's lines, and drops what is older than the window. */
 export function remember(model, now) {
   for (const { name } of model.pipelines) {

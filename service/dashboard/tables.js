@@ -3,7 +3,7 @@
 import { ago, attribute, bdi, brief, byId, count, h, keyed, moment, named, plural, rate, seconds, shownIf, svg, text, time } from "./dom.js";
 import { chart } from "./charts.js";
 import { standing } from "./map.js";
-import { countStates, deadLetters, hostRate, keyOf, rateOf } from "./model.js";
+import { countStates, deadLetters, hostRate, keyOf, linesOf, rateOf } from "./model.js";
 import { HEAT_FROM, heatOf, swatch } from "./palette.js";
 
 const cell = (kind, ...children) => h("td", kind ? { class: kind } : {}, ...children);
@@ -142,7 +142,7 @@ export function pipelines(model, now, act) {
     const card = h("article", { class: "card", "aria-label": `Pipeline ${named(name)}` },
       h("div", { class: "heading" }, h("h3", {}, bdi(name), state), button), route, why, h("div", { class: "measures" }, lag, speed), h("p", { class: "note" }, states, dead));
     return [card, ({ pipeline, now }) => {
-      const history = model.history.get(name) ?? { lag: [], rate: [] };
+      const lines = linesOf(model, name, now);
       const letters = deadLetters(model, name);
       attribute(card, "data-paused", String(Boolean(pipeline.paused)));
       text(route, `${named(pipeline.feed)} → ${named(pipeline.sink)}`);
@@ -153,8 +153,8 @@ export function pipelines(model, now, act) {
       attribute(button, "aria-label", `${pipeline.paused ? "Resume" : "Pause"} ${named(name)}`);
       text(states, Object.entries(pipeline.leases).map(([each, number]) => `${count(number)} ${each.replace("_", " ")}`).join(" · ") || "no leases");
       text(dead, letters ? ` · ${plural(letters, "dead letter")}` : "");
-      showLag(history.lag, now);
-      showSpeed(history.rate, now);
+      showLag(lines.lag, now);
+      showSpeed(lines.rate, now);
     }];
   });
 }

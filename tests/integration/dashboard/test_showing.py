@@ -40,6 +40,13 @@ DRAWN = """async () => {
     return {drawn, news: Math.min(...taken), drawings: drawings.map.length};
 }"""
 
+JUST_OPENED = """() => {
+    leasehold.model.history.clear();
+    document.querySelector("#colour input:checked").dispatchEvent(new Event("change"));
+    return document.querySelector("#pipelines .measure .value").textContent;
+}"""
+"""The lag that a pipeline's card tells before its line has a point."""
+
 
 async def figure(page: Page, name: str) -> str:
     return await page.locator(".figure", has_text=name).locator(".value").inner_text()
@@ -58,6 +65,7 @@ async def test_four_leases_are_shown_by_name_with_their_owners_and_troubles(open
         await expect(page.locator("#problems")).to_contain_text("the field 'amount' is missing")
         await expect(page.locator("#batch-rows tr")).to_have_count(2)
         await expect(page.locator("#figures")).to_contain_text("17")
+        assert await page.evaluate(JUST_OPENED) == "17"
         assert await figure(page, "Leases with an owner") == "4"
         assert await figure(page, "Dead letters") == "2"
         assert await faults_of_access(page) == []
