@@ -30,6 +30,7 @@ from service.commands import (
     viewed,
 )
 from service.host_name import host_name
+from service.importing import importing
 
 if TYPE_CHECKING:
     from leases.balance import Key
@@ -58,7 +59,8 @@ def run(file: Path, until_idle: bool) -> None:
 
     Run it as often as you like: hosts on one FILE share its partitions.
     """
-    from service.engine import begun
+    with importing():
+        from service.engine import begun
 
     settings = settings_of(file)
     with host_name(settings.host) as name:
@@ -66,8 +68,9 @@ def run(file: Path, until_idle: bool) -> None:
 
         async def work() -> Backlog | None:
             with begun(settings) as engine:  # takes longer to start than what else there is to import
-                from service.run import run as run_processor
-                from service.wiring import processor_of
+                with importing():
+                    from service.run import run as run_processor
+                    from service.wiring import processor_of
 
                 processor = processor_of(settings, host=name, log=log, engine=engine)
                 return await run_processor(processor, settings.api, until_idle=until_idle, log=log)
