@@ -36,6 +36,9 @@ if ARCHIVE.exists():
     JAVA += f" -Xshare:auto -Xlog:disable -XX:SharedArchiveFile={shlex.quote(str(ARCHIVE))}"
 os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA)
 
+# Each process that imports pydantic would look through all packages for plugins of it, of which there are none.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
+
 # Times are no matter to a property: other processes may have the machine.
 settings.register_profile("quick", max_examples=40, deadline=None)
 settings.register_profile("thorough", max_examples=2000, deadline=None)
