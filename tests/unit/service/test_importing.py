@@ -14,6 +14,7 @@ from service.importing import importing
 def _looking() -> Iterator[None]:
     gc.enable()
     yield
+    gc.unfreeze()
     gc.enable()
 
 
