@@ -21,18 +21,19 @@ class EntryBuffer:
 
     def __init__(self) -> None:
         self.entries = self.bytes = self.ready_bytes = 0
-        self._ready: list[_Held] = []
+        self._fresh: deque[_Held] = deque()
+        self._again: list[_Held] = []
         self._lines: dict[str, deque[_Held]] = {}
         self._sent: dict[int, _Held] = {}
 
     @property
     def ready(self) -> int:
-        return len(self._ready)
+        return len(self._fresh) + len(self._again)
 
     @property
     def oldest_since(self) -> float | None:
         """Of what is ready, since when the first one waits."""
-        return self._ready[0][1] if self._ready else None
+        return self._first[1] if self.ready else None
 
     def add(self, entry: Entry, now: float) -> None:
         held = (entry.number, now, entry)
@@ -43,15 +44,19 @@ class EntryBuffer:
             return
         if entry.order is not None:
             self._lines[entry.order] = deque()
-        self._make_ready(held)
+        self._fresh.append(held)
+        self.ready_bytes += entry.bytes
 
     def cut(self, entries_max: int, bytes_max: int) -> tuple[Entry, ...]:
         """The first ones that are ready, as many as fit. They count as sent."""
         taken: list[Entry] = []
         size = 0
-        while self._ready and len(taken) < entries_max and (not taken or size + self._ready[0][2].bytes <= bytes_max):
-            held = heappop(self._ready)
+        while self.ready and len(taken) < entries_max:
+            held = self._first
             entry = held[2]
+            if taken and size + entry.bytes > bytes_max:
+                break
+            self._take_first()
             self._sent[entry.number] = held
             taken.append(entry)
             size += entry.bytes
@@ -82,6 +87,22 @@ class EntryBuffer:
         else:
             del self._lines[order]
 
+    @property
+    def _is_fresh(self) -> bool:
+        """Whether the first that is ready has just come. Those are in their order; what failed, or has waited in a line, belongs
+        among them."""
+        return not self._again or bool(self._fresh and self._fresh[0] < self._again[0])
+
+    @property
+    def _first(self) -> _Held:
+        return self._fresh[0] if self._is_fresh else self._again[0]
+
+    def _take_first(self) -> None:
+        if self._is_fresh:
+            self._fresh.popleft()
+        else:
+            heappop(self._again)
+
     def _make_ready(self, held: _Held) -> None:
-        heappush(self._ready, held)
+        heappush(self._again, held)
         self.ready_bytes += held[2].bytes

@@ -115,7 +115,7 @@ class Desk:
         for entry in request.entries:
             if entry.number not in numbers:
                 self._buffer.acknowledged(entry)
-                self._prefix.acknowledge(entry.number)
+        self._prefix.acknowledge(sent - numbers)
         if len(failed) == len(sent):
             self._back_off(request, now, answer.retry_after_s, spread)
         elif failed and answer.is_throttled:

@@ -7,7 +7,6 @@ theirs is the position where the batch starts, and their index counts the batch'
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -19,13 +18,13 @@ class Keys:
     def __init__(self, pipeline: str, partition: str, start: str | None) -> None:
         self._prefix = f"{_encoded(pipeline)}/{_encoded(partition)}/"
         self._start = _encoded(start or "")
-        self._rows: Counter[str] = Counter()
+        self._rows: dict[str, int] = {}
 
     def of(self, row: Mapping[str, Any]) -> str:
         sequence = row.get("sequence")
         position = self._start if sequence is None else _encoded(str(sequence))
-        index = self._rows[position]
-        self._rows[position] += 1
+        index = self._rows.get(position, 0)
+        self._rows[position] = index + 1
         return f"{self._prefix}{position}/{index}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 
 
 class Prefix:
@@ -38,9 +39,10 @@ class Prefix:
         self._ends.append((self._taken, to))
         self._move()
 
-    def acknowledge(self, number: int) -> None:
-        self.acknowledged += 1
-        self._beyond.add(number)
+    def acknowledge(self, numbers: Collection[int]) -> None:
+        """Of one answer."""
+        self.acknowledged += len(numbers)
+        self._beyond.update(numbers)
         while self._first in self._beyond:
             self._beyond.remove(self._first)
             self._first += 1

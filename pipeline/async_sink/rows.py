@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pipeline.async_sink.entry import Convert, Converted
 
-SLICE = 200
+SLICE = 100
 """Rows that are converted at once; whoever renews leases on this loop waits no longer than for these."""
 Content = Literal["row", "body"]
 

@@ -65,10 +65,12 @@ class AsyncWriter:
         self._send_with(permit)
         keys = Keys(self._claim.pipeline, self._claim.partition, output.start)
         for rows in row_slices(output.table):
+            now = self._clock.monotonic()
             for row in rows:
                 if not self._desk.has_room:
                     await self._room()
-                self._take(row, keys.of(row))
+                    now = self._clock.monotonic()
+                self._take(row, keys.of(row), now)
             self._wake.set()
             await asyncio.sleep(0)
         self._desk.close(output.to)
@@ -109,7 +111,7 @@ class AsyncWriter:
             self._wake.set()
             await self.moved()
 
-    def _take(self, row: Mapping[str, Any], key: str) -> None:
+    def _take(self, row: Mapping[str, Any], key: str, now: float) -> None:
         found = row.get("sequence")
         sequence = found if isinstance(found, int) else None
         try:
@@ -117,7 +119,7 @@ class AsyncWriter:
         except ValueError as error:
             raise refused(f"{self._name} cannot take row {key}, which {error}", sequence) from error
         if converted is not None:
-            self._desk.take(converted, key, self._clock.monotonic(), sequence)
+            self._desk.take(converted, key, now, sequence)
 
     def _send_with(self, permit: Permit) -> None:
         if self._permit is None:
@@ -144,7 +146,28 @@ class AsyncWriter:
         except NotTrusted:
             await self._permit.granted()
             return
-        self._start(self._request(self._desk.next(self._clock.monotonic())), "request")
+        self._start(self._requests(self._desk.next(self._clock.monotonic())), "request")
+
+    async def _requests(self, first: Request) -> None:
+        """One, and at once the next that its answer has made due: a destination that waits for us is a slower one."""
+        request: Request | None = first
+        while request is not None:
+            await self._request(request)
+            request = self._due()
+        self._wake.set()
+
+    def _due(self) -> Request | None:
+        """What is to be sent now, where it may be sent without waiting for leave."""
+        assert self._permit is not None, "sending begins with the first write"
+        now = self._clock.monotonic()
+        due_in_s = self._desk.due_in_s(now)
+        if self._failure is not None or due_in_s is None or due_in_s > 0:
+            return None
+        try:
+            self._permit.check()
+        except NotTrusted:
+            return None
+        return self._desk.next(now)
 
     async def _request(self, request: Request) -> None:
         crash_point("before submit")
@@ -160,7 +183,6 @@ class AsyncWriter:
             self._failed(request, f"{type(error).__name__}: {error.strerror or 'no answer'}", None)
         else:
             self._answered(request, answer if isinstance(answer, Failed) else Failed(answer))
-        self._wake.set()
 
     def _answered(self, request: Request, failed: Failed) -> None:
         self._desk.answered(request, failed, self._clock.monotonic(), spread=self._spread())

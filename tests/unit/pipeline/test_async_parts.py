@@ -156,17 +156,17 @@ def test_the_position_covers_only_what_is_acknowledged_without_a_gap() -> None:
         for _ in range(2):
             prefix.take()
         prefix.close(batch)
-    prefix.acknowledge(1)
-    prefix.acknowledge(2)
-    prefix.acknowledge(3)
+    prefix.acknowledge([1])
+    prefix.acknowledge([2])
+    prefix.acknowledge([3])
     assert (prefix.position, prefix.unsettled, prefix.acknowledged) == ("start", 4, 3)
-    prefix.acknowledge(0)
+    prefix.acknowledge([0])
     assert (prefix.position, prefix.is_settled) == ("20", True)
 
 
 def test_a_batch_that_is_still_being_taken_is_not_covered() -> None:
     prefix = Prefix(None)
-    prefix.acknowledge(prefix.take())
+    prefix.acknowledge([prefix.take()])
     assert prefix.position is None
     prefix.close("5")
     assert prefix.position == "5"
@@ -180,5 +180,5 @@ def test_a_batch_without_entries_is_covered_once_those_before_it_are() -> None:
     prefix.close("2")
     prefix.close("3")
     assert prefix.position == "1"
-    prefix.acknowledge(number)
+    prefix.acknowledge([number])
     assert prefix.position == "3"
