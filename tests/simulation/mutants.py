@@ -98,12 +98,10 @@ MUTANTS = (
     mutant(
         "expiry is judged by any change of the ETag",
         "leases.keeper",
-        "            lease.key: (lease.owner, lease.incarnation, lease.epoch, lease.tick)\n"
-        "            for lease in self.leases\n"
-        "            if lease.owner is not None\n",
-        "            seen.lease.key: (seen.etag,)\n"
-        "            for seen in self.seen.values()\n"
-        "            if seen.lease.owner is not None\n",
+        "            key: (lease.owner, lease.incarnation, lease.epoch, lease.tick)\n"
+        "            for key, (lease, _) in self.seen.items()\n",
+        "            key: (etag,)\n"
+        "            for key, (lease, etag) in self.seen.items()\n",
     ),
     mutant(
         "expiry is judged by wall clocks",
