@@ -100,8 +100,7 @@ MUTANTS = (
         "leases.keeper",
         "            key: (lease.owner, lease.incarnation, lease.epoch, lease.tick)\n"
         "            for key, (lease, _) in self.seen.items()\n",
-        "            key: (etag,)\n"
-        "            for key, (lease, etag) in self.seen.items()\n",
+        "            key: (etag,)\n            for key, (lease, etag) in self.seen.items()\n",
     ),
     mutant(
         "expiry is judged by wall clocks",
