@@ -9,19 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.event import EVENT_SCHEMA, Page
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchLimits:
-    """A batch closes when it holds `events_max` events or `bytes_max` bytes, or `age_max_s` after its first event.
-
-    age_max_s = 0 (the default) closes as soon as somebody is ready to take the batch: batches are small while the stream
-    is slow and grow by themselves while it is fast.
-    """
-
-    events_max: int = 100_000
-    bytes_max: int = 32 * 1024 * 1024
-    age_max_s: float = 0.0
+from pipeline.limits import BatchLimits
 
 
 @dataclass(frozen=True, slots=True)

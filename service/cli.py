@@ -64,7 +64,6 @@ def run(file: Path, until_idle: bool) -> None:
 
     settings = settings_of(file)
     with host_name(settings.host) as name:
-        log = log_of(settings, name)
 
         async def work() -> Backlog | None:
             with begun(settings) as engine:  # takes longer to start than what else there is to import
@@ -72,6 +71,7 @@ def run(file: Path, until_idle: bool) -> None:
                     from service.run import run as run_processor
                     from service.wiring import processor_of
 
+                    log = log_of(settings, name)
                 processor = processor_of(settings, host=name, log=log, engine=engine)
                 return await run_processor(processor, settings.api, until_idle=until_idle, log=log)
 

@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
-from structlog.typing import FilteringBoundLogger as Log
 
 from leases.errors import LeasesError
 from pipeline.errors import PipelineError
 from pipeline.imports import search_in
-from service import config, telemetry
+from service import config
 from service.errors import ServiceError, StartFailed
 from service.redaction import redacted
 from service.settings import Settings
 
 if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger as Log
+
     from service.look import Read
 
 T = TypeVar("T")
@@ -55,12 +56,15 @@ def settings_of(file: Path) -> Settings:
 
 
 def log_of(settings: Settings, host: str) -> Log:
+    from service import telemetry
+
     telemetry.configure(settings.log, host)
     return telemetry.logger()
 
 
 def viewed(file: Path, read: Read[T], pipeline: str | None, *, writes: bool = False, heeds: bool = True) -> T:
     """What `read` finds in the lease container of FILE, seen from a process that runs no host; as `service.look` has it."""
+    from service import telemetry
     from service.look import looked_in
 
     settings = settings_of(file)

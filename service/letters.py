@@ -9,7 +9,7 @@ from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.postgres import PostgresLetters, PostgresSink, Timeouts, letters_merge, storable
 from pipeline.dead_letters import DeadLetters, LetterBox
 from pipeline.dead_letters.strands import StrandedLetters
-from pipeline.isolating.isolation import Isolation
+from pipeline.limits import Isolation
 from service.outlets import eventhubs_sink_of, files_sink_of, place_of
 from service.settings import PipelineSettings
 from service.settings.dead_letters import EventHubsLettersSettings, FilesLettersSettings, LogLettersSettings

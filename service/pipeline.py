@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from leases.bootstrap import Identity
-from pipeline.batch import BatchLimits
 from pipeline.dead_letters import DeadLetters, LetterBox, sink_alone
 from pipeline.feed import ChangeFeed, Start
+from pipeline.limits import BatchLimits
 from pipeline.sink import Sink
 from pipeline.transform import Identity as NoTransform
 from pipeline.transform import Transform

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from structlog.typing import FilteringBoundLogger as Log
 
-from pipeline.dead_letters import REPLAY, DeadLetters, LetterBox
+from pipeline.dead_letters import DeadLetters, LetterBox
 from pipeline.dead_letters.replay import ReplayFeed
+from pipeline.limits import REPLAY
 from service.engine import engine_of
 from service.lag import Backlog
 from service.pipeline import Pipeline

@@ -14,13 +14,13 @@ from leases.store import LeaseStore
 from leases.stores.memory import MemoryStore
 from leases.stores.sqlite import SqliteStore
 from leases.timing import Timing
-from pipeline.batch import BatchLimits
 from pipeline.connectors.files import FilesFeed
 from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.postgres import PostgresSink, Timeouts
 from pipeline.connectors.python import PythonSink
 from pipeline.dead_letters import DeadLetters, beside
 from pipeline.feed import ChangeFeed
+from pipeline.limits import BatchLimits
 from pipeline.sink import Sink
 from pipeline.spark.engine import SparkEngine
 from pipeline.transform import Identity, Transform

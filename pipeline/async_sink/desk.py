@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pipeline.async_sink.buffer import EntryBuffer
 from pipeline.async_sink.entry import Converted, Entry, Failed, refused
 from pipeline.async_sink.limiter import Limiter
-from pipeline.async_sink.limits import Limits
 from pipeline.async_sink.prefix import Prefix
 from pipeline.errors import SinkRejected
+from pipeline.limits import AsyncLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Request:
 class Desk:
     """is_hurried: send what is there, without waiting for requests to fill."""
 
-    def __init__(self, limits: Limits, position: str | None) -> None:
+    def __init__(self, limits: AsyncLimits, position: str | None) -> None:
         most = limits.in_flight_entries_max
         self.limiter = Limiter(
             entries_max=most, entries=most

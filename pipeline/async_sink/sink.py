@@ -15,10 +15,10 @@ least once, and after a crash at most `buffered_entries_max` and two batches of 
 from __future__ import annotations
 
 from pipeline.async_sink.entry import Closing, Convert, Destination, Preparing
-from pipeline.async_sink.limits import Limits
 from pipeline.async_sink.rows import json_row
 from pipeline.async_sink.writer import AsyncWriter
 from pipeline.clock import Clock, LoopClock
+from pipeline.limits import AsyncLimits
 from pipeline.sink import Claim
 
 
@@ -36,13 +36,13 @@ class AsyncSink:
         *,
         identity: str,
         convert: Convert | None = None,
-        limits: Limits | None = None,
+        limits: AsyncLimits | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._destination = destination
         self._identity = identity
         self._convert = convert or json_row()
-        self._limits = limits or Limits()
+        self._limits = limits or AsyncLimits()
         self._clock = clock or LoopClock()
         if problems := list(self._limits.problems()):
             raise ValueError("; ".join(problems))

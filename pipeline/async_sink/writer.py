@@ -17,11 +17,11 @@ from zlib import crc32
 from pipeline.async_sink.desk import Desk, Request
 from pipeline.async_sink.entry import Convert, Destination, Failed, refused
 from pipeline.async_sink.keys import Keys
-from pipeline.async_sink.limits import Limits
 from pipeline.async_sink.rows import row_slices
 from pipeline.clock import Clock
 from pipeline.crash_point import crash_point
 from pipeline.errors import NotTrusted, PipelineError, SinkRejected, SinkUnavailable
+from pipeline.limits import AsyncLimits
 from pipeline.sink import Claim, CloseReason, Output, Permit
 
 _log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class AsyncWriter:
     """Implements pipeline.sink.BufferingWriter."""
 
     def __init__(
-        self, destination: Destination, claim: Claim, *, convert: Convert, limits: Limits, clock: Clock, name: str
+        self, destination: Destination, claim: Claim, *, convert: Convert, limits: AsyncLimits, clock: Clock, name: str
     ) -> None:
         self.state = claim.state
         self._destination = destination

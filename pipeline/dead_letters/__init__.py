@@ -7,8 +7,8 @@ several places. `replay`: sending their events through again.
 
 from pipeline.dead_letters.beside import beside
 from pipeline.dead_letters.box import Kept, LetterBox
-from pipeline.dead_letters.letter import REPLAY, Letter
+from pipeline.dead_letters.letter import Letter
 from pipeline.dead_letters.sieve import DeadLetters
 from pipeline.dead_letters.states import sink_alone
 
-__all__ = ["REPLAY", "DeadLetters", "Kept", "Letter", "LetterBox", "beside", "sink_alone"]
+__all__ = ["DeadLetters", "Kept", "Letter", "LetterBox", "beside", "sink_alone"]

@@ -17,11 +17,10 @@ import pyarrow as pa
 
 from pipeline.errors import Poison
 from pipeline.event import EVENT_SCHEMA
+from pipeline.limits import REPLAY
 from pipeline.sink import Claim, Output
 
 PROPERTY = "dead-letter"
-REPLAY = ".replay"
-"""What the name of the pipeline ends with under which a pipeline's dead letters are sent through again."""
 LEASE = "/dead-letters"
 """Behind the pipeline's name, for the box's own fence and position: no pipeline's name has a slash."""
 ERROR_CHARS_MAX = 4_000

@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pipeline.batch import Batch
 from pipeline.clock import Clock, LoopClock
 from pipeline.errors import EngineUnavailable, FailsTogether, Poison, PoisonEvent, TransformError
 from pipeline.isolating.job import Job, JobFailed, Refused, Slice
-from pipeline.isolating.poison import Found, Trial, halfway, place_of, search
+from pipeline.isolating.poison import Found, halfway, place_of, search
+from pipeline.limits import FIRST_ONE, Isolation
 
 SEQUENCE = "sequence"
-BACKOFF_S_MAX = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Isolation:
-    """attempts: how often an event must have failed before it is blamed. backoff_s: before it is tried on its own once more,
-    doubled each time. most: how much poison of one batch is looked for before it is told."""
-
-    attempts: int = 2
-    backoff_s: float = 0.0
-    most: int = 1
-
-    def pause_s(self, trial: Trial) -> float:
-        return min(self.backoff_s * 2.0 ** min(trial.again - 1, 32), BACKOFF_S_MAX) if trial.again else 0.0
-
-
-FIRST_ONE = Isolation()
 
 
 async def blamed(
@@ -38,7 +21,7 @@ async def blamed(
     steps = search(batch.events, str(failure), attempts=isolation.attempts, most=isolation.most)
     trial = next(steps)
     while True:
-        if pause_s := isolation.pause_s(trial):
+        if pause_s := isolation.pause_s(trial.again):
             await (clock or LoopClock()).sleep(pause_s)
         reason = await _tried(job, Slice(batch, trial.range))
         try:

@@ -5,7 +5,8 @@ CSV files have them. Nothing is nulled, rounded or wrapped around, which Spark's
 
 Two readers: `parse_fast` takes whole batches through Arrow's own JSON reader, and says no where a batch is not plainly fine;
 `parse_exact` then decides, body by body, and knows the reason. Whatever the first one takes, the second one takes, to the
-same values. So that a few bad bodies do not cost the others the fast reader, a batch with some is read in ever smaller pieces.
+same values. So that a few bad bodies do not cost the others the fast reader, suspects are left out of a batch, and one with
+other flaws is read in ever smaller pieces.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline.parsing.exact import Misfit, read_exactly
 from pipeline.parsing.fast import read_fast
 from pipeline.parsing.schema import Struct, arrow_schema
+from pipeline.parsing.suspects import suspects
 
 __all__ = ["Misfit", "Parsed", "parse"]
 
@@ -25,6 +28,8 @@ PIECES = 256, 16
 """Into how many pieces a batch is cut that the fast reader does not take, and then each such piece."""
 EXACT_BODIES = 32
 """So few are read one by one at once."""
+SUSPECTS_SHARE = 20
+"""One in so many may be suspected. More are no exceptions, and reading them one by one takes longer than reading pieces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,29 @@ def parse(schema: Struct, bodies: pa.BinaryArray) -> Parsed:
     fast = read_fast(schema, bodies)
     if fast is not None:
         return Parsed(fast, ())
+    return _without_suspects(schema, bodies) or _in_pieces(schema, bodies)
+
+
+def _without_suspects(schema: Struct, bodies: pa.BinaryArray) -> Parsed | None:
+    """None where others than these do not fit, or these are too many."""
+    places = suspects(schema, bodies)
+    if not 0 < len(places) <= max(EXACT_BODIES, len(bodies) // SUSPECTS_SHARE):
+        return None
+    others = np.delete(np.arange(len(bodies)), places)
+    fast = read_fast(schema, bodies.take(pa.array(others)))
+    if fast is None:
+        return None
+    found: list[Misfit] = []
+    exact = read_exactly(schema, bodies.take(pa.array(places)), found)
+    misfits = [Misfit(int(places[misfit.index]), str(misfit)) for misfit in found]
+    if exact.num_rows == 0:
+        return Parsed(fast, misfits)
+    fitting = np.delete(places, [misfit.index for misfit in found])
+    order = np.argsort(np.concatenate([others, fitting]))
+    return Parsed(pa.concat_tables([fast, exact]).combine_chunks().take(pa.array(order)), misfits)
+
+
+def _in_pieces(schema: Struct, bodies: pa.BinaryArray) -> Parsed:
     misfits: list[Misfit] = []
     pieces = list(_pieces(schema, bodies, 0, PIECES, misfits))
     return Parsed(pa.concat_tables([arrow_schema(schema).empty_table(), *pieces]), misfits)

@@ -10,10 +10,11 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 
-from pipeline.batch import Batch, BatchLimits, due_in_s, is_full
+from pipeline.batch import Batch, due_in_s, is_full
 from pipeline.clock import Clock
 from pipeline.errors import PipelineError
 from pipeline.event import Page
+from pipeline.limits import BatchLimits
 from pipeline.pump.budget import Share
 
 

@@ -14,7 +14,7 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.batch import Batch, BatchLimits
+from pipeline.batch import Batch
 from pipeline.clock import Clock
 from pipeline.crash_point import crash_point
 from pipeline.dead_letters.refusals import Refusals, Sent
@@ -22,6 +22,7 @@ from pipeline.dead_letters.sieve import DeadLetters, Sieve
 from pipeline.errors import FailsTogether, NotTrusted, OutputRefused, OutputSuspected, PipelineError, PoisonEvent
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, PartitionEnded, opened
+from pipeline.limits import BatchLimits
 from pipeline.pump.budget import Budget
 from pipeline.pump.buffer import PageBuffer
 from pipeline.pump.settling import Settling

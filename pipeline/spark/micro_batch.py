@@ -19,8 +19,9 @@ from pipeline.batch import Batch
 from pipeline.clock import Clock, LoopClock
 from pipeline.errors import EngineUnavailable, PipelineError, TransformError
 from pipeline.event import EVENT_SCHEMA
-from pipeline.isolating.isolation import FIRST_ONE, SEQUENCE, Isolation, blamed, refused_events
+from pipeline.isolating.isolation import SEQUENCE, blamed, refused_events
 from pipeline.isolating.job import Job, JobFailed, Refused, Slice
+from pipeline.limits import FIRST_ONE, Isolation
 from pipeline.spark.plan import PARTITION
 
 

@@ -6,9 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from pipeline.batch import BatchLimits
-from pipeline.dead_letters.letter import REPLAY
-from pipeline.isolating.isolation import Isolation
+from pipeline.limits import REPLAY, BatchLimits, Isolation
 from pipeline.pump.budget import BYTES_MAX
 from service.setting_types import (
     Conf,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from pipeline.async_sink.limits import Limits
+from pipeline.limits import AsyncLimits
 from service.setting_types import (
     Certificates,
     Connections,
@@ -136,29 +136,32 @@ class PythonSinkSettings(Section):
 class _Buffering(Section):
     """Of each partition on its own; docs/sinks.md tells more."""
 
-    batch_entries_max: Count = Field(default=Limits().batch_entries_max, description="Entries in one request at most.")
-    batch_bytes_max: Count = Field(default=Limits().batch_bytes_max, description="Bytes in one request at most.")
+    batch_entries_max: Count = Field(
+        default=AsyncLimits().batch_entries_max, description="Entries in one request at most."
+    )
+    batch_bytes_max: Count = Field(default=AsyncLimits().batch_bytes_max, description="Bytes in one request at most.")
     entry_bytes_max: Count = Field(
-        default=Limits().entry_bytes_max, description="A larger entry stops its partition; at most `batch_bytes_max`."
+        default=AsyncLimits().entry_bytes_max,
+        description="A larger entry stops its partition; at most `batch_bytes_max`.",
     )
     in_flight_max: Count = Field(
-        default=Limits().in_flight_max, description="Requests of one partition at a time, while all goes well."
+        default=AsyncLimits().in_flight_max, description="Requests of one partition at a time, while all goes well."
     )
     buffered_entries_max: Count = Field(
-        default=Limits().buffered_entries_max,
+        default=AsyncLimits().buffered_entries_max,
         description="Entries of one partition that are taken and not acknowledged without a gap: then no more are read."
         " At least `batch_entries_max`.",
     )
     buffer_age_max_s: SecondsOrNone = Field(
-        default=Limits().buffer_age_max_s, description="How long an entry waits for its request to fill up."
+        default=AsyncLimits().buffer_age_max_s, description="How long an entry waits for its request to fill up."
     )
     request_timeout_s: Seconds = Field(
-        default=Limits().request_timeout_s, description="A request without an answer for so long is sent again."
+        default=AsyncLimits().request_timeout_s, description="A request without an answer for so long is sent again."
     )
 
     @property
-    def limits(self) -> Limits:
-        return Limits(**{name: getattr(self, name) for name in Limits.__dataclass_fields__})
+    def limits(self) -> AsyncLimits:
+        return AsyncLimits(**{name: getattr(self, name) for name in AsyncLimits.__dataclass_fields__})
 
     @model_validator(mode="after")
     def _fits_together(self) -> _Buffering:

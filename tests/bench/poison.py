@@ -30,7 +30,7 @@ from leases.stores.sqlite import SqliteStore
 from pipeline.connectors.log import LogFeed, append
 from pipeline.connectors.postgres import PostgresSink
 from pipeline.dead_letters import DeadLetters
-from pipeline.isolating.isolation import Isolation
+from pipeline.limits import Isolation
 from pipeline.spark.engine import SparkEngine
 from service.letters import FOUND_AT_ONCE
 from service.pipeline import Pipeline

@@ -37,9 +37,9 @@ from leases import dotnet
 from leases.errors import StoreConflict, StoreMissing
 from leases.lease import Lease
 from leases.stores.cosmos import CosmosStore
-from pipeline.batch import BatchLimits
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
 from pipeline.feed import FeedPartition
+from pipeline.limits import BatchLimits
 from pipeline.producer import claimed
 from pipeline.sink import Claim, Output, Permit
 from service.pipeline import Pipeline

@@ -14,7 +14,8 @@ import pytest
 
 from pipeline.batch import Batch
 from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.spark.engine import SparkEngine, SparkTransform
+from pipeline.spark.engine import SparkEngine
+from pipeline.spark.transform import SparkTransform
 
 Prepare = Callable[..., Awaitable[SparkTransform]]
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pipeline.batch import Batch
-from pipeline.spark.engine import SparkTransform
+from pipeline.spark.transform import SparkTransform
 
 Prepare = Callable[..., Awaitable[SparkTransform]]
 MakeBatch = Callable[..., Batch]

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.batch import Batch
 from pipeline.event import EVENT_SCHEMA
-from pipeline.spark.engine import SparkTransform
+from pipeline.spark.transform import SparkTransform
 
 Prepare = Callable[..., Awaitable[SparkTransform]]
 MakeBatch = Callable[..., Batch]

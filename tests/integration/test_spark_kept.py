@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.batch import Batch
-from pipeline.spark.engine import SparkTransform
+from pipeline.spark.transform import SparkTransform
 
 Prepare = Callable[..., Awaitable[SparkTransform]]
 MakeBatch = Callable[..., Batch]

@@ -12,17 +12,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.batch import Batch, BatchLimits
+from pipeline.batch import Batch
 from pipeline.clock import LoopClock
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.dead_letters import DeadLetters
 from pipeline.dead_letters.sieve import Sieve, Sifted
 from pipeline.errors import PoisonEvent
-from pipeline.isolating.isolation import Isolation
 from pipeline.isolating.job import Refused, Slice
+from pipeline.limits import BatchLimits, Isolation
 from pipeline.pump.budget import Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
-from pipeline.spark.engine import SparkTransform
+from pipeline.spark.transform import SparkTransform
 from tests.integration.eventhubs.clients import HUB
 from tests.integration.eventhubs.feeds import feed, pages
 from tests.integration.jobs import PER_KEY, MakeBatch, Prepare, Write, keyed

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.batch import Batch
 from pipeline.errors import PoisonEvent
-from pipeline.spark.engine import SparkTransform
+from pipeline.spark.transform import SparkTransform
 
 Prepare = Callable[..., Awaitable[SparkTransform]]
 MakeBatch = Callable[..., Batch]

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.batch import Batch
 from pipeline.errors import TransformError
-from pipeline.spark.engine import SparkTransform
+from pipeline.spark.transform import SparkTransform
 
 Prepare = Callable[..., Awaitable[SparkTransform]]
 MakeBatch = Callable[..., Batch]

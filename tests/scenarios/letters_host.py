@@ -18,9 +18,9 @@ from unit.pipeline.burials import Picky
 
 from leases.stores.sqlite import SqliteStore
 from leases.timing import Timing
-from pipeline.batch import BatchLimits
 from pipeline.connectors.log import LogFeed
 from pipeline.dead_letters import DeadLetters, beside
+from pipeline.limits import BatchLimits
 from scenarios.letters_kinds import KINDS, NAME, Address, Kind, Where
 from service.pipeline import Pipeline
 from service.processor import Processor

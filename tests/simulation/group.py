@@ -34,8 +34,8 @@ from leases.lease import Lease
 from leases.membership import HostRecord, Membership
 from leases.store import Stored, TimedStore
 from leases.timing import Timing
-from pipeline.batch import BatchLimits
 from pipeline.connectors.memory import MemoryDestination
+from pipeline.limits import BatchLimits
 from pipeline.pump.budget import Budget
 from pipeline.sink import Sink
 from service.host import Host

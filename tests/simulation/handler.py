@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 from simulation.group import Group
 
-from pipeline.batch import BatchLimits
 from pipeline.connectors.python import HandlerContext, PythonSink
+from pipeline.limits import BatchLimits
 from pipeline.sink import CloseReason
 
 

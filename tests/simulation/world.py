@@ -38,8 +38,8 @@ from leases.document import lease_id, lease_prefix
 from leases.errors import LeasesError
 from leases.lease import Lease
 from leases.membership import HOSTS_PREFIX
-from pipeline.batch import BatchLimits
 from pipeline.connectors.python import PythonSink
+from pipeline.limits import BatchLimits
 from pipeline.sink import Sink
 
 

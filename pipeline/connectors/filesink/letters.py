@@ -24,9 +24,10 @@ from pipeline.connectors.filesink.layout import folders_of
 from pipeline.connectors.filesink.manifest import head_of
 from pipeline.connectors.filesink.place import Place
 from pipeline.connectors.filesink.snapshot import Snapshot, snapshot_of
-from pipeline.dead_letters.letter import LEASE, REPLAY, kept_events, letter_in
+from pipeline.dead_letters.letter import LEASE, kept_events, letter_in
 from pipeline.dead_letters.strands import NONE_READ, Stretch
 from pipeline.errors import FeedUnavailable
+from pipeline.limits import REPLAY
 
 T = TypeVar("T")
 STRANDS = ("own", "replay")

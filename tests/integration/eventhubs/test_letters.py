@@ -9,11 +9,12 @@ import pytest
 
 from pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink, HubLetters, account_of
 from pipeline.connectors.memory import MemoryFeed
-from pipeline.dead_letters import REPLAY, LetterBox
+from pipeline.dead_letters import LetterBox
 from pipeline.dead_letters.box import kept_in, until
 from pipeline.dead_letters.replay import ReplayFeed
 from pipeline.dead_letters.strands import StrandedLetters
 from pipeline.errors import OutputRefused, SinkRejected, SinkUnavailable
+from pipeline.limits import REPLAY
 from tests.integration.eventhubs.test_sink import HUB, QUICK
 from tests.plugins_eventhubs import EventHubs
 from tests.unit.pipeline.burials import NOW, Group, bodies

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.batch import Batch, BatchLimits
+from pipeline.batch import Batch
 from pipeline.clock import LoopClock
 from pipeline.connectors.filesink import Directory, FileLetters, FilesSink
 from pipeline.connectors.filesink.formats import Format
@@ -22,6 +22,7 @@ from pipeline.dead_letters.box import kept_in
 from pipeline.dead_letters.refusals import Refusals
 from pipeline.dead_letters.strands import StrandedLetters
 from pipeline.errors import FailsTogether, OutputSuspected, Poison, PoisonEvent
+from pipeline.limits import BatchLimits
 from pipeline.pump.budget import Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.sink import Claim, Output, Permit, Sink

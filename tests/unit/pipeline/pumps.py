@@ -13,9 +13,10 @@ from simulation.loop import VirtualClock
 
 from pipeline.async_sink import AsyncSink, Converted, Limits
 from pipeline.async_sink.writer import AsyncWriter
-from pipeline.batch import Batch, BatchLimits
+from pipeline.batch import Batch
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import PartitionEnded
+from pipeline.limits import BatchLimits
 from pipeline.pump.budget import Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.transform import Identity

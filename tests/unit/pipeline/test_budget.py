@@ -8,11 +8,12 @@ import gc
 import pytest
 from simulation.loop import run_virtual
 
-from pipeline.batch import Batch, BatchLimits
+from pipeline.batch import Batch
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.contract import event_table
 from pipeline.errors import MalformedRecord
 from pipeline.event import Page
+from pipeline.limits import BatchLimits
 from pipeline.pump.budget import Budget
 from pipeline.pump.buffer import PageBuffer
 from pipeline.sink import Output

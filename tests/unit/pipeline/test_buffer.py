@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation.loop import VirtualClock, run_virtual
 
-from pipeline.batch import BatchLimits
 from pipeline.contract import event_table
 from pipeline.errors import FeedUnavailable, PipelineError
 from pipeline.event import Page
+from pipeline.limits import BatchLimits
 from pipeline.pump.budget import Budget, Share
 from pipeline.pump.buffer import PageBuffer
 

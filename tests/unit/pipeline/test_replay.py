@@ -11,9 +11,10 @@ import pytest
 
 from pipeline.async_sink import AsyncSink
 from pipeline.connectors.log import LogFeed
-from pipeline.dead_letters import REPLAY, LetterBox
+from pipeline.dead_letters import LetterBox
 from pipeline.dead_letters.replay import ReplayFeed
 from pipeline.errors import SinkUnavailable
+from pipeline.limits import REPLAY
 from tests.unit.pipeline.burials import NOW, Group, bodies
 from tests.unit.pipeline.test_refusals import Items, converted
 

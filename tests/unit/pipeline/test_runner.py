@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from simulation.loop import VirtualClock, run_virtual
 
-from pipeline.batch import Batch, BatchLimits
+from pipeline.batch import Batch
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.errors import (
     Ambiguous,
@@ -26,6 +26,7 @@ from pipeline.errors import (
 )
 from pipeline.event import Page
 from pipeline.feed import PartitionEnded
+from pipeline.limits import BatchLimits
 from pipeline.pump.budget import Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.sink import CloseReason, Output, Permit

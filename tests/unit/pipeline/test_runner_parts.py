@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from simulation.loop import run_virtual
 
-from pipeline.batch import BatchLimits
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.errors import PoisonEvent
+from pipeline.limits import BatchLimits
 from pipeline.sink import Output
 from tests.unit.pipeline.test_runner import Case, Writer, assert_nothing_left
 

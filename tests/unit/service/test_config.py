@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from leases.timing import Timing
-from pipeline.batch import BatchLimits
+from pipeline.limits import BatchLimits
 from service.config import FILE_BYTES_MAX, ConfigurationError, load, parse
 from service.pipeline import Pipeline
 from service.reference import describe, markdown

@@ -12,7 +12,7 @@ from pipeline.connectors.filesink import FilesSink
 from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.postgres import PostgresLetters, PostgresSink, Timeouts
 from pipeline.dead_letters.strands import StrandedLetters
-from pipeline.isolating.isolation import Isolation
+from pipeline.limits import Isolation
 from service.config import ConfigurationError, parse
 from service.letters import box_of, isolation_of, policy_of
 from service.settings import PipelineSettings

@@ -24,7 +24,7 @@ from simulation.weather import Fate, Once, Request, of
 from leases.document import lease_id
 from leases.lease import Lease
 from leases.membership import decode_host, host_id
-from pipeline.batch import BatchLimits
+from pipeline.limits import BatchLimits
 from pipeline.producer import decoded
 
 

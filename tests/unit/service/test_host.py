@@ -15,7 +15,7 @@ from leases.balance import Peer, Plan, plan
 from leases.errors import DuplicateHost, GroupMismatch
 from leases.lease import Lease
 from leases.membership import HOSTS_PREFIX, host_id
-from pipeline.batch import BatchLimits
+from pipeline.limits import BatchLimits
 
 ONE = BatchLimits(events_max=1)
 

@@ -17,10 +17,11 @@ from leases.document import INTEGER_MAX, encode_lease, lease_id
 from leases.lease import RESTORED_ABOVE, Lease
 from leases.membership import HOSTS_PREFIX, host_id
 from leases.timing import Timing
-from pipeline.batch import Batch, BatchLimits
+from pipeline.batch import Batch
 from pipeline.connectors.memory import MemoryWriter
 from pipeline.errors import FeedUnavailable, SinkRejected, TransformError
 from pipeline.feed import FeedPartition
+from pipeline.limits import BatchLimits
 from pipeline.sink import Claim
 from pipeline.transform import Identity
 

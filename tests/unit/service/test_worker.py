@@ -15,10 +15,11 @@ from simulation.loop import run_virtual
 from simulation.weather import Container, Fate, Once, Outlet, Request, Weather, of
 
 from leases.document import decode_lease
-from pipeline.batch import Batch, BatchLimits
+from pipeline.batch import Batch
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.errors import EngineUnavailable, FeedUnavailable, SinkUnavailable
 from pipeline.event import Page
+from pipeline.limits import BatchLimits
 from pipeline.sink import Claim, Output, Permit
 from pipeline.transform import Identity
 

@@ -10,8 +10,8 @@ from simulation.group import Group, Tenure, until
 from simulation.loop import run_virtual
 from simulation.weather import Fate, Once, Outlet, Request, Weather, of
 
-from pipeline.batch import BatchLimits
 from pipeline.connectors.memory import MemoryDestination
+from pipeline.limits import BatchLimits
 from pipeline.sink import Claim
 
 ONE = BatchLimits(events_max=1)

@@ -15,7 +15,8 @@ from simulation.weather import Fate, Outlet
 
 from leases.document import INTEGER_MAX
 from leases.lease import Lease
-from pipeline.batch import Batch, BatchLimits
+from pipeline.batch import Batch
+from pipeline.limits import BatchLimits
 from pipeline.sink import Claim, CloseReason
 from pipeline.transform import Identity
 from service.closing import CLOSING_TIMEOUT_S

@@ -15,8 +15,9 @@ from simulation.weather import Fate, Outlet, Request
 
 from leases.document import lease_id
 from leases.lease import Child, Lease
-from pipeline.batch import Batch, BatchLimits
+from pipeline.batch import Batch
 from pipeline.errors import MalformedRecord, PipelineError, SinkRejected, TransformError
+from pipeline.limits import BatchLimits
 from pipeline.sink import Claim, Permit
 from pipeline.transform import Identity
 

@@ -1,0 +1,293 @@
+"""A pipeline's transform in Spark: checked once, then run over micro-batches by the fast path.
+
+The fast path: an Arrow table in one chunk -> createDataFrame without going through a local relation -> native expressions ->
+one task where the batch is small -> toArrow. With the defaults a small job takes several times as long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, cast
+
+import pyarrow as pa
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StringType, StructType
+
+from pipeline.batch import Batch
+from pipeline.errors import EngineUnavailable, NotImportable, PipelineError, TransformError
+from pipeline.event import EVENT_SCHEMA
+from pipeline.imports import imported
+from pipeline.isolating.job import JobFailed, Refused, Slice
+from pipeline.limits import Isolation
+from pipeline.parsing.parse import Misfit, parse
+from pipeline.parsing.schema import Struct, read_schema
+from pipeline.spark.engine import SparkEngine
+from pipeline.spark.java import last_words
+from pipeline.spark.jvm import Running
+from pipeline.spark.micro_batch import MicroBatches, gathered, split
+from pipeline.spark.misfits import fitting, of_partitions, refused_in
+from pipeline.spark.plan import PARTITION, Contract
+from pipeline.spark.plan_source import columns_read
+from pipeline.spark.reason import blame, reason_of
+from pipeline.spark.session import VIEW, Own
+from pipeline.transform import Checked, TransformSpec
+
+T = TypeVar("T")
+CANCEL_TIMEOUT_S = 30.0
+"""How long a cancelled job may take to end. Python workers in an endless loop are killed within a few seconds; only a
+`module:function` that never returns a DataFrame cannot be ended."""
+
+
+class SparkTransform:
+    """One pipeline's transform, in a session of its own. Implements pipeline.transform.Transform and micro_batch.Job."""
+
+    def __init__(self, engine: SparkEngine, spec: TransformSpec, isolation: Isolation) -> None:
+        self._engine = engine
+        self._spec = spec
+        self._isolation = isolation
+        self._function: Callable[[DataFrame], DataFrame] | None = None
+        self._columns: Struct | None = None
+        self._own: Own | None = None
+        self._analysis = threading.Lock()
+        self._batches: MicroBatches | None = None
+        self.checked: Checked | None = None
+
+    @property
+    def description(self) -> str:
+        return "not prepared" if self.checked is None else str(self.checked)
+
+    async def prepare(self) -> None:
+        """Raises TransformError, EngineUnavailable."""
+        self.checked = await self._cancellable(self._check)
+        self._batches = MicroBatches(self, shares_jobs=self.checked.shares_jobs, isolation=self._isolation)
+
+    async def apply(self, batch: Batch) -> pa.Table:
+        assert self._batches is not None, "a transform is prepared before it is used"
+        assert self.checked is not None
+        if batch.events == 0:
+            return self.checked.columns.empty_table()
+        return await self._batches.apply(batch)
+
+    async def close(self) -> None:
+        if self._batches is not None:
+            await self._batches.close()
+        await self._engine.release()
+
+    async def run(self, slices: Sequence[Slice]) -> list[pa.Table | Refused]:
+        return await self._cancellable(lambda own: self._outputs(own, slices))
+
+    async def _cancellable(self, work: Callable[[Own], T]) -> T:
+        """Work on a thread, as a group of Spark jobs that ends with its caller, Python workers and all."""
+        group = f"{self._spec.name}-{next(self._engine.numbers)}"
+        running = asyncio.ensure_future(self._engine.job(lambda: self._grouped(group, work)))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            running.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody asks any more
+            if (own := self._own) is not None:
+                await asyncio.shield(self._engine.control(lambda: own.cancel(group)))
+                await asyncio.wait({running}, timeout=CANCEL_TIMEOUT_S)
+            raise
+
+    # On a thread
+
+    def _grouped(self, group: str, work: Callable[[Own], T]) -> T:
+        running = self._engine.running()
+        try:
+            own = self._session(running)
+            own.begin(group, self._spec.name)
+            return work(own)
+        except (Exception, SystemExit) as error:
+            raise _translated(error, running) from error
+
+    def _session(self, running: Running) -> Own:
+        with self._analysis:
+            if self._own is None or self._own.running is not running:
+                self._own = Own(running)
+            return self._own
+
+    def _outputs(self, own: Own, slices: Sequence[Slice]) -> list[pa.Table | Refused]:
+        events = gathered(slices)
+        seen, misfits = self._parsed(events)
+        refused = refused_in(misfits, [len(each.range) for each in slices])
+        left = [n for n in range(len(slices)) if self._spec.goes_on or n not in refused]
+        if len(left) < len(slices):
+            seen = of_partitions(seen, [slices[n].partition for n in left])
+        is_empty = events.num_rows > 0 and seen.num_rows == 0
+        found = self._of_nothing(len(left)) if is_empty else self._split(own, seen, [slices[n].partition for n in left])
+        outputs = dict(zip(left, found, strict=True))
+        return [Refused(refused[n], outputs.get(n)) if n in refused else outputs[n] for n in range(len(slices))]
+
+    def _split(self, own: Own, seen: pa.Table, partitions: Sequence[str]) -> list[pa.Table]:
+        assert self.checked is not None, "a transform is prepared before it is used"
+        return split(self._collected(own, seen.select(self.checked.reads)), partitions)
+
+    def _of_nothing(self, count: int) -> list[pa.Table]:
+        assert self.checked is not None, "a transform is prepared before it is used"
+        return [self.checked.columns.empty_table()] * count
+
+    def _parsed(self, events: pa.Table) -> tuple[pa.Table, Sequence[Misfit]]:
+        """In one chunk: those whose bodies fit, with the schema's columns beside the event's own. And why the others do not."""
+        if self._columns is None:
+            return events, ()
+        (body,) = events.column("body").chunks or [pa.array([], pa.binary())]
+        parsed = parse(self._columns, body)
+        events, columns = fitting(events, parsed.misfits), parsed.columns.combine_chunks()
+        joined = pa.Table.from_arrays(
+            [*events.columns, *columns.columns], schema=pa.unify_schemas([events.schema, columns.schema])
+        )
+        return joined, parsed.misfits
+
+    def _collected(self, own: Own, events: pa.Table) -> pa.Table:
+        if (again := own.run_again(events)) is not None:
+            return again
+        with self._analysis:  # the view's name is the session's
+            output = self._transformed(own.events(events))
+            if self._spec.sql is not None:
+                own.forget_view()
+        collected = output.toArrow()
+        if self._function is None:
+            own.keep(events, self._queried)
+        return collected
+
+    def _transformed(self, events: DataFrame) -> DataFrame:
+        if self._function is not None:
+            return self._function(events)
+        if self._spec.sql is not None:
+            events.createOrReplaceTempView(VIEW)
+        return self._queried(events)
+
+    def _queried(self, events: DataFrame) -> DataFrame:
+        """Where the events are their session's view already."""
+        return events if self._spec.sql is None else events.sparkSession.sql(self._spec.sql)
+
+    def _check(self, own: Own) -> Checked:
+        try:
+            self._function = self._imported()
+            self._columns = self._read_schema()
+            none, _ = self._parsed(EVENT_SCHEMA.empty_table())
+            source = own.unknown(none)
+            output = self._analyzed(source)
+            why_not = self._jobs_of_its_own(own)
+            with ThreadPoolExecutor(
+                1, "spark-contract"
+            ) as beside:  # half of the check: Spark tells plans by reflection
+                checking = beside.submit(own.contract, source, output)
+                try:
+                    reads = self._reads(own, none, source, output)
+                    columns = self._collected(own, none.select(reads)).schema
+                finally:  # where more is wrong, this is told
+                    contract = _kept(checking.result())
+        except (TransformError, NotImportable) as error:
+            raise TransformError(f"pipeline '{self._spec.name}': {error}") from error
+        except (Exception, SystemExit) as error:
+            found = _translated(error, own.running)
+            kind = EngineUnavailable if isinstance(found, EngineUnavailable) else TransformError
+            raise kind(f"pipeline '{self._spec.name}': {found}") from error
+        return Checked(reads=reads, columns=columns, why_not_shared=why_not or contract.why_not)
+
+    def _imported(self) -> Callable[[DataFrame], DataFrame] | None:
+        if self._spec.function is None:
+            return None
+        found = imported(self._spec.function)
+        if not callable(found):
+            raise TransformError(
+                f"'{self._spec.function}' is no function: name one that takes a DataFrame and returns one"
+            )
+        return cast(Callable[[DataFrame], DataFrame], found)
+
+    def _read_schema(self) -> Struct | None:
+        if self._spec.schema is None:
+            return None
+        try:
+            schema = StructType.fromDDL(self._spec.schema)
+        except PySparkException as error:
+            raise TransformError(f"schema: {reason_of(str(error))}") from error
+        return read_schema(json.loads(schema.json()))
+
+    def _analyzed(self, source: DataFrame) -> DataFrame:
+        """Raises TransformError."""
+        with self._analysis:
+            output = self._transformed(source)
+        if not isinstance(output, DataFrame):
+            raise TransformError(f"'{self._spec.function}' returns a {type(output).__name__}, and no DataFrame")
+        names = output.columns
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise TransformError(f"the output has several columns `{twice[0]}`: name each once")
+        if PARTITION not in names:
+            raise TransformError(f"the output has no column `{PARTITION}`: select it, and group by it")
+        if output.schema[PARTITION].dataType != StringType():
+            raise TransformError(f"the output's `{PARTITION}` is no STRING: keep it as it is")
+        return output
+
+    def _reads(self, own: Own, none: pa.Table, source: DataFrame, output: DataFrame) -> Sequence[str]:
+        """The columns that Spark needs to see: those an SQL reads. A function may look at any, and at another one tomorrow."""
+        every: list[str] = none.column_names
+        if self._spec.sql is None or own.running.is_remote:
+            return every
+        read = columns_read(source._jdf, output._jdf)  # noqa: SLF001 - as for the contract
+        reads = [name for name in every if name in read]
+        try:
+            of_these = self._analyzed(own.unknown(none.select(reads)))
+        except (AnalysisException, TransformError):  # `* EXCEPT (body)` reads no body, and names it
+            return every
+        return reads if of_these.schema == output.schema else every
+
+    def _jobs_of_its_own(self, own: Own) -> str | None:
+        """Why batches share no jobs, where the function ran some when it was called: asked before the check runs one."""
+        if self._function is None or own.running.is_remote or not own.has_run_jobs():
+            return None
+        return f"'{self._spec.function}' runs Spark jobs of its own, over all partitions"
+
+
+def _kept(contract: Contract) -> Contract:
+    """Raises TransformError."""
+    if contract.keeps_partition is False:
+        raise TransformError(
+            f"the output's `{PARTITION}` is not the events' own: select it as it is, and group and join by it"
+        )
+    return contract
+
+
+def _translated(error: BaseException, running: Running) -> Exception:
+    """What Spark raises, as what it means for the batch."""
+    if isinstance(error, PipelineError):
+        return error
+    text = _text(error)
+    if (text is None or not isinstance(error, Py4JJavaError)) and _is_of_connection(error) and running.has_died():
+        words = last_words(running.said)
+        said = f" ({words})" if words else ""
+        return EngineUnavailable(f"Spark's JVM has died{said}; the next batch starts another")
+    if text is None:
+        return EngineUnavailable("Spark's JVM no longer answers")
+    if isinstance(error, AnalysisException):
+        return TransformError(reason_of(text))
+    if not isinstance(error, PySparkException | Py4JError):
+        return TransformError(f"{type(error).__name__}: {text}".splitlines()[0])
+    match blame(text):
+        case "engine":
+            running.is_broken = "SPARK_JOB_CANCELLED" not in text
+            return EngineUnavailable(f"Spark could not run the job: {reason_of(text)}")
+        case "transform":
+            return TransformError(reason_of(text))
+        case "output":
+            return TransformError(f"the output of one batch is too large ({reason_of(text)}): make batches smaller")
+    return JobFailed(reason_of(text))
+
+
+def _text(error: BaseException) -> str | None:
+    """What an error says; None where only a JVM that is gone could have told."""
+    try:
+        return str(error)
+    except (Py4JError, OSError):
+        return None
+
+
+def _is_of_connection(error: BaseException) -> bool:
+    return isinstance(error, Py4JError | OSError | EOFError)
