@@ -92,12 +92,11 @@ def _read(file: Path, pipeline: str, partition: str | None) -> list[Kept]:
 
 def _in_box(file: Path, pipeline: str, read: Callable[[LetterBox], Awaitable[T]]) -> T:
     from service.letters import box_of
-    from service.wiring import timeouts_within
 
     settings, one = _pipeline(file, pipeline)
 
     async def looked() -> T:
-        box = box_of(one, timeouts_within(settings.leases.timing.duration_s))
+        box = box_of(one, settings.leases.timing)
         assert box is not None, "a pipeline with dead letters has a box"
         try:
             return await read(box)

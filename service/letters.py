@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
+from leases.timing import Timing
 from pipeline.connectors.log import LogFeed, LogSink
-from pipeline.connectors.postgres import PostgresLetters, PostgresSink, Timeouts, letters_merge, storable
 from pipeline.dead_letters import DeadLetters, LetterBox
 from pipeline.dead_letters.strands import StrandedLetters
 from pipeline.limits import Isolation
-from service.outlets import eventhubs_sink_of, files_sink_of, place_of
+from service.outlets import eventhubs_sink_of, files_sink_of, place_of, timeouts_within
 from service.settings import PipelineSettings
-from service.settings.dead_letters import EventHubsLettersSettings, FilesLettersSettings, LogLettersSettings
+from service.settings.dead_letters import (
+    EventHubsLettersSettings,
+    FilesLettersSettings,
+    LogLettersSettings,
+    PostgresLettersSettings,
+)
 from service.settings.sinks import PostgresSinkSettings
 
 FOUND_AT_ONCE = 16
@@ -38,7 +43,7 @@ def isolation_of(settings: PipelineSettings, policy: DeadLetters | None) -> Isol
     return Isolation(attempts=settings.attempts, backoff_s=settings.attempt_backoff_s, most=most)
 
 
-def box_of(settings: PipelineSettings, timeouts: Timeouts) -> LetterBox | None:
+def box_of(settings: PipelineSettings, timing: Timing) -> LetterBox | None:
     """Where a pipeline's letters are kept; with a sink of its own, unless the pipeline's sink takes them. Raises ValueError."""
     letters = settings.letters
     if letters is None:
@@ -49,12 +54,7 @@ def box_of(settings: PipelineSettings, timeouts: Timeouts) -> LetterBox | None:
         return _files_box(letters, settings.name)
     if isinstance(letters, EventHubsLettersSettings):
         return _eventhubs_box(letters, settings.name)
-    if letters.dsn is None:
-        sink = settings.sink
-        assert isinstance(sink, PostgresSinkSettings), "the settings see to it"
-        dsn, schema = sink.dsn.get_secret_value(), sink.schema_name
-        return LetterBox(feed=PostgresLetters(dsn, settings.name, schema=schema, timeouts=timeouts))
-    return _postgres_box(letters.dsn.get_secret_value(), settings.name, letters.schema_name or "public", timeouts)
+    return _postgres_box(letters, settings, timing)
 
 
 def _files_box(letters: FilesLettersSettings, pipeline: str) -> LetterBox:
@@ -73,9 +73,18 @@ def _eventhubs_box(letters: EventHubsLettersSettings, pipeline: str) -> LetterBo
     return LetterBox(feed=feed, sink=eventhubs_sink_of(letters), by_partition=by_partition)
 
 
-def _postgres_box(dsn: str, pipeline: str, schema: str, timeouts: Timeouts) -> LetterBox:
+def _postgres_box(letters: PostgresLettersSettings, pipeline: PipelineSettings, timing: Timing) -> LetterBox:
+    from pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable  # as its sink's
+
+    timeouts = timeouts_within(timing)
+    if letters.dsn is None:
+        sink = pipeline.sink
+        assert isinstance(sink, PostgresSinkSettings), "the settings see to it"
+        dsn = sink.dsn.get_secret_value()
+        return LetterBox(feed=PostgresLetters(dsn, pipeline.name, schema=sink.schema_name, timeouts=timeouts))
+    dsn, schema = letters.dsn.get_secret_value(), letters.schema_name or "public"
     return LetterBox(
-        feed=PostgresLetters(dsn, pipeline, schema=schema, timeouts=timeouts),
+        feed=PostgresLetters(dsn, pipeline.name, schema=schema, timeouts=timeouts),
         sink=PostgresSink(dsn, merge=letters_merge(schema), schema=schema, letters=True, timeouts=timeouts),
         rows=storable,
     )

@@ -1,14 +1,16 @@
-"""Settings -> the sinks that take output, and dead letters too."""
+"""Settings -> what takes output and dead letters alike."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from leases.timing import Timing
 from pipeline.sink import Sink
 from service.settings.sinks import EventHubsSinkSettings, FilesSinkSettings
 
 if TYPE_CHECKING:
     from pipeline.connectors.filesink.place import Place
+    from pipeline.connectors.postgres import Timeouts
 
 
 def eventhubs_sink_of(settings: EventHubsSinkSettings) -> Sink:
@@ -37,3 +39,12 @@ def place_of(settings: FilesSinkSettings) -> Place:
 
     account, container = account_of(**settings.account), str(settings.container)
     return BlobContainer(account, container, prefix=settings.prefix or "", timeout_s=settings.timeout_s)
+
+
+def timeouts_within(timing: Timing) -> Timeouts:
+    """Of PostgreSQL: what a lost owner left behind at the server has to be gone before its lease expires."""
+    from pipeline.connectors.postgres import Timeouts  # its driver takes a while to import
+
+    usual = Timeouts()
+    shrink = min(1.0, timing.duration_s / 60)
+    return Timeouts(**{name: getattr(usual, name) * shrink for name in Timeouts.__dataclass_fields__})

@@ -16,7 +16,6 @@ from leases.stores.sqlite import SqliteStore
 from leases.timing import Timing
 from pipeline.connectors.files import FilesFeed
 from pipeline.connectors.log import LogFeed, LogSink
-from pipeline.connectors.postgres import PostgresSink, Timeouts
 from pipeline.connectors.python import PythonSink
 from pipeline.dead_letters import DeadLetters, beside
 from pipeline.feed import ChangeFeed
@@ -28,7 +27,7 @@ from service.brought import BlobSource
 from service.engine import engine_of, needs_spark
 from service.errors import StartFailed
 from service.letters import box_of, isolation_of, policy_of
-from service.outlets import eventhubs_sink_of, files_sink_of
+from service.outlets import eventhubs_sink_of, files_sink_of, timeouts_within
 from service.pipeline import Pipeline
 from service.plugged import feed_made, sink_made, store_made
 from service.processor import Processor
@@ -174,7 +173,7 @@ def pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing)
 
 def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing) -> Pipeline:
     letters = policy_of(settings, lambda: datetime.now(UTC))
-    box = box_of(settings, timeouts_within(timing.duration_s))
+    box = box_of(settings, timing)
     sink = sink_of(settings.sink, timing, letters=box is not None and box.sink is None)
     return Pipeline(
         name=settings.name,
@@ -252,19 +251,7 @@ def sink_of(settings: AnySink, timing: Timing, *, letters: bool = False) -> Sink
     if isinstance(settings, LogSinkSettings):
         return LogSink(settings.path, retention_s=settings.retention_s, retention_bytes=settings.retention_bytes)
     if isinstance(settings, PostgresSinkSettings):
-        return PostgresSink(
-            settings.dsn.get_secret_value(),
-            setup=settings.setup,
-            merge=settings.merge,
-            table=settings.table,
-            mode=settings.mode,
-            key=settings.key,
-            schema=settings.schema_name,
-            history=settings.history,
-            letters=letters,
-            connections_max=settings.connections_max,
-            timeouts=timeouts_within(timing.duration_s),
-        )
+        return _postgres_sink_of(settings, timing, letters=letters)
     if isinstance(settings, EventHubsSinkSettings):
         return eventhubs_sink_of(settings)
     if isinstance(settings, FilesSinkSettings):
@@ -276,6 +263,24 @@ def sink_of(settings: AnySink, timing: Timing, *, letters: bool = False) -> Sink
     if isinstance(settings, CustomSinkSettings):
         return sink_made(settings)
     return PythonSink(settings.handler)
+
+
+def _postgres_sink_of(settings: PostgresSinkSettings, timing: Timing, *, letters: bool) -> Sink:
+    from pipeline.connectors.postgres import PostgresSink  # its driver takes a while to import
+
+    return PostgresSink(
+        settings.dsn.get_secret_value(),
+        setup=settings.setup,
+        merge=settings.merge,
+        table=settings.table,
+        mode=settings.mode,
+        key=settings.key,
+        schema=settings.schema_name,
+        history=settings.history,
+        letters=letters,
+        connections_max=settings.connections_max,
+        timeouts=timeouts_within(timing),
+    )
 
 
 def _http_sink_of(settings: HttpSinkSettings) -> Sink:
@@ -306,13 +311,6 @@ def _cosmos_sink_of(settings: CosmosSinkSettings) -> Sink:
         patch_missing=settings.patch_missing,
         limits=settings.limits,
     )
-
-
-def timeouts_within(duration_s: float) -> Timeouts:
-    """What a lost owner left behind at the server has to be gone before its lease expires."""
-    usual = Timeouts()
-    shrink = min(1.0, duration_s / 60)
-    return Timeouts(**{name: getattr(usual, name) * shrink for name in Timeouts.__dataclass_fields__})
 
 
 def transform_of(settings: PipelineSettings, engine: SparkEngine, letters: DeadLetters | None = None) -> Transform:

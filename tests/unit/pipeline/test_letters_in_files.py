@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from pipeline.connectors.filesink import Directory, snapshot_of
-from pipeline.dead_letters import REPLAY
 from pipeline.dead_letters.letter import dead_events, letter_of, letters_of, published
 from pipeline.dead_letters.replay import ReplayFeed
 from pipeline.errors import Poison, PositionLost, SinkUnavailable
 from pipeline.event import EVENT_SCHEMA
+from pipeline.limits import REPLAY
 from pipeline.sink import Claim, Output
 from tests.unit.pipeline.burials import NOW, Group, bodies, files_box, lines_box
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from leases.timing import Timing
 from pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink
 from pipeline.connectors.filesink import FilesSink
 from pipeline.connectors.log import LogFeed, LogSink
-from pipeline.connectors.postgres import PostgresLetters, PostgresSink, Timeouts
+from pipeline.connectors.postgres import PostgresLetters, PostgresSink
 from pipeline.dead_letters.strands import StrandedLetters
 from pipeline.limits import Isolation
 from service.config import ConfigurationError, parse
@@ -42,13 +43,13 @@ def now() -> datetime:
 @pytest.mark.parametrize("sink", [LOG, POSTGRES])
 def test_without_a_word_the_first_event_that_cannot_be_processed_stops_its_partition(sink: str) -> None:
     found = pipeline(sink)
-    assert (found.letters, policy_of(found, now), box_of(found, Timeouts())) == (None, None, None)
+    assert (found.letters, policy_of(found, now), box_of(found, Timing())) == (None, None, None)
     assert isolation_of(found, None) == Isolation()
 
 
 def test_a_place_for_dead_letters_is_enough() -> None:
     found = pipeline(LOG, "dead_letters: {type: log, path: dead, share_max: 0.02, share_events: 500}", "attempts: 5")
-    policy, box = policy_of(found, now), box_of(found, Timeouts())
+    policy, box = policy_of(found, now), box_of(found, Timing())
     assert policy is not None
     assert box is not None
     assert (policy.share_max, policy.share_events, policy.stops_at_misfits) == (0.02, 500, False)
@@ -59,7 +60,7 @@ def test_a_place_for_dead_letters_is_enough() -> None:
 
 @pytest.mark.parametrize("said", [["on_error: dead_letter"], ["dead_letters: {type: postgres}"]])
 def test_beside_the_sink_postgres_they_go_into_its_own_tables(said: list[str]) -> None:
-    box = box_of(pipeline(POSTGRES, *said), Timeouts())
+    box = box_of(pipeline(POSTGRES, *said), Timing())
     assert box is not None
     assert box.sink is None
     assert isinstance(box.feed, PostgresLetters)
@@ -67,7 +68,7 @@ def test_beside_the_sink_postgres_they_go_into_its_own_tables(said: list[str]) -
 
 
 def test_another_database_has_a_sink_of_its_own() -> None:
-    box = box_of(pipeline(LOG, "dead_letters: {type: postgres, dsn: postgresql://other/dead}"), Timeouts())
+    box = box_of(pipeline(LOG, "dead_letters: {type: postgres, dsn: postgresql://other/dead}"), Timing())
     assert box is not None
     assert isinstance(box.sink, PostgresSink)
     assert box.sink.identity == "postgresql://other:5432/dead schema=public target=merge"
@@ -75,7 +76,7 @@ def test_another_database_has_a_sink_of_its_own() -> None:
 
 @pytest.mark.parametrize("more", ["", ", format: jsonl, share_max: 0.5"])
 def test_a_directory_has_files_of_letters_by_their_own_partitions(more: str) -> None:
-    box = box_of(pipeline(POSTGRES, f"dead_letters: {{type: files, path: dead{more}}}"), Timeouts())
+    box = box_of(pipeline(POSTGRES, f"dead_letters: {{type: files, path: dead{more}}}"), Timing())
     assert box is not None
     assert (type(box.feed), type(box.sink), box.by_partition) == (StrandedLetters, FilesSink, None)
     assert box.sink is not None
@@ -83,7 +84,7 @@ def test_a_directory_has_files_of_letters_by_their_own_partitions(more: str) -> 
 
 
 def test_a_hub_is_read_as_it_is_and_replayed_by_the_letters_own_partitions() -> None:
-    box = box_of(pipeline(LOG, f"dead_letters: {{type: eventhubs, {HUB}}}"), Timeouts())
+    box = box_of(pipeline(LOG, f"dead_letters: {{type: eventhubs, {HUB}}}"), Timing())
     assert box is not None
     assert (type(box.feed), type(box.sink), type(box.by_partition)) == (EventHubsFeed, EventHubsSink, StrandedLetters)
     assert box.feed.identity == "eventhubs:bank.servicebus.windows.net/dead"
