@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from leases.errors import StoreAmbiguous, StoreUnavailable
 
@@ -24,8 +23,7 @@ INTERFACE = 1
 """Version of what is asked of stores: raised when a class that was written for it would no longer do (docs/plugins.md)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """A document as the container holds it. The body is untrusted: anyone may have written it."""
 
     id: str
