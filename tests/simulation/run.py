@@ -25,8 +25,8 @@ FAULTS_SHARE = 0.45
 HOLD_OFFS_S = 90.0
 """What a partition that failed, and a worker that backs off, may still have to wait when faults stop."""
 QUIET_SCANS = 10
-GARBAGE_MAX = 5_000_000
-"""Objects that may be left over from earlier seeds, some hundred bytes each: looking for them takes a seventh of a small seed."""
+GARBAGE_MAX = 100_000
+"""Objects that may be left over from earlier seeds."""
 SUCCESSION_S = 2.0
 """Beyond lease duration and renew interval, until somebody has taken over from the dead (docs/protocol.md)."""
 

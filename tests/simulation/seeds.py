@@ -18,9 +18,6 @@ from simulation.setup import SIZES
 from simulation.world import hasten
 
 TAIL_LINES = 40
-SEEDS_OF_A_PROCESS = {"large": 32}
-"""Of other sizes OTHER_SEEDS_OF_A_PROCESS. What a seed leaves behind goes with its process, at once and for nothing."""
-OTHER_SEEDS_OF_A_PROCESS = 400
 
 
 def main() -> int:
@@ -69,13 +66,11 @@ def ran(first: int, seeds: int, size: str) -> int:
 
 
 def verdicts(seeds: range, size: str) -> Iterator[Verdict]:
-    """In seed order, on all cores; without traces of what went well. Forked, while there are no threads:
+    """In seed order, on all cores; without traces of what went well. Forked, while there are no threads yet:
     to import everything anew takes as long as twenty seeds."""
     cores = min(os.cpu_count() or 1, len(seeds))
-    at_once = cores * SEEDS_OF_A_PROCESS.get(size, OTHER_SEEDS_OF_A_PROCESS)
-    for start in range(0, len(seeds), at_once):
-        with ProcessPoolExecutor(cores, get_context("fork"), initializer=hasten) as pool:
-            yield from pool.map(partial(simulated, size=SIZES[size], is_told=False), seeds[start : start + at_once])
+    with ProcessPoolExecutor(cores, get_context("fork"), initializer=hasten) as pool:
+        yield from pool.map(partial(simulated, size=SIZES[size], is_told=False), seeds)
 
 
 def report(verdict: Verdict, size: str) -> str:

@@ -105,10 +105,16 @@ def test_what_fits_though_it_was_suspected_keeps_its_place() -> None:
     assert [misfit.index for misfit in found.misfits] == [41]
 
 
-def test_where_most_are_suspected_pieces_are_read_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_too_many_are_suspected_pieces_are_read_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    read_exactly = parse.read_exactly
+    monkeypatch.setattr(parse, "read_exactly", lambda *given: (read.append(len(given[1])), read_exactly(*given))[1])
     monkeypatch.setattr(parse, "suspects", lambda schema, bodies: range(0, len(bodies), SUSPECTS_SHARE // 2))
-    found = parse.parse(SCHEMA, column(['{"n": 1}'] * 999 + ["gibberish"]))
-    assert ([misfit.index for misfit in found.misfits], found.columns.num_rows) == ([999], 999)
+    bodies = ['{"n": 1}'] * 1000
+    bodies[990] = "gibberish"
+    found = parse.parse(SCHEMA, column(bodies))
+    assert ([misfit.index for misfit in found.misfits], found.columns.num_rows) == ([990], 999)
+    assert sum(read) <= EXACT_BODIES
 
 
 def test_a_column_of_any_name_is_looked_for() -> None:
