@@ -177,7 +177,8 @@ class Sink(Protocol):
         ...
 
     async def prepare(self) -> None:
-        """Once per process, before any `open`: connect, create what is needed. Raises SinkUnavailable, SinkRejected."""
+        """Once per process, before any `open`: connect, create what is needed. Raises SinkRejected, and SinkUnavailable,
+        after which it is called again."""
         ...
 
     async def open(self, claim: Claim) -> SinkWriter:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 
 import structlog
@@ -23,7 +23,7 @@ from leases.keeper import Keeper
 from leases.membership import HOSTS_PREFIX, HostRecord, Membership
 from leases.store import LeaseStore, TimedStore
 from leases.timing import Timing
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, SinkUnavailable
 from pipeline.pump.budget import BYTES_MAX, Budget
 from service.activity import activity_document, activity_of
 from service.errors import StartFailed
@@ -173,22 +173,23 @@ class Processor:
             except (PipelineError, StoreError) as error:
                 problems.add(str(error))
 
-        steps = [part.prepare() for pipeline in self.pipelines for part in (pipeline.sink, pipeline.transform)]
         async with asyncio.TaskGroup() as group:
-            for step in (self._reached(), *steps):
-                group.create_task(tried(step))
+            group.create_task(tried(self._reached(lambda: self.store.list(HOSTS_PREFIX))))
+            for pipeline in self.pipelines:
+                group.create_task(tried(self._reached(pipeline.sink.prepare)))
+                group.create_task(tried(pipeline.transform.prepare()))
         if problems:
             raise StartFailed(
                 "\n  ".join(([f"{len(problems)} problems"] if len(problems) > 1 else []) + sorted(problems))
             )
 
-    async def _reached(self) -> None:
-        """A container that does not answer at all is told at the start; later, hosts wait for it. Raises StoreError."""
+    async def _reached(self, call: Callable[[], Awaitable[object]]) -> None:
+        """Who does not answer at all is told at the start; later, hosts wait for it. Raises StoreError, PipelineError."""
         for pause_s in (*START_PAUSES_S, None):
             try:
-                await self.store.list(HOSTS_PREFIX)
+                await call()
                 return
-            except StoreError:
+            except (StoreError, SinkUnavailable):
                 if pause_s is None:
                     raise
                 await self._clock.sleep(pause_s)

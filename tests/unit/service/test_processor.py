@@ -15,7 +15,7 @@ from leases.document import decode_lease, lease_prefix
 from leases.errors import DuplicateHost, GroupMismatch
 from leases.timing import Timing
 from pipeline.connectors.memory import MemoryDestination
-from pipeline.errors import SinkRejected, TransformError
+from pipeline.errors import SinkRejected, SinkUnavailable, TransformError
 from pipeline.transform import Identity
 from service.errors import StartFailed
 from service.pipeline import Pipeline
@@ -124,6 +124,30 @@ def test_a_part_that_is_not_ready_fails_the_start_and_everything_is_closed(call:
         assert case.closed == ALL_CLOSED
         assert not case.store._documents
         assert_nothing_left()
+
+    run_virtual(main())
+
+
+def test_a_sink_that_does_not_answer_once_is_asked_again() -> None:
+    async def main() -> None:
+        case = Case()
+        case.errors["sink.prepare"] = SinkUnavailable("no answer in time")
+        asyncio.get_running_loop().call_later(1.1, case.errors.clear)
+        await (processor := case.processor()).start()
+        assert case.calls.count("sink.prepare") == 2
+        await processor.stop()
+
+    run_virtual(main())
+
+
+def test_a_sink_that_never_answers_fails_the_start() -> None:
+    async def main() -> None:
+        case = Case()
+        case.errors["sink.prepare"] = SinkUnavailable("no answer in time")
+        with pytest.raises(StartFailed, match="no answer in time"):
+            await case.processor().start()
+        assert case.calls.count("sink.prepare") == 3
+        assert case.closed == ALL_CLOSED
 
     run_virtual(main())
 
