@@ -80,7 +80,7 @@ class Machine:
     def set_up(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [self.clone / ".ci/setup", *arguments],
-            env={"PATH": str(self.tools), "HOME": os.devnull, **env},
+            env={"PATH": str(self.tools), "HOME": os.devnull, "SYSTEM_PYTHON": "", **env},
             capture_output=True,
             text=True,
             timeout=30,
@@ -174,6 +174,25 @@ def test_a_shim_that_leads_nowhere_is_passed_over(machine: Machine) -> None:
     machine.has_python("python3.12")
     assert machine.set_up().returncode == 0
     assert machine.log("uv")
+
+
+@pytest.mark.parametrize(("ensurepip", "taken"), [(True, "own"), (False, "python3")])
+def test_the_distributions_own_python_is_taken_where_it_is_complete(
+    machine: Machine, ensurepip: bool, taken: str
+) -> None:
+    machine.has_java()
+    machine.has_python()
+    machine.has_python("own", ensurepip=ensurepip)
+    assert machine.set_up(SYSTEM_PYTHON=str(machine.tools / "own")).returncode == 0
+    assert (machine.clone / ".venv/bin/python").readlink() == machine.tools / taken
+
+
+def test_a_python_of_ones_choice_is_taken_before_all_others(machine: Machine) -> None:
+    machine.has_java()
+    for name in ("own", "python3", "chosen"):
+        machine.has_python(name)
+    assert machine.set_up(PYTHON="chosen", SYSTEM_PYTHON=str(machine.tools / "own")).returncode == 0
+    assert (machine.clone / ".venv/bin/python").readlink() == machine.tools / "chosen"
 
 
 def test_a_python_that_cannot_make_environments_is_told_the_package(machine: Machine) -> None:
