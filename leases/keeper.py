@@ -253,10 +253,12 @@ class OwnedLease:
         self._ticks[wanted.key] = max(self._ticks.get(wanted.key, 0), wanted.tick)
         try:
             etag = await self._store.replace(_id(wanted), encode_lease(wanted), self._etag)
-        except (StoreConflict, StoreMissing, StoreAmbiguous) as error:
-            if isinstance(error, StoreAmbiguous):
+        except (StoreConflict, StoreMissing, StoreAmbiguous, asyncio.CancelledError) as error:
+            if isinstance(error, StoreAmbiguous | asyncio.CancelledError):  # it may be written
                 self._unsettled_since = started if self._unsettled_since is None else self._unsettled_since
                 self._raising_to = wanted.epoch if wanted.epoch > before.epoch else self._raising_to
+            if isinstance(error, asyncio.CancelledError):
+                raise
             return await self._settled(wanted, before, started)
         self._adopt(wanted, etag, started)
         return True

@@ -70,9 +70,6 @@ class Lease:
     def key(self) -> tuple[str, str]:
         return self.pipeline, self.partition
 
-    def is_owned_by(self, owner: str, incarnation: str) -> bool:
-        return self.owner == owner and self.incarnation == incarnation
-
     def is_same_tenure(self, other: Lease) -> bool:
         """Whether both are one owner's one tenure. Nothing else entitles an owner to go on after a conflict."""
         return (self.owner, self.incarnation, self.epoch, self.generation, self.closed) == (

@@ -7,7 +7,7 @@ carry one per batch (docs/protocol.md, (b)).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -41,14 +41,12 @@ class Marker:
         }
         return {PREFIX + name: value for name, value in named.items() if value is not None}
 
-    def properties_at(self, index: int) -> dict[str, str]:
-        """What the event number `index` (from 0) of the batch bears."""
-        assert 0 <= index < self.count, "a marker counts the events of its batch"
-        return {**self.properties(), PREFIX + "index": str(index)}
-
 
 class Search:
     """Looks through a tail, event by event, for one generation of a lease, or with None for its latest.
+
+    A batch counts only once all of its events are there, from the first to the last: what the tail cut off, or what is still on
+    its way, does not. Events of others may lie between.
 
     newest: the newest complete marker of it so far. later: the latest generation that there were markers of, -1 for none.
     """
@@ -96,18 +94,6 @@ def marker_in(properties: Mapping[str, str]) -> Marker | None:
         return None
     start = properties.get(PREFIX + "from")
     return Marker(lease=lease, generation=generation, level=level, start=start, to=to, count=count)
-
-
-def newest_complete(tail: Iterable[Mapping[str, str]], lease: str, generation: int) -> Marker | None:
-    """The newest marker of a lease in the properties of its broker's last events, in their order.
-
-    A batch counts only once all of its events are there, from the first to the last: what the tail cut off, or what is
-    still on its way, does not. Events of others may lie between.
-    """
-    search = Search(lease, generation)
-    for properties in tail:
-        search.see(properties)
-    return search.newest
 
 
 def without_markers(properties: pa.MapArray) -> pa.MapArray:

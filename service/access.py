@@ -56,9 +56,6 @@ class Tokens:
         if not self._known:
             raise StartFailed(f"{setting} is '{file}', which holds no token of {TOKEN_BYTES_MIN} bytes: {_REMEDY}")
 
-    def admit(self, authorization: bytes | None) -> bool:
-        return self.named(authorization) is not None
-
     def named(self, authorization: bytes | None) -> str | None:
         """Whose token it is. authorization: the header's value. Every token is compared, whole, however early one fits."""
         scheme, _, token = (authorization or b"").partition(b" ")

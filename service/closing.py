@@ -10,6 +10,7 @@ from structlog.typing import FilteringBoundLogger as Log
 
 from leases.clock import Clock
 from leases.errors import StoreError
+from pipeline.cancelled import is_cancelled
 
 CLOSING_TIMEOUT_S = 5.0
 """How long cancelled work may take to end, and then a close, a last checkpoint and a release each. Where that is not enough the
@@ -22,7 +23,9 @@ async def within(doing: str, step: Coroutine[Any, Any, None], log: Log) -> None:
     try:
         async with asyncio.timeout(CLOSING_TIMEOUT_S):
             await step
-    except Exception as error:
+    except (Exception, asyncio.CancelledError) as error:
+        if is_cancelled(error):
+            raise
         why = f"took longer than {CLOSING_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else str(error)
         log.warning(f"{doing} failed", error=why or type(error).__name__)
 

@@ -30,6 +30,7 @@ from leases.expiry import Watch
 from leases.keeper import Keeper, Scan
 from leases.membership import DEAD_AFTER, Membership, Roll, mismatched
 from leases.timing import Timing
+from pipeline.cancelled import is_cancelled
 from pipeline.crash_point import crash_point
 from pipeline.pump.budget import Budget
 from service.failures import Failures
@@ -148,8 +149,10 @@ class Host:
         while True:
             try:
                 return await step()
-            except StoreError as error:
-                self._log.warning(f"{doing} failed, will try again", error=str(error))
+            except (StoreError, asyncio.CancelledError) as error:
+                if is_cancelled(error):
+                    raise
+                self._log.warning(f"{doing} failed, will try again", error=_told(error))
             if not await rested(self._stopping, self._timing.renew_s / 16):
                 return None
 
@@ -165,8 +168,10 @@ class Host:
             self._wake.clear()
             try:
                 pause = await self._round(group)
-            except StoreError as error:
-                self._log.warning("scan failed, will try again", error=str(error))
+            except (StoreError, asyncio.CancelledError) as error:
+                if is_cancelled(error):
+                    raise
+                self._log.warning("scan failed, will try again", error=_told(error))
                 pause = self._timing.renew_s / 16
             alarm = asyncio.get_running_loop().call_later(pause, self._wake.set)
             await self._wake.wait()
@@ -296,6 +301,9 @@ class Host:
         except StoreError as error:
             self._log.warning("asking for a lease failed", **about(lease), error=str(error))
             return
+        except Exception as error:  # its document has no room for our name
+            self._report(f"lease '{key[1]}' of pipeline '{key[0]}' cannot be asked for: {_told(error)}", key)
+            return
         self.tally.lease_asked_for(lease)
         self._log.info("handoff requested", **about(lease), owner=lease.owner)
 
@@ -410,5 +418,5 @@ class Host:
             self._log.warning("needs attention", what=text, **fields)
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

@@ -17,6 +17,7 @@ from leases.family import Partition
 from leases.keeper import Keeper, Scan
 from leases.lost import Standing
 from leases.timing import Timing
+from pipeline.cancelled import is_cancelled
 from pipeline.errors import FeedError, FeedUnavailable
 from pipeline.feed import FeedPartition, no_partitions, remember, uncovered
 from pipeline.sink import standing_of
@@ -83,7 +84,9 @@ class Partitions:
                 ],
                 self._standing_in(pipeline),
             )
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if is_cancelled(error):
+                raise
             told = f"{type(error).__name__}: {error}"
             self._log.warning("listing partitions failed, will try again", pipeline=name, error=told)
             return Audit()

@@ -9,9 +9,10 @@ MASK = "***"
 _VALUE = r"""(?:"[^"]*"|'(?:[^'\\]|\\.)*'|[^\s;&,"')]+)"""
 _NAME = r"(?:[\w.-]*(?:password|passwd|pwd|secret|token|(?:access|account|api|private)[_-]?key|accesssignature)|sig)"
 _RULES = (
-    # scheme://user:password@host; a password may hold @ and /, and a port is not a password
+    # scheme://user:password@host; a password may hold @ and /, and a port is not a password. Both are bounded: what is masked
+    # may be an event's text, of any length, and time has to grow as the text does
     (
-        re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*):(?!\d{1,5}(?:[/?#\s]|$))[^\s\"']*@", re.IGNORECASE),
+        re.compile(r"((?<=[a-z0-9+.-]://)[^\s/:@]{0,256}):(?!\d{1,5}(?:[/?#\s]|$))[^\s\"']{0,1024}@", re.IGNORECASE),
         rf"\1:{MASK}@",
     ),
     (re.compile(rf"(?<![\w.-])({_NAME})([\"']?\s*[=:]\s*){_VALUE}", re.IGNORECASE), rf"\1\2{MASK}"),

@@ -53,19 +53,25 @@ class Shared(Generic[T]):
         self._clock = clock
         self._lock = asyncio.Lock()
         self._last: tuple[float, T | StoreError] | None = None
+        self._forgotten = 0
 
     async def get(self, age_max_s: float) -> T:
         """Raises StoreUnavailable."""
         async with self._lock:
             if self._last is None or self._clock.monotonic() - self._last[0] >= age_max_s:
-                self._last = await self._attempted()
-            answer = self._last[1]
+                forgotten = self._forgotten
+                last = await self._attempted()
+                self._last = last if forgotten == self._forgotten else None
+            else:
+                last = self._last
+        answer = last[1]
         if isinstance(answer, StoreError):
             raise StoreUnavailable(str(answer))
         return answer
 
     def forget(self) -> None:
-        """The next who asks reads anew."""
+        """Whoever asks from now on reads anew, also where a reading is under way."""
+        self._forgotten += 1
         self._last = None
 
     async def _attempted(self) -> tuple[float, T | StoreError]:

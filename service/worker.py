@@ -156,10 +156,10 @@ class Worker:
                 if fence is not None:
                     await self._raise_epoch(fence)
                     fence = None
-                self._writer = await self._claimed()
-                ended = await self._runner(self._writer).run(self._stopping)
+                writer = await self._claimed()
+                ended = await self._runner(writer).run(self._stopping)
                 if ended is not None:
-                    return await self._ended(self._writer, ended)
+                    return await self._ended(writer, ended)
             except OutputSuspected as error:
                 fence = error
                 self._log.warning("output refused", error=str(error))
@@ -195,7 +195,7 @@ class Worker:
             compare=self.pipeline.feed.compare,
         )
         with self.progress.working("opening the sink", self._clock.monotonic()):
-            writer = await self.pipeline.sink.open(claim)
+            writer = self._writer = await self.pipeline.sink.open(claim)
         crash_point("sink claimed")
         if (writer.position, writer.state) != (lease.continuation, lease.sink_state):
             await self.owned.checkpoint(writer.position, writer.state)

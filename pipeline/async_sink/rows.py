@@ -72,15 +72,16 @@ def _body_bytes(row: Mapping[str, Any], _key: str) -> bytes:
     """On one line, whatever it was on: it may become a line among others."""
     body = body_of(row)
     try:
-        value = json.loads(body, parse_constant=_refused)
+        json.loads(body.decode(), parse_constant=_refused)  # as text: of bytes it would guess the encoding
     except RecursionError:
         raise ValueError("has a `body` that is nested too deeply") from None
     except ValueError as error:
         raise ValueError(
             f"has a `body` that is not JSON ({error}): select one that is, or say `content: row`"
         ) from None
-    # numbers keep their digits: only where it has line ends is it written anew
-    return body if b"\n" not in body and b"\r" not in body else json_bytes(value)
+    return body.replace(b"\r", b" ").replace(
+        b"\n", b" "
+    )  # JSON has them between its tokens alone: all else stays as it is
 
 
 def _refused(constant: str) -> None:

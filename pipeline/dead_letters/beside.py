@@ -16,7 +16,7 @@ from pipeline.crash_point import crash_point
 from pipeline.dead_letters.box import LetterBox, buried_in
 from pipeline.dead_letters.letter import LEASE, Letter, letters_of
 from pipeline.dead_letters.states import States, box_id, states_in
-from pipeline.errors import FeedError, Fenced, OutputRefused, PipelineError, SinkRejected, SinkUnavailable
+from pipeline.errors import FeedError, Fenced, OutputRefused, SinkRejected, SinkUnavailable
 from pipeline.sink import (
     BufferingWriter,
     Claim,
@@ -69,10 +69,12 @@ class SinkBesideBox:
             is_ahead = claim.compare(letters.position, writer.position) > 0
             buried = await self._buried(claim, place, states.since, writer.position) if is_ahead else frozenset()
             since = states.since if is_ahead else await self._box.feed.latest(place)
-        except FeedError as error:
+        except BaseException as error:  # a cancellation too: whoever asked has neither of them yet
             await writer.close("failed")
             await letters.close("failed")
-            raise _unreadable(error) from error
+            if isinstance(error, FeedError):
+                raise _unreadable(error) from error
+            raise
         kind = BufferingWriterBesideBox if isinstance(writer, BufferingWriter) else WriterBesideBox
         return kind(claim, writer, letters, self._box, buried, replace(states, since=since))
 
@@ -87,7 +89,7 @@ class SinkBesideBox:
             raise await self._outranked(claim, states, fenced) from fenced
         try:
             return writer, await self._letters.open(_of_letters(claim, states))
-        except PipelineError as error:
+        except BaseException as error:
             await writer.close("failed")
             if isinstance(error, Fenced):
                 _refence(error, lambda state: replace(states, sink=writer.state, letters=state))

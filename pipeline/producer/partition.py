@@ -8,7 +8,8 @@ else is sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
 from pipeline.producer.broker import Broker, Link
@@ -98,13 +99,9 @@ class PartitionProducer:
         """The largest batch, as the last link told."""
         return self._bytes_max
 
-    @property
-    def is_unsettled(self) -> bool:
-        return self._unsettled is not None
-
     async def ready(self) -> Link:
         """A link, made now where there is none. Raises PublishError."""
-        async with self._turn:
+        async with self._our_turn():
             flight = Flight()
             return await _uninterrupted(flight, self._in_tries(flight, self._linked_in_time))
 
@@ -114,7 +111,7 @@ class PartitionProducer:
         Cancelled before anything is sent, nothing is. Later, the answer of the broker is awaited (a second cancellation
         ends that, and leaves the batch unsettled): where it accepts, `contents` are kept although the cancellation goes on.
         """
-        async with self._turn:
+        async with self._our_turn():
             contents.begin()
             is_kept = False
 
@@ -132,7 +129,7 @@ class PartitionProducer:
 
     async def settle(self) -> bool:
         """Whether there was something unsettled. Afterwards it is published. Raises PublishError."""
-        async with self._turn:
+        async with self._our_turn():
             if self._unsettled is None:
                 return False
             flight = Flight()
@@ -144,6 +141,16 @@ class PartitionProducer:
         self._end = self._end or error
         async with self._turn:
             await self._drop_link()
+
+    @asynccontextmanager
+    async def _our_turn(self) -> AsyncIterator[None]:
+        """Whoever closed meanwhile may have given up waiting: then the link is dropped here."""
+        async with self._turn:
+            try:
+                yield
+            finally:
+                if self._end is not None:
+                    await self._drop_link()
 
     # One send
 

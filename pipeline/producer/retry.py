@@ -27,6 +27,3 @@ class RetryPolicy:
         """Before retry number `retry`, from 1 on."""
         factor = 1.0 if self.mode == "fixed" else 2.0 ** min(retry - 1, 32)
         return min(self.delay_s * factor, self.delay_max_s)
-
-
-ONCE = RetryPolicy(retries_max=0)

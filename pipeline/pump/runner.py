@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.batch import Batch
+from pipeline.cancelled import is_cancelled
 from pipeline.clock import Clock
 from pipeline.crash_point import crash_point
 from pipeline.dead_letters.refusals import Refusals, Sent
@@ -162,7 +163,7 @@ class Runner:
         except PipelineError as error:
             self._buffer.end(error)
         except (Exception, asyncio.CancelledError) as error:
-            if _is_cancelled(error):
+            if is_cancelled(error):
                 raise
             self._buffer.end(_unexpected("reading", self._partition, error))
 
@@ -182,7 +183,7 @@ class Runner:
         except PipelineError as error:
             await self._ready.put(error)
         except (Exception, asyncio.CancelledError) as error:
-            if _is_cancelled(error):
+            if is_cancelled(error):
                 raise
             await self._ready.put(_unexpected("transforming", self._partition, error))
 
@@ -364,13 +365,6 @@ async def _ended(*tasks: asyncio.Task[Any]) -> None:
         task.cancel()
     if left := [task for task in tasks if not task.done()]:
         await asyncio.wait(left)
-
-
-def _is_cancelled(error: BaseException) -> bool:
-    """Whether this very task was told to end. A cancellation that nobody asked for is a fault like any other."""
-    task = asyncio.current_task()
-    assert task is not None
-    return isinstance(error, asyncio.CancelledError) and task.cancelling() > 0
 
 
 def _unexpected(doing: str, partition: str, error: BaseException) -> PipelineError:

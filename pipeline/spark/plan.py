@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 PARTITION = "partition"
-KEYED = "every aggregate, window and join is keyed by `partition`"
 _RANDOM = "an expression whose value depends on where or when a row is processed"
 _SUBQUERIES = frozenset(
     ("ScalarSubquery", "LateralSubquery", "Exists", "InSubquery", "ListQuery", "DynamicPruningSubquery")

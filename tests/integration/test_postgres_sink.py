@@ -112,12 +112,21 @@ async def test_the_history_names_each_batch_with_its_owner(postgres: Postgres, s
 # Claims
 
 
-async def test_an_older_generation_is_refused_even_if_it_was_never_seen(sink_of: Make) -> None:
+async def test_an_older_generation_is_rejected_for_good_even_if_it_was_never_seen(sink_of: Make) -> None:
     sink = sink_of(setup=BALANCES, table="balances")
     await sink.prepare()
     await sink.open(claim(5, generation=2))
-    with pytest.raises(Fenced, match="generation 2 has begun") as fenced:
+    with pytest.raises(SinkRejected, match=r"generation 1, and .* holds output of its generation 2"):
         await sink.open(claim(9, generation=1))
+
+
+async def test_an_owner_whose_lease_was_reset_is_fenced(sink_of: Make) -> None:
+    sink = sink_of(setup=BALANCES, table="balances")
+    await sink.prepare()
+    writer = await sink.open(claim(4, generation=1))
+    await sink.open(claim(5, generation=2))
+    with pytest.raises(Fenced, match="generation 2 has begun") as fenced:
+        await writer.write(output(ONE), Open())
     assert fenced.value.epoch == 5
 
 

@@ -75,12 +75,12 @@ MUTANTS = (
     mutant(
         "a checkpoint is unconditional",
         "leases.keeper",
-        "        except (StoreConflict, StoreMissing, StoreAmbiguous) as error:\n            if isinstance",
+        "        except (StoreConflict, StoreMissing, StoreAmbiguous, asyncio.CancelledError) as error:\n",
         "        except StoreConflict:\n"
         "            fresh = await self._store.read(_id(wanted))\n"
         "            self._adopt(wanted, await self._store.replace(_id(wanted), encode_lease(wanted), fresh.etag), started)\n"
         "            return True\n"
-        "        except (StoreMissing, StoreAmbiguous) as error:\n            if isinstance",
+        "        except (StoreMissing, StoreAmbiguous, asyncio.CancelledError) as error:\n",
     ),
     mutant(
         "a lease is taken whatever its ETag",

@@ -149,7 +149,9 @@ def _is_put(place: Place, folders: Folders, entry: Entry, check: Check) -> bool:
             if place.put(name, content):
                 return True
             found = entry_of(place, folders, entry.version)
-            return found is not None and found.id == entry.id
+            if found is None:
+                raise Ambiguous(f"'{name}' was there and is gone: it may have been ours, and others have folded it")
+            return found.id == entry.id
         except FilesUncertain as error:
             uncertain = error
         except (FilesUnavailable, NotTrusted) as error:

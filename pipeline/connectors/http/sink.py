@@ -7,9 +7,10 @@ message holds a header's value or the address's query.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import aiohttp
 
@@ -29,6 +30,8 @@ from pipeline.connectors.http.wire import (
 from pipeline.errors import SinkRejected, SinkUnavailable
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
+SECRET_CHARS_MIN = 6
+"""What is shorter is hardly a secret, and may be a part of anything."""
 
 
 def http_sink(
@@ -64,7 +67,7 @@ class HttpDestination:
         self._url = checked_url(url)
         self._what = shown(url)
         self._headers = {"Content-Type": TYPES[format], "User-Agent": "leasehold", **headers}
-        self._secrets = tuple(value for value in headers.values() if value)
+        self._secrets = _secrets(url, headers.values())
         self._format = format
         self._results = results
         self._ca_file = ca_file
@@ -105,7 +108,7 @@ class HttpDestination:
     def _masked(self, said: bytes) -> bytes:
         """An endpoint may say back what it was sent."""
         for secret in self._secrets:
-            said = said.replace(secret.encode(), b"***")
+            said = said.replace(secret, b"***")
         return said
 
     def _trusted(self) -> Any:
@@ -115,6 +118,17 @@ class HttpDestination:
             return ssl.create_default_context(cafile=self._ca_file)
         except OSError as error:
             raise SinkRejected(f"ca_file '{self._ca_file}' cannot be used: {error.strerror or error}") from error
+
+
+def _secrets(url: str, headers: Iterable[str]) -> tuple[bytes, ...]:
+    """What an endpoint must not be heard to say back, the longest first: the headers, each word of theirs, and the values of the
+    URL's query, as they are sent and as they are meant."""
+    query = urlsplit(url).query
+    words = {word for value in headers for word in value.split()}
+    words |= {value for part in query.split("&") for value in (part, part.partition("=")[2])}
+    words |= {value for _, value in parse_qsl(query)}
+    found = {word for word in words if len(word) >= SECRET_CHARS_MIN} | {value for value in headers if value}
+    return tuple(sorted((secret.encode() for secret in found), key=lambda secret: (-len(secret), secret)))
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:

@@ -185,7 +185,7 @@ class LogWriter(PublishingWriter):
         if batch.decoded_bytes > self._batch_bytes_max:
             raise OutputTooLarge(
                 f"the output of {output.events} events takes {batch.decoded_bytes} bytes, and one append takes at most"
-                f" {self._batch_bytes_max}: lower the pipeline's events_max or bytes_max, or raise the log's batch_bytes_max"
+                f" {self._batch_bytes_max}: lower the pipeline's batch_events_max or batch_bytes_max, or let an event become less"
             )
         marker = marker_of(self._claim, self._producer.level, output, batch.events)
         first = self._settled(batch, marker, check)

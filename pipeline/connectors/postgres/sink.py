@@ -21,6 +21,7 @@ from pipeline.connectors.postgres.target import Target
 from pipeline.crash_point import crash_point
 from pipeline.dead_letters.letter import letters_of
 from pipeline.errors import Fenced
+from pipeline.publishing import generation_lost
 from pipeline.sink import Claim, CloseReason, Output, Permit, Standing
 
 Mode = Literal["append", "upsert"]
@@ -95,6 +96,8 @@ class PostgresSink:
 
         _, granted, newest = await self._parts.server.talk(f"claiming partition '{claim.partition}'", converse)
         if not granted:
+            if newest and (held := int(newest[0][0])) > claim.generation:
+                raise generation_lost(claim, f"schema '{self._parts.tables.schema}'", held)
             raise _fenced(claim, newest)
         return PostgresWriter(self._parts, claim, granted[0][0])
 

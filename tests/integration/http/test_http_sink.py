@@ -176,9 +176,10 @@ async def test_certificates_are_verified(endpoint: Any) -> None:
 @pytest.mark.parametrize("status", [400, 503])
 async def test_no_message_holds_a_secret(endpoint: Any, status: int, caplog: pytest.LogCaptureFixture) -> None:
     told = []
-    endpoint.answers({"status": status, "body": "you sent Secret-1 to me"}, {"status": 400, "body": "Secret-1"})
-    url = f"{endpoint.url}/entries?sig=Secret-2"
-    async with opened(url, headers={"Authorization": "Secret-1"}) as writer:
+    said = "you sent Bearer Secret-1, that is Secret-1, to ?code=Secret%202&sig=Secret-3, that is Secret 2"
+    endpoint.answers({"status": status, "body": said}, {"status": 400, "body": "Secret-1"})
+    url = f"{endpoint.url}/entries?code=Secret%202&sig=Secret-3"
+    async with opened(url, headers={"Authorization": "Bearer Secret-1"}) as writer:
         with pytest.raises(SinkError) as caught:
             await delivered(writer, rows(1))
         told.append(str(caught.value))

@@ -357,6 +357,32 @@ def test_a_raised_epoch_whose_answer_was_lost_is_not_taken_for_somebody_elses() 
     run_virtual(main())
 
 
+def test_a_raised_epoch_whose_answer_nobody_waited_for_is_not_taken_for_somebody_elses() -> None:
+    class Slow(FaultyStore):
+        is_slow = False
+
+        async def replace(self, id: str, body: str, etag: str) -> str:
+            answer = await super().replace(id, body, etag)
+            if self.is_slow:
+                await asyncio.Event().wait()
+            return answer
+
+    async def main() -> None:
+        store = Slow()
+        owned = await taken(store)
+        store.is_slow = True
+        raising = asyncio.create_task(owned.raise_epoch(4, "s"))
+        await asyncio.sleep(1)
+        raising.cancel()
+        await asyncio.wait({raising})
+        store.is_slow = False
+        await owned.release()
+        lease = (await keeper(store).read("p", "0")).lease
+        assert (lease.owner, lease.epoch) == (None, 5)
+
+    run_virtual(main())
+
+
 def test_a_scan_that_sees_a_raised_epoch_before_its_answer_comes_ends_no_tenure() -> None:
     async def main() -> None:
         store = FaultyStore()

@@ -59,4 +59,5 @@ def test_a_feed_makes_columns_again_of_what_the_sink_put_into_properties(rows: l
         message = placed(event(body), index, index * 10, 1000)
         found = event_at(message, 0, len(message))
         assert (found.body, found.key, found.operation) == (row["body"] or b"", row["key"], row["operation"])
-        assert dict(found.properties) == {**marker.properties_at(index), **dict(row["properties"] or ())}
+        own = {"leasehold-index": str(index), **dict(row["properties"] or ())}
+        assert dict(found.properties) == {**marker.properties(), **own}

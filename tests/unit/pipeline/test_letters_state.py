@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.connectors.log import LogFeed
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
-from pipeline.dead_letters import sink_alone
+from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
+from pipeline.dead_letters import LetterBox, beside, sink_alone
 from pipeline.dead_letters.states import States, states_in
 from pipeline.errors import SinkUnavailable
+from pipeline.sink import Claim, CloseReason
 from service.pipeline import Pipeline
 from tests.unit.pipeline.burials import Group, bodies, files_box, log_box
 
@@ -124,3 +126,48 @@ async def test_a_box_that_is_far_ahead_is_read_from_where_that_began_until_the_s
     assert await group.buried() == bodies("y! a! c! e! d!")
     assert group.delivered == bodies("z b f")
     await group.beside.close()
+
+
+async def test_where_the_box_is_not_read_in_time_neither_writer_is_left_open() -> None:
+    open_now: list[str] = []
+
+    class Counted(MemorySink):
+        async def open(self, claim: Claim) -> MemoryWriter:
+            writer = await super().open(claim)
+            open_now.append(claim.pipeline)
+            plain = writer.close
+
+            async def close(reason: CloseReason) -> None:
+                open_now.remove(claim.pipeline)
+                await plain(reason)
+
+            writer.close = close  # type: ignore[method-assign]
+            return writer
+
+    feed: Any = MemoryFeed("a")
+    reached = asyncio.Event()
+
+    async def latest(partition: str) -> str:
+        reached.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    feed.latest = latest
+    sink = beside(Counted(MemoryDestination()), LetterBox(feed=feed, sink=Counted(MemoryDestination())))
+    claim = Claim(
+        pipeline="p",
+        partition="a",
+        owner="host-1",
+        epoch=1,
+        generation=0,
+        continuation=None,
+        state=sink.claimed(""),
+        compare=feed.compare,
+    )
+    opening = asyncio.create_task(sink.open(claim))
+    await reached.wait()
+    assert len(open_now) == 2
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert not open_now

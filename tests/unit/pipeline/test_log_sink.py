@@ -180,7 +180,7 @@ async def test_output_too_large_for_one_append_is_rejected_with_the_setting_to_l
 ) -> None:
     sink = sinks(batch_bytes_max=1000)
     writer = await sink.open(claim(sink.claimed("")))
-    with pytest.raises(SinkRejected, match="lower the pipeline's events_max or bytes_max"):
+    with pytest.raises(SinkRejected, match="lower the pipeline's batch_events_max or batch_bytes_max"):
         await writer.write(output(0, 100), Permit())
     await writer.write(output(0, 1), Permit())
     assert bodies_in(tmp_path, "p") == [body(1)]

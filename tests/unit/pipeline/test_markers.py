@@ -1,11 +1,13 @@
 """Protocol F's marker, as a broker without an index needs it."""
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.markers import PREFIX, Marker, lease_of, marker_in, newest_complete, without_markers
+from pipeline.markers import PREFIX, Marker, Search, lease_of, marker_in, without_markers
 
 MAP = pa.map_(pa.string(), pa.string())
 TEXTS = st.text(max_size=5)
@@ -25,12 +27,19 @@ def marker(start: int, to: int, lease: str = "bank/p", generation: int = 0, leve
 
 
 def batch(of: Marker) -> list[dict[str, str]]:
-    return [of.properties_at(index) for index in range(of.count)]
+    return [{**of.properties(), PREFIX + "index": str(index)} for index in range(of.count)]
+
+
+def newest_complete(tail: Iterable[dict[str, str]], lease: str, generation: int) -> Marker | None:
+    search = Search(lease, generation)
+    for properties in tail:
+        search.see(properties)
+    return search.newest
 
 
 @given(MARKERS)
 def test_an_event_tells_its_marker_under_the_reserved_prefix_alone(given: Marker) -> None:
-    properties = given.properties_at(0)
+    properties = batch(given)[0]
     assert all(name.startswith(PREFIX) for name in properties)
     assert marker_in({**properties, "lease": "a user's"}) == given
 
@@ -38,7 +47,7 @@ def test_an_event_tells_its_marker_under_the_reserved_prefix_alone(given: Marker
 @pytest.mark.parametrize("spoilt", ["lease", "generation", "level", "to", "count"])
 @pytest.mark.parametrize("value", [None, "", "-1", "1" * 20, "x", "²"])
 def test_what_is_not_a_whole_marker_is_none(spoilt: str, value: str | None) -> None:
-    properties = {name: text for name, text in marker(0, 2).properties_at(0).items() if name != PREFIX + spoilt}
+    properties = {name: text for name, text in batch(marker(0, 2))[0].items() if name != PREFIX + spoilt}
     if value is not None:
         properties[PREFIX + spoilt] = value
     found = marker_in(properties)

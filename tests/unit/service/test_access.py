@@ -66,10 +66,10 @@ async def test_probes_need_no_token(client: httpx.AsyncClient, path: str) -> Non
 def test_tokens_are_exchanged_without_a_restart(file: Path) -> None:
     tokens = Tokens(file)
     file.write_text(f"{FIRST}\n{SECOND}\n")
-    assert tokens.admit(f"Bearer {FIRST}".encode())
-    assert tokens.admit(f"Bearer {SECOND}".encode())
+    assert tokens.named(f"Bearer {FIRST}".encode())
+    assert tokens.named(f"Bearer {SECOND}".encode())
     file.write_text(f"{SECOND}\n")
-    assert not tokens.admit(f"Bearer {FIRST}".encode())
+    assert not tokens.named(f"Bearer {FIRST}".encode())
 
 
 def test_a_secret_that_is_exchanged_behind_a_link_is_seen(tmp_path: Path) -> None:
@@ -82,16 +82,16 @@ def test_a_secret_that_is_exchanged_behind_a_link_is_seen(tmp_path: Path) -> Non
     tokens = Tokens(tmp_path / "current" / "readers")
     (tmp_path / "next").symlink_to("new")
     (tmp_path / "next").replace(tmp_path / "current")
-    assert tokens.admit(f"Bearer {FIRST[::-1]}".encode())
-    assert not tokens.admit(f"Bearer {FIRST}".encode())
+    assert tokens.named(f"Bearer {FIRST[::-1]}".encode())
+    assert not tokens.named(f"Bearer {FIRST}".encode())
 
 
 def test_a_file_that_is_gone_admits_nobody_until_it_is_back(file: Path) -> None:
     tokens = Tokens(file)
     kept = file.rename(file.with_name("kept"))
-    assert not tokens.admit(f"Bearer {FIRST}".encode())
+    assert not tokens.named(f"Bearer {FIRST}".encode())
     kept.rename(file)
-    assert tokens.admit(f"Bearer {FIRST}".encode())
+    assert tokens.named(f"Bearer {FIRST}".encode())
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "short\n", "fifteen-bytes-x\n"])
@@ -109,5 +109,5 @@ def test_a_host_does_not_start_without_the_file_that_it_was_told(tmp_path: Path)
 def test_a_short_line_is_no_token(file: Path) -> None:
     file.write_text(f"{FIRST}\nshort\n\n")
     tokens = Tokens(file)
-    assert not tokens.admit(b"Bearer short")
-    assert not tokens.admit(b"Bearer ")
+    assert not tokens.named(b"Bearer short")
+    assert not tokens.named(b"Bearer ")

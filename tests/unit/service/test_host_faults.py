@@ -13,7 +13,7 @@ from simulation.loop import run_virtual
 from simulation.weather import Outlet
 
 from leases.bootstrap import info_id
-from leases.document import INTEGER_MAX, encode_lease, lease_id
+from leases.document import BODY_BYTES_MAX, INTEGER_MAX, encode_lease, lease_id
 from leases.lease import RESTORED_ABOVE, Lease
 from leases.membership import HOSTS_PREFIX, host_id
 from leases.timing import Timing
@@ -374,7 +374,7 @@ def test_children_take_over_from_a_split_and_a_merge_behind_their_parents() -> N
 
 
 @pytest.mark.parametrize("balance_s", [13.0, 1.0])  # 1 s: shorter than a call may take
-@pytest.mark.parametrize("how", ["fails", "hangs", "breaks"])
+@pytest.mark.parametrize("how", ["fails", "hangs", "breaks", "is cancelled"])
 def test_a_feed_that_cannot_list_its_partitions_stops_nothing_that_is_at_work(how: str, balance_s: float) -> None:
     async def main() -> None:
         group = Group("abcd", timing=Timing(balance_s=balance_s))
@@ -383,7 +383,11 @@ def test_a_feed_that_cannot_list_its_partitions_stops_nothing_that_is_at_work(ho
         async def partitions() -> list[FeedPartition]:
             if how == "hangs":
                 await asyncio.Event().wait()
-            raise FeedUnavailable("away") if how == "fails" else ZeroDivisionError("a fault")
+            raise {
+                "fails": FeedUnavailable("away"),
+                "breaks": ZeroDivisionError("a fault"),
+                "is cancelled": asyncio.CancelledError("by the feed's client"),
+            }[how]
 
         group.feed.partitions = partitions  # type: ignore[method-assign]
         await b.kill()
@@ -448,5 +452,57 @@ def test_a_host_that_is_cancelled_releases_what_it_has_and_leaves_nothing_runnin
         await asyncio.wait({a.task})
         assert set(group.owners.values()) == {None}
         assert a.process.tasks == []
+
+    run_virtual(main())
+
+
+def test_a_lease_document_without_room_for_a_request_costs_no_host() -> None:
+    async def main() -> None:
+        group = Group("ab")
+        [a] = await settled(group, "host-a")
+        name = "host-b-with-a-name-as-long-as-pods-have-them-7d9c5b6f4-x2x9q"
+        for partition in "ab":
+            note = {"note": "x" * (BODY_BYTES_MAX - len(encode_lease(group.leases[partition])) - len(name))}
+            group.edit(partition, lambda lease, note=note: replace(lease, unknown=note))  # type: ignore[misc]
+        b = await group.start(name)
+        await asyncio.sleep(600)
+        told = [entry["what"] for entry in b.log if "cannot be asked for" in entry.get("what", "")]
+        assert len(told) == 1
+        assert "larger than" in told[0]
+        for partition in "ab":
+            group.append(partition, 3)
+        await until(group.is_delivered)
+        for partition in "ab":
+            group.edit(partition, lambda lease: replace(lease, unknown={}))
+        await until(group.is_balanced)
+        await a.stop()
+        await b.stop()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("where", ["listing", "scan", "heartbeat"])
+def test_a_cancellation_that_nobody_asked_for_ends_neither_balancing_nor_the_heartbeat(where: str) -> None:
+    async def main() -> None:
+        group = Group("ab")
+        [a] = await settled(group, "host-a")
+        part, name = {
+            "listing": (group.feed, "partitions"),
+            "scan": (a.host._keeper, "scan"),
+            "heartbeat": (a.host._membership, "announce"),
+        }[where]
+        plain = getattr(part, name)
+
+        async def cancelled(*arguments: object) -> object:
+            setattr(part, name, plain)
+            raise asyncio.CancelledError("by a client of ours")
+
+        setattr(part, name, cancelled)
+        await until(lambda: getattr(part, name) == plain, within_s=120)
+        group.edit("a", lambda lease: lease.revoked())
+        await until(owned_by(group, "host-a"), within_s=120)
+        beaten = a.host._membership.me.tick
+        await until(lambda: a.host._membership.me.tick > beaten, within_s=120)
+        await a.stop()
 
     run_virtual(main())

@@ -15,6 +15,7 @@ from simulation.loop import run_virtual
 from simulation.weather import Container, Fate, Once, Outlet, Request, Weather, of
 
 from leases.document import decode_lease
+from leases.errors import StoreUnavailable
 from pipeline.batch import Batch
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.errors import EngineUnavailable, FeedUnavailable, SinkUnavailable
@@ -375,5 +376,55 @@ def test_a_machine_that_slept_sends_nothing_before_it_has_renewed() -> None:
         await until(group.is_delivered)
         assert tenure.worker.owned.lease.tick > renewed
         await stopped(tenure)
+
+    run_virtual(main())
+
+
+def test_a_claim_that_cannot_be_kept_leaves_no_writer_open() -> None:
+    async def main() -> None:
+        group = leveled()
+        claimed = group._sink
+        open_now: set[int] = set()
+
+        def sink() -> Any:
+            made = claimed()
+            plain = made.open
+
+            async def opened(claim: Claim) -> Any:
+                writer = await plain(claim)
+                close = writer.close
+                writer.state = json.dumps([json.loads(writer.state)[0], 10 + claim.epoch])  # to be kept before all else
+                open_now.add(id(writer))
+
+                async def closed(reason: Any) -> None:
+                    open_now.discard(id(writer))
+                    await close(reason)
+
+                writer.close = closed
+                return writer
+
+            made.open = opened
+            return made
+
+        group._sink = sink
+        tenure = await group.tenure()
+        is_away, most, attempts = True, 0, 0
+        checkpoint = tenure.worker.owned.checkpoint
+
+        async def refused(continuation: str | None, state: str) -> None:
+            nonlocal most, attempts
+            most, attempts = max(most, len(open_now)), attempts + 1
+            if is_away:
+                raise StoreUnavailable("away")
+            await checkpoint(continuation, state)
+
+        tenure.worker.owned.checkpoint = refused  # type: ignore[method-assign]
+        await asyncio.sleep(45)
+        is_away = False
+        group.append("a", 3)
+        await until(group.is_delivered)
+        await stopped(tenure)
+        assert (most, attempts > 3) == (1, True)
+        assert not open_now
 
     run_virtual(main())

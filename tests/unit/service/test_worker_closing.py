@@ -168,8 +168,8 @@ def test_a_container_that_stays_away_keeps_no_worker_from_ending() -> None:
     run_virtual(main())
 
 
-@pytest.mark.parametrize("error", [RuntimeError("a fault of the sink"), None])
-def test_a_sink_that_cannot_be_closed_costs_neither_checkpoint_nor_release(error: Exception | None) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("a fault of the sink"), asyncio.CancelledError("by its client"), None])
+def test_a_sink_that_cannot_be_closed_costs_neither_checkpoint_nor_release(error: BaseException | None) -> None:
     async def main() -> None:
         group = Group("a", checkpoint_s=500.0)
         sink = Unclosable(group.destination, group.weather)
