@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 MASK = "***"
+CHARS_MAX = 8192
+"""What is longer is quoted from somewhere: nobody reads more of it, and it is logged with every attempt."""
 
 _VALUE = r"""(?:"[^"]*"|'(?:[^'\\]|\\.)*'|[^\s;&,"')]+)"""
 _NAME = r"(?:[\w.-]*(?:password|passwd|pwd|secret|token|(?:access|account|api|private)[_-]?key|accesssignature)|sig)"
@@ -26,6 +28,15 @@ def redacted(text: str) -> str:
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
     return text
+
+
+def readable(text: str) -> str:
+    """Masked, and without its middle where it is too long."""
+    text = redacted(text)
+    if len(text) <= CHARS_MAX:
+        return text
+    half = CHARS_MAX // 2
+    return f"{text[:half]} ... ({len(text)} characters) ... {text[-half:]}"
 
 
 def names_a_secret(name: str) -> bool:

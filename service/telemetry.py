@@ -26,7 +26,7 @@ from structlog.stdlib import ExtraAdder, ProcessorFormatter
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 from service.config import ConfigurationError
-from service.redaction import MASK, names_a_secret, redacted
+from service.redaction import MASK, names_a_secret, readable
 from service.settings import LogSettings
 
 PACKAGES = ("leases", "pipeline", "service")
@@ -126,7 +126,7 @@ def _plain(value: object) -> object:
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(each) for each in value]
     text = str(value) or type(value).__name__ if isinstance(value, BaseException) else str(value)
-    return redacted(text).encode("utf-8", "backslashreplace").decode("utf-8")
+    return readable(text).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _as_json(logger: WrappedLogger, method: str, event: EventDict) -> str:

@@ -24,7 +24,7 @@ from leases.errors import (
 from pipeline.errors import EngineUnavailable, FeedUnavailable, PipelineError, SinkUnavailable
 from service import schemas
 from service.errors import NothingToImport, NotNow
-from service.redaction import redacted
+from service.redaction import readable
 
 SHOWN_MAX = 100
 """How much of a client's own text an error repeats."""
@@ -76,7 +76,7 @@ def problem(
     told = schemas.Problem(
         title=HTTPStatus(status).phrase,
         status=status,
-        detail=redacted(detail),
+        detail=readable(detail),
         errors=tuple(errors) if errors is not None else None,
     )
     return JSONResponse(

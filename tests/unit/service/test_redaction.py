@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from service.redaction import names_a_secret, redacted
+from service.redaction import CHARS_MAX, names_a_secret, readable, redacted
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,14 @@ def test_an_events_text_of_any_length_is_masked_in_no_time(piece: str) -> None:
     began = time.process_time()
     redacted(text)
     assert time.process_time() - began < 2
+
+
+def test_what_nobody_reads_to_its_end_is_cut_in_the_middle_and_only_after_it_is_masked() -> None:
+    assert readable("x" * CHARS_MAX) == "x" * CHARS_MAX
+    secret = "password=" + "s" * 2 * CHARS_MAX
+    assert readable(f"before {secret} behind") == "before password=*** behind"
+    long = readable("begin" + "x" * 100_000 + "end")
+    assert len(long) < CHARS_MAX + 100
+    assert long.startswith("beginx")
+    assert long.endswith("xend")
+    assert " ... (100008 characters) ... " in long
