@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+
 from service.importing import importing
+
+INTERRUPTED = 130
 
 
 def main() -> None:
-    with importing():
-        from service.cli import main as command
-    command()
+    """Ctrl-C before a command has anything to end is no fault: no traceback."""
+    try:
+        with importing():
+            from service.cli import main as command
+        command()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from service.commands import (
     FILE,
     NAMES_MAY_BEGIN_WITH_A_DASH,
     USAGE,
+    Interruptible,
     PathName,
     done,
     fail,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from service.view import View
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Interruptible, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="leasehold")
 def main() -> None:
     """Leasehold: partitions of a feed, shared by hosts, through Spark micro-batches, delivered exactly once."""
@@ -94,10 +95,10 @@ def run(file: Path, until_idle: bool) -> None:
     "--probe", is_flag=True, help="Also connect: lease container, feeds, sinks, and Spark on every transform."
 )
 def check(file: Path, probe: bool) -> None:
-    """Say what is wrong with FILE, all of it at once.
+    """Say what is wrong with the settings in FILE, all of it at once.
 
-    With --probe, connect to everything it names as well, and let Spark look at every transform. Sinks create what they need,
-    and nothing is processed.
+    Whether schema and SQL fit is for Spark to say: with --probe, connect to everything the file names as well, and let Spark
+    look at every transform. Sinks create what they need, and nothing is processed.
     """
     from service.plugged import problems_of
     from service.traces import lacking
@@ -115,6 +116,8 @@ def check(file: Path, probe: bool) -> None:
         log_of(settings, "check")
         if not done(probed(settings, click.echo)):
             sys.exit(USAGE)
+    else:
+        click.echo("schemas, SQL and connections: not looked at (--probe does)")
 
 
 @main.group()

@@ -68,6 +68,8 @@ def read_files(file: Path, pipeline: str, partition: str | None, to: Path | None
             sys.stdout.buffer.write(content if is_lines else encoded(decoded(content, each.format), "jsonl"))
 
     _done(read)
+    if not snapshot.files:
+        click.echo(f"pipeline '{pipeline}' has written no files yet", err=True)
     if to is not None:
         click.echo(f"{snapshot.rows} rows of {len(snapshot.files)} files in {to}")
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 USAGE = 2
+INTERRUPTED = 130
 FAILED = 1
 
 
@@ -75,6 +76,16 @@ def viewed(file: Path, read: Read[T], pipeline: str | None, *, writes: bool = Fa
     return done(looked_in(settings, read, pipeline, creates=writes, heeds=heeds))
 
 
+class Interruptible(click.Group):
+    """Ctrl-C before there is anything to stop in good order ends it without a word."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+
+
 def done(work: Coroutine[Any, Any, T]) -> T:
     """Run to the end; whatever is expected to go wrong becomes one message and an exit code."""
     try:
@@ -84,7 +95,7 @@ def done(work: Coroutine[Any, Any, T]) -> T:
     except (ServiceError, LeasesError, PipelineError) as error:
         fail(str(error))
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
 
 
 def fail(*messages: str, code: int = FAILED) -> NoReturn:

@@ -75,7 +75,7 @@ async def _counted(pipeline: Pipeline) -> str:
         return f"warning: {no_partitions(pipeline.feed)}"
     if isinstance(pipeline.feed, ProbedFeed):
         await pipeline.feed.probe()
-    return f"fine, {count} partitions now ({pipeline.feed.identity})"
+    return f"fine, {count} partition{'s' * (count != 1)} now ({pipeline.feed.identity})"
 
 
 async def _prepared(pipeline: Pipeline) -> str:

@@ -20,6 +20,7 @@ from pipeline.connectors.python import PythonSink
 from pipeline.dead_letters import DeadLetters, beside
 from pipeline.feed import ChangeFeed
 from pipeline.limits import BatchLimits
+from pipeline.parsing.names import column_names
 from pipeline.sink import Sink
 from pipeline.spark.engine import SparkEngine
 from pipeline.transform import Identity, Transform
@@ -177,7 +178,9 @@ def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing
     sink = sink_of(settings.sink, timing, letters=box is not None and box.sink is None)
     return Pipeline(
         name=settings.name,
-        feed=feed_of(settings.feed, keeps_letters=letters is not None),
+        feed=feed_of(
+            settings.feed, keeps_letters=letters is not None, columns=column_names(settings.event_schema or "")
+        ),
         transform=transform_of(settings, engine, letters),
         sink=sink if box is None or box.sink is None else beside(sink, box),
         letters=letters,
@@ -202,8 +205,8 @@ def batch_bytes_max_of(settings: PipelineSettings) -> int:
     return settings.batch_bytes_max
 
 
-def feed_of(settings: AnyFeed, *, keeps_letters: bool = False) -> ChangeFeed:
-    """keeps_letters: whether there is somebody to keep a record that cannot become an event."""
+def feed_of(settings: AnyFeed, *, keeps_letters: bool = False, columns: Sequence[str] = ()) -> ChangeFeed:
+    """keeps_letters: whether there is somebody to keep a record that cannot become an event. columns: what the schema names."""
     if isinstance(settings, FilesFeedSettings):
         return FilesFeed(
             settings.path,
@@ -213,6 +216,7 @@ def feed_of(settings: AnyFeed, *, keeps_letters: bool = False) -> ChangeFeed:
             poll_interval_s=settings.poll_interval_s,
             record_bytes_max=settings.record_bytes_max,
             yields_malformed=keeps_letters,
+            columns=columns,
         )
     if isinstance(settings, LogFeedSettings):
         return LogFeed(settings.path)
@@ -316,7 +320,12 @@ def _cosmos_sink_of(settings: CosmosSinkSettings) -> Sink:
 def transform_of(settings: PipelineSettings, engine: SparkEngine, letters: DeadLetters | None = None) -> Transform:
     if not needs_spark(settings):
         return Identity()
-    return engine.transform(
+    from pipeline.spark.transform import (
+        SparkTransform,  # begins to import Arrow and PySpark: not before Spark has begun
+    )
+
+    return SparkTransform(
+        engine,
         settings.name,
         sql=settings.sql,
         function=settings.function,

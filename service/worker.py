@@ -243,6 +243,8 @@ class Worker:
         """Where the sink holds no position, not before the lease does (R4)."""
         assert self._writer is not None, "a batch was delivered without a writer"
         self._tally.batch_delivered(self.owned.lease, delivered)
+        if delivered.dead_letters:
+            self._log.warning("dead letters", count=delivered.dead_letters, see="leasehold dead-letters list")
         if not self._checkpoints.has_moved(self._writer.position, self._writer.state):
             return
         attempt = 0

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.spark.engine import SparkEngine
 from pipeline.spark.jvm import Running
+from pipeline.spark.transform import SparkTransform
 
 END_S = 1200
 """On a machine with much else to do; seconds, where there is nothing."""
@@ -31,7 +32,7 @@ def main(file: Path) -> None:
     part.unlink(missing_ok=True)
     os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:TieredStopAtLevel=1 -Xlog:disable -XX:ArchiveClassesAtExit={part}"
     engine = SparkEngine(driver_memory="512m")
-    transform = engine.transform("letters", sql=SQL, schema="word STRING NOT NULL")
+    transform = SparkTransform(engine, "letters", sql=SQL, schema="word STRING NOT NULL")
     asyncio.run(transform.prepare())
     running = engine.running()
     small_job(running.session)

@@ -12,15 +12,11 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from pipeline.errors import EngineUnavailable
-from pipeline.limits import FIRST_ONE, Isolation
 from pipeline.spark.conf import INVARIANTS, defaults
 from pipeline.spark.jvm import Running, connected, started
-
-if TYPE_CHECKING:
-    from pipeline.spark.transform import SparkTransform
 
 T = TypeVar("T")
 JOB_THREADS_MAX = 32
@@ -57,27 +53,9 @@ class SparkEngine:
         self.numbers = count()
         """One for each group of jobs: cancelling a group must never end another."""
 
-    def transform(
-        self,
-        name: str,
-        *,
-        sql: str | None = None,
-        function: str | None = None,
-        schema: str | None = None,
-        goes_on: bool = False,
-        isolation: Isolation = FIRST_ONE,
-    ) -> SparkTransform:
-        """A pipeline's transform: SQL over the view `events`, or `module:function` from DataFrame to DataFrame, or (with a
-        schema alone) the parsed columns as they are.
-
-        goes_on: whether the rest of a batch is processed in which some bodies do not fit the schema.
-        """
-        from pipeline.spark.transform import SparkTransform
-        from pipeline.transform import TransformSpec
-
+    def use(self) -> None:
+        """One transform more, until it is released."""
         self._users += 1
-        spec = TransformSpec(name=name, sql=sql, function=function, schema=schema, goes_on=goes_on)
-        return SparkTransform(self, spec, isolation)
 
     def begin(self) -> None:
         """Starts in the background what transforms will need. What goes wrong is told to the first that needs it."""

@@ -24,7 +24,7 @@ from pipeline.errors import EngineUnavailable, NotImportable, PipelineError, Tra
 from pipeline.event import EVENT_SCHEMA
 from pipeline.imports import imported
 from pipeline.isolating.job import JobFailed, Refused, Slice
-from pipeline.limits import Isolation
+from pipeline.limits import FIRST_ONE, Isolation
 from pipeline.parsing.parse import Misfit, parse
 from pipeline.parsing.schema import Struct, read_schema
 from pipeline.spark.engine import SparkEngine
@@ -45,11 +45,27 @@ CANCEL_TIMEOUT_S = 30.0
 
 
 class SparkTransform:
-    """One pipeline's transform, in a session of its own. Implements pipeline.transform.Transform and micro_batch.Job."""
+    """One pipeline's transform, in a session of its own. Implements pipeline.transform.Transform and micro_batch.Job.
 
-    def __init__(self, engine: SparkEngine, spec: TransformSpec, isolation: Isolation) -> None:
+    sql: over the view `events`. function: `module:function` from DataFrame to DataFrame. With a schema alone the parsed columns
+    are the output as they are.
+    goes_on: whether the rest of a batch is processed in which some bodies do not fit the schema.
+    """
+
+    def __init__(
+        self,
+        engine: SparkEngine,
+        name: str,
+        *,
+        sql: str | None = None,
+        function: str | None = None,
+        schema: str | None = None,
+        goes_on: bool = False,
+        isolation: Isolation = FIRST_ONE,
+    ) -> None:
+        self._spec = TransformSpec(name=name, sql=sql, function=function, schema=schema, goes_on=goes_on)
         self._engine = engine
-        self._spec = spec
+        engine.use()
         self._isolation = isolation
         self._function: Callable[[DataFrame], DataFrame] | None = None
         self._columns: Struct | None = None

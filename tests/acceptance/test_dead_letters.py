@@ -28,7 +28,8 @@ def test_the_orders_of_the_page_die_are_looked_at_and_replayed(tmp_path: Path, l
         assert command.ended() == 0, command.err
         return command.out
 
-    said(*run)
+    command = leasehold(*run)
+    assert (command.ended(), command.err.count(" dead letters ")) == (0, 1), command.err
     assert events_in(tmp_path / "state/orders") == {"orders-1.jsonl": [{"share": 12.5}, {"share": 20.0}]}
     letters = [json.loads(line) for line in said(*listed, "--json").splitlines()]
     assert [(one["number"], one["sequence"], one["body"]) for one in letters] == [

@@ -12,6 +12,7 @@ from leases.stores.sqlite import SqliteStore
 from pipeline.connectors.eventhubs import EventHubsFeed, account_of
 from pipeline.connectors.postgres import PostgresSink
 from pipeline.spark.engine import SparkEngine
+from pipeline.spark.transform import SparkTransform
 from service.pipeline import Pipeline
 from service.processor import Processor
 
@@ -20,7 +21,7 @@ def processor_of(job: Job, engine: SparkEngine) -> Processor:
     pipeline = Pipeline(
         name="balances",
         feed=EventHubsFeed(account_of(connection_string=job.source)),
-        transform=engine.transform("balances", sql=SQL, schema=SCHEMA),
+        transform=SparkTransform(engine, "balances", sql=SQL, schema=SCHEMA),
         sink=PostgresSink(job.dsn, setup=SETUP, merge=MERGE),
     )
     return Processor([pipeline], SqliteStore(Path(job.state) / "leases.db"), host="bench")

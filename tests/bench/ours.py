@@ -16,6 +16,7 @@ from leases.stores.sqlite import SqliteStore
 from pipeline.connectors.log import LogFeed
 from pipeline.connectors.postgres import PostgresSink
 from pipeline.spark.engine import SparkEngine
+from pipeline.spark.transform import SparkTransform
 from service.pipeline import Pipeline
 from service.processor import Processor
 
@@ -27,7 +28,7 @@ def processor_of(job: Job, engine: SparkEngine) -> Processor:
     pipeline = Pipeline(
         name="balances",
         feed=LogFeed(job.source),
-        transform=engine.transform("balances", sql=SQL, schema=SCHEMA),
+        transform=SparkTransform(engine, "balances", sql=SQL, schema=SCHEMA),
         sink=PostgresSink(job.dsn, setup=SETUP, merge=MERGE),
     )
     return Processor([pipeline], SqliteStore(Path(job.state) / "leases.db"), host="bench")
@@ -44,7 +45,9 @@ def served(processor_of: Callable[[Job, SparkEngine], Processor]) -> None:
 
 async def main(processor_of: Callable[[Job, SparkEngine], Processor]) -> None:
     engine = SparkEngine(master="local[2]")
-    session = engine.transform("session", sql="SELECT * FROM events")  # held, so that Spark outlives the processors
+    session = SparkTransform(
+        engine, "session", sql="SELECT * FROM events"
+    )  # held, so that Spark outlives the processors
     await session.prepare()
     stop: Callable[[], Awaitable[None]] | None = None
     todo = commands()

@@ -32,6 +32,7 @@ from pipeline.connectors.postgres import PostgresSink
 from pipeline.dead_letters import DeadLetters
 from pipeline.limits import Isolation
 from pipeline.spark.engine import SparkEngine
+from pipeline.spark.transform import SparkTransform
 from service.letters import FOUND_AT_ONCE
 from service.pipeline import Pipeline
 from service.processor import Processor
@@ -76,7 +77,9 @@ def main() -> None:
 async def drained(drains: list[Drain], directory: Path, server: str) -> dict[str, float]:
     """Events per second, by name."""
     engine = SparkEngine(master="local[2]")
-    session = engine.transform("session", sql="SELECT * FROM events")  # held, so that Spark outlives the processors
+    session = SparkTransform(
+        engine, "session", sql="SELECT * FROM events"
+    )  # held, so that Spark outlives the processors
     await session.prepare()
     rates = {}
     for number, drain in enumerate(drains):
@@ -94,8 +97,8 @@ async def one(drain: Drain, directory: Path, dsn: str, engine: SparkEngine) -> f
     pipeline = Pipeline(
         name="balances",
         feed=LogFeed(directory / "log"),
-        transform=engine.transform(
-            "balances", sql=SQL, schema=SCHEMA, goes_on=True, isolation=Isolation(most=FOUND_AT_ONCE)
+        transform=SparkTransform(
+            engine, "balances", sql=SQL, schema=SCHEMA, goes_on=True, isolation=Isolation(most=FOUND_AT_ONCE)
         ),
         sink=PostgresSink(dsn, setup=SETUP, merge=MERGE, letters=True),
         letters=DeadLetters(now=lambda: datetime.now(UTC)),

@@ -23,7 +23,7 @@ Prepare = Callable[..., Awaitable[SparkTransform]]
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkEngine]:
     engine = SparkEngine(master="local[2]", driver_memory="512m", result_bytes_max=16 * 1024 * 1024)
-    engine.transform("kept for the next test")
+    engine.use()  # it is kept for the next test
     yield engine
     engine.stop()
 
@@ -35,7 +35,7 @@ async def prepared(spark: SparkEngine) -> AsyncIterator[Prepare]:
     numbers = count()
 
     async def prepare(**spec: Any) -> SparkTransform:
-        made.append(spark.transform(f"pipeline-{next(numbers)}", **spec))
+        made.append(SparkTransform(spark, f"pipeline-{next(numbers)}", **spec))
         await made[-1].prepare()
         return made[-1]
 

@@ -45,6 +45,7 @@ PROGRAM = """
     from pipeline.errors import TransformError
     from pipeline.event import EVENT_SCHEMA, Page
     from pipeline.spark.engine import SparkEngine
+    from pipeline.spark.transform import SparkTransform
 
     ROW = {"partition": "0", "sequence": 1, "offset": "1", "enqueued_time": datetime(2026, 1, 1, tzinfo=UTC), "key": "a"}
 
@@ -53,10 +54,10 @@ PROGRAM = """
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
         engine = SparkEngine(master="local[1]", driver_memory="512m")
         try:
-            await engine.transform("wrong", sql="SELECT nosuch FROM events").prepare()
+            await SparkTransform(engine, "wrong", sql="SELECT nosuch FROM events").prepare()
         except TransformError:
             pass
-        transform = engine.transform("right", sql="SELECT partition, key FROM events")
+        transform = SparkTransform(engine, "right", sql="SELECT partition, key FROM events")
         await transform.prepare()
         print("ready", flush=True)
         await interrupted.wait()
@@ -74,6 +75,7 @@ START = """
 
     from pipeline.spark import engine as spark
     from pipeline.spark import jvm as spark_jvm
+    from pipeline.spark.transform import SparkTransform
 
     async def main():
         spark_jvm._quieten = lambda context: print("a session was made")
@@ -87,7 +89,7 @@ START = """
             loop.call_soon_threadsafe(launched.set)
 
         engine._launched = on_launch
-        transform = engine.transform("cancelled", sql="SELECT * FROM events")
+        transform = SparkTransform(engine, "cancelled", sql="SELECT * FROM events")
         preparing = asyncio.create_task(transform.prepare())
         await launched.wait()
         preparing.cancel()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -39,6 +39,8 @@ FormatName = Literal["csv", "jsonl"]
 FinalRecord = Literal["wait", "accept"]
 
 THREADS_MAX = 4
+PROBED_MAX = 100
+HEADER_TOLD_MAX = 20
 LIMIT_MAX = 64 * 1024 * 1024
 """Offsets within a page are 32 bits wide, and escapes make a text six times as long."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -54,6 +56,7 @@ class FilesFeed:
     costs the position). What waits is held back, and told. key: the column or field that holds an event's key.
     record_bytes_max: a larger record (with its line end) is malformed. yields_malformed: for those who keep dead letters: what is
     malformed is a page of its own, as it is, unless it is in doubt where it ends (a stray quote, a record too large).
+    columns: what is wanted of every CSV file; one whose header has no such column is told, since it is null in all its events.
     Raises ValueError for settings that cannot work.
     """
 
@@ -67,6 +70,7 @@ class FilesFeed:
         poll_interval_s: float = 0.5,
         record_bytes_max: int = 1024 * 1024,
         yields_malformed: bool = False,
+        columns: Collection[str] = (),
         page_events_max: int = 10_000,
         page_bytes_max: int = 4 * 1024 * 1024,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -102,6 +106,8 @@ class FilesFeed:
         self._paths: dict[str, Path] = {}
         self._ends: dict[str, Cursor] = {}
         self._told: dict[str, int] = {}
+        self._columns = tuple(columns) if self._format == "csv" else ()
+        self._compared: set[str] = set()
 
     @property
     def identity(self) -> str:
@@ -131,6 +137,7 @@ class FilesFeed:
         while True:
             step = await self._run(reader.step, cursor)
             cursor = step.cursor
+            self._compare_header(reader, cursor)
             if step.page:
                 yield step.page
             if step.then == "verify":
@@ -152,6 +159,28 @@ class FilesFeed:
         if self._told.get(partition) != offset:
             self._told[partition] = offset
             _log.warning("%s", held)
+
+    async def probe(self) -> None:
+        """Looks into the first files, as far as their headers. Raises FeedError."""
+        for partition in list(self._paths or {each.name for each in await self.partitions()})[:PROBED_MAX]:
+            reader = await self._reader_of(partition)
+            with suppress(MalformedRecord):
+                step = await self._run(reader.step, await self._cursor(reader, None))
+                self._compare_header(reader, step.cursor)
+
+    def _compare_header(self, reader: FileReader, cursor: Cursor) -> None:
+        """Told once for each file."""
+        if not self._columns or cursor.opening is None or reader.partition in self._compared:
+            return
+        self._compared.add(reader.partition)
+        header = cursor.opening.header
+        if lacking := [name for name in self._columns if name not in header]:
+            _log.warning(
+                "file '%s' has no column %s, which the schema names: null in all its events. Its header has %s",
+                reader.path,
+                ", ".join(f"'{name}'" for name in lacking),
+                ", ".join(f"'{name}'" for name in header[:HEADER_TOLD_MAX]) + ", ..." * (len(header) > HEADER_TOLD_MAX),
+            )
 
     async def latest(self, partition: str) -> str | None:
         """Reads what has come since it was last asked; a malformed record ends what can be read."""

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pipeline.connectors.files.position import Fingerprint, Position
 from pipeline.connectors.files.records import BOM, Content, Cut, Offsets, Opening, RecordFormat, Unreadable
 from pipeline.connectors.files.table import ROW_BYTES, event_table
-from pipeline.errors import FeedUnavailable, MalformedRecord, PositionLost
+from pipeline.errors import FeedError, FeedUnavailable, MalformedRecord, PositionLost
 from pipeline.event import Page
 
 WINDOW_BYTES_MIN = 4096
@@ -365,9 +365,7 @@ class FileReader:
         except FileNotFoundError as error:
             raise FeedUnavailable(f"file '{self.path}' is gone: put it back, and reading goes on") from error
         except PermissionError as error:
-            raise FeedUnavailable(
-                f"file '{self.path}' may not be read: give this process's user the right to"
-            ) from error
+            raise FeedError(f"file '{self.path}' may not be read: give this process's user the right to") from error
         except OSError as error:
             raise FeedUnavailable(f"file '{self.path}' cannot be read now ({error.strerror})") from error
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pipeline.connectors.files import FilesFeed, reader
-from pipeline.errors import FeedUnavailable, MalformedRecord, PositionLost
+from pipeline.errors import FeedError, FeedUnavailable, MalformedRecord, PositionLost
 
 PATIENCE_S = 20.0
 HEADER = "id,text\n"
@@ -308,8 +308,35 @@ async def test_a_deleted_file_is_waited_for_by_its_reader_s_owner(feed: Feed, pa
 
 async def test_a_file_that_may_not_be_read_says_so(feed: Feed, path: Path) -> None:
     await feed.partitions()
-    with unreadable(path), pytest.raises(FeedUnavailable, match=r"a.csv' may not be read: give"):
+    with unreadable(path), pytest.raises(FeedError, match=r"a.csv' may not be read: give"):
         await resumed(feed, None)
+
+
+async def test_a_probe_finds_the_file_that_may_not_be_read(feed: Feed, path: Path) -> None:
+    await feed.probe()
+    with unreadable(path), pytest.raises(FeedError, match=r"a.csv' may not be read: give"):
+        await feed.probe()
+
+
+async def test_a_column_that_a_header_lacks_is_told_once_for_each_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path / "a.csv", "id,taken at\n1,x\n2,y\n")
+    write(tmp_path / "b.csv", "celsius,id\n3,1\n")
+    write(tmp_path / "empty.csv", "")
+    feed = Feed(str(tmp_path / "*.csv"), columns=("id", "celsius", "note"))
+    await feed.probe()
+    assert await resumed(feed, None) == [1, 2]
+    assert caplog.messages == [
+        (
+            f"file '{tmp_path / 'a.csv'}' has no column 'celsius', 'note', which the schema names: null in all its events."
+            " Its header has 'id', 'taken at'"
+        ),
+        (
+            f"file '{tmp_path / 'b.csv'}' has no column 'note', which the schema names: null in all its events."
+            " Its header has 'celsius', 'id'"
+        ),
+    ]
 
 
 async def test_a_fifo_in_the_place_of_a_file_holds_nobody(feed: Feed, path: Path) -> None:

@@ -1,0 +1,23 @@
+"""The names of columns, read from a schema's text without Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.parsing.names import column_names
+
+
+@pytest.mark.parametrize(
+    ("schema", "names"),
+    [
+        ("word STRING NOT NULL", ("word",)),
+        ("a INT, b DECIMAL(6,2), c: STRING", ("a", "b", "c")),
+        ("`taken at` TIMESTAMP,\n  `a``b` INT", ("taken at", "a`b")),
+        ("s STRUCT<x: INT, y: ARRAY<STRING>>, m MAP<STRING,INT> COMMENT 'a, b', z INT", ("s", "m", "z")),
+        ("", ()),
+        (" , ,a INT,", ("a",)),
+        ("`open INT", ()),
+    ],
+)
+def test_names_are_those_of_the_outermost_columns(schema: str, names: tuple[str, ...]) -> None:
+    assert column_names(schema) == names
