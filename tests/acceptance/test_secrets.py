@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -137,7 +138,8 @@ class Host:
         """Their command lines, as `ps` tells them to everybody."""
         host = psutil.Process(self.command.process.pid)
         for process in (host, *host.children(recursive=True)):
-            yield " ".join(process.cmdline())
+            with suppress(psutil.NoSuchProcess):  # it has just ended, and shows nothing any more
+                yield " ".join(process.cmdline())
 
     def _spark(self) -> dict[str, str]:
         (application,) = json.loads(self._get(self.ui, "/api/v1/applications"))
