@@ -162,7 +162,8 @@ class FilesFeed:
 
     async def probe(self) -> None:
         """Looks into the first files, as far as their headers. Raises FeedError."""
-        for partition in list(self._paths or {each.name for each in await self.partitions()})[:PROBED_MAX]:
+        await self.partitions()
+        for partition in list(self._paths)[:PROBED_MAX]:
             reader = await self._reader_of(partition)
             with suppress(MalformedRecord):
                 step = await self._run(reader.step, await self._cursor(reader, None))
