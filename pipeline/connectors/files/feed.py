@@ -162,7 +162,8 @@ class FilesFeed:
 
     async def probe(self) -> None:
         """Looks into the first files, as far as their headers. Raises FeedError."""
-        await self.partitions()
+        if not self._paths:
+            await self.partitions()
         for partition in list(self._paths)[:PROBED_MAX]:
             reader = await self._reader_of(partition)
             with suppress(MalformedRecord):

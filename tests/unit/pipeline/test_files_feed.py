@@ -647,6 +647,8 @@ def unreadable(path: Path) -> Iterator[None]:
     is_root = os.geteuid() == 0
     if is_root:
         os.seteuid(65534)
-    yield
-    if is_root:
-        os.seteuid(0)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
