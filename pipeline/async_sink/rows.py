@@ -79,9 +79,8 @@ def _body_bytes(row: Mapping[str, Any], _key: str) -> bytes:
         raise ValueError(
             f"has a `body` that is not JSON ({error}): select one that is, or say `content: row`"
         ) from None
-    return body.replace(b"\r", b" ").replace(
-        b"\n", b" "
-    )  # JSON has them between its tokens alone: all else stays as it is
+    # JSON has line ends between its tokens alone: all else stays as it is
+    return body.replace(b"\r", b" ").replace(b"\n", b" ")
 
 
 def _refused(constant: str) -> None:
