@@ -27,6 +27,6 @@ def test_an_interrupt_while_a_command_is_still_imported_leaves_no_traceback(monk
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "main", interrupted)
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises((SystemExit, KeyboardInterrupt)) as ended:  # the latter would end the test run, and fail nothing
         __main__.main()
-    assert ended.value.code == INTERRUPTED
+    assert ended.value.args == (INTERRUPTED,)
