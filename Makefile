@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST = .venv/bin/pytest
 # Three processes at a time, as tests wait nearly as long as they compute, each with files of its own: the tests of a file may
 # share what is dear to start.
-BY_FILE = -n 3 --dist loadfile
+BY_FILE = -n 3 --dist loadfile --no-loadscope-reorder
 # Processes wait for each other half of the time. Which tests stay together, tests/plugins_order.py says.
 SPREAD = -n 5 --dist loadscope --no-loadscope-reorder
 # Spark's classes as Java likes them: a third off every start of a test's Spark. Tests do without it as well.

@@ -34,6 +34,8 @@ from tests.plugins_pg import database
 TIMING = Timing(duration_s=10, renew_s=3, balance_s=2)
 PIPELINES = ("generate", "transform", "balances")
 PARTITIONS = 4
+BATCH_AGE_S = 1
+"""Fewer batches than would be made at once, each of which costs some of a machine that has more to do."""
 
 
 class HostProcess:
@@ -125,6 +127,8 @@ class Bank:
         }
         settings |= {"host": {"name": host}, "log": {"format": "json", "file": f"{host}.log"}}
         settings["spark"] |= {"driver_memory": "512m"}
+        for pipeline in settings["pipelines"]:
+            pipeline["batch_age_max_s"] = BATCH_AGE_S
         path = self.directory / f"{host}.yaml"
         path.write_text(yaml.safe_dump(settings))
         return path

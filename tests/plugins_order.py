@@ -1,7 +1,7 @@
 """Which tests one process runs, and in what order: what may take longest comes first, so that it is not all that is left in the
 end, and what is dear to start is started once.
 
-Unit tests are shared out by their files (`make unit`) in the order that they have.
+Unit tests are shared out by their files (`make unit`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ REST = "spark-2"
 """Who runs the other files with Spark: a process for each would start a Spark for each."""
 APART = ("::test_balances_of_a_users_own_transactions_are_exact_to_the_cent",)
 """These share nothing with their file, and are long themselves."""
+LONG = ("test_openapi.py", "test_filesink_crashes.py", "test_host.py", "test_api.py", "test_async_runner.py", "test_server.py")
+"""Files of unit tests that take from ten to thirty seconds, the longest first."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,16 +49,19 @@ class _Spread(LoadScopeScheduling):
 
 
 def _place(nodeid: str) -> int:
-    """Before others: what is together in the order above, then single tests of whole hosts."""
+    """Before others: what is long or together in the orders above, then single tests of whole hosts."""
+    if nodeid.startswith("tests/unit/"):
+        name = _name(nodeid)
+        return LONG.index(name) if name in LONG else len(LONG)
     together = _together(nodeid)
     order = [REST, *dict.fromkeys(TOGETHER.values())]
     return order.index(together) if together else len(order) + (not _is_of_hosts(nodeid))
 
 
 def _together(nodeid: str) -> str | None:
-    name = nodeid.partition("::")[0].rpartition("/")[2]
-    if nodeid.startswith("tests/unit/") or nodeid.endswith(APART):
+    if nodeid.endswith(APART):
         return None
+    name = _name(nodeid)
     if name.startswith("test_spark_"):
         return TOGETHER.get(name, REST)
     return TOGETHER.get(name) if _is_of_hosts(nodeid) else None
@@ -64,3 +69,8 @@ def _together(nodeid: str) -> str | None:
 
 def _is_of_hosts(nodeid: str) -> bool:
     return nodeid.startswith("tests/acceptance/")
+
+
+def _name(nodeid: str) -> str:
+    """Of the file."""
+    return nodeid.partition("::")[0].rpartition("/")[2]

@@ -40,6 +40,8 @@ TRANSACTIONS = 1000
 CUSTOMERS = 8
 TELLERS = 4
 PAUSE_S = 0.2
+BATCH_AGE_S = 1
+"""Fewer batches than would be made at once, each of which costs some of a machine that has more to do."""
 PENDING = 0.3
 """How many transactions are pending at first, and are replaced before they are booked."""
 COMMAND_S = 60
@@ -195,7 +197,10 @@ class CosmosBank:
         settings |= {"host": {"name": host}, "log": {"format": "json", "file": f"{host}.log"}}
         [balances] = settings["pipelines"]
         balances["sink"] |= {"history": True}
-        settings["pipelines"] = [balances, {**VERSIONS, "feed": dict(balances["feed"])}]
+        settings["pipelines"] = [
+            {**pipeline, "batch_age_max_s": BATCH_AGE_S}
+            for pipeline in (balances, {**VERSIONS, "feed": dict(balances["feed"])})
+        ]
         path = self.directory / f"{host}.yaml"
         path.write_text(yaml.safe_dump(settings))
         return path
