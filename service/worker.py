@@ -312,11 +312,16 @@ class Worker:
             self.owned.changed.clear()
             if self.owned.is_lost:
                 await self.owned.renew()  # raises what it was lost to
-            if self.owned.lease.handoff_to not in (None, self.owned.lease.owner):
+            if self._is_wanted:
                 self._log.info("handoff asked for", to=self.owned.lease.handoff_to)
                 self._tally.lease_wanted(self.owned.lease)
                 self.stop()
             await self.owned.changed.wait()
+
+    @property
+    def _is_wanted(self) -> bool:
+        """By another host."""
+        return self.owned.lease.handoff_to not in (None, self.owned.lease.owner)
 
     def _suspended(self) -> None:
         self._tally.trust_suspended(self.owned.lease)
@@ -344,6 +349,8 @@ class Worker:
             await within("release", answered(self.owned.release, self._clock, self._log), self._log)
             crash_point("released")
         log = self._log.bind(position=_shortened(self._position))
+        if outcome.reason == "shutdown" and self._is_wanted:
+            log = log.bind(to=self.owned.lease.handoff_to)
         level = log.error if outcome.reason == "failed" else log.info
         level("lease let go", reason=outcome.reason, **({"error": str(outcome.error)} if outcome.error else {}))
 

@@ -77,6 +77,8 @@ def test_a_handoff_finishes_the_batch_in_hand_checkpoints_and_releases_to_who_as
         assert 3.5 < asyncio.get_running_loop().time() - began < 4.5
         lease = group.leases["a"]
         assert (lease.owner, lease.handoff_to, lease.continuation) == (None, "host-b", "4")
+        [let_go] = tenure.said("lease let go")
+        assert (let_go["reason"], let_go["to"]) == ("shutdown", "host-b")
         assert handler.calls[-2:] == [("process", "4"), ("close", "shutdown")]
 
     run_virtual(main())
