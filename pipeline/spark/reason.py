@@ -27,6 +27,10 @@ _HINTS = re.compile(
     r" (Use `try_|If necessary,? set |Correct the value |Consider setting |You may want to |To tolerate |SQLSTATE: )"
 )
 
+_PLACE = re.compile(r"SQLSTATE: \w+;? \(?line (\d+),? pos (\d+)")
+"""Where in a query an error is, as its parser and its analysis tell it, from (1, 0)."""
+_NO_TABLE = re.compile(r"^(\[TABLE_OR_VIEW_NOT_FOUND\] The table or view \S+ cannot be found)\..*")
+
 
 def blame(text: str) -> Blame:
     """For the whole text of a job's error."""
@@ -51,9 +55,15 @@ def reason_of(text: str) -> str:
         line = re.sub(
             r"^(Caused by: )?([\w.$]+(Exception|Error): )*", "", (causes or lines or [""])[-1 if causes else 0]
         )
+    line = _NO_TABLE.sub(r"\1: the events of a batch are the view `events`", line)
     line = re.sub(r"^\[[\w.]+\] ", "", line)
-    line = _HINTS.split(line, maxsplit=1)[0].rstrip(". ")
+    line = _HINTS.split(line, maxsplit=1)[0].rstrip(". ") + _place(text)
     return (line or text.strip() or "no reason given")[:REASON_CHARS_MAX]
+
+
+def _place(text: str) -> str:
+    found = _PLACE.search(text)
+    return f" (line {found[1]}, position {int(found[2]) + 1})" if found else ""
 
 
 def _raised(text: str) -> str:

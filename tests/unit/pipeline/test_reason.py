@@ -15,6 +15,12 @@ DIVISION = """[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate di
 CAST = """[CAST_INVALID_INPUT] The value 'x0' of the type "STRING" cannot be cast to "INT" because it is malformed. Correct the value as per the syntax, or change its target type. SQLSTATE: 22018
 == SQL (line 1, position 1) =="""  # noqa: E501
 SYNTAX = "\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'selec'. SQLSTATE: 42601 (line 1, pos 0)\n\n== SQL ==\nselec x\n^^^\n"
+NO_TABLE = """[TABLE_OR_VIEW_NOT_FOUND] The table or view `evnts` cannot be found. Verify the spelling and correctness of the schema and catalog.
+Search path: [`system`.`builtin`, `spark_catalog`.`default`].
+If you did not qualify the name with a schema, verify the current_schema() output, or qualify the name with the correct schema and catalog.
+To tolerate the error on drop use DROP VIEW IF EXISTS or DROP TABLE IF EXISTS. SQLSTATE: 42P01; line 2 pos 12;
+'Project [*]
+"""  # noqa: E501
 PYTHON = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
   File "<string>", line 21, in boom
@@ -50,7 +56,11 @@ TOO_LARGE = "Job aborted due to stage failure: Total size of serialized results 
         (RAISED, "unknown kind 0"),
         (DIVISION, "Division by zero"),
         (CAST, 'The value \'x0\' of the type "STRING" cannot be cast to "INT" because it is malformed'),
-        (SYNTAX, "Syntax error at or near 'selec'"),
+        (SYNTAX, "Syntax error at or near 'selec' (line 1, position 1)"),
+        (
+            NO_TABLE,
+            "The table or view `evnts` cannot be found: the events of a batch are the view `events` (line 2, position 13)",
+        ),
         (PYTHON, "ValueError: bad amount"),
         (CRASH, "Python worker exited unexpectedly (crashed)"),
         (CANCELLED, "Job 8 cancelled part of cancelled job group t1"),
