@@ -32,8 +32,8 @@ demo: setup  ## the bank, end to end: files -> log -> Spark -> PostgreSQL, balan
 
 # What is quick to fail comes first. Types are checked beside what waits.
 test: setup  ## check, unit, integration and acceptance tests on the embedded default; continuous integration runs `make azure` too
-	@$(MAKE) --no-print-directory lint arrows
-	@$(MAKE) --no-print-directory -j 3 $(ARCHIVE) node browser unit-collected
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory -j 3 arrows $(ARCHIVE) node browser unit-collected
 	@mkdir -p build; nice -n 19 .venv/bin/mypy > build/types.txt 2>&1 & types=$$!; \
 		$(call TESTED,tests/acceptance tests/integration $(addprefix --ignore=,$(AZURE))); tests=$$?; \
 		wait $$types; types=$$?; cat build/types.txt; exit $$((tests + types))
