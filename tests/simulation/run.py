@@ -96,14 +96,12 @@ async def _lived(world: World, total_s: float) -> None:
     faults.result()
     world.tell("CALM", "no more faults")
     calm(world)
-    if all(running.host.is_draining for running in world.alive):
-        world.started("host-last")
     timing = world.timing
-    await _until(world, lambda: _is_worked_on(world), 3 * timing.duration_s + timing.balance_s + HOLD_OFFS_S, "owners")
+    settling_s = 3 * timing.duration_s + timing.balance_s + HOLD_OFFS_S
+    await _until(world, lambda: _is_taken_up(world), settling_s, "owners")
     await _pause(world, world.skies.under_way_s)
     flow.cancel()
     world.tell("CALM", "no more events")
-    settling_s = 3 * timing.duration_s + timing.balance_s + HOLD_OFFS_S
     await _settled(world, settling_s)
     succession_s = timing.duration_s + timing.renew_s + SUCCESSION_S
     await _quiet(world, max(QUIET_SCANS * timing.balance_s, total_s - succession_s - world.now))
@@ -159,6 +157,14 @@ def _is_settled(world: World) -> bool:
         and world.is_balanced()
         and all(worker.progress.is_idle for worker in workers)
     )
+
+
+def _is_taken_up(world: World) -> bool:
+    """Every open lease has an owner. Where nobody is left to be one, a host is started, as whoever runs hosts would: the last one
+    may have woken to give way to one of its name, which was dead by then."""
+    if all(running.host.is_draining for running in world.alive):
+        world.started("host-last")
+    return _is_worked_on(world)
 
 
 def _is_worked_on(world: World) -> bool:

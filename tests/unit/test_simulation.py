@@ -15,7 +15,7 @@ from simulation import seeds
 from simulation.loop import run_virtual
 from simulation.mutants import MUTANTS, Edit, changed, is_sound
 from simulation.run import Verdict, simulated
-from simulation.setup import TIGHT, Setup
+from simulation.setup import SIZES, TIGHT, Setup
 from simulation.weather import Fate, Request, Weather
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +41,13 @@ def test_a_seed_violates_nothing(seed: int) -> None:
     verdict = slice_of(seed)
     assert verdict.found == (), seeds.report(verdict, "tight")
     assert verdict.counts["batches"] > 0
+
+
+def test_where_the_last_host_gives_way_to_a_dead_one_of_its_name_another_is_started() -> None:
+    verdict = simulated(250354, SIZES["small"])
+    assert verdict.found == (), seeds.report(verdict, "small")
+    assert any("DuplicateHost" in line for line in verdict.trace)
+    assert any("host-last" in line for line in verdict.trace)
 
 
 def test_partitions_are_split_whatever_the_sink() -> None:
