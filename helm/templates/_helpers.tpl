@@ -54,6 +54,19 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey }}
 {{- if not $v.api.readersSecret }}
 {{- fail "api.readersSecret is empty: name a Secret with a token, which `kubectl create secret generic leasehold-api --from-literal=readers=$(openssl rand -hex 32)` makes" }}
 {{- end }}
+{{- $places := dict "config.leases" ($v.config.leases | default dict) }}
+{{- range $pipeline := $v.config.pipelines }}
+{{- range $side := list "feed" "sink" "dead_letters" }}
+{{- $_ := set $places (printf "the %s of pipeline '%s'" $side $pipeline.name) (get $pipeline $side | default dict) }}
+{{- end }}
+{{- end }}
+{{- range $where, $place := $places }}
+{{- range $name, $plain := dict "dsn" "://[^/@:]*:[^$@][^@]*@|password\\s*=\\s*[^$\\s]" "url" "://[^/@:]*:[^$@][^@]*@|\\?[^$]*$" }}
+{{- if regexMatch $plain (get $place $name | default "" | toString) }}
+{{- fail (printf "%s: its %s holds a secret in plain words, and a ConfigMap is no place for one: write ${NAME} there, and let `secrets` name a Secret that has NAME" $where $name) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- if gt $most 1 }}
 {{- if has $leases (list "sqlite" "memory") }}
 {{- fail (printf "config.leases are of type %s, which pods cannot share, and there are to be %d: keep leases in cosmos or blob, or set replicas to 1" $leases $most) }}
