@@ -9,9 +9,10 @@ PYTEST = .venv/bin/pytest
 BY_FILE = -n 3 --dist loadfile --no-loadscope-reorder
 # Processes wait for each other half of the time. Which tests stay together, tests/plugins_order.py says.
 SPREAD = -n 5 --dist loadscope --no-loadscope-reorder
-# Azure's services, over wire servers of ours and emulators from npm: a suite of its own (docs/decisions/0013-two-suites.md).
-AZURE = $(addprefix tests/,integration/cosmos integration/blob integration/eventhubs integration/producer \
-	integration/test_files_blobs.py acceptance/test_cosmos_bank.py acceptance/test_eventhubs_bank.py)
+# Connectors beyond the embedded default, over wire servers of ours, emulators from npm and brokers: a suite of its own
+# (docs/decisions/0013-two-suites.md).
+CONNECTORS = $(addprefix tests/integration/,cosmos blob eventhubs producer http nats test_files_blobs.py) \
+	$(addprefix tests/acceptance/test_,cosmos_bank.py eventhubs_bank.py jetstream_bank.py scenarios_sinks.py)
 # Whole hosts whose times are bound, and beside them, with what they leave of the machine, all other tests.
 TESTED = { $(PYTEST) -m alone $(1) > build/alone.txt 2>&1 & alone=$$!; \
 	nice -n 19 $(PYTEST) $(SPREAD) -m "not alone" $(1); rest=$$?; \
@@ -21,7 +22,7 @@ ARCHIVE = build/spark.jsa
 JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=$(abspath $(ARCHIVE))
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test azure check sim mutants scenarios chaos bench memory unit thorough fuzz integration acceptance lint types arrows format setup
+.PHONY: help demo test connectors check sim mutants scenarios chaos bench memory unit thorough fuzz integration acceptance lint types arrows format setup
 .PHONY: hosts groups letters collected unit-collected node browser image pods start dist audit poison clean
 
 help:  ## this list
@@ -31,15 +32,15 @@ demo: setup  ## the bank, end to end: files -> log -> Spark -> PostgreSQL, balan
 	@.venv/bin/leasehold demo $(DEMO)
 
 # What is quick to fail comes first. Types are checked beside what waits.
-test: setup  ## check, unit, integration and acceptance tests on the embedded default; continuous integration runs `make azure` too
+test: setup  ## check, unit, integration and acceptance tests on the embedded default; continuous integration runs `make connectors` too
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory -j 3 arrows $(ARCHIVE) node browser unit-collected
 	@mkdir -p build; nice -n 19 .venv/bin/mypy > build/types.txt 2>&1 & types=$$!; \
-		$(call TESTED,tests/acceptance tests/integration $(addprefix --ignore=,$(AZURE))); tests=$$?; \
+		$(call TESTED,tests/acceptance tests/integration $(addprefix --ignore=,$(CONNECTORS))); tests=$$?; \
 		wait $$types; types=$$?; cat build/types.txt; exit $$((tests + types))
 
-azure: setup node $(ARCHIVE)  ## integration and acceptance tests of Cosmos DB, Blob Storage and Event Hubs: leases, feeds, sinks, banks
-	@mkdir -p build; $(call TESTED,$(AZURE))
+connectors: setup node $(ARCHIVE)  ## integration and acceptance tests of all other connectors: Cosmos DB, Blob Storage, Event Hubs, HTTP, NATS
+	@mkdir -p build; $(call TESTED,$(CONNECTORS))
 
 check: lint types arrows  ## lint, format, types and import arrows
 

@@ -24,8 +24,8 @@ DEAR = ("host added", "host told to stop", "host killed", "Spark killed")
 CHEAP = tuple(kind for kind in KINDS if kind not in DEAR)
 SEED = 6
 """One that leaves somebody able to deliver while the others suffer."""
-WRITE_EVERY_S = 0.75
-"""A third of the batches of `make chaos`: each costs a tenth of a second, and a fault meets one as it is."""
+WRITE_EVERY_S = 1
+"""A quarter of the batches of `make chaos`: each costs a tenth of a second, and a fault meets one as it is."""
 
 
 @pytest.fixture(scope="module")
