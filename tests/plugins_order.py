@@ -12,9 +12,10 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER = {
-    "test_spark_jobs.py": "spark-1",
     "test_spark_columns.py": "spark-1",
     "test_spark_sharing.py": "spark-1",
+    "test_spark_kept.py": "spark-2",
+    "test_spark_jobs.py": "spark-2",
     "test_demo.py": "demo",
     "test_eventhubs_bank.py": "hubs",
     "test_chaos.py": "chaos",
@@ -23,7 +24,7 @@ TOGETHER = {
     "test_letters.py": "letters",
 }
 """Files of integration and acceptance tests that share what is dear to start, the longest first."""
-REST = "spark-2"
+REST = "spark-3"
 """Who runs the other files with Spark: a process for each would start a Spark for each."""
 APART = ("::test_balances_of_a_users_own_transactions_are_exact_to_the_cent",)
 """These share nothing with their file, and are long themselves."""
