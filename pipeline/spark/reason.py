@@ -29,7 +29,7 @@ _HINTS = re.compile(
 
 _PLACE = re.compile(r"SQLSTATE: \w+;? \(?line (\d+),? pos (\d+)")
 """Where in a query an error is, as its parser and its analysis tell it, from (1, 0)."""
-_NO_TABLE = re.compile(r"^(\[TABLE_OR_VIEW_NOT_FOUND\] The table or view \S+ cannot be found)\..*")
+_NO_TABLE = re.compile(r"^(\[TABLE_OR_VIEW_NOT_FOUND\] The table or view .+? cannot be found)\..*")
 
 
 def blame(text: str) -> Blame:

@@ -98,7 +98,7 @@ async def _lived(world: World, total_s: float) -> None:
     calm(world)
     timing = world.timing
     settling_s = 3 * timing.duration_s + timing.balance_s + HOLD_OFFS_S
-    await _until(world, lambda: _is_taken_up(world), settling_s, "owners")
+    await _until(world, lambda: _taken_up(world), settling_s, "owners")
     await _pause(world, world.skies.under_way_s)
     flow.cancel()
     world.tell("CALM", "no more events")
@@ -159,9 +159,9 @@ def _is_settled(world: World) -> bool:
     )
 
 
-def _is_taken_up(world: World) -> bool:
-    """Every open lease has an owner. Where nobody is left to be one, a host is started, as whoever runs hosts would: the last one
-    may have woken to give way to one of its name, which was dead by then."""
+def _taken_up(world: World) -> bool:
+    """Whether every open lease has an owner. Where nobody is left to be one, starts a host, as whoever runs hosts would: the last
+    one may have woken to give way to one of its name, which was dead by then."""
     if all(running.host.is_draining for running in world.alive):
         world.started("host-last")
     return _is_worked_on(world)

@@ -61,6 +61,10 @@ TOO_LARGE = "Job aborted due to stage failure: Total size of serialized results 
             NO_TABLE,
             "The table or view `evnts` cannot be found: the events of a batch are the view `events` (line 2, position 13)",
         ),
+        (
+            NO_TABLE.replace("evnts", "my events"),
+            "The table or view `my events` cannot be found: the events of a batch are the view `events` (line 2, position 13)",
+        ),
         (PYTHON, "ValueError: bad amount"),
         (CRASH, "Python worker exited unexpectedly (crashed)"),
         (CANCELLED, "Job 8 cancelled part of cancelled job group t1"),
