@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def is_cancelled(error: BaseException) -> bool:
@@ -11,3 +15,19 @@ def is_cancelled(error: BaseException) -> bool:
     task = asyncio.current_task()
     assert task is not None
     return isinstance(error, asyncio.CancelledError) and task.cancelling() > 0
+
+
+async def heeding(awaitable: Awaitable[T]) -> T:
+    """Await code that is not ours: a cancellation of ours, a timeout's too, goes on whatever that code makes of it.
+
+    Before Python 3.12 `asyncio.wait_for` forgets one that comes together with what it waits for
+    (https://github.com/python/cpython/issues/86296), and a loop around it then never ends.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    asked = task.cancelling()
+    try:
+        return await awaitable
+    finally:
+        if task.cancelling() > asked:
+            raise asyncio.CancelledError

@@ -32,6 +32,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
+from pipeline.cancelled import heeding
 from pipeline.errors import NotImportable, SinkRejected, SinkUnavailable
 from pipeline.imports import imported
 from pipeline.sink import Claim, CloseReason, Output, Permit
@@ -184,7 +185,7 @@ class PythonWriter:
         else:
             awaitable = await self._thread.call(partial(_guarded, call, failing))
         if awaitable is not None:
-            await _awaited(awaitable, failing)
+            await heeding(_awaited(awaitable, failing))
 
 
 @contextmanager
@@ -207,16 +208,8 @@ def _guarded(call: Callable[[], T], failing: Failing) -> T:
 
 
 async def _awaited(awaitable: Awaitable[None], failing: Failing) -> None:
-    """Await what belongs to the handler; a cancellation of ours goes on, whatever the handler makes of it."""
-    task = asyncio.current_task()
-    assert task is not None
-    asked = task.cancelling()
-    try:
-        with failing():
-            await awaitable
-    finally:
-        if task.cancelling() > asked:
-            raise asyncio.CancelledError
+    with failing():
+        await awaitable
 
 
 class _Thread:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from typing import Any
 
+from pipeline.cancelled import heeding
 from pipeline.connectors.eventhubs.account import Account
 from pipeline.connectors.eventhubs.hooks import sdk
 
@@ -105,10 +106,10 @@ class TokenRefused(Exception):
 
 async def connect(client: Any) -> None:
     """One of the SDK's AMQP clients, until its link is attached. Raises TokenRefused, and what the SDK does."""
-    await client.open_async()
+    await heeding(client.open_async())
     answers = _answers(client._cbs_authenticator)
     try:
-        while not await client.client_ready_async():
+        while not await heeding(client.client_ready_async()):
             pass
     except sdk().TokenAuthFailure:
         if not answers:
@@ -135,7 +136,7 @@ async def disconnect(client: Any) -> None:
     connection = client._connection
     with contextlib.suppress(Exception):
         async with asyncio.timeout(CLOSING_TIMEOUT_S):
-            await client.close_async()
+            await heeding(client.close_async())
     if connection is not None:
         with contextlib.suppress(Exception):
             async with asyncio.timeout(CLOSING_TIMEOUT_S):

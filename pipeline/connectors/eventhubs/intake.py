@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
+from pipeline.cancelled import heeding
 from pipeline.connectors.eventhubs.link import Link
 
 BYTES_MAX = 1024 * 1024
@@ -74,7 +75,7 @@ class Intake:
         try:
             while True:
                 await asyncio.sleep(BEAT_S)
-                await self._link.beat()
+                await heeding(self._link.beat())
         except Exception as error:
             self._end(error)
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.cancelled import heeding
 from pipeline.connectors.eventhubs.hooks import sdk
 from pipeline.connectors.eventhubs.hub import Hub, connect, disconnect
 from pipeline.connectors.eventhubs.refusal import refusal, refused
@@ -82,12 +83,14 @@ class Management:
         try:
             async with asyncio.timeout(self._timeout_s):
                 client = await self._opened()
-                status, said, answer = await client.mgmt_request_async(
-                    await self._request(more),
-                    operation="READ",
-                    operation_type=kind,
-                    status_code_field=b"status-code",
-                    status_description_field=b"status-description",
+                status, said, answer = await heeding(
+                    client.mgmt_request_async(
+                        await self._request(more),
+                        operation="READ",
+                        operation_type=kind,
+                        status_code_field=b"status-code",
+                        status_description_field=b"status-description",
+                    )
                 )
         except Exception as error:
             await self._close()

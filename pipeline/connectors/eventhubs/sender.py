@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from pipeline.cancelled import heeding
 from pipeline.connectors.eventhubs.encoding import GROUP, LEVEL, NUMBER, PARTITION_KEY, numbered
 from pipeline.connectors.eventhubs.hooks import sdk
 from pipeline.connectors.eventhubs.hub import Hub, TokenRefused, connect, disconnect
@@ -72,7 +73,7 @@ async def attached(hub: Hub, partition: str | None, asked: Asked | None, *, idem
         )
         await connect(client)
         while not _is_attached(client):  # a refusal looks like an attach, until its reason comes
-            await client.client_ready_async()
+            await heeding(client.client_ready_async())
         return SenderLink(client, place, _replied(client, place) if idempotent else None)
     except BaseException as error:
         if client is not None:
@@ -117,8 +118,8 @@ class SenderLink:
     async def _granted(self) -> None:
         """Once the link is attached, its token good, and credit there: from here on nothing has to be waited for."""
         client = self._client
-        while not await client.client_ready_async() or client._link.current_link_credit <= 0:
-            await client.do_work_async()
+        while not await heeding(client.client_ready_async()) or client._link.current_link_credit <= 0:
+            await heeding(client.do_work_async())
 
     async def _answered(self, message: Any) -> tuple[Any, Any]:
         """Why it is settled, and how."""
@@ -127,9 +128,9 @@ class SenderLink:
         async def answered(reason: Any, state: Any) -> None:
             answer.append((reason, state))
 
-        await self._client._link.send_transfer(message, on_send_complete=answered)
+        await heeding(self._client._link.send_transfer(message, on_send_complete=answered))
         while not answer:
-            if not await self._client.do_work_async():
+            if not await heeding(self._client.do_work_async()):
                 raise ConnectionError("the connection was closed")
         return answer[0]
 

@@ -21,6 +21,8 @@ from nats.errors import ConnectionClosedError, Error, NoRespondersError
 from nats.errors import TimeoutError as NoAnswer
 from pydantic import SecretStr
 
+from pipeline.cancelled import heeding
+
 Headers: TypeAlias = Mapping[str, str]
 RECONNECTS_MAX = 3
 """After these a connection is given up; the next call opens another."""
@@ -80,7 +82,7 @@ class Connection:
         """JetStream's answer to a message. Raises NatsError."""
         client = await self.client()
         try:
-            answer = await client.request(subject, payload, timeout=self.timeout_s, headers=_own(headers))
+            answer = await heeding(client.request(subject, payload, timeout=self.timeout_s, headers=_own(headers)))
         except NoRespondersError as error:
             raise Unreachable(
                 f"{what}: nobody answers at {self.servers}: is JetStream on, and the stream there?"
@@ -110,6 +112,9 @@ class Connection:
 
     async def client(self) -> Client:
         """One that is connected. Raises Unreachable."""
+        return await heeding(self._connected())
+
+    async def _connected(self) -> Client:
         async with self._opening:
             if self._client is None or self._client.is_closed:
                 self._client = await self._opened()

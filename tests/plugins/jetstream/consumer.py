@@ -20,6 +20,7 @@ from nats.aio.subscription import Subscription
 from nats.errors import Error
 from nats.errors import TimeoutError as NoneCame
 
+from pipeline.cancelled import heeding
 from plugins.jetstream.connection import NatsError
 from plugins.jetstream.stream import Stream
 
@@ -107,7 +108,7 @@ class Consumer:
     async def _next(self) -> Msg:
         """Raises Broken."""
         try:
-            return await self._subscription.next_msg(timeout=IDLE_S + self._stream.connection.timeout_s)
+            return await heeding(self._subscription.next_msg(timeout=IDLE_S + self._stream.connection.timeout_s))
         except NoneCame as error:
             raise Broken("the server does not answer") from error
         except Error as error:

@@ -1,0 +1,95 @@
+"""Code that is not ours may forget that it was cancelled, as `asyncio.wait_for` does: who cancelled it is heeded all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline.cancelled import heeding
+from pipeline.connectors.eventhubs.hub import connect
+
+
+async def forgetful(found: object) -> object:
+    """As `asyncio.wait_for` where what it waits for comes together with the cancellation."""
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        return found
+    raise AssertionError("nobody sets it")
+
+
+async def failing() -> None:
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        raise ValueError("of its own") from None
+
+
+async def test_what_comes_of_it_comes_through() -> None:
+    assert await heeding(asyncio.sleep(0, "found")) == "found"
+    with pytest.raises(ValueError, match="of its own"):
+        await heeding(refused())
+
+
+async def refused() -> None:
+    raise ValueError("of its own")
+
+
+async def test_a_timeout_that_is_forgotten_comes_all_the_same() -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await heeding(forgetful("found"))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await heeding(failing())
+
+
+async def test_whoever_was_told_to_end_ends() -> None:
+    task = asyncio.ensure_future(heeding(forgetful("found")))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_who_was_cancelled_before_is_not_told_again() -> None:
+    """Cleaning up, on the way out, is not cut short by what is known already."""
+
+    async def ending() -> object:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            found.append(await heeding(asyncio.sleep(0, "cleaned")))
+
+    found: list[object] = []
+    task = asyncio.ensure_future(ending())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert found == ["cleaned"]
+
+
+async def test_a_service_that_never_attaches_is_given_up_though_the_sdk_forgets_the_timeout() -> None:
+    asked: list[int] = []
+
+    async def client_ready_async() -> object:
+        asked.append(1)
+        if len(asked) > 1:
+            raise AssertionError("asked again after the time was up")
+        return await forgetful(False)
+
+    async def open_async() -> None:
+        pass
+
+    client: Any = SimpleNamespace(
+        open_async=open_async,
+        client_ready_async=client_ready_async,
+        _cbs_authenticator=SimpleNamespace(_on_execute_operation_complete=None),
+    )
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await connect(client)
