@@ -31,13 +31,10 @@ help:  ## this list
 demo: setup  ## the bank, end to end: files -> log -> Spark -> PostgreSQL, balances checked (DEMO='--json' for options)
 	@.venv/bin/leasehold demo $(DEMO)
 
-# What is quick to fail comes first. Types are checked beside what waits.
-test: setup  ## check, unit, integration and acceptance tests on the embedded default; continuous integration runs `make connectors` too
-	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory -j 3 arrows $(ARCHIVE) node browser unit-collected
-	@mkdir -p build; nice -n 19 .venv/bin/mypy > build/types.txt 2>&1 & types=$$!; \
-		$(call TESTED,tests/acceptance tests/integration $(addprefix --ignore=,$(CONNECTORS))); tests=$$?; \
-		wait $$types; types=$$?; cat build/types.txt; exit $$((tests + types))
+# What is quick to fail comes first.
+test: setup  ## unit, integration and acceptance tests on the embedded default; continuous integration runs `make check connectors` too
+	@$(MAKE) --no-print-directory -j 3 $(ARCHIVE) browser unit-collected
+	@mkdir -p build; $(call TESTED,tests/acceptance tests/integration $(addprefix --ignore=,$(CONNECTORS)))
 
 connectors: setup node $(ARCHIVE)  ## integration and acceptance tests of all other connectors: Cosmos DB, Blob Storage, Event Hubs, HTTP, NATS
 	@mkdir -p build; $(call TESTED,$(CONNECTORS))
@@ -120,10 +117,10 @@ format: setup  ## write the format that `make lint` asks for
 setup:  ## .venv from uv.lock, and Java
 	@.ci/setup
 
-node: setup  ## what tests have from npm: clients and servers that nobody here wrote
+node: setup  ## what tests of connectors have from npm: clients and servers that nobody here wrote
 	@.ci/setup node
 
-browser: setup  ## Chromium, for the dashboard's tests
+browser: setup  ## Chromium, and what the dashboard's tests load into it
 	@.ci/setup browser
 
 $(ARCHIVE): uv.lock tests/java_archive.py | setup
@@ -148,4 +145,4 @@ audit: setup  ## what is known against the packages of uv.lock, says PyPI or OSV
 	@.venv/bin/python tests/audit.py $(ADVISORIES)
 
 clean:  ## remove what was built, caches and .venv
-	rm -rf .venv tests/node/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
+	rm -rf .venv tests/node/node_modules tests/browser/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+FROM_NPM = ("tests/node", "tests/browser")
 TOOLS = ("bash", "env", "dirname", "grep", "cksum", "cat", "head", "touch", "mkdir", "chmod", "ln")
 PYTHON = """#!/bin/sh
 case "$*" in
@@ -36,9 +37,10 @@ class Machine:
         self.clone = folder / "a clone"
         self.tools = folder / "bin"
         (self.clone / ".ci").mkdir(parents=True)
-        (self.clone / "tests/node").mkdir(parents=True)
+        for folder in FROM_NPM:
+            (self.clone / folder).mkdir(parents=True)
         self.tools.mkdir()
-        for name in (".ci/setup", "pyproject.toml", "uv.lock", "tests/node/package-lock.json"):
+        for name in (".ci/setup", "pyproject.toml", "uv.lock", *(f"{folder}/package-lock.json" for folder in FROM_NPM)):
             shutil.copy(ROOT / name, self.clone / name)
         for tool in TOOLS:
             found = shutil.which(tool)
@@ -60,7 +62,7 @@ class Machine:
         """The one of the environment, whose npm says what it was asked for."""
         node = self.clone / "wheel/bin/node"
         node.parent.mkdir(parents=True)
-        node.write_text('#!/bin/sh\necho "$*" >> npm.log\nmkdir -p tests/node/node_modules\n')
+        node.write_text('#!/bin/sh\necho "$*" >> npm.log\nmkdir -p "$4/node_modules"\n')
         node.chmod(0o755)
 
     def has_apt(self, *packages: str, as_root: bool) -> None:
@@ -127,25 +129,29 @@ def test_a_changed_lock_file_is_synced_without_installing_uv_again(machine: Mach
     assert len(machine.log("pip")) == 1
 
 
-def test_what_tests_have_from_npm_is_installed_when_asked_for_and_once(machine: Machine) -> None:
+@pytest.mark.parametrize("folder", FROM_NPM)
+def test_what_tests_have_from_npm_is_installed_when_asked_for_and_once(machine: Machine, folder: str) -> None:
     machine.has_python()
     machine.has_java()
     machine.has_node()
+    machine.has("chromium", "#!/bin/sh\n")
     assert machine.set_up().returncode == 0
     assert machine.log("npm") == []
-    assert machine.set_up("node").returncode == 0
-    again = machine.set_up("node")
+    what = Path(folder).name
+    assert machine.set_up(what).returncode == 0
+    again = machine.set_up(what)
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
     assert len(machine.log("npm")) == 1
-    assert " ci --prefix tests/node " in machine.log("npm")[0]
-    (machine.clone / "tests/node/package-lock.json").write_text("{}")
-    assert machine.set_up("node").returncode == 0
+    assert f" ci --prefix {folder} " in machine.log("npm")[0]
+    (machine.clone / folder / "package-lock.json").write_text("{}")
+    assert machine.set_up(what).returncode == 0
     assert len(machine.log("npm")) == 2
 
 
 def test_a_browser_is_used_where_there_is_one_and_installed_where_that_is_allowed(machine: Machine) -> None:
     machine.has_python()
     machine.has_java()
+    machine.has_node()
     machine.has_apt("chromium", as_root=False)
     told = machine.set_up("browser")
     assert told.returncode == 1

@@ -10,7 +10,7 @@ import pytest_asyncio
 from browsers import PATIENCE_MS, blank_page, complaints
 from playwright.async_api import Page, expect
 
-AXE = Path(__file__).parents[2] / "node" / "node_modules" / "axe-core" / "axe.min.js"
+AXE = Path(__file__).parents[2] / "browser" / "node_modules" / "axe-core" / "axe.min.js"
 PICTURES = Path(__file__).parents[3] / "build" / "dashboard"
 expect.set_options(timeout=PATIENCE_MS)
 
