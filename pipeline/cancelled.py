@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
+AGAIN_S = 1.0
 
 
 def is_cancelled(error: BaseException) -> bool:
@@ -18,10 +20,10 @@ def is_cancelled(error: BaseException) -> bool:
 
 
 async def heeding(awaitable: Awaitable[T]) -> T:
-    """Await code that is not ours: a cancellation of ours, a timeout's too, goes on whatever that code makes of it.
+    """Await code that is not ours: a cancellation of ours, a timeout's too, goes on once that code has ended, however it did.
 
     Before Python 3.12 `asyncio.wait_for` forgets one that comes together with what it waits for
-    (https://github.com/python/cpython/issues/86296), and a loop around it then never ends.
+    (https://github.com/python/cpython/issues/86296), and other code catches it. A loop of ours around such code would never end.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -31,3 +33,15 @@ async def heeding(awaitable: Awaitable[T]) -> T:
     finally:
         if task.cancelling() > asked:
             raise asyncio.CancelledError
+
+
+async def insisting(awaitable: Awaitable[T]) -> T:
+    """As `heeding`, for code that has such a loop in itself: it is cancelled again and again until it ends."""
+    task = asyncio.ensure_future(awaitable)
+    try:
+        return await asyncio.shield(task)
+    finally:
+        while not task.done():
+            task.cancel()
+            with suppress(asyncio.CancelledError):  # ours is on its way already
+                await asyncio.wait({task}, timeout=AGAIN_S)

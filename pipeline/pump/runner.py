@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.batch import Batch
-from pipeline.cancelled import is_cancelled
+from pipeline.cancelled import heeding, is_cancelled
 from pipeline.clock import Clock
 from pipeline.crash_point import crash_point
 from pipeline.dead_letters.refusals import Refusals, Sent
@@ -170,7 +170,7 @@ class Runner:
     async def _has_read(self, pages: AsyncGenerator[Page, None]) -> bool:
         """One page, as soon as there is room for it; False where there are no more."""
         await self._buffer.room()
-        page = await anext(pages, None)
+        page = await heeding(anext(pages, None))
         if page is not None:
             await self._buffer.put(page)
             crash_point("page read")

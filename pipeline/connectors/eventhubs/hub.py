@@ -134,10 +134,12 @@ def _answers(authenticator: Any) -> list[tuple[int, str]]:
 async def disconnect(client: Any) -> None:
     """One of the SDK's AMQP clients and all below it, politely where the other side listens. No failure has consequences."""
     connection = client._connection
-    with contextlib.suppress(Exception):
-        async with asyncio.timeout(CLOSING_TIMEOUT_S):
-            await heeding(client.close_async())
-    if connection is not None:
+    try:
         with contextlib.suppress(Exception):
             async with asyncio.timeout(CLOSING_TIMEOUT_S):
-                await connection._transport.close()
+                await heeding(client.close_async())
+    finally:
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(CLOSING_TIMEOUT_S):
+                    await connection._transport.close()

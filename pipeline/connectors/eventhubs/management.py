@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.cancelled import heeding
+from pipeline.cancelled import insisting
 from pipeline.connectors.eventhubs.hooks import sdk
 from pipeline.connectors.eventhubs.hub import Hub, connect, disconnect
 from pipeline.connectors.eventhubs.refusal import refusal, refused
@@ -82,16 +82,7 @@ class Management:
     async def _answer(self, kind: str, what: str, more: Mapping[str, str]) -> Mapping[bytes, Any]:
         try:
             async with asyncio.timeout(self._timeout_s):
-                client = await self._opened()
-                status, said, answer = await heeding(
-                    client.mgmt_request_async(
-                        await self._request(more),
-                        operation="READ",
-                        operation_type=kind,
-                        status_code_field=b"status-code",
-                        status_description_field=b"status-description",
-                    )
-                )
+                status, said, answer = await insisting(self._answered(kind, more))
         except Exception as error:
             await self._close()
             raise refusal(error, f"event hub {what}") from error
@@ -101,6 +92,17 @@ class Management:
         if status >= 400:
             raise refused(status, _text(said), f"event hub {what}")
         return _fields(answer.value, what)
+
+    async def _answered(self, kind: str, more: Mapping[str, str]) -> tuple[Any, Any, Any]:
+        client = await self._opened()
+        status, said, answer = await client.mgmt_request_async(
+            await self._request(more),
+            operation="READ",
+            operation_type=kind,
+            status_code_field=b"status-code",
+            status_description_field=b"status-description",
+        )
+        return status, said, answer
 
     async def _request(self, more: Mapping[str, str]) -> Any:
         token = (await self._auth.get_token()).token

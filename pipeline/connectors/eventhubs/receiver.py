@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
-from pipeline.cancelled import heeding
 from pipeline.connectors.eventhubs.frames import Frames, Read
 from pipeline.connectors.eventhubs.hub import Hub
 from pipeline.connectors.eventhubs.intake import Intake
@@ -130,7 +129,7 @@ class _Receiver:
 
     async def _settle(self, read: Read) -> None:
         try:
-            await heeding(self._link.hand_over(read.others))
-            await heeding(self._link.taken(read.transfers, read.deliveries))
+            await self._link.hand_over(read.others)
+            await self._link.taken(read.transfers, read.deliveries)
         except Exception as error:
             self._ended = error

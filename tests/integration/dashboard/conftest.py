@@ -56,6 +56,8 @@ async def faults_of_access(page: Page, within: str = "html", rules: Sequence[str
     """What axe-core finds against WCAG 2.2, AA, and good practice. A look at a whole page costs a second: where the rest has been
     looked at, a part of it or some rules will do."""
     if not await page.evaluate("'axe' in window"):
+        if not AXE.exists():
+            raise FileNotFoundError(f"{AXE} is not there: run 'make browser'")
         await page.evaluate(AXE.read_text())
     options = {"resultTypes": ["violations"], **({"runOnly": list(rules)} if rules else {})}
     found = await page.evaluate("([within, options]) => axe.run(within, options)", [within, options])

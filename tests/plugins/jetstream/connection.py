@@ -99,14 +99,14 @@ class Connection:
         """Without an answer. Raises Unreachable."""
         client = await self.client()
         try:
-            await client.publish(subject, payload, reply=reply, headers=_own(headers))
+            await heeding(client.publish(subject, payload, reply=reply, headers=_own(headers)))
         except Error as error:
             raise Unreachable(f"'{subject}' at {self.servers}: {_words(error)}") from error
 
     async def subscribed(self, subject: str) -> Subscription:
         client = await self.client()
         try:
-            return await client.subscribe(subject)
+            return await heeding(client.subscribe(subject))
         except Error as error:
             raise Unreachable(f"'{subject}' at {self.servers}: {_words(error)}") from error
 

@@ -166,7 +166,7 @@ async def consuming(stream: Stream, subject: str, **start: Any) -> AsyncIterator
         yield Consumer(stream, name, subscription, int(made["num_pending"]))
     finally:
         with suppress(Error):
-            await subscription.unsubscribe()
+            await heeding(subscription.unsubscribe())
         with suppress(NatsError):  # it would be forgotten by itself
             await connection.send(f"$JS.API.CONSUMER.DELETE.{stream.name}.{name}", b"")
 

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.cancelled import heeding
+from pipeline import cancelled
+from pipeline.cancelled import heeding, insisting
 from pipeline.connectors.eventhubs.hub import connect
+from pipeline.connectors.eventhubs.management import Management
+from pipeline.errors import FeedUnavailable
 
 
 async def forgetful(found: object) -> object:
@@ -71,6 +74,55 @@ async def test_who_was_cancelled_before_is_not_told_again() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert found == ["cleaned"]
+
+
+async def looping(cancels: int) -> object:
+    """A loop around code that forgets: so many cancellations are lost on it."""
+    for _ in range(cancels):
+        await forgetful(None)
+    await asyncio.Event().wait()
+    return "nobody sets it"
+
+
+async def test_a_loop_that_forgets_is_cancelled_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cancelled, "AGAIN_S", 0.01)
+    assert await insisting(asyncio.sleep(0, "found")) == "found"
+    with pytest.raises(ValueError, match="of its own"):
+        await insisting(refused())
+    before = asyncio.all_tasks()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await insisting(looping(3))
+    assert asyncio.all_tasks() == before
+    task = asyncio.ensure_future(insisting(looping(3)))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()  # whoever waits may lose patience too: it is not left behind for that
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_hub_that_does_not_answer_a_question_is_given_up_though_the_sdk_forgets_the_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def mgmt_request_async(*_: object, **__: object) -> object:
+        return await looping(1)
+
+    class Asked(Management):
+        async def _opened(self) -> Any:
+            return SimpleNamespace(mgmt_request_async=mgmt_request_async)
+
+        async def _request(self, more: Any) -> Any:
+            return more
+
+    monkeypatch.setattr(cancelled, "AGAIN_S", 0.01)
+    hub: Any = SimpleNamespace(name="orders")
+    asked = Asked(hub, timeout_s=0.01)
+    for _ in range(2):  # nor does the next one wait behind it
+        with pytest.raises(FeedUnavailable, match="orders"):
+            await asked.partitions()
 
 
 async def test_a_service_that_never_attaches_is_given_up_though_the_sdk_forgets_the_timeout() -> None:

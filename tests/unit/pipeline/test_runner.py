@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -126,6 +126,19 @@ class Scripted(MemoryFeed):
         finally:
             self.is_closed = True
             await pages.aclose()
+
+
+class Forgetful(MemoryFeed):
+    """Reads on where it was told to end, as over a client that catches its cancellation."""
+
+    async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
+        pages = super().open(partition, continuation)
+        first = await anext(pages)
+        yield first
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            yield first
 
 
 class Case:
@@ -290,6 +303,17 @@ def test_a_stop_lets_the_batch_that_is_being_sent_finish_and_drops_what_is_behin
         assert case.clock.monotonic() == 2
         assert case.writer.numbers == [0]
         assert len(case.delivered) == 1
+
+    run_virtual(main())
+
+
+def test_a_feed_that_forgets_it_was_cancelled_holds_up_no_stop() -> None:
+    async def main() -> None:
+        case = Case(1, feed=Forgetful("a"))
+        running = case.started()
+        await case.until(lambda: case.delivered)
+        async with asyncio.timeout(1):
+            await case.stopped(running)
 
     run_virtual(main())
 
