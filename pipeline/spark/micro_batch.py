@@ -31,7 +31,7 @@ class MicroBatchLimits:
     than that has a job to itself."""
 
     jobs_max: int = 2
-    group_bytes_max: int = 32 * 1024 * 1024
+    group_bytes_max: int = 16 * 1024 * 1024
 
 
 DEFAULT_LIMITS = MicroBatchLimits()

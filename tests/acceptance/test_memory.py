@@ -35,7 +35,7 @@ MB = 1_000_000
 IN_FULL = "MEMORY_IN_FULL" in os.environ
 EVENTS = 1_000_000 if IN_FULL else 500_000
 """The half is more than all that a host may hold, so its bounds are reached as well."""
-CASES = [(1, 4, 600), (1, 32, 600), (3, 32, 1_300)] if IN_FULL else [(1, 4, 600)]
+CASES = [(1, 4, 600), (1, 32, 600), (3, 32, 1_000)] if IN_FULL else [(1, 4, 600)]
 """Pipelines, partitions of each, MB of Python: every partition may hold a page, and that page is copied into its job."""
 TREE_BYTES_MAX = 2_500 * MB
 LOOK_EVERY_S = 0.2
