@@ -9,6 +9,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 AGAIN_S = 1.0
+"""What has not ended by then is cancelled once more."""
 
 
 def is_cancelled(error: BaseException) -> bool:

@@ -128,7 +128,7 @@ class SenderLink:
         async def answered(reason: Any, state: Any) -> None:
             answer.append((reason, state))
 
-        await heeding(self._client._link.send_transfer(message, on_send_complete=answered))
+        await self._client._link.send_transfer(message, on_send_complete=answered)
         while not answer:
             if not await heeding(self._client.do_work_async()):
                 raise ConnectionError("the connection was closed")

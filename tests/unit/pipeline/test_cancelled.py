@@ -10,7 +10,7 @@ import pytest
 
 from pipeline import cancelled
 from pipeline.cancelled import heeding, insisting
-from pipeline.connectors.eventhubs.hub import connect
+from pipeline.connectors.eventhubs.hub import connect, disconnect
 from pipeline.connectors.eventhubs.management import Management
 from pipeline.errors import FeedUnavailable
 
@@ -145,3 +145,23 @@ async def test_a_service_that_never_attaches_is_given_up_though_the_sdk_forgets_
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
             await connect(client)
+
+
+async def test_a_connection_is_closed_though_whoever_closes_it_was_cancelled() -> None:
+    closed: list[str] = []
+
+    async def close_async() -> None:
+        await asyncio.Event().wait()
+
+    async def close() -> None:
+        closed.append("the transport")
+
+    client: Any = SimpleNamespace(
+        close_async=close_async, _connection=SimpleNamespace(_transport=SimpleNamespace(close=close))
+    )
+    task = asyncio.ensure_future(disconnect(client))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert closed == ["the transport"]
