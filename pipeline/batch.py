@@ -103,12 +103,12 @@ class Batch:
 
 
 def without(events: pa.Table, places: Sequence[int]) -> pa.Table:
-    """All but the events at these places; in one chunk."""
+    """All but the events at these places."""
     if not places:
         return events
     keep = np.ones(events.num_rows, dtype=bool)
     keep[np.asarray(places)] = False
-    return events.filter(pa.array(keep)).combine_chunks()
+    return events.filter(pa.array(keep))
 
 
 def is_full(events: int, bytes: int, limits: BatchLimits) -> bool:

@@ -24,6 +24,8 @@ from pipeline.parsing.suspects import suspects
 
 __all__ = ["Misfit", "Parsed", "parse"]
 
+CHUNK_BYTES = 4 * 1024 * 1024
+"""Read at once, if not what came as one chunk is larger: what reading takes besides the bodies does not grow with a batch."""
 PIECES = 256, 16
 """Into how many pieces a batch is cut that the fast reader does not take, and then each such piece."""
 EXACT_BODIES = 32
@@ -40,8 +42,34 @@ class Parsed:
     misfits: Sequence[Misfit]
 
 
-def parse(schema: Struct, bodies: pa.BinaryArray) -> Parsed:
+def parse(schema: Struct, bodies: pa.ChunkedArray) -> Parsed:
     """A column for each of the schema's."""
+    columns = [arrow_schema(schema).empty_table()]
+    misfits: list[Misfit] = []
+    offset = 0
+    for chunk in _chunks(bodies):
+        parsed = _parsed(schema, chunk)
+        columns.append(parsed.columns)
+        misfits += [Misfit(offset + misfit.index, str(misfit)) for misfit in parsed.misfits]
+        offset += len(chunk)
+    return Parsed(pa.concat_tables(columns), misfits)
+
+
+def _chunks(bodies: pa.ChunkedArray) -> Iterator[pa.BinaryArray]:
+    """Small ones are put together, as each reading has its own costs."""
+    some: list[pa.BinaryArray] = []
+    size = 0
+    for chunk in bodies.chunks:
+        if some and size + chunk.nbytes > CHUNK_BYTES:
+            yield pa.concat_arrays(some)
+            some, size = [], 0
+        some.append(chunk)
+        size += chunk.nbytes
+    if some:
+        yield pa.concat_arrays(some)
+
+
+def _parsed(schema: Struct, bodies: pa.BinaryArray) -> Parsed:
     fast = read_fast(schema, bodies)
     if fast is not None:
         return Parsed(fast, ())

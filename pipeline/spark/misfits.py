@@ -27,9 +27,8 @@ def refused_in(misfits: Sequence[Misfit], slices: Sequence[int]) -> dict[int, tu
 
 
 def fitting(events: pa.Table, misfits: Sequence[Misfit]) -> pa.Table:
-    """In one chunk, where they came in one."""
     return without(events, [misfit.index for misfit in misfits])
 
 
 def of_partitions(events: pa.Table, partitions: Sequence[str]) -> pa.Table:
-    return events.filter(pc.is_in(events.column(PARTITION), pa.array(partitions, pa.string()))).combine_chunks()
+    return events.filter(pc.is_in(events.column(PARTITION), pa.array(partitions, pa.string())))

@@ -149,12 +149,11 @@ class SparkTransform:
         return [self.checked.columns.empty_table()] * count
 
     def _parsed(self, events: pa.Table) -> tuple[pa.Table, Sequence[Misfit]]:
-        """In one chunk: those whose bodies fit, with the schema's columns beside the event's own. And why the others do not."""
+        """Those whose bodies fit, with the schema's columns beside the event's own. And why the others do not."""
         if self._columns is None:
             return events, ()
-        (body,) = events.column("body").chunks or [pa.array([], pa.binary())]
-        parsed = parse(self._columns, body)
-        events, columns = fitting(events, parsed.misfits), parsed.columns.combine_chunks()
+        parsed = parse(self._columns, events.column("body"))
+        events, columns = fitting(events, parsed.misfits), parsed.columns
         joined = pa.Table.from_arrays(
             [*events.columns, *columns.columns], schema=pa.unify_schemas([events.schema, columns.schema])
         )

@@ -24,7 +24,7 @@ AMOUNT = Leaf("DECIMAL(18,2)", 18, 2)
 
 def parse(schema: Struct, bodies: pa.BinaryArray) -> pa.Table:
     """Of bodies that all fit; raises the first misfit."""
-    parsed = parse_apart(schema, bodies)
+    parsed = parse_apart(schema, pa.chunked_array([bodies]))
     for misfit in parsed.misfits:
         raise misfit
     return parsed.columns
@@ -389,7 +389,7 @@ def test_both_readers_agree_on_single_values(type: Leaf, value: object) -> None:
 def test_bodies_that_do_not_fit_are_told_and_all_others_are_rows(fits: list[bool], times: int) -> None:
     fits = fits * times
     bodies = [f'{{"q": {n}}}' if fit else f'{{"q": {n}.5}}' for n, fit in enumerate(fits)]
-    parsed = parse_apart(Struct((MUST,)), column(bodies))
+    parsed = parse_apart(Struct((MUST,)), pa.chunked_array([column(bodies)]))
     assert parsed.columns["q"].to_pylist() == [n for n, fit in enumerate(fits) if fit]
     assert [misfit.index for misfit in parsed.misfits] == [n for n, fit in enumerate(fits) if not fit]
     assert {str(misfit)[:28] for misfit in parsed.misfits} <= {"column 'q' does not fit INT:"}
@@ -400,6 +400,6 @@ def test_a_few_bad_bodies_among_many_do_not_cost_the_others_the_fast_reader(monk
     row = parse_exact._row
     monkeypatch.setattr(parse_exact, "_row", lambda *given: (read.append(1), row(*given))[1])
     bodies = ["gibberish" if n % 1000 == 500 else '{"q": 1}' for n in range(20_000)]
-    parsed = parse_apart(Struct((MUST,)), column(bodies))
+    parsed = parse_apart(Struct((MUST,)), pa.chunked_array([column(bodies)]))
     assert (len(parsed.misfits), parsed.columns.num_rows) == (20, 19_980)
     assert len(read) <= 20 * EXACT_BODIES

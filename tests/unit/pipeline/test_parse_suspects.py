@@ -78,9 +78,32 @@ def test_it_is_as_if_every_body_were_read_on_its_own(good: list[str], odd: list[
         bodies.insert(round(where * len(bodies)), body)
     misfits: list[Misfit] = []
     alone = exact.read_exactly(SCHEMA, column(bodies), misfits)
-    found = parse.parse(SCHEMA, column(bodies))
+    found = parse.parse(SCHEMA, pa.chunked_array([column(bodies)]))
     assert found.columns.to_pylist() == alone.to_pylist()
     assert [(each.index, str(each)) for each in found.misfits] == [(each.index, str(each)) for each in misfits]
+
+
+@given(st.lists(st.lists(st.sampled_from([*GOOD, *ODD]), max_size=8), max_size=8), st.integers(0, 4 * len(GOOD[0])))
+@settings(deadline=None)
+def test_in_whatever_chunks_bodies_come_it_is_as_if_they_came_in_one(chunks: list[list[str]], chunk_bytes: int) -> None:
+    misfits: list[Misfit] = []
+    alone = exact.read_exactly(SCHEMA, column([body for chunk in chunks for body in chunk]), misfits)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parse, "CHUNK_BYTES", chunk_bytes)
+        found = parse.parse(SCHEMA, pa.chunked_array([column(chunk) for chunk in chunks], pa.binary()))
+    assert found.columns.to_pylist() == alone.to_pylist()
+    assert [(each.index, str(each)) for each in found.misfits] == [(each.index, str(each)) for each in misfits]
+
+
+def test_small_chunks_are_read_together_and_large_ones_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    fast = parse.read_fast
+    monkeypatch.setattr(parse, "read_fast", lambda *given: (read.append(len(given[1])), fast(*given))[1])
+    monkeypatch.setattr(parse, "CHUNK_BYTES", column([GOOD[0]] * 10).nbytes)
+    sizes = [3, 3, 4, 1, 20, 5, 5]
+    found = parse.parse(SCHEMA, pa.chunked_array([column([GOOD[0]] * size) for size in sizes]))
+    assert found.columns.num_rows == sum(sizes)
+    assert read == [10, 1, 20, 10]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +114,7 @@ def test_a_few_cost_two_readings(monkeypatch: pytest.MonkeyPatch, odd: str) -> N
     fast = parse.read_fast
     monkeypatch.setattr(parse, "read_fast", lambda *given: (read.append(len(given[1])), fast(*given))[1])
     bodies = [odd if n % 1000 == 500 else GOOD[n % 3] for n in range(5_000)]
-    found = parse.parse(SCHEMA, column(bodies))
+    found = parse.parse(SCHEMA, pa.chunked_array([column(bodies)]))
     assert [misfit.index for misfit in found.misfits] == [500, 1500, 2500, 3500, 4500]
     assert read == [5_000, 4_995]
 
@@ -99,7 +122,7 @@ def test_a_few_cost_two_readings(monkeypatch: pytest.MonkeyPatch, odd: str) -> N
 def test_what_fits_though_it_was_suspected_keeps_its_place() -> None:
     bodies = [f'{{"n": {n}}}' for n in range(100)]
     bodies[40], bodies[41] = '{"\\u006e": 40}', '{"n": "forty-one"}'
-    found = parse.parse(SCHEMA, column(bodies))
+    found = parse.parse(SCHEMA, pa.chunked_array([column(bodies)]))
     assert list(suspects(SCHEMA, column(bodies))) == [40, 41]
     assert found.columns["n"].to_pylist() == [n for n in range(100) if n != 41]
     assert [misfit.index for misfit in found.misfits] == [41]
@@ -112,7 +135,7 @@ def test_where_too_many_are_suspected_pieces_are_read_instead(monkeypatch: pytes
     monkeypatch.setattr(parse, "suspects", lambda schema, bodies: range(0, len(bodies), SUSPECTS_SHARE // 2))
     bodies = ['{"n": 1}'] * 1000
     bodies[990] = "gibberish"
-    found = parse.parse(SCHEMA, column(bodies))
+    found = parse.parse(SCHEMA, pa.chunked_array([column(bodies)]))
     assert ([misfit.index for misfit in found.misfits], found.columns.num_rows) == ([990], 999)
     assert sum(read) <= EXACT_BODIES
 
@@ -120,5 +143,5 @@ def test_where_too_many_are_suspected_pieces_are_read_instead(monkeypatch: pytes
 def test_a_column_of_any_name_is_looked_for() -> None:
     schema = Struct((Field(NAME, Leaf("DECIMAL(8,2)", 8, 2), nullable=False),))
     bodies = column([f'{{"a \\"b\\".ü": {n}.5}}' for n in range(200)] + ['{"a \\"b\\".ü": 0.125}'])
-    assert [misfit.index for misfit in parse.parse(schema, bodies).misfits] == [200]
-    assert parse.parse(schema, bodies).columns[NAME][1].as_py() == Decimal("1.5")
+    assert [misfit.index for misfit in parse.parse(schema, pa.chunked_array([bodies])).misfits] == [200]
+    assert parse.parse(schema, pa.chunked_array([bodies])).columns[NAME][1].as_py() == Decimal("1.5")
