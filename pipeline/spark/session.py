@@ -20,6 +20,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from pipeline.spark.conf import INVARIANTS
 from pipeline.spark.jvm import Running
@@ -137,7 +138,7 @@ class Own:
     def _sent(self, table: pa.Table) -> DataFrame:
         """In one chunk: Spark takes several times as long for many."""
         table = table.combine_chunks()
-        schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)  # a timestamp without zone has none
+        schema = _schema_of(table)
         if self.running.is_remote:
             return self.session.createDataFrame(table, schema)
         rows = SMALL_BATCH_EVENTS
@@ -148,7 +149,7 @@ class Own:
 
     def unknown(self, none: pa.Table) -> DataFrame:
         """As `events`, of a source that the optimizer cannot know to be empty."""
-        schema = self.events(none).schema
+        schema = _schema_of(none)  # to send it and ask Spark would take a tenth of a host's start
         if self.running.is_remote:
             return self.session.createDataFrame([], schema)
         return self.session.createDataFrame(self.session.sparkContext.emptyRDD(), schema)
@@ -157,6 +158,10 @@ class Own:
         if self.running.is_remote:
             return Contract(None, "Spark Connect does not show plans")
         return contract_of(source._jdf, output._jdf)  # noqa: SLF001 - Spark tells its plan nowhere else
+
+
+def _schema_of(events: pa.Table) -> StructType:
+    return from_arrow_schema(events.schema, prefer_timestamp_ntz=True)  # a timestamp without zone has none
 
 
 def _is_small(events: pa.Table) -> bool:

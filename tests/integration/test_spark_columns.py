@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 from pipeline.batch import Batch
 from pipeline.event import EVENT_SCHEMA
+from pipeline.parsing.schema import arrow_schema, read_schema
+from pipeline.spark.engine import SparkEngine
+from pipeline.spark.session import Own
 from pipeline.spark.transform import SparkTransform
 
 Prepare = Callable[..., Awaitable[SparkTransform]]
@@ -18,6 +23,11 @@ MakeBatch = Callable[..., Batch]
 
 SCHEMA = "account STRING, value DECIMAL(20,2)"
 EVERYTHING = (*EVENT_SCHEMA.names, "account", "value")
+OF_EVERY_TYPE = """
+    is BOOLEAN NOT NULL, tiny TINYINT, small SMALLINT, whole INT NOT NULL, big BIGINT, float FLOAT, double DOUBLE,
+    text STRING NOT NULL, day DATE, at TIMESTAMP, then TIMESTAMP_NTZ, amount DECIMAL(20,2), list ARRAY<INT>,
+    lists ARRAY<ARRAY<STRING>>, map MAP<STRING, DOUBLE>, struct STRUCT<a: INT NOT NULL, b: ARRAY<STRUCT<c: DATE>>>
+"""
 READ = {
     "an aggregate": (
         "SELECT partition, account, sum(value) AS value, count(*) AS n FROM events GROUP BY partition, account",
@@ -105,3 +115,11 @@ async def test_a_function_is_given_every_column(prepared: Prepare, function: Cal
     )
     assert transform.checked is not None
     assert tuple(transform.checked.reads) == EVERYTHING
+
+
+def test_what_a_query_is_checked_with_has_the_types_that_events_are_sent_with(spark: SparkEngine) -> None:
+    own = Own(spark.running())
+    schema = arrow_schema(read_schema(json.loads(StructType.fromDDL(OF_EVERY_TYPE).json())))
+    none = pa.unify_schemas([EVENT_SCHEMA, schema]).empty_table()
+    assert own.unknown(none).schema == own.events(none).schema
+    assert len(own.unknown(none).columns) == len(EVENT_SCHEMA) + len(schema)
