@@ -185,7 +185,7 @@ class SparkTransform:
     def _check(self, own: Own) -> Checked:
         try:
             self._function = self._imported()
-            self._columns = self._read_schema()
+            self._columns = self._read_schema(own)
             none, _ = self._parsed(EVENT_SCHEMA.empty_table())
             source = own.unknown(none)
             output = self._analyzed(source)
@@ -217,13 +217,15 @@ class SparkTransform:
             )
         return cast(Callable[[DataFrame], DataFrame], found)
 
-    def _read_schema(self) -> Struct | None:
+    def _read_schema(self, own: Own) -> Struct | None:
         if self._spec.schema is None:
             return None
-        try:
-            schema = StructType.fromDDL(self._spec.schema)
-        except PySparkException as error:
-            raise TransformError(f"schema: {reason_of(str(error))}") from error
+        with ThreadPoolExecutor(1, "spark-analyzer") as beside:  # what comes next is loaded while the parser is
+            beside.submit(own.session.range, 0)
+            try:
+                schema = StructType.fromDDL(self._spec.schema)
+            except PySparkException as error:
+                raise TransformError(f"schema: {reason_of(str(error))}") from error
         return read_schema(json.loads(schema.json()))
 
     def _analyzed(self, source: DataFrame) -> DataFrame:
