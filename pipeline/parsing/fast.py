@@ -1,7 +1,7 @@
-"""A whole batch of bodies through Arrow's JSON reader, or None where it is not plainly fine. Pure.
+"""Many bodies at once through Arrow's JSON reader, or None where they are not plainly fine. Pure.
 
 What is checked beside Arrow's own strictness: that every body is one object, that no body holds what JSON does not know
-(NaN), that texts are UTF-8, and what Arrow would take though `parse_exact` does not.
+(NaN), that texts are UTF-8, and what Arrow would take though `exact` does not.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Reading:
 
 
 def read_fast(schema: Struct, bodies: pa.BinaryArray) -> pa.Table | None:
-    """As parse_exact.read_exactly, or None where that one must decide."""
+    """As exact.read_exactly, or None where that one must decide."""
     try:
         return _read(schema, bodies)
     except (_Unsure, pa.ArrowInvalid, pa.ArrowNotImplementedError):

@@ -3,9 +3,9 @@
 A value fits where the column's type holds exactly what the body says. Numbers may be written as JSON numbers or as texts, as
 CSV files have them. Nothing is nulled, rounded or wrapped around, which Spark's own `from_json` does.
 
-Two readers: `parse_fast` takes whole batches through Arrow's own JSON reader, and says no where a batch is not plainly fine;
-`parse_exact` then decides, body by body, and knows the reason. Whatever the first one takes, the second one takes, to the
-same values. So that a few bad bodies do not cost the others the fast reader, suspects are left out of a batch, and one with
+Two readers: `fast` takes some megabytes at once through Arrow's own JSON reader, and says no where they are not plainly fine;
+`exact` then decides, body by body, and knows the reason. Whatever the first one takes, the second one takes, to the
+same values. So that a few bad bodies do not cost the others the fast reader, suspects are left out, and what has
 other flaws is read in ever smaller pieces.
 """
 
