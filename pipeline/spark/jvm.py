@@ -25,6 +25,13 @@ from pipeline.spark.conf import roomy_shm
 from pipeline.spark.java import drained, end_process, last_words, require_java
 from pipeline.spark.reason import reason_of
 
+_ARGUMENTS = (
+    *("spark.driver.", "spark.jars", "spark.submit.", "spark.files", "spark.archives"),
+    *("spark.master", "spark.app.name"),
+)
+"""What a JVM has to know before it runs, and spark-submit before the JVM. All else is told over the JVM's socket: arguments stand
+in process lists, and a setting may be a key."""
+
 
 @dataclass(eq=False, slots=True)
 class Running:
@@ -85,11 +92,12 @@ def started(conf: Mapping[str, str], launched: Callable[[subprocess.Popen[bytes]
 def _session_of(
     conf: Mapping[str, str], scratch: str | None, launched: Callable[[subprocess.Popen[bytes]], None]
 ) -> Running:
-    settings = SparkConf(loadDefaults=False).setAll(list(conf.items()))
+    settings = _spark_conf(conf)
+    arguments = _spark_conf({name: value for name, value in conf.items() if name.startswith(_ARGUMENTS)})
     said, output = drained()
     try:
         # A session of its own, so that a terminal's Ctrl-C does not take the JVM away before we have stopped.
-        gateway = launch_gateway(settings, {"stdout": output, "stderr": output, "start_new_session": True})  # type: ignore[no-untyped-call]
+        gateway = launch_gateway(arguments, {"stdout": output, "stderr": output, "start_new_session": True})  # type: ignore[no-untyped-call]
     except (PySparkException, OSError) as error:
         raise EngineUnavailable(f"Spark did not start: {last_words(said) or error}") from error
     finally:
@@ -107,6 +115,10 @@ def _session_of(
         end_process(gateway.proc)
         _forget_context()
         raise EngineUnavailable(f"Spark did not start: {reason_of(str(error))}") from error
+
+
+def _spark_conf(conf: Mapping[str, str]) -> SparkConf:
+    return SparkConf(loadDefaults=False).setAll(list(conf.items()))
 
 
 def _quieten(context: SparkContext) -> None:

@@ -60,7 +60,11 @@ class SparkSettings(Section):
         default=None, description="A Spark Connect server, like sc://spark:15002, instead of `master`."
     )
     driver_memory: Memory = Field(default="1g", description="The heap of Spark's driver: a number with k, m, g or t.")
-    conf: Conf = Field(default={}, description="More of Spark's own settings, by their names. They win over ours.")
+    conf: Conf = Field(
+        default={},
+        description="More of Spark's own settings, by their names. They win over ours. Secrets as `${NAME}`, but none in"
+        " `spark.driver.*`, which process lists show.",
+    )
 
     @model_validator(mode="after")
     def _is_one_place(self) -> SparkSettings:

@@ -16,13 +16,15 @@ from pipeline.batch import Batch
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.spark.engine import SparkEngine
 from pipeline.spark.transform import SparkTransform
+from tests.integration.jobs import SECRET, SECRET_VALUE
 
 Prepare = Callable[..., Awaitable[SparkTransform]]
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkEngine]:
-    engine = SparkEngine(master="local[2]", driver_memory="512m", result_bytes_max=16 * 1024 * 1024)
+    conf = {f"spark.hadoop.{SECRET}": SECRET_VALUE}
+    engine = SparkEngine(master="local[2]", driver_memory="512m", result_bytes_max=16 * 1024 * 1024, conf=conf)
     engine.use()  # it is kept for the next test
     yield engine
     engine.stop()

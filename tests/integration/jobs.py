@@ -13,6 +13,8 @@ Prepare = Callable[..., Awaitable[SparkTransform]]
 MakeBatch = Callable[..., Batch]
 Write = Callable[[str], str]
 
+SECRET, SECRET_VALUE = "fs.example.account.key", "for-no-process-list"
+"""A setting of Spark's storage, and what nobody but Spark should see."""
 PER_KEY = """
     def transform(events):
         def looked_at(key):

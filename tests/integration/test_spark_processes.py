@@ -16,7 +16,7 @@ import pytest
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark.engine import SparkEngine
-from tests.integration.jobs import PER_KEY, MakeBatch, Prepare, Write, keyed, until
+from tests.integration.jobs import PER_KEY, SECRET, SECRET_VALUE, MakeBatch, Prepare, Write, keyed, until
 
 
 async def test_a_dead_jvm_blames_nobody_and_the_next_batch_starts_another(
@@ -35,6 +35,15 @@ async def test_a_dead_jvm_blames_nobody_and_the_next_batch_starts_another(
     with pytest.raises(EngineUnavailable, match="the next batch starts another"):
         await hung
     assert (await passes.apply(batch("0", keyed("ab")))).column("key").to_pylist() == ["a", "b"]
+
+
+def test_a_setting_reaches_spark_and_no_process_list(spark: SparkEngine) -> None:
+    running = spark.running()
+    assert running.process is not None
+    assert running.session.sparkContext._jsc.hadoopConfiguration().get(SECRET) == SECRET_VALUE
+    arguments = " ".join(psutil.Process(running.process.pid).cmdline())
+    assert "spark.driver.maxResultSize" in arguments
+    assert SECRET_VALUE not in arguments
 
 
 PROGRAM = """
