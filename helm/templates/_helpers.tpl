@@ -20,8 +20,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{- /* The token that Prometheus and KEDA send. */}}
 {{- define "leasehold.clientToken" -}}
-name: {{ .Values.api.readersSecret }}
-key: {{ .Values.api.clientKey | default .Values.api.readersKey }}
+name: {{ .Values.api.readersSecret | quote }}
+key: {{ .Values.api.clientKey | default .Values.api.readersKey | quote }}
 {{- end }}
 
 {{- /* The settings file: what `config` says, and what only the chart knows. */}}
@@ -54,27 +54,34 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey }}
 {{- if not $v.api.readersSecret }}
 {{- fail "api.readersSecret is empty: name a Secret with a token, which `kubectl create secret generic leasehold-api --from-literal=readers=$(openssl rand -hex 32)` makes" }}
 {{- end }}
-{{- $places := dict "config.leases" ($v.config.leases | default dict) }}
+{{- range $section, $value := omit $v.config "pipelines" }}
+{{- include "leasehold.noSecrets" (dict "where" (printf "config.%s" $section) "name" $section "value" $value) }}
+{{- end }}
 {{- range $pipeline := $v.config.pipelines }}
-{{- range $side := list "feed" "sink" "dead_letters" }}
-{{- $_ := set $places (printf "the %s of pipeline '%s'" $side $pipeline.name) (get $pipeline $side | default dict) }}
+{{- range $name, $value := $pipeline }}
+{{- include "leasehold.noSecrets" (dict "where" (printf "the %s of pipeline '%s'" $name $pipeline.name) "name" $name "value" $value) }}
 {{- end }}
 {{- end }}
-{{- range $where, $place := $places }}
-{{- range $name, $plain := dict "dsn" "://[^/@:]*:[^$@][^@]*@|password\\s*=\\s*[^$\\s]" "url" "://[^/@:]*:[^$@][^@]*@|\\?[^$]*$" }}
-{{- if regexMatch $plain (get $place $name | default "" | toString) }}
-{{- fail (printf "%s: its %s holds a secret in plain words, and a ConfigMap is no place for one: write ${NAME} there, and let `secrets` name a Secret that has NAME" $where $name) }}
-{{- end }}
-{{- end }}
+{{- include "leasehold.noSecrets" (dict "where" "the chart's values" "name" "sparkConnect" "value" $v.sparkConnect) }}
+{{- range $v.env }}
+{{- include "leasehold.noSecrets" (dict "where" "env" "name" .name "value" (.value | default "")) }}
 {{- end }}
 {{- if gt $most 1 }}
-{{- if has $leases (list "sqlite" "memory") }}
+{{- if or (has $leases (list "sqlite" "memory")) (contains "SqliteStore" $leases) }}
 {{- fail (printf "config.leases are of type %s, which pods cannot share, and there are to be %d: keep leases in cosmos or blob, or set replicas to 1" $leases $most) }}
 {{- end }}
 {{- range $pipeline := $v.config.pipelines }}
 {{- range $side := list "feed" "sink" }}
 {{- if eq (dig $side "type" "" $pipeline) "log" }}
 {{- fail (printf "pipeline '%s' has a %s of type log, which pods cannot share, and there are to be %d: take eventhubs, or set replicas to 1" $pipeline.name $side $most) }}
+{{- end }}
+{{- end }}
+{{- if not (or $v.dataClaim $v.extraVolumes) }}
+{{- range $side := list "feed" "sink" "dead_letters" }}
+{{- $place := get $pipeline $side | default dict }}
+{{- if and (eq (dig "type" "" $place) "files") $place.path (not $place.container) }}
+{{- fail (printf "the %s of pipeline '%s' are files in a directory that each pod has for itself, and there are to be %d: take a container of Azure Blob Storage, share a directory by dataClaim or extraVolumes, or set replicas to 1" $side $pipeline.name $most) }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- if eq (dig "dead_letters" "type" "" $pipeline) "log" }}

@@ -9,6 +9,7 @@ from unit.chart.releases import BANK, SQLITE, merged
 from service.reference import Setting, describe
 
 LOG = {"type": "log", "path": "/var/lib/leasehold/log"}
+FILES = {"type": "files", "path": "/var/lib/leasehold/out"}
 PIPELINE = BANK["config"]["pipelines"][0]
 
 
@@ -32,6 +33,10 @@ def pipeline(**given: Any) -> dict[str, Any]:
         (pipeline(sink=LOG), "pipeline 'balances' has a sink of type log, which pods cannot share"),
         (pipeline(feed=LOG), "pipeline 'balances' has a feed of type log, which pods cannot share"),
         (pipeline(dead_letters=LOG), "pipeline 'balances' has dead_letters of type log, which pods cannot share"),
+        (leases(type="leases.stores.sqlite:SqliteStore", path="/tmp/l"), "which pods cannot share"),
+        (pipeline(sink=FILES), "the sink of pipeline 'balances' are files in a directory that each pod has for itself"),
+        (pipeline(feed=FILES), "the feed of pipeline 'balances' are files in a directory that each pod has for itself"),
+        (pipeline(dead_letters=FILES), "the dead_letters of pipeline 'balances' are files in a directory"),
         (
             pipeline(sink={**PIPELINE["sink"], "dsn": "postgresql://bank:hunter2@postgres/bank"}),
             "the sink of pipeline 'balances': its dsn holds a secret in plain words",
@@ -95,6 +100,25 @@ def test_what_could_not_work_is_refused_with_what_to_do(render, values: dict[str
         {"secrets": ["Not A Secret"]},
         {"files": {"leasehold.yaml": "pipelines: []"}},
         {"podLabels": {"count": 3}},
+        {"podLabels": {"a b": "c"}},
+        {"podLabels": {"a": "c d"}},
+        {"podLabels": {"app.kubernetes.io/name": "mine"}},
+        {"serviceAccount": {"name": "x\nhostNetwork: true"}},
+        {"dataClaim": "Not A: Name"},
+        {"priorityClassName": "Not A Name"},
+        {"workloadIdentity": {"clientId": "x y\nz: 1"}},
+        {"api": {"readersSecret": "leasehold-api."}},
+        {"api": {"readersKey": ".."}},
+        {"files": {"..": "x"}},
+        {"resources": {"limits": {"memory": "five"}}},
+        {"image": {"repository": "https://registry.example/leasehold"}},
+        {"image": {"pullSecrets": [{"nam": "a"}]}},
+        {"env": [{"name": "A", "valu": "x"}]},
+        {"env": [{"name": "A", "value": 1}]},
+        {"extraVolumes": [{"name": "tmp", "emptyDir": {}}]},
+        {"extraVolumes": [{"name": "nothing"}]},
+        {"extraVolumeMounts": [{"name": "code", "mountPath": "/tmp"}]},
+        {"sparkConnect": "sc://"},
     ],
 )
 def test_nonsense_is_refused_by_the_schema(render, values: dict[str, Any]) -> None:
@@ -126,6 +150,18 @@ def test_no_secret_of_the_settings_is_part_of_a_config_map(render, row: Setting)
     assert render(with_one(row, from_environment))["ConfigMap"]
 
 
+HEADERS = ("AUTHORIZATION", "Cookie", "X-Auth", "x-functions-key")
+URLS = ("https://secret@a/b", "https://a/b?code=secret&x=${X}", "https://a/b?x=1&sig=${X}secret")
+DSNS = (
+    "postgresql://bank:$secret@postgres/bank",
+    "postgresql://bank:@secret@postgres/bank",
+    "postgresql://bank:$${SECRET}@postgres/bank",
+    "postgresql://bank:${A}secret@postgres/bank",
+    "postgresql://postgres/bank?password=secret",
+    "host=postgres PassWord = $secret",
+)
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -133,6 +169,16 @@ def test_no_secret_of_the_settings_is_part_of_a_config_map(render, row: Setting)
         pipeline(sink={**PIPELINE["sink"], "dsn": "host=postgres password=secret"}),
         pipeline(sink={"type": "http", "url": "https://ada:secret@bank.example/in"}),
         pipeline(feed={"type": "eventhubs", "connection_string": "Endpoint=sb://a/;SharedAccessKey=c2VjcmV0"}),
+        {"sparkConnect": "sc://spark:15002/;use_ssl=true;token=secret"},
+        {"config": {"spark": {"conf": {"spark.hadoop.fs.azure.account.key.bank": "secret"}}}},
+        {"env": [{"name": "PGPASSWORD", "value": "secret"}]},
+        leases(type="blob", account_url="https://bank.blob.core.windows.net/?sv=1&sig=secret"),
+        leases(type="cosmos", endpoint="https://ada:secret@bank.documents.azure.com", database="d"),
+        pipeline(sink={"type": "mine:Sink", "password": "secret"}),
+        pipeline(sink={"type": "mine:Sink", "login": {"api_key": "secret"}}),
+        *(pipeline(sink={"type": "http", "url": "https://a/", "headers": {name: "secret"}}) for name in HEADERS),
+        *(pipeline(sink={"type": "http", "url": url}) for url in URLS),
+        *(pipeline(sink={**PIPELINE["sink"], "dsn": dsn}) for dsn in DSNS),
     ],
 )
 def test_a_secret_is_found_in_other_shapes_too(render, values: dict[str, Any]) -> None:
@@ -146,12 +192,33 @@ def test_a_secret_is_found_in_other_shapes_too(render, values: dict[str, Any]) -
         {**PIPELINE["sink"], "dsn": "postgresql://bank@postgres/bank"},
         {**PIPELINE["sink"], "dsn": "postgresql://bank:${PASSWORD}@postgres/bank"},
         {**PIPELINE["sink"], "dsn": "service=bank", "key": ["account"]},
+        {**PIPELINE["sink"], "dsn": "postgresql://bank@[::1]:5432,b:5433/bank?sslmode=require"},
+        {**PIPELINE["sink"], "dsn": "host=postgres password=${PASSWORD} user=bank"},
+        {**PIPELINE["sink"], "setup": "CREATE TABLE t (code text CHECK (code = 'password=x'))"},
         {"type": "http", "url": "https://bank.example/in?code=${CODE}"},
+        {"type": "http", "url": "https://bank.example/in?code=${CODE}&unit=eur", "key_field": "account"},
         {"type": "http", "url": "${URL}", "headers": {"Authorization": "Bearer ${TOKEN}", "Accept": "text/plain, */*"}},
     ],
 )
 def test_what_is_no_secret_may_stand_in_the_settings(render, sink: dict[str, Any]) -> None:
     assert render(pipeline(sink=sink))["ConfigMap"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"sparkConnect": "sc://spark:15002/;use_ssl=true;token=${TOKEN}"},
+        {
+            "config": {
+                "spark": {"conf": {"spark.hadoop.fs.azure.account.key.bank": "${KEY}", "spark.ui.enabled": "true"}}
+            }
+        },
+        {"env": [{"name": "PGPASSWORD", "valueFrom": {"secretKeyRef": {"name": "bank", "key": "password"}}}]},
+        merged(pipeline(sink=FILES), {"dataClaim": "shared"}),
+    ],
+)
+def test_what_is_no_secret_and_what_is_shared_is_not_refused(render, values: dict[str, Any]) -> None:
+    assert render(values)["ConfigMap"]
 
 
 def test_what_one_pod_may_have_is_not_refused_to_one(render) -> None:

@@ -1,0 +1,37 @@
+{{- /* A text without its references to the environment. (`$$` is a dollar sign.) */}}
+{{- define "leasehold.bare" -}}
+{{- regexReplaceAll "\\$\\{[A-Za-z_][A-Za-z0-9_]*\\}" (replace "$$" "x" .) "" }}
+{{- end }}
+
+{{- define "leasehold.secret" -}}
+{{- fail (printf "%s: its %s holds a secret in plain words, and a ConfigMap is no place for one: write ${NAME} there, and let `secrets` name a Secret that has NAME" .where .name) }}
+{{- end }}
+
+{{- /* Fails where something of the settings holds a secret in plain words: by its name, or as part of an address. */}}
+{{- define "leasehold.noSecrets" -}}
+{{- $in := . }}
+{{- if kindIs "map" .value }}
+{{- range $name, $value := .value }}
+{{- if and (eq $in.name "headers") (kindIs "string" $value) }}
+{{- if not (or (has (lower $name) (list "accept" "accept-language" "content-type" "user-agent")) (regexMatch "^([A-Za-z]+ )?$" (include "leasehold.bare" $value))) }}
+{{- include "leasehold.secret" (dict "where" $in.where "name" (printf "header %s" $name)) }}
+{{- end }}
+{{- else }}
+{{- include "leasehold.noSecrets" (dict "where" $in.where "name" $name "value" $value) }}
+{{- end }}
+{{- end }}
+{{- else if kindIs "slice" .value }}
+{{- range .value }}
+{{- include "leasehold.noSecrets" (dict "where" $in.where "name" $in.name "value" .) }}
+{{- end }}
+{{- else if and (kindIs "string" .value) (not (has .name (list "sql" "setup" "merge" "schema" "function"))) }}
+{{- $bare := include "leasehold.bare" .value }}
+{{- $named := "(?i)passw|pwd|secret|token|credential|connection_?string|(account|api|access|shared)[._-]?key" }}
+{{- $userinfo := "://[^/?#\\s]*:[^/?#\\s]+@|^https?://[^/?#\\s]+@" }}
+{{- $parameter := "(?i)(passw[a-z%0-9]*|pwd|token|secret|signature|sig|code|key)\\s*=\\s*[^\\s&;=]+=*([\\s&;]|$)" }}
+{{- $query := and (eq .name "url") (regexMatch "\\?[^$]*$" .value) }}
+{{- if or (and $bare (regexMatch $named .name)) (regexMatch $userinfo $bare) (regexMatch $parameter $bare) $query }}
+{{- include "leasehold.secret" . }}
+{{- end }}
+{{- end }}
+{{- end }}
