@@ -143,8 +143,9 @@ def connected(remote: str) -> Running:
     try:
         return Running(SparkSession.builder.remote(remote).create())
     except (PySparkException, ImportError, OSError) as error:
+        remedy = ". Install leasehold[connect]" if isinstance(error, ImportError) else ""
         raise EngineUnavailable(
-            f"the Spark Connect server at '{remote}' cannot be used: {reason_of(str(error))}"
+            f"the Spark Connect server at '{remote}' cannot be used: {reason_of(str(error))}{remedy}"
         ) from error
 
 

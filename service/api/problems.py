@@ -122,7 +122,7 @@ def _methods(request: Request) -> list[str]:
 
 async def _request_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError), "registered for these alone"
-    errors = [f"{'.'.join(map(str, e['loc'][1:]))[:SHOWN_MAX]}: {e['msg']}" for e in error.errors()]
+    errors = [f"{'.'.join(map(str, e['loc'][1:]))[:SHOWN_MAX] or e['loc'][0]}: {e['msg']}" for e in error.errors()]
     return problem(HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(errors), errors=errors)
 
 

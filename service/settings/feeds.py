@@ -38,7 +38,8 @@ class FilesFeedSettings(_Feed):
     path: Glob = Field(description="Which files: a path with `*`, `?`, `[...]` and, for any directories, `**`.")
     format: Literal["csv", "jsonl"] | None = Field(
         default=None,
-        description="CSV with a header, or JSON lines. By default as the path ends: .csv, .jsonl or .ndjson.",
+        description="CSV (RFC 4180: separated by commas) with a header, or JSON lines. By default as the path ends: .csv,"
+        " .jsonl or .ndjson.",
     )
     final_record: Literal["wait", "accept"] = Field(
         default="wait",

@@ -16,6 +16,7 @@ import pytest
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark.engine import SparkEngine
+from pipeline.spark.jvm import connected
 from tests.integration.jobs import PER_KEY, SECRET, SECRET_VALUE, MakeBatch, Prepare, Write, keyed, until
 
 
@@ -35,6 +36,13 @@ async def test_a_dead_jvm_blames_nobody_and_the_next_batch_starts_another(
     with pytest.raises(EngineUnavailable, match="the next batch starts another"):
         await hung
     assert (await passes.apply(batch("0", keyed("ab")))).column("key").to_pylist() == ["a", "b"]
+
+
+def test_a_connect_server_without_its_client_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)  # as where it is not installed
+    monkeypatch.setattr(sys, "ps1", "", raising=False)  # or pyspark takes a worker of tests for its own doctests
+    with pytest.raises(EngineUnavailable, match=r"'sc://spark' cannot be used: .*\. Install leasehold\[connect\]$"):
+        connected("sc://spark")
 
 
 def test_a_setting_reaches_spark_and_no_process_list(spark: SparkEngine) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -178,10 +179,11 @@ class FilesFeed:
         header = cursor.opening.header
         if lacking := [name for name in self._columns if name not in header]:
             _log.warning(
-                "file '%s' has no column %s, which the schema names: null in all its events. Its header has %s",
+                "file '%s' has no column %s, which the schema names: null in all its events. Its header has %s%s",
                 reader.path,
                 ", ".join(f"'{name}'" for name in lacking),
                 ", ".join(f"'{name}'" for name in header[:HEADER_TOLD_MAX]) + ", ..." * (len(header) > HEADER_TOLD_MAX),
+                "; fields are separated by commas" if len(header) == 1 and re.search("[;\t|]", header[0]) else "",
             )
 
     async def latest(self, partition: str) -> str | None:

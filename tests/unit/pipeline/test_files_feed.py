@@ -339,6 +339,17 @@ async def test_a_column_that_a_header_lacks_is_told_once_for_each_file(
     ]
 
 
+@pytest.mark.parametrize("header", ["id;celsius", "id\tcelsius"])
+async def test_a_file_whose_fields_are_not_separated_by_commas_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, header: str
+) -> None:
+    write(tmp_path / "a.csv", f"{header}\n")
+    feed = Feed(str(tmp_path / "*.csv"), columns=("id",))
+    await feed.probe()
+    (told,) = caplog.messages
+    assert told.endswith(f"Its header has '{header}'; fields are separated by commas")
+
+
 async def test_a_fifo_in_the_place_of_a_file_holds_nobody(feed: Feed, path: Path) -> None:
     async with tail(feed) as reading:
         await reading.waits()
