@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import re
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -78,6 +80,15 @@ class Case(Protocol):
 
 
 C = TypeVar("C", bound=Case)
+
+
+def named(only: str, every: Sequence[C], parser: argparse.ArgumentParser) -> list[C]:
+    """Those whose name contains the word. Where none does, the process ends with code 2, and says what there is."""
+    wanted = [case for case in every if only in case.name]
+    if not wanted:
+        words = dict.fromkeys(word for case in every for word in re.split(r"\s{2,}", case.name.strip()))
+        parser.error(f"no case's name contains {only!r}; there are: {'; '.join(words)}")
+    return wanted
 
 
 def table(verdict: Callable[[C], str], wanted: Sequence[C], *, at_a_time: int, good: str) -> int:

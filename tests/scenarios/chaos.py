@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import random
 import shutil
 import signal
@@ -206,9 +207,15 @@ def lived(
         return asyncio.run(run(make(bank, "chaos")))
 
 
+def minutes(text: str) -> float:
+    if not 0 < float(text) * 60 < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no length of time: a number of minutes above 0 is wanted")
+    return float(text)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="The bank, through faults at random; then its end is compared.")
-    parser.add_argument("--minutes", type=float, default=10, help="of faults")
+    parser.add_argument("--minutes", type=minutes, default=10, help="of faults")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="what the faults are drawn from")
     parser.add_argument("--feed", choices=KINDS_OF, default="log", help="what the bank's logs are")
     arguments = parser.parse_args()

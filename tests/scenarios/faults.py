@@ -21,7 +21,7 @@ from queue import SimpleQueue
 
 from scenarios import moves
 from scenarios.bank import Bank, Result
-from scenarios.cases import displaced, exit_code, points_of_sink, table, told_to_end
+from scenarios.cases import displaced, exit_code, named, points_of_sink, table, told_to_end
 from scenarios.grounds import FEEDS, ROLES, MakeGround, behind, grounds
 from scenarios.host import Failed
 from scenarios.place import place, say
@@ -179,7 +179,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.plain and arguments.feed == "eventhubs":
         parser.error("--plain goes with --feed log or nats")
-    wanted = cases(arguments.only, arguments.feed)
+    wanted = named(arguments.only, cases(feed=arguments.feed), parser)
     signal.signal(signal.SIGTERM, told_to_end)
     began = time.monotonic()
     with (

@@ -35,7 +35,7 @@ from leases.lease import Lease
 from pipeline.connectors.log import append
 from pipeline.crash_point import POINTS
 from pipeline.dead_letters.box import kept_in
-from scenarios.cases import POINTS_OF_SINK, displaced, exit_code, table, told_to_end
+from scenarios.cases import POINTS_OF_SINK, displaced, exit_code, named, table, told_to_end
 from scenarios.grounds import is_locked
 from scenarios.host import Failed, Process
 from scenarios.letters_host import LEASES, Order
@@ -238,7 +238,7 @@ def main() -> int:
         description="Hosts with dead letters under way, killed and frozen at crash points."
     )
     parser.add_argument("--only", default="", help="part of a case's name, like `frozen`, a kind's or a point's")
-    wanted = cases(parser.parse_args().only)
+    wanted = named(parser.parse_args().only, cases(), parser)
     signal.signal(signal.SIGTERM, told_to_end)
     began = time.monotonic()
     with suppress(KeyboardInterrupt), scenes() as scene_of:

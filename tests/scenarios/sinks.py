@@ -26,7 +26,7 @@ import yaml
 from plugins_cli import leases_in
 
 from leases.lease import Lease
-from scenarios.cases import displaced, exit_code, points_of_sink, table, told_to_end
+from scenarios.cases import displaced, exit_code, named, points_of_sink, table, told_to_end
 from scenarios.grounds import is_locked
 from scenarios.host import Failed, Host, Process
 from scenarios.outlets import LINES, SINKS, MakeOutlet, Outlet, outlets
@@ -175,10 +175,9 @@ def _at(fault: Callable[[Room, str], int], point: str, room: Room) -> int:
     return fault(room, point)
 
 
-def cases(sink: str, only: str = "") -> list[Case]:
+def cases(sink: str) -> list[Case]:
     faults = {"killed": crash, "frozen": freeze}
-    every = [case_of(name, point, fault) for name, fault in faults.items() for point in points_of_sink(sink)]
-    return [case for case in every if only in case.name]
+    return [case_of(name, point, fault) for name, fault in faults.items() for point in points_of_sink(sink)]
 
 
 def judged(arrived: Mapping[str, Sequence[int]], *, incidents: int, again_max: int, lines: int | None) -> str:
@@ -240,7 +239,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="part of a case's name, like `killed` or a point's")
     parser.add_argument("--rooms", type=int, default=ROOMS, help="how many cases at a time")
     given = parser.parse_args()
-    wanted = cases(given.sink, given.only)
+    wanted = named(given.only, cases(given.sink), parser)
     signal.signal(signal.SIGTERM, told_to_end)
     logging.getLogger("azure").addHandler(logging.NullHandler())  # a client closed after its one call says that it was
     began = time.monotonic()

@@ -173,7 +173,7 @@ async def fade(world: World) -> str | None:
         await asyncio.sleep(slow_s)
         skies.slow.discard(host.name)
         skies.outages.setdefault((host.name, "store"), "refused")
-        await asyncio.sleep(timing.trust_s - slow_s)
+        await asyncio.sleep(timing.duration_s - timing.margin_s - slow_s)
         ends = world.now + slow_s + timing.call_timeout_s
         while world.now < ends and not skies.is_calm:
             _pour(world, [key[1] for key in host.host.workers], 1)

@@ -139,6 +139,12 @@ MUTANTS = (
         "return self._lost is None",
     ),
     mutant(
+        "trust lasts as long as the lease: no margin",
+        "leases.timing",
+        "        return self.duration_s - self.margin_s\n",
+        "        return self.duration_s\n",
+    ),
+    mutant(
         "trust is judged by a timer alone",
         "service.permit",
         "        if not self._owned.is_trusted:\n            raise NotTrusted(",
@@ -228,7 +234,7 @@ MUTANTS = (
         (
             "service.worker",
             "            await self.owned.checkpoint(writer.position, writer.state)\n",
-            "            pass\n",
+            "            await self.owned.checkpoint(writer.position, lease.sink_state)\n",
         ),
         (
             "pipeline.connectors.log.line",  # and a broker that lets a level in twice
@@ -303,6 +309,13 @@ MUTANTS = (
         "service.worker",
         "        while not self.pipeline.sink.holds_position and self._checkpoints.is_due:",
         "        while False:",
+    ),
+    mutant(
+        "a lease is not checkpointed where its sink holds the position",
+        "service.checkpoints",
+        "        self._safe = safe\n        self._dirty.set()\n",
+        "        if self._pipeline.sink.holds_position:\n            return True\n"
+        "        self._safe = safe\n        self._dirty.set()\n",
     ),
 )
 
@@ -385,6 +398,9 @@ def main() -> int:
     if asked.hunt is not None:
         return hunted(asked.hunt, asked.seeds, bool(asked.only))
     wanted = [mutant for mutant in MUTANTS if asked.only in mutant.name]
+    if not wanted:
+        names = "\n  ".join(mutant.name for mutant in MUTANTS)
+        parser.error(f"no mutant's name contains {asked.only!r}; there are\n  {names}")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = pool.map(lambda mutant: _hunt(mutant, asked.seeds, asked.only), wanted)
         last = list[int]()
@@ -395,7 +411,7 @@ def main() -> int:
         click.echo(f"seed {seed} catches nothing, as it violates {violation} with nothing planted")
     caught = sum(seed not in unplanted for seed in last)
     click.echo(f"{caught} of {len(wanted)} mutants caught")
-    return 0 if caught == len(wanted) > 0 else 1
+    return 0 if caught == len(wanted) else 1
 
 
 def violations(seeds: Collection[int]) -> dict[int, str]:

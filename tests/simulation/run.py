@@ -103,6 +103,7 @@ async def _lived(world: World, total_s: float) -> None:
     flow.cancel()
     world.tell("CALM", "no more events")
     await _settled(world, settling_s)
+    world.onlooker.check_idle(world.leases.values())
     succession_s = timing.duration_s + timing.renew_s + SUCCESSION_S
     await _quiet(world, max(QUIET_SCANS * timing.balance_s, total_s - succession_s - world.now))
     await _succession(world, succession_s)

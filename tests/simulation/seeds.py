@@ -22,14 +22,20 @@ TAIL_LINES = 40
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make sim", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=500)
-    parser.add_argument("--first", type=int, default=1)
-    parser.add_argument("--seed", type=int)
+    parser.add_argument("--seeds", type=positive, default=500)
+    parser.add_argument("--first", type=positive, default=1)
+    parser.add_argument("--seed", type=positive)
     parser.add_argument("--size", choices=list(SIZES), default="small")
     asked = parser.parse_args()
     if asked.seed is not None:
         return replayed(asked.seed, asked.size)
     return ran(asked.first, asked.seeds, asked.size)
+
+
+def positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
 
 
 def replayed(seed: int, size: str) -> int:

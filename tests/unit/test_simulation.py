@@ -1,4 +1,7 @@
-"""A short slice of the simulation and of its mutants. `make sim` and `make mutants` run them whole."""
+"""A short slice of the simulation and of its mutants. `make sim` and `make mutants` run them whole.
+
+Besides, what they and the scenarios are asked for in vain is refused before anything is started.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,23 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from simulation import seeds
+from scenarios import chaos, faults, letters, sinks
+from simulation import mutants, seeds
+from simulation.invariants import Onlooker
 from simulation.loop import run_virtual
 from simulation.mutants import MUTANTS, Edit, changed, is_sound
 from simulation.run import Verdict, simulated
 from simulation.setup import SIZES, TIGHT, Setup
 from simulation.weather import Fate, Request, Weather
+
+from leases.lease import Lease
+from leases.timing import Timing
 
 ROOT = Path(__file__).parents[2]
 
@@ -130,6 +140,79 @@ def test_seeds_in_which_nothing_happens_are_a_failure(
     monkeypatch.setattr(seeds, "verdicts", lambda wanted, size: iter([nothing]))
     assert seeds.ran(1, 1, "tight") == 1
     assert "no batches, no sends, no faults" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("asked", ["--seeds=0", "--seeds=-3", "--seed=-1", "--first=-5", "--first=half"])
+def test_a_number_of_seeds_that_is_none_is_refused(
+    asked: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["seeds", asked])
+    with pytest.raises(SystemExit, match="2"):
+        seeds.main()
+    assert f"'{asked.partition('=')[2]}' is not a positive whole number" in capsys.readouterr().err
+
+
+def test_the_end_of_a_run_finds_an_idle_lease_that_lags_behind_what_is_delivered() -> None:
+    onlooker = Onlooker(
+        timing=Timing(),
+        now=lambda: 0.0,
+        passes=lambda number: True,
+        ends=lambda name: 7,
+        parents=lambda name: (),
+        start=lambda name: 0,
+        exactly_once=True,
+        batch_events_max=3,
+    )
+    at_the_end = Lease(pipeline="bank", partition="a", continuation="7")
+    onlooker.check_idle([at_the_end, replace(at_the_end, continuation="3", closed=True)])
+    assert onlooker.found == []
+    onlooker.check_idle([replace(at_the_end, continuation="3")])
+    assert onlooker.found == ["R4 at 0.000: all 7 events of 'a' are delivered, and its idle lease says 3"]
+
+
+def test_a_word_that_no_mutant_has_is_refused_with_the_names_that_there_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["mutants", "--only", "no such word"])
+    with pytest.raises(SystemExit, match="2"):
+        mutants.main()
+    told = capsys.readouterr().err
+    assert "no mutant's name contains 'no such word'" in told
+    assert all(mutant.name in told for mutant in MUTANTS)
+
+
+@pytest.mark.parametrize(
+    ("module", "more", "a_name"),
+    [
+        (faults, [], "slow, steal"),
+        (faults, ["--feed", "nats"], "broker frozen"),
+        (sinks, ["--sink", "http"], "before submit"),
+        (letters, [], "log with log"),
+    ],
+)
+def test_a_word_that_no_scenario_has_is_refused_with_the_words_that_there_are(
+    module: ModuleType,
+    more: list[str],
+    a_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["scenarios", *more, "--only", "no such word"])
+    with pytest.raises(SystemExit, match="2"):
+        module.main()
+    told = capsys.readouterr().err
+    assert "no case's name contains 'no such word'" in told
+    assert f"; {a_name}" in told or f": {a_name}" in told
+
+
+@pytest.mark.parametrize("asked", ["0", "-1", "nan", "inf", "1e308"])
+def test_minutes_of_chaos_that_are_none_are_refused(
+    asked: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["chaos", "--minutes", asked])
+    with pytest.raises(SystemExit, match="2"):
+        chaos.main()
+    assert f"'{asked}' is no length of time" in capsys.readouterr().err
 
 
 def test_there_are_at_least_eighteen_mutants_and_each_still_changes_the_code() -> None:
