@@ -146,7 +146,9 @@ class Pod:
         status, text = self.asked(path)
         return list(json.loads(text)["items"]) if status == 200 else []
 
-    def until(self, path: str, within_s: float, holds: Callable[[str], bool] = lambda text: True) -> float:
+    def until(
+        self, path: str, within_s: float, holds: Callable[[str], bool] = lambda text: True, every_s: float = 0.01
+    ) -> float:
         """Seconds from its start until the path was answered as wanted. Raises AssertionError."""
         while True:
             status, text = self.asked(path)
@@ -156,7 +158,7 @@ class Pod:
             assert time.monotonic() - self.started < within_s, (
                 f"{self.host}, {path}: not within {within_s} s: {self.said}"
             )
-            threading.Event().wait(0.01)
+            threading.Event().wait(every_s)
 
     def send(self, number: signal.Signals) -> None:
         """To the host: process 1 of its container."""
