@@ -28,9 +28,11 @@
 {{- $bare := include "leasehold.bare" .value }}
 {{- $named := "(?i)passw|pwd|secret|token|credential|connection_?string|(account|api|access|shared)[._-]?key" }}
 {{- $userinfo := "://[^/?#\\s]*:[^/?#\\s]+@|^https?://[^/?#\\s]+@" }}
-{{- $parameter := "(?i)(passw[a-z%0-9]*|pwd|token|secret|signature|sig|code|key)\\s*=\\s*[^\\s&;=]+=*([\\s&;]|$)" }}
+{{- $place := "(?i)[._-](file|path|dir|name|type|class)$" }}
+{{- $parameter := "(?i)(^|[?&;\\s])([a-z]+[._-])*((ssl)?passw[a-z%0-9]*|pwd|token|secret|signature|sig|code|key|(account|api|access|sharedaccess)key)\\s*=\\s*[^\\s&;=]+=*([\\s&;]|$)" }}
 {{- $query := and (eq .name "url") (regexMatch "\\?[^$]*$" .value) }}
-{{- if or (and $bare (regexMatch $named .name)) (regexMatch $userinfo $bare) (regexMatch $parameter $bare) $query }}
+{{- $isNamed := and (regexMatch $named .name) (not (regexMatch $place .name)) }}
+{{- if or (and $bare $isNamed) (regexMatch $userinfo $bare) (regexMatch $parameter $bare) $query }}
 {{- include "leasehold.secret" . }}
 {{- end }}
 {{- end }}

@@ -61,12 +61,16 @@ def _chunks(bodies: pa.ChunkedArray) -> Iterator[pa.BinaryArray]:
     size = 0
     for chunk in bodies.chunks:
         if some and size + chunk.nbytes > CHUNK_BYTES:
-            yield pa.concat_arrays(some)
+            yield _together(some)
             some, size = [], 0
         some.append(chunk)
         size += chunk.nbytes
     if some:
-        yield pa.concat_arrays(some)
+        yield _together(some)
+
+
+def _together(chunks: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
+    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)  # Arrow copies one, too
 
 
 def _parsed(schema: Struct, bodies: pa.BinaryArray) -> Parsed:

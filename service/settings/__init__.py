@@ -63,7 +63,7 @@ class SparkSettings(Section):
     conf: Conf = Field(
         default={},
         description="More of Spark's own settings, by their names. They win over ours. Secrets as `${NAME}`, but none in"
-        " `spark.driver.*`, which process lists show.",
+        " `spark.driver.*`, jars and files, which process lists show.",
     )
 
     @model_validator(mode="after")

@@ -159,6 +159,7 @@ DSNS = (
     "postgresql://bank:${A}secret@postgres/bank",
     "postgresql://postgres/bank?password=secret",
     "host=postgres PassWord = $secret",
+    "host=postgres sslkey=/certs/key sslpassword=secret",
 )
 
 
@@ -194,6 +195,7 @@ def test_a_secret_is_found_in_other_shapes_too(render, values: dict[str, Any]) -
         {**PIPELINE["sink"], "dsn": "service=bank", "key": ["account"]},
         {**PIPELINE["sink"], "dsn": "postgresql://bank@[::1]:5432,b:5433/bank?sslmode=require"},
         {**PIPELINE["sink"], "dsn": "host=postgres password=${PASSWORD} user=bank"},
+        {**PIPELINE["sink"], "dsn": "host=postgres passfile=/secrets/pgpass sslkey=/certs/key"},
         {**PIPELINE["sink"], "setup": "CREATE TABLE t (code text CHECK (code = 'password=x'))"},
         {"type": "http", "url": "https://bank.example/in?code=${CODE}"},
         {"type": "http", "url": "https://bank.example/in?code=${CODE}&unit=eur", "key_field": "account"},
@@ -214,6 +216,8 @@ def test_what_is_no_secret_may_stand_in_the_settings(render, sink: dict[str, Any
             }
         },
         {"env": [{"name": "PGPASSWORD", "valueFrom": {"secretKeyRef": {"name": "bank", "key": "password"}}}]},
+        {"env": [{"name": "AZURE_FEDERATED_TOKEN_FILE", "value": "/var/run/secrets/token"}]},
+        {"config": {"spark": {"conf": {"spark.hadoop.hadoop.security.credential.provider.path": "jceks://file/k"}}}},
         merged(pipeline(sink=FILES), {"dataClaim": "shared"}),
     ],
 )
