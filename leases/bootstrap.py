@@ -16,7 +16,18 @@ from types import MappingProxyType
 from leases.beginning import StandingOf, put_back, recovered, recovered_child
 from leases.document import NAME_BYTES_MAX, Fields, to_json
 from leases.errors import GroupMismatch, LeasesError, StoreConflict, StoreMissing
-from leases.family import Partition, Uncovered, begun, births, children_due, followed, orphans, outlived, whole
+from leases.family import (
+    Partition,
+    Uncovered,
+    begun,
+    births,
+    children_due,
+    finished,
+    followed,
+    orphans,
+    outlived,
+    whole,
+)
 from leases.keeper import Keeper, Scan
 from leases.lease import Lease
 from leases.lost import Memory, ancestors, is_lost, restored, waiting
@@ -58,14 +69,16 @@ class Info:
 class Audit:
     """created: partitions that got a lease now. orphaned: leases whose partition the feed does not have.
 
-    outlived: closed leases that nothing needs any more. told: what people should know of documents that were deleted.
-    waiting: partitions that get no lease until a person has done something, and what. due: how many leases were missing, or
-    did not remember their children; with none, what is found the same the next time is not audited anew.
+    outlived: closed leases that nothing needs any more. finished: partitions that the feed has, and whose leases an operator
+    closed. told: what people should know of documents that were deleted. waiting: partitions that get no lease until a person
+    has done something, and what. due: how many leases were missing, or did not remember their children; with none, what is found
+    the same the next time is not audited anew.
     """
 
     created: tuple[str, ...] = ()
     orphaned: tuple[str, ...] = ()
     outlived: tuple[str, ...] = ()
+    finished: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
     waiting: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     due: int = 0
@@ -210,6 +223,7 @@ class Bootstrap:
             created=tuple(created),
             orphaned=orphans(partitions, leases, uncovered),
             outlived=outlived(partitions, leases),
+            finished=finished(partitions, leases),
             told=tuple(told),
             waiting=stuck,
             due=len(deleted) + len(born) + len(forgetful),

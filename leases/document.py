@@ -33,7 +33,7 @@ _REMEDIES = (": restore it, or delete the document", ": restore it, or delete it
 _LEASE_FIELDS = frozenset(
     (
         *("version", "pipeline", "partition", "owner", "incarnation", "epoch", "generation", "tick"),
-        *("scope", "continuation", "sinkState", "handoffTo", "closed", "parents", "children"),
+        *("scope", "continuation", "sinkState", "handoffTo", "closed", "tombstone", "parents", "children"),
     )
 )
 
@@ -83,6 +83,7 @@ def encode_lease(lease: Lease) -> str:
         "closed": lease.closed,
         "parents": list(lease.parents),
         "children": [child_fields(child) for child in lease.children],
+        **({"tombstone": True} if lease.tombstone else {}),
         **_scope_field(lease.scope),
     }
     body = to_json(fields)
@@ -156,6 +157,7 @@ def _lease_of(fields: Fields) -> Lease:
         sink_state=fields.text("sinkState", SINK_STATE_BYTES_MAX),
         handoff_to=fields.optional_text("handoffTo", NAME_BYTES_MAX),
         closed=fields.boolean("closed"),
+        tombstone=fields.has("tombstone") and fields.boolean("tombstone"),
         parents=fields.texts("parents", NAME_BYTES_MAX, CHILDREN_MAX),
         children=tuple(child_of(child) for child in fields.objects("children", CHILDREN_MAX)),
         unknown=fields.unknown(_LEASE_FIELDS),

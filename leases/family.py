@@ -102,8 +102,16 @@ def orphans(
     return tuple(sorted(lease.partition for lease in lost if not _is_found(lease.scope, partitions, uncovered)))
 
 
+def finished(partitions: Sequence[Partition], leases: Mapping[str, Lease]) -> tuple[str, ...]:
+    """The partitions that the feed lists and nobody reads, since an operator closed their leases."""
+    names = (partition.name for partition in partitions)
+    return tuple(name for name in names if name in leases and leases[name].closed and not leases[name].children)
+
+
 def outlived(partitions: Sequence[Partition], leases: Mapping[str, Lease]) -> tuple[str, ...]:
     """The closed leases that nothing needs any more: the feed has forgotten the partition, and every child has its lease.
+
+    A tombstone stays: what comes back under its name is not to be read again.
 
     One that another lease names as its child is needed as long as that one is there, which would have it created anew.
     """
@@ -113,7 +121,10 @@ def outlived(partitions: Sequence[Partition], leases: Mapping[str, Lease]) -> tu
         sorted(
             name
             for name, lease in leases.items()
-            if name not in needed and lease.closed and all(child.partition in leases for child in lease.children)
+            if name not in needed
+            and lease.closed
+            and not lease.tombstone
+            and all(child.partition in leases for child in lease.children)
         )
     )
 

@@ -60,7 +60,10 @@ class Scan:
     def shape(self) -> Shape:
         """All that decides who has what. What only moves along (ticks, epochs, positions) is no part of it."""
         return tuple(
-            (lease.pipeline, lease.partition, lease.owner, lease.handoff_to, lease.closed, lease.scope, lease.children)
+            (
+                *(lease.pipeline, lease.partition, lease.owner, lease.handoff_to),
+                *(lease.closed, lease.tombstone, lease.scope, lease.children),
+            )
             for lease in self.leases
         )
 

@@ -5,7 +5,8 @@
         ^                  |   |    |  ^                  (handoff_to: for the one who asked)
         |  acquired by     |   |    +--+ renewed, checkpointed, handoff_requested
         |  another, once   |   |
-        +-- expired -------+   +-- closed: its partition was split or merged, its children take over
+        +-- expired -------+   +-- closed: its partition was split or merged, its children take over; or an operator said
+                                   that it is done, and then a reset opens it again
 
 `epoch` grows with every change of owner and travels to the sink, which refuses older ones. `generation` grows only when an
 operator moves the position. `tick` is moved by the owner alone, on each renewal and checkpoint: whoever sees it stand still
@@ -46,6 +47,7 @@ class Lease:
     outlives the partition in the source: what was split or merged there is still found by it.
     continuation: position up to which everything is delivered, opaque; None is the feed's beginning.
     sink_state: what the pipeline's sink keeps with the lease (opaque, at most SINK_STATE_BYTES_MAX bytes).
+    tombstone: an operator closed it, and its document stays: a partition that comes back under the name is not read.
     handoff_to: the host that asked for the lease, and for which it stays reserved once released.
     unknown: fields of the document that this version does not know; they are written back as they were.
     """
@@ -62,6 +64,7 @@ class Lease:
     sink_state: str = ""
     handoff_to: str | None = None
     closed: bool = False
+    tombstone: bool = False
     parents: tuple[str, ...] = ()
     children: tuple[Child, ...] = ()
     unknown: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
@@ -82,7 +85,7 @@ class Lease:
 
     def acquired(self, owner: str, incarnation: str, sink_state: str) -> Lease:
         """Taken, whether it was available, expired or stolen. `sink_state` is the sink's claim for the new epoch."""
-        assert not self.closed, "a closed lease has children; nobody owns it again"
+        assert not self.closed, "a closed lease has ended, or waits for a reset; nobody owns it"
         return replace(
             self,
             owner=owner,
@@ -123,9 +126,12 @@ class Lease:
         return replace(self, owner=None, incarnation=None, handoff_to=None, epoch=epoch)
 
     def reset(self, continuation: str | None) -> Lease:
-        """An operator's new position: a new generation, and the present owner out."""
+        """An operator's new position: a new generation, and the present owner out. It opens what an operator had closed."""
+        assert not (self.closed and self.children), "what has ended goes on in its children"
         return replace(
             self,
+            closed=False,
+            tombstone=False,
             owner=None,
             incarnation=None,
             generation=self.generation + 1,
@@ -144,6 +150,19 @@ class Lease:
             handoff_to=None,
             closed=True,
             children=children,
+        )
+
+    def finished(self, continuation: str | None, *, tombstone: bool) -> Lease:
+        """Closed by an operator: the owner finds out at its next write. As every edit of others, it leaves the tick alone."""
+        assert not (self.closed and self.children), "what has ended goes on in its children"
+        return replace(
+            self,
+            owner=None,
+            incarnation=None,
+            continuation=continuation,
+            handoff_to=None,
+            closed=True,
+            tombstone=tombstone,
         )
 
     def followed_by(self, partitions: Container[str]) -> Lease:

@@ -11,7 +11,7 @@ whose partitions are told apart by their names alone a partition may as well be 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from types import MappingProxyType
@@ -51,10 +51,17 @@ def restored(
 ) -> list[Lease]:
     """What to put back of the leases that are gone: those that somebody still needs, and whose part nobody else has."""
     lost = set(orphans(partitions, {lease.partition: lease for lease in gone}, uncovered))
-    return [lease.put_back() for lease in gone if lease.partition not in lost and _is_needed(lease, leases, uncovered)]
+    listed = {partition.name for partition in partitions}
+    return [
+        lease.put_back()
+        for lease in gone
+        if lease.partition not in lost and _is_needed(lease, listed, leases, uncovered)
+    ]
 
 
-def _is_needed(lease: Lease, leases: Mapping[str, Lease], uncovered: Uncovered) -> bool:
+def _is_needed(lease: Lease, listed: Container[str], leases: Mapping[str, Lease], uncovered: Uncovered) -> bool:
+    if lease.closed and not lease.children:  # without it, the partition would be read from its beginning
+        return lease.partition in listed
     if lease.closed:
         return any(child.partition not in leases for child in lease.children)
     if any(lease.partition in other.parents for other in leases.values()):

@@ -175,6 +175,10 @@ class _Plan:
         here = seen.lease
         if here.closed:
             return self._over_closed(candidate, lease, seen)
+        if lease.closed and not lease.children:
+            raise _Refused(
+                "it is closed in the input and open here: close it here (`leasehold leases close`), or leave it out"
+            )
         if lease.closed:
             raise _Refused("it has ended in the input and is open here: a host closes it when it comes to its end")
         if candidate.packed is not None and here.continuation == candidate.packed:
@@ -224,6 +228,11 @@ class _Plan:
         return ended, [f"Java's continuation for {len(candidate.parts)} parts: closed, a host makes a lease for each"]
 
     def _over_closed(self, candidate: Candidate, lease: Lease, seen: Seen) -> Change:
+        if not seen.lease.children:
+            why = (
+                "is closed here" if lease.closed else "is closed here, and stays so: `leasehold leases reset` opens it"
+            )
+            return Change(kind="unchanged", partition=lease.partition, seen=seen, why=why)
         wanted = candidate.parts or lease.children
         if {child.partition for child in wanted} == {child.partition for child in seen.lease.children}:
             return Change(kind="unchanged", partition=lease.partition, seen=seen, why="has ended")

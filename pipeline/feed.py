@@ -121,6 +121,21 @@ async def held_back(feed: ChangeFeed, partition: str, continuation: str | None) 
 
 
 @runtime_checkable
+class FinishingFeed(Protocol):
+    """What a feed offers besides whose partitions come to an end without a word, as files do.
+
+    An operator may close the lease of such a partition while the feed still lists it.
+    """
+
+    @property
+    def partitions_finish(self) -> bool: ...
+
+
+def partitions_finish(feed: ChangeFeed) -> bool:
+    return isinstance(feed, FinishingFeed) and feed.partitions_finish
+
+
+@runtime_checkable
 class FencedFeed(Protocol):
     """What a feed offers besides whose source tells readers by rank: a later owner's reader displaces an earlier one's."""
 

@@ -73,6 +73,10 @@ async def _changed(keeper: Keeper, pipeline: str, partition: str, wanted: Callab
 
 
 def _opened(lease: Lease) -> Lease:
+    if lease.closed and not lease.children:
+        raise NotNow(
+            f"lease '{lease.partition}' of pipeline '{lease.pipeline}' is closed, by an operator: a reset opens it again"
+        )
     if lease.closed:
         names = ", ".join(f"'{child.partition}'" for child in lease.children)
         raise NotNow(f"lease '{lease.partition}' of pipeline '{lease.pipeline}' has ended, and {names} go on from it")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from leases.errors import InvalidDocument, StoreMissing
+from service.cli_close import close_leases
 from service.cli_dead_letters import dead_letters
 from service.cli_files import files
 from service.cli_migration import export_leases, import_leases, reset_lease
@@ -122,7 +123,7 @@ def check(file: Path, probe: bool) -> None:
 
 @main.group()
 def leases() -> None:
-    """Look at leases, release and reset them, and move them from and to elsewhere."""
+    """Look at leases, release, close and reset them, and move them from and to elsewhere."""
 
 
 @leases.command("list")
@@ -189,7 +190,7 @@ def release_lease(file: Path, pipeline: str, partition: str) -> None:
     click.echo(viewed(file, told, pipeline))
 
 
-for command in (reset_lease, export_leases, import_leases):
+for command in (close_leases, reset_lease, export_leases, import_leases):
     leases.add_command(command)
 main.add_command(files)
 main.add_command(dead_letters)

@@ -102,7 +102,7 @@ async def reset(
 async def moved(keeper: Keeper, pipeline: Pipeline, seen: Seen, to: Start | str) -> Seen:
     """A lease that was read, in its new generation. Raises LeasesError (StoreConflict where it has changed), PipelineError."""
     lease = seen.lease
-    if lease.closed:
+    if lease.children:
         names = ", ".join(f"'{child.partition}'" for child in lease.children)
         raise StoreConflict(
             f"lease '{lease.partition}' of pipeline '{pipeline.name}' has ended: reset what goes on from it, {names}"

@@ -6,7 +6,8 @@ A feed that fails or takes its time leaves the other pipelines, and the host, al
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from shlex import quote
 from typing import TypeVar
 
 from structlog.typing import FilteringBoundLogger as Log
@@ -25,6 +26,8 @@ from service.pipeline import Pipeline
 
 T = TypeVar("T")
 Report = Callable[[str, Key | None], None]
+NAMED_MAX = 5
+"""How many closed partitions a warning names."""
 
 
 class Partitions:
@@ -51,6 +54,7 @@ class Partitions:
         self._report = report
         self._orphaned = orphaned
         self._listings: dict[str, asyncio.Task[Audit]] = {}
+        self._seen: dict[str, frozenset[str]] = {}
 
     async def listed(self, scan: Scan, group: asyncio.TaskGroup) -> dict[str, Audit]:
         """Of the pipelines whose feeds have answered; where one took its time, of an earlier scan.
@@ -95,7 +99,21 @@ class Partitions:
         if audit.created:
             self._log.info("leases created", pipeline=name, partitions=list(audit.created))
         self._attend(name, audit, scan)
+        self._warn_of_returned(name, audit.finished, frozenset(partition.name for partition in found))
         return audit
+
+    def _warn_of_returned(self, pipeline: str, finished: Collection[str], listed: frozenset[str]) -> None:
+        """A closed partition that the feed lists (again). One that is closed before its file is moved away is no surprise."""
+        before = self._seen.get(pipeline, frozenset())
+        self._seen[pipeline] = listed
+        if returned := [name for name in finished if name not in before]:
+            names = ", ".join(f"'{name}'" for name in returned[:NAMED_MAX]) + ", ..." * (len(returned) > NAMED_MAX)
+            self._report(
+                f"pipeline '{pipeline}': the feed lists {len(returned)} partitions whose leases an operator closed ({names})."
+                " They are not read. To read one from its beginning:"
+                f" `leasehold leases reset FILE {pipeline} PARTITION --to earliest`",
+                (pipeline, returned[0]) if len(returned) == 1 else None,
+            )
 
     def _attend(self, pipeline: str, audit: Audit, scan: Scan) -> None:
         """What only people can mend is told."""
@@ -108,7 +126,8 @@ class Partitions:
         for partition in audit.orphaned:
             error = FeedError(
                 f"pipeline '{pipeline}' has a lease for partition '{partition}', which its feed does not have (any more):"
-                " it is set aside. Look at what the feed reads, or delete the lease's document if it is done with"
+                " it is set aside. Look at what the feed reads. If the partition is done, close its lease:"
+                f" `leasehold leases close FILE {pipeline} {quote(partition)}`"
             )
             self._report(str(error), (pipeline, partition))
             self._orphaned((pipeline, partition), error, scan)

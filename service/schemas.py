@@ -59,7 +59,8 @@ class Lease(Model):
     partition: PartitionName = Field(validation_alias=AliasPath("lease", "partition"))
     state: LeaseState = Field(
         description="owned: a host works on it. available: anybody's. handing_over: promised to `handoff_to`."
-        " expired: its owner has not moved for a lease duration, as the answering host has seen. closed: its partition ended."
+        " expired: its owner has not moved for a lease duration, as the answering host has seen. closed: its partition ended,"
+        " or an operator closed it."
     )
     owner: HostName | None = Field(
         validation_alias=AliasPath("lease", "owner"), description="The host that works on it; null: nobody."
@@ -93,6 +94,11 @@ class LeaseDetail(Lease):
         validation_alias=AliasPath("lease", "sink_state"),
         description="What the sink keeps with the lease; opaque.",
         examples=[""],
+    )
+    tombstone: bool = Field(
+        validation_alias=AliasPath("lease", "tombstone"),
+        description="An operator closed it, and its document stays, so that a file that comes back is not read again.",
+        examples=[False],
     )
     parents: tuple[PartitionName, ...] = Field(
         validation_alias=AliasPath("lease", "parents"),
@@ -291,6 +297,15 @@ class LeaseChange(Model):
     changed: bool = Field(description="false: nothing was to be done.", examples=[True])
     before: Lease
     after: Lease
+
+
+class LeaseClose(LeaseChange):
+    """What a close did to a lease."""
+
+    left: int | None = Field(
+        description="How many events the feed still had; null: unknown, or it was closed already.", examples=[0]
+    )
+    told: str = Field(description="What was done, in one line.")
 
 
 class Order(Model):

@@ -131,6 +131,7 @@ def lease_fields(status: LeaseStatus) -> dict[str, object]:
         "continuation": lease.continuation,
         "sink_state": lease.sink_state,
         "handoff_to": lease.handoff_to,
+        "tombstone": lease.tombstone,
         "parents": list(lease.parents),
         "children": [{"partition": child.partition, "continuation": child.continuation} for child in lease.children],
         "etag": status.etag,

@@ -21,6 +21,7 @@ _ACTIONS: Mapping[tuple[str, str], Action] = {
     ("POST", r"/api/leases/([^/]+)/([\s\S]+)/release"): "release",
     ("POST", r"/api/leases/([^/]+)/([\s\S]+)/handoff"): "handoff",
     ("PUT", r"/api/leases/([^/]+)/([\s\S]+)/continuation"): "reset",
+    ("POST", r"/api/leases/([^/]+)/([\s\S]+)/close"): "close",
     ("POST", r"/api/pipelines/([^/]+)()/pause"): "pause",
     ("POST", r"/api/pipelines/([^/]+)()/resume"): "resume",
     ("POST", r"/api/leases()()/import"): "import",
@@ -56,6 +57,7 @@ def lease_facts(lease: Lease) -> dict[str, object]:
         "epoch": lease.epoch,
         "generation": lease.generation,
         "continuation": lease.continuation and _cut(lease.continuation),
+        **({"closed": True} if lease.closed else {}),
     }
 
 

@@ -1,4 +1,4 @@
-"""What operators do to leases and pipelines: release, handoff, reset, pause, resume. The doing is in service.actions."""
+"""What operators do to leases and pipelines: release, handoff, reset, close, pause, resume. service.actions and .finish do it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from service.api.problems import documented
 from service.api.reading import known, lease_in
 from service.api.roles import Operator
 from service.errors import NotNow
+from service.finish import cleared_after_s, close_lease, list_partitions, told
 from service.migration import moved, start_in
 from service.status import LeaseStatus, state_of
 from service.tally import Action
@@ -52,6 +53,15 @@ class Reset(BaseModel):
         max_length=32 * 1024,
         description="earliest, latest, a time with its offset from UTC, or a continuation.",
         examples=["earliest", "2026-01-31T12:00:00Z", "2000"],
+    )
+
+
+class Close(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    skip_rest: bool = Field(default=False, description="Close it although events are left: they are never read.")
+    forget: bool = Field(
+        default=False,
+        description="Leave no tombstone: hosts delete the document once the partition has gone, and one that comes back is new.",
     )
 
 
@@ -99,6 +109,28 @@ def operating(view: View) -> APIRouter:
             raise _stale(view, await view.keeper.read(pipeline, partition)) from None
         return _done(view, request, response, "reset", Change(before, after))
 
+    @router.post("/leases/{pipeline}/{partition:any}/close", responses=TOLD)
+    async def close(
+        pipeline: str, partition: str, wanted: Close, caller: Operator, request: Request, response: Response
+    ) -> schemas.LeaseClose:
+        """Close the lease of a partition that is done, as a file is that was processed: no host reads it any more.
+
+        409 as long as events are left. An owner at work loses the lease at its next write. A reset opens it again.
+        """
+        await _there(view, pipeline, partition)
+        listed = await list_partitions(view.pipelines[pipeline])
+        done = await close_lease(
+            view.keeper, view.pipelines[pipeline], partition, listed, skip_rest=wanted.skip_rest, forget=wanted.forget
+        )
+        change = _done(view, request, response, "close", done.change)
+        return schemas.LeaseClose(
+            changed=change.changed,
+            before=change.before,
+            after=change.after,
+            left=None if done.rest is None else done.rest.events,
+            told=told(done, cleared_after_s=cleared_after_s(view.keeper.timing)),
+        )
+
     @router.post("/pipelines/{name}/pause")
     async def pause(name: str, nothing: Nothing, caller: Operator, request: Request) -> schemas.Order:
         """Have every host rest from a pipeline, until it is resumed: batches in hand are finished or dropped, leases released."""
@@ -131,7 +163,7 @@ def _unchanged(view: View, seen: Seen, if_match: str | None) -> Seen:
         )
     if seen.etag not in meant_by(if_match):
         raise _stale(view, seen)
-    if seen.lease.closed:
+    if seen.lease.children:
         names = ", ".join(f"'{child.partition}'" for child in seen.lease.children)
         raise NotNow(f"lease '{seen.lease.partition}' has ended: reset what goes on from it, {names}")
     return seen

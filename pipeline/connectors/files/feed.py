@@ -23,6 +23,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path, PurePath
+from shlex import quote
 from typing import Literal, ParamSpec, TypeVar
 
 from pipeline.connectors.files.csv_records import CsvRecords
@@ -117,6 +118,10 @@ class FilesFeed:
     @property
     def no_partitions(self) -> str:
         return f"no file matches '{Path(*self._pattern.segments)}' in {self._pattern.directory} yet"
+
+    @property
+    def partitions_finish(self) -> bool:
+        return True
 
     async def partitions(self) -> list[FeedPartition]:
         self._paths = await self._run(self._pattern.files)
@@ -230,7 +235,10 @@ class FilesFeed:
         if partition not in self._paths:
             self._paths = await self._run(self._pattern.files)
         if partition not in self._paths:
-            raise FeedUnavailable(f"no file '{partition}' matches '{self._pattern}': put it there, or close its lease")
+            raise FeedUnavailable(
+                f"no file '{partition}' matches '{self._pattern}': put it back, or, if it is done, close its lease:"
+                f" `leasehold leases close FILE PIPELINE {quote(partition)}`"
+            )
         return FileReader(self._paths[partition], partition, self._reading)
 
     async def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
