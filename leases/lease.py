@@ -127,10 +127,9 @@ class Lease:
 
     def reset(self, continuation: str | None) -> Lease:
         """An operator's new position: a new generation, and the present owner out. It opens what an operator had closed."""
-        assert not (self.closed and self.children), "what has ended goes on in its children"
         return replace(
             self,
-            closed=False,
+            closed=self.closed and bool(self.children),
             tombstone=False,
             owner=None,
             incarnation=None,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from service.commands import FAILED, FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, PathName, fail, settings_of, viewed
+from service.redaction import redacted
 
 if TYPE_CHECKING:
     from leases.keeper import Keeper
@@ -36,13 +37,18 @@ CONNECTION_STRING = "LEASEHOLD_IMPORT_CONNECTION_STRING"
     required=True,
     help="earliest, latest, a time with its offset from UTC (2026-01-31T12:00:00Z), or a continuation as `leases show` has it.",
 )
-def reset_lease(file: Path, pipeline: str, partition: str, place: str) -> None:
-    """Set the position of a lease, forwards or back. What lies between is skipped, or comes again.
+@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, a reset needs it.")
+def reset_lease(file: Path, pipeline: str, partition: str, place: str, yes: bool) -> None:
+    """Set the position of a lease, forwards or back. What lies between is skipped, or delivered again.
 
-    It begins a new generation, in which no position that the sink holds counts. An owner loses the lease at its next write.
-    A lease whose document cannot be read, or was deleted, is made anew.
+    It begins a new generation, in which no position that the sink holds counts: sums count a second time what is delivered again.
+    So the command says what is going to happen, and asks. An owner loses the lease at its next write; pause the pipeline first.
+    A reset opens a lease that was closed. A lease whose document cannot be read, or was deleted, is made anew.
     """
     from service.migration import reset, start_in
+
+    if not yes:
+        _ask(file, pipeline, partition, place)
 
     async def moved(view: View, keeper: Keeper) -> tuple[Lease | None, Lease]:
         now_ms = int(datetime.now(UTC).timestamp() * 1e3)
@@ -55,6 +61,22 @@ def reset_lease(file: Path, pipeline: str, partition: str, place: str) -> None:
     elif before.owner:
         said += f"; '{before.owner}' loses it at its next write"
     click.echo(said)
+
+
+def _ask(file: Path, pipeline: str, partition: str, place: str) -> None:
+    """Go on only if a person agrees to what the reset is going to do."""
+    from service.migration import ResetPlan, plan_reset, start_in
+
+    async def plan(view: View, keeper: Keeper) -> ResetPlan:
+        return await plan_reset(keeper, view.pipelines[pipeline], partition, start_in(place))
+
+    lines = viewed(file, plan, pipeline, heeds=False).lines
+    if not sys.stdin.isatty():
+        fail(*lines, "nothing was changed: to reset it, add --yes", code=USAGE)
+    for line in lines:
+        click.echo(redacted(line), err=True)
+    if not click.confirm("Reset it?", err=True):
+        fail("nothing was changed")
 
 
 @click.command("export")

@@ -6,6 +6,7 @@ is done comes out as unchanged.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -29,7 +30,7 @@ from leases.lease import Lease
 from leases.migration import Candidate, Change, Compare, Rules, planned
 from leases.store import LeaseStore
 from leases.timing import Timing
-from pipeline.errors import FeedError
+from pipeline.errors import FeedError, PipelineError
 from pipeline.feed import ChangeFeed, FeedPartition, Start, uncovered
 from pipeline.sink import Standing, standing
 from service.alive import Held, alive
@@ -42,6 +43,8 @@ KINDS = ("lease", "document")
 MODES = {"latest": INCREMENTAL, "all_versions": FULL_FIDELITY}
 """A Cosmos feed's `mode` -> what lease documents call it."""
 TRIES = 3
+COUNTED_S = 10.0
+"""How long the feed may take to count what a reset moves over."""
 AGAIN = "run the command again: what is done already comes out as unchanged"
 
 
@@ -99,14 +102,92 @@ async def reset(
     return lease, (await moved(keeper, pipeline, Seen(lease, stored.etag), to)).lease
 
 
-async def moved(keeper: Keeper, pipeline: Pipeline, seen: Seen, to: Start | str) -> Seen:
-    """A lease that was read, in its new generation. Raises LeasesError (StoreConflict where it has changed), PipelineError."""
-    lease = seen.lease
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetPlan:
+    """What a reset is going to do. before: None if the document is unreadable or gone.
+
+    to: the position, as the feed has it. events: how many are delivered again if positive, skipped if negative; None: unknown.
+    """
+
+    partition: str
+    pipeline: Pipeline
+    before: Lease | None
+    to: str | None
+    events: int | None = None
+
+    @property
+    def lines(self) -> list[str]:
+        """For a person who has to agree."""
+        name, sink = self.pipeline.name, self.pipeline.sink.identity
+        start = "an unknown position" if self.before is None else _shown(self.before.continuation)
+        said = [
+            f"lease '{self.partition}' of pipeline '{name}' would move from {start} to {_shown(self.to)}: {self._what}"
+        ]
+        if self.events is None or self.events > 0:
+            said.append(f"sink '{sink}' applies events that are delivered again a second time: sums count them twice")
+        if self.before is not None and self.before.closed:
+            said.append("the lease is closed: the reset opens it")
+        if self.before is not None and self.before.owner is not None:
+            said.append(
+                f"host '{self.before.owner}' owns it: pause the pipeline first (POST /api/pipelines/{name}/pause), and resume it"
+                " afterwards"
+            )
+        return said
+
+    @property
+    def _what(self) -> str:
+        if self.events is None:
+            return "how many events are delivered again or skipped is unknown"
+        if self.events == 0:
+            return "no event is delivered again, none is skipped"
+        count = f"{abs(self.events):,} event{' is' if abs(self.events) == 1 else 's are'}"
+        return f"{count} delivered again" if self.events > 0 else f"{count} skipped"
+
+
+async def plan_reset(keeper: Keeper, pipeline: Pipeline, partition: str, to: Start | str) -> ResetPlan:
+    """Nothing is written. Raises LeasesError, PipelineError."""
+    try:
+        lease = (await keeper.read(pipeline.name, partition)).lease
+    except StoreMissing:
+        await _free_part(keeper, pipeline, partition, await keeper.scan([pipeline.name]))
+        lease = None
+    except InvalidDocument:
+        lease = None
+    if lease is not None:
+        _check_open(lease)
+    place = await _checked_place(pipeline.feed, partition, to)
+    if lease is None:
+        return ResetPlan(pipeline=pipeline, partition=partition, before=None, to=place)
+    events = await _events_between(pipeline.feed, partition, place, lease.continuation)
+    return ResetPlan(pipeline=pipeline, partition=partition, before=lease, to=place, events=events)
+
+
+async def _events_between(feed: ChangeFeed, partition: str, to: str | None, here: str | None) -> int | None:
+    """How many events lie behind `to` and not behind `here`. None if the feed cannot tell: its file is gone, or it is away."""
+    try:
+        async with asyncio.timeout(COUNTED_S):
+            return await feed.lag(partition, to) - await feed.lag(partition, here)
+    except (PipelineError, TimeoutError):
+        return None
+
+
+def _check_open(lease: Lease) -> None:
+    """Raises StoreConflict for one that has ended."""
     if lease.children:
         names = ", ".join(f"'{child.partition}'" for child in lease.children)
         raise StoreConflict(
-            f"lease '{lease.partition}' of pipeline '{pipeline.name}' has ended: reset what goes on from it, {names}"
+            f"lease '{lease.partition}' of pipeline '{lease.pipeline}' has ended: reset what goes on from it, {names}"
         )
+
+
+def _shown(continuation: str | None) -> str:
+    return "the feed's beginning" if continuation is None else f"'{continuation}'"
+
+
+async def moved(keeper: Keeper, pipeline: Pipeline, seen: Seen, to: Start | str) -> Seen:
+    """A lease that was read, in its new generation. Raises LeasesError (StoreConflict where it has changed), PipelineError."""
+    lease = seen.lease
+    _check_open(lease)
     place = await _checked_place(pipeline.feed, lease.partition, to)
     held = await standing(pipeline.sink, pipeline.name, lease.partition)
     newest = max(lease.generation, held.generation if held else 0)
@@ -129,7 +210,16 @@ def start_in(text: str) -> Start | str:
 async def _made_anew(
     keeper: Keeper, pipeline: Pipeline, partition: str, to: Start | str, now_ms: int, scan: Scan
 ) -> Lease:
-    """Of a partition whose lease was deleted. Raises StoreMissing where its feed has no such partition, or others hold it."""
+    """Of a partition whose lease was deleted. Raises as `_free_part`."""
+    part = await _free_part(keeper, pipeline, partition, scan)
+    wanted = await _anew(pipeline, part, partition, to, now_ms)
+    if not await keeper.create(wanted):
+        raise StoreConflict(f"lease '{partition}' of pipeline '{pipeline.name}' has just been made: {AGAIN}")
+    return wanted
+
+
+async def _free_part(keeper: Keeper, pipeline: Pipeline, partition: str, scan: Scan) -> FeedPartition:
+    """Raises StoreMissing if the feed has no such partition, or other leases hold it."""
     if await Bootstrap(keeper, pipeline.name, pipeline.identity).recorded() is None:
         raise StoreMissing(f"no leases of pipeline '{pipeline.name}' yet: no host has run it")
     part = await _part_of(pipeline, partition, scan.leases)
@@ -138,10 +228,7 @@ async def _made_anew(
             f"pipeline '{pipeline.name}' has no lease '{partition}', nor does its feed have such a partition that no other lease"
             " holds: `leasehold leases list` shows the leases that it has"
         )
-    wanted = await _anew(pipeline, part, partition, to, now_ms)
-    if not await keeper.create(wanted):
-        raise StoreConflict(f"lease '{partition}' of pipeline '{pipeline.name}' has just been made: {AGAIN}")
-    return wanted
+    return part
 
 
 async def _part_of(pipeline: Pipeline, partition: str, leases: Collection[Lease]) -> FeedPartition | None:

@@ -305,7 +305,10 @@ class LeaseClose(LeaseChange):
     left: int | None = Field(
         description="How many events the feed still had; null: unknown, or it was closed already.", examples=[0]
     )
-    told: str = Field(description="What was done, in one line.")
+    told: str = Field(
+        description="What was done, in one line.",
+        examples=["lease 'words-1.jsonl' of pipeline 'letters' closed at '3': 0 events left; it may be archived"],
+    )
 
 
 class Order(Model):

@@ -58,10 +58,13 @@ class Reset(BaseModel):
 
 class Close(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    skip_rest: bool = Field(default=False, description="Close it although events are left: they are never read.")
+    skip_rest: bool = Field(
+        default=False, description="Close it although events are left: they are never read.", examples=[False]
+    )
     forget: bool = Field(
         default=False,
         description="Leave no tombstone: hosts delete the document once the partition has gone, and one that comes back is new.",
+        examples=[False],
     )
 
 

@@ -87,6 +87,21 @@ def test_a_closed_lease_keeps_its_final_position_and_is_never_taken_again() -> N
         ended.acquired("host-b", "1", "")
 
 
+def test_a_close_by_an_operator_moves_neither_epoch_nor_tick_and_ends_the_tenure() -> None:
+    closed = OWNED.handoff_requested("host-b").finished("6", tombstone=True)
+    assert changed(OWNED, closed) == {"owner", "incarnation", "continuation", "closed", "tombstone"}
+    assert not closed.is_same_tenure(OWNED)
+    with pytest.raises(AssertionError):
+        closed.acquired("host-b", "1", "")
+
+
+def test_a_reset_opens_what_an_operator_closed_and_not_what_has_ended() -> None:
+    opened = OWNED.finished("6", tombstone=True).reset(None)
+    assert (opened.closed, opened.tombstone, opened.generation, opened.continuation) == (False, False, 1, None)
+    assert opened.acquired("host-b", "1", "").owner == "host-b"
+    assert OWNED.ended("6", (Child("0-a", "6"),)).reset(None).closed
+
+
 names = st.sampled_from(["host-a", "host-b", "host-c"])
 positions = st.none() | st.integers(0, 9).map(str)
 Change = tuple[str, Callable[[Lease], Lease]]
@@ -146,7 +161,7 @@ def test_one_epoch_has_one_owner(changes: list[Change]) -> None:
 
 
 @given(changes)
-def test_a_closed_lease_is_never_open_again(changes: list[Change]) -> None:
+def test_a_lease_that_has_ended_is_never_open_again(changes: list[Change]) -> None:
     for (_, before), (_, after) in pairwise(history(changes)):
         assert after.closed >= before.closed
         assert not (after.closed and after.owner)

@@ -186,6 +186,7 @@ async def test_one_lease_is_told_with_all_that_its_document_says(resting, client
         "handoff_to": None,
         "tick": 2,
         "sink_state": "claimed",
+        "tombstone": False,
         "parents": [],
         "children": [{"partition": "a1", "continuation": "7"}],
     }
@@ -371,7 +372,7 @@ async def test_the_docs_page_tells_every_route_without_outside_resources(client)
     page = (await client.get("/docs")).text
     paths = (await client.get("/openapi.json")).json()["paths"]
     routes = [f"{method.upper()} {path}" for path, operations in paths.items() for method in operations]
-    assert len(routes) == 17
+    assert len(routes) == 18
     assert all(escape(route) in page for route in routes)
     assert not re.search(r"(src|href)=\"(?!/)", page)
     assert "<script" not in page

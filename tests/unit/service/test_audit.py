@@ -72,6 +72,7 @@ async def test_an_action_is_a_line_with_who_what_before_after_and_outcome(restin
         ("PUT", f"{LEASE}/continuation", {"to": "latest"}, "reset", "refused"),
         ("POST", "/api/leases/bank/nope/handoff", {"to": "x"}, "handoff", "refused"),
         ("POST", f"{LEASE}/handoff", {"too": 1}, "handoff", "refused"),
+        ("POST", f"{LEASE}/close", {}, "close", "refused"),
         ("POST", "/api/pipelines/bank/pause", {}, "pause", "done"),
         ("POST", "/api/pipelines/bank/resume", {}, "resume", "unchanged"),
         ("GET", "/api/leases/export", None, "export", "done"),

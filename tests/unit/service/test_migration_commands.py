@@ -305,20 +305,20 @@ def test_a_store_in_memory_takes_no_import(place: Place) -> None:
 
 def test_a_reset_is_a_new_generation_at_the_place_that_was_named(place: Place) -> None:
     place.keep(lease(owner="host-a", incarnation="1", generation=1))
-    told = place("reset", "orders", "0", "--to", '"3"')
+    told = place("reset", "orders", "0", "--to", '"3"', "--yes")
     assert told.exit_code == 0
     assert told.stdout == (
         "lease '0' of pipeline 'orders' goes on from \"3\", generation 2; 'host-a' loses it at its next write\n"
     )
     assert place.leases["0"] == lease(owner="host-a", incarnation="1", generation=1).reset('"3"')
-    assert place("reset", "orders", "0", "--to", "earliest").stdout == (
+    assert place("reset", "orders", "0", "--to", "earliest", "--yes").stdout == (
         "lease '0' of pipeline 'orders' goes on from the feed's beginning, generation 3\n"
     )
 
 
 def test_a_partition_may_begin_with_a_dash(place: Place) -> None:
     place.keep(lease("-FF"))
-    assert place("reset", "orders", "-FF", "--to", '"30"').exit_code == 0
+    assert place("reset", "orders", "-FF", "--to", '"30"', "--yes").exit_code == 0
     assert place.leases["-FF"].continuation == '"30"'
     assert json.loads(place("show", "orders", "-FF").stdout)["generation"] == 1
     assert "nothing to release" in place("release", "orders", "-FF").stdout
@@ -327,8 +327,11 @@ def test_a_partition_may_begin_with_a_dash(place: Place) -> None:
 def test_a_reset_to_nowhere_changes_nothing(place: Place) -> None:
     ended = lease("1", closed=True, children=(Child("2", '"10"'),))
     place.keep(lease(), ended)
-    assert "is no continuation of a Cosmos DB container" in place("reset", "orders", "0", "--to", "yesterday").stderr
-    assert "has ended: reset what goes on from it, '2'" in place("reset", "orders", "1", "--to", '"3"').stderr
-    assert place("reset", "orders", "9", "--to", '"3"').exit_code == 1
+    assert (
+        "is no continuation of a Cosmos DB container"
+        in place("reset", "orders", "0", "--to", "yesterday", "--yes").stderr
+    )
+    assert "has ended: reset what goes on from it, '2'" in place("reset", "orders", "1", "--to", '"3"', "--yes").stderr
+    assert place("reset", "orders", "9", "--to", '"3"', "--yes").exit_code == 1
     assert place("reset", "orders", "0").exit_code == 2
     assert place.leases == {"0": lease(), "1": ended}

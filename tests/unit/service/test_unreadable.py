@@ -155,7 +155,7 @@ def test_where_all_are_unreadable_they_are_listed_all_the_same(place: Place) -> 
 
 
 def test_a_reset_makes_it_anew_in_a_generation_that_its_sink_has_not_seen(place: Place) -> None:
-    told = place("leases", "reset", "FILE", "orders", "b", "--to", "2")
+    told = place("leases", "reset", "FILE", "orders", "b", "--to", "2", "--yes")
     assert told.stdout == (
         "lease 'b' of pipeline 'orders' goes on from 2, generation 4; its document is made anew\n"
     ), told.stderr
@@ -165,23 +165,23 @@ def test_a_reset_makes_it_anew_in_a_generation_that_its_sink_has_not_seen(place:
 
 
 def test_a_reset_makes_a_lease_for_what_waits_without_one_and_for_nothing_else(place: Place) -> None:
-    assert place("leases", "reset", "FILE", "orders", "c", "--to", "earliest").exit_code == 0
-    assert place("leases", "reset", "FILE", "orders", "b", "--to", "earliest").exit_code == 0
+    assert place("leases", "reset", "FILE", "orders", "c", "--to", "earliest", "--yes").exit_code == 0
+    assert place("leases", "reset", "FILE", "orders", "b", "--to", "earliest", "--yes").exit_code == 0
     assert {name: each.continuation for name, each in place.leases.items()} == {"a": "5", "b": None, "c": None}
-    told = place("leases", "reset", "FILE", "orders", "d", "--to", "earliest")
+    told = place("leases", "reset", "FILE", "orders", "d", "--to", "earliest", "--yes")
     assert told.exit_code == 1
     assert "nor does its feed have such a partition" in told.stderr
 
 
 def test_what_came_from_a_partition_that_is_still_read_gets_no_lease_by_a_reset(place: Place) -> None:
-    place("leases", "reset", "FILE", "orders", "b", "--to", "earliest")
-    told = place("leases", "reset", "FILE", "orders", "c", "--to", "earliest")
+    place("leases", "reset", "FILE", "orders", "b", "--to", "earliest", "--yes")
+    told = place("leases", "reset", "FILE", "orders", "c", "--to", "earliest", "--yes")
     assert told.exit_code == 1
     assert set(place.leases) == {"a", "b"}
 
 
 def test_a_reset_to_nowhere_leaves_it_as_it_is(place: Place) -> None:
-    assert place("leases", "reset", "FILE", "orders", "b", "--to", "nowhere").exit_code == 1
+    assert place("leases", "reset", "FILE", "orders", "b", "--to", "nowhere", "--yes").exit_code == 1
     with pytest.raises(InvalidDocument):
         _ = place.leases
 
