@@ -228,7 +228,7 @@ class _Plan:
         return ended, [f"Java's continuation for {len(candidate.parts)} parts: closed, a host makes a lease for each"]
 
     def _over_closed(self, candidate: Candidate, lease: Lease, seen: Seen) -> Change:
-        if not seen.lease.children:
+        if not seen.lease.children and not lease.children and not candidate.parts:
             why = (
                 "is closed here" if lease.closed else "is closed here, and stays so: `leasehold leases reset` opens it"
             )

@@ -71,12 +71,16 @@ def _ask(file: Path, pipeline: str, partition: str, place: str) -> None:
         return await plan_reset(keeper, view.pipelines[pipeline], partition, start_in(place))
 
     lines = viewed(file, plan, pipeline, heeds=False).lines
-    if not sys.stdin.isatty():
+    if not is_at_a_terminal():
         fail(*lines, "nothing was changed: to reset it, add --yes", code=USAGE)
     for line in lines:
         click.echo(redacted(line), err=True)
     if not click.confirm("Reset it?", err=True):
         fail("nothing was changed")
+
+
+def is_at_a_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 @click.command("export")

@@ -124,7 +124,7 @@ class ResetPlan:
             f"lease '{self.partition}' of pipeline '{name}' would move from {start} to {_shown(self.to)}: {self._what}"
         ]
         if self.events is None or self.events > 0:
-            said.append(f"sink '{sink}' applies events that are delivered again a second time: sums count them twice")
+            said.append(f"sink '{sink}' applies events a second time that are delivered again: sums count them twice")
         if self.before is not None and self.before.closed:
             said.append("the lease is closed: the reset opens it")
         if self.before is not None and self.before.owner is not None:

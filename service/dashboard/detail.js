@@ -134,14 +134,20 @@ function facts(lease, failure) {
 const names = (partitions) => (partitions.length ? h("span", {}, ...partitions.flatMap((name, i) => [i ? ", " : "", bdi(name)])) : null);
 
 function actions(lease, perform, around) {
-  if (lease.state === "closed") return h("p", { class: "note" }, "Its partition has ended; there is nothing to do to it.");
+  if (lease.state === "closed" && lease.children.length) return h("p", { class: "note" }, "Its partition has ended; there is nothing to do to it.");
   const { pipeline, partition } = lease;
+  const move = h("button", { type: "button", class: "quiet", onclick: () => reset(lease, perform) }, "Reset position …");
+  if (lease.state === "closed") return h("div", { class: "actions" }, h("p", { class: "note" }, "An operator closed it: no host reads its partition. A reset opens it."), h("div", { class: "action" }, move));
   const others = around.hosts().filter((name) => name !== lease.owner);
   const to = h("select", {}, ...others.map((name) => h("option", { value: name }, named(name))));
   const handOver = () => perform(`Hand over to ${named(to.value)}`, () => operate("POST", leasePath(pipeline, partition, "handoff"), { to: to.value }));
   const release = async () => {
     const lines = [`${named(lease.owner ?? "nobody")} is out at its next write, and may have to repeat its batch elsewhere. To move a lease without that, hand it over.`];
     if (await asked({ title: `Release ${named(partition)}?`, lines, yes: "Release" })) await perform("Release", () => operate("POST", leasePath(pipeline, partition, "release")));
+  };
+  const close = async () => {
+    const lines = ["No host reads its partition any more, and lag does not count it: a processed file may then be archived. As long as events are left, this is refused."];
+    if (await asked({ title: `Close the lease of ${named(partition)}?`, lines, yes: "Close the lease" })) await perform("Close the lease", () => operate("POST", leasePath(pipeline, partition, "close")));
   };
   return h("div", { class: "actions" },
     h("h3", {}, "Operate"),
@@ -150,7 +156,8 @@ function actions(lease, perform, around) {
       : h("p", { class: "note" }, "No other host is alive that it could be handed over to."),
     h("div", { class: "action" },
       h("button", { type: "button", class: "quiet", disabled: lease.owner === null, onclick: release }, "Release …"),
-      h("button", { type: "button", class: "quiet", onclick: () => reset(lease, perform) }, "Reset position …")));
+      h("button", { type: "button", class: "quiet", onclick: close }, "Finish …"),
+      move));
 }
 
 /** Under the ETag that was shown: a lease that has changed meanwhile is not reset. */

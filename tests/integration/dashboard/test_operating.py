@@ -49,6 +49,24 @@ async def test_a_reset_is_asked_for_twice_and_begins_a_new_generation(opened: Op
         assert (lease.generation, lease.continuation) == (1, "5")
 
 
+async def test_a_lease_is_closed_and_a_reset_opens_it(opened: Opened) -> None:
+    async with scene({"bank": [LEASE[1]]}) as group:
+        group.feeds["bank"].partitions_finish = True
+        await group.look()
+        page = await opened_lease(opened, group)
+        await page.get_by_role("button", name="Finish").click()
+        await page.get_by_role("button", name="Close the lease", exact=True).click()
+        await expect(page.locator("#lease .outcome")).to_have_text("Close the lease: done.")
+        await expect(page.locator("#lease .actions")).to_contain_text("An operator closed it")
+        assert (await group.looks.keeper.read(*LEASE)).lease.tombstone
+        await page.get_by_role("button", name="Reset position").click()
+        await page.get_by_label("New position").fill("earliest")
+        await page.get_by_role("checkbox").check()
+        await page.get_by_role("button", name="Reset", exact=True).click()
+        await expect(page.locator("#lease .outcome")).to_have_text("Reset to earliest: done.")
+        assert not (await group.looks.keeper.read(*LEASE)).lease.closed
+
+
 async def test_a_lease_that_has_changed_since_it_was_shown_is_not_reset(opened: Opened) -> None:
     async with scene({"bank": [LEASE[1]]}) as group:
         await group.look()

@@ -47,6 +47,7 @@ leases = st.builds(
     sink_state=texts,
     handoff_to=st.none() | texts,
     closed=st.booleans(),
+    tombstone=st.booleans(),
     parents=st.lists(texts, max_size=3).map(tuple),
     children=st.lists(st.builds(Child, texts, st.none() | texts, st.none() | texts), max_size=3).map(tuple),
     unknown=unknown_fields,

@@ -335,3 +335,44 @@ def test_a_reset_to_nowhere_changes_nothing(place: Place) -> None:
     assert place("reset", "orders", "9", "--to", '"3"', "--yes").exit_code == 1
     assert place("reset", "orders", "0").exit_code == 2
     assert place.leases == {"0": lease(), "1": ended}
+
+
+# What is asked before a reset
+
+
+def test_without_a_terminal_a_reset_says_what_it_would_do_and_wants_to_be_told(place: Place) -> None:
+    place.keep(lease(owner="host-a", incarnation="1"))
+    told = place("reset", "orders", "0", "--to", "earliest")
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert told.stderr == (
+        "leasehold: lease '0' of pipeline 'orders' would move from '\"10\"' to the feed's beginning:"
+        " how many events are delivered again or skipped is unknown\n"
+        "leasehold: sink 'python:Etags' applies events a second time that are delivered again: sums count them twice\n"
+        "leasehold: host 'host-a' owns it: pause the pipeline first (POST /api/pipelines/orders/pause), and resume it"
+        " afterwards\n"
+        "leasehold: nothing was changed: to reset it, add --yes\n"
+    )
+    assert place.leases["0"] == lease(owner="host-a", incarnation="1")
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("\n", 1)])
+def test_at_a_terminal_a_reset_asks(place: Place, monkeypatch: pytest.MonkeyPatch, answer: str, code: int) -> None:
+    place.keep(lease())
+    monkeypatch.setattr("service.cli_migration.is_at_a_terminal", lambda: True)
+    told = place("reset", "orders", "0", "--to", '"3"', input=answer)
+    assert told.exit_code == code
+    assert "Reset it? [y/N]" in told.stderr
+    assert place.leases["0"].generation == (1 if code == 0 else 0)
+    assert ('goes on from "3", generation 1' in told.stdout) == (code == 0)
+    assert ("nothing was changed" in told.stderr) == (code == 1)
+
+
+def test_a_reset_that_cannot_be_done_is_refused_before_anybody_is_asked(place: Place) -> None:
+    place.keep(lease(), lease("1", closed=True, children=(Child("2", '"10"'),)))
+    for partition, to, why in (
+        ("1", '"3"', "has ended"),
+        ("0", "yesterday", "is no continuation"),
+        ("9", '"3"', "no lease"),
+    ):
+        told = place("reset", "orders", partition, "--to", to)
+        assert (told.exit_code, why in told.stderr) == (1, True), told.stderr
