@@ -226,16 +226,27 @@ async def release(world: World) -> str | None:
 
 
 async def reset(world: World) -> str | None:
-    """An operator's new position, before or behind where the lease stands."""
+    """An operator's new position, before or behind where the lease stands. Now and then the lease is closed for a while first."""
     if world.setup.operator != "resets" or (lease := _any_lease(world)) is None:
         return None
-    end = world.feed._logs[lease.partition].end
-    to = world.rng.randint(0, end)
+    log = world.feed._logs[lease.partition]
+    to = world.rng.randint(0, log.end)
+    if to % 3 == 0 and log.children is None:  # no draw of its own: other seeds stay as they are
+        _put_back(world, lease.finished(lease.continuation, tombstone=True))
+        for_s = world.timing.duration_s * (1 + to % 4) / 4
+        asyncio.get_running_loop().call_later(for_s, _moved, world, lease.partition, to)
+        return f"{lease.partition} is closed, and in {for_s:.1f} s opened at {to}"
+    return _moved(world, lease.partition, to)
+
+
+def _moved(world: World, partition: str, to: int) -> str | None:
+    if (lease := world.lease(partition)) is None:
+        return None
     new = lease.reset(str(to) if to else None)
     _put(world, new)
-    world.onlooker.edited(None, lease.partition)
+    world.onlooker.edited(None, partition)
     world.onlooker.reset(new, to)
-    return f"{lease.partition} to {to}, generation {new.generation}"
+    return f"{partition} to {to}, generation {new.generation}"
 
 
 async def rewrite(world: World) -> str | None:
