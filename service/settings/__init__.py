@@ -84,8 +84,8 @@ class ApiSettings(Section):
     )
     operators: FilePath | None = Field(
         default=None,
-        description="A file like `readers`: whoever sends one of its tokens may ask, and release, hand over, reset and pause as"
-        " well. With `readers` alone nobody may.",
+        description="A file like `readers`: whoever sends one of its tokens may ask, and release, hand over, reset, close and"
+        " pause as well. With `readers` alone nobody may.",
     )
 
     @model_validator(mode="after")
