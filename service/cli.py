@@ -28,10 +28,10 @@ from service.commands import (
     done,
     fail,
     log_of,
+    named,
     settings_of,
     viewed,
 )
-from service.host_name import host_name
 from service.importing import importing
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def run(file: Path, until_idle: bool) -> None:
         from service.engine import begun
 
     settings = settings_of(file)
-    with host_name(settings.host) as name:
+    with named(settings) as name:
 
         async def work() -> Backlog | None:
             with begun(settings) as engine:  # takes longer to start than what else there is to import

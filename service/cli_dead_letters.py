@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from service.commands import FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, done, fail, log_of, settings_of
+from service.commands import FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, done, fail, log_of, named, settings_of
 
 if TYPE_CHECKING:
     from pipeline.dead_letters import Kept, LetterBox
@@ -69,12 +69,10 @@ def replay(file: Path, pipeline: str, partition: str | None) -> None:
     Mend the transform first. What fails again becomes a dead letter again. Hosts may be at work meanwhile. Exit code 1 where
     something is left.
     """
-    from service.host_name import host_name
     from service.replay import replayed
 
     settings, one = _pipeline(file, pipeline)
-    with host_name(settings.host) as name:
-        host = f"{name}-replay"
+    with named(settings, role="-replay") as host:
         sent, again, last = done(replayed(settings, one, partition, host=host, log=log_of(settings, host)))
     click.echo(f"{sent} dead letters of pipeline '{pipeline}' replayed: {sent - again} processed, {again} dead again")
     if last is None or last.failed:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -16,6 +17,7 @@ from pipeline.errors import PipelineError
 from pipeline.imports import search_in
 from service import config
 from service.errors import ServiceError, StartFailed
+from service.host_name import host_name
 from service.redaction import redacted
 from service.settings import Settings
 
@@ -54,6 +56,17 @@ def settings_of(file: Path) -> Settings:
         fail(str(error), code=USAGE)
     search_in(file.absolute().parent)
     return settings
+
+
+@contextmanager
+def named(settings: Settings, *, role: str = "") -> Iterator[str]:
+    """Reserve this host's name, as `service.host_name` has it, or fail."""
+    with ExitStack() as held:
+        try:
+            name = held.enter_context(host_name(settings.host, settings.leases, role=role))
+        except StartFailed as error:
+            fail(str(error), code=USAGE)
+        yield name
 
 
 def log_of(settings: Settings, host: str) -> Log:

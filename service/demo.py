@@ -32,6 +32,7 @@ from service.host_name import host_name
 from service.lag import Backlog
 from service.run import processed, stopping
 from service.settings import HostSettings, LogSettings
+from service.settings.leases import SqliteLeases
 from service.tables import balances_table, screen_of, stopped
 from service.wiring import processor_of
 
@@ -121,7 +122,7 @@ async def demo(options: DemoOptions) -> DemoResult:
         expected = await asyncio.to_thread(_written, directory, rows)
         _say(screen, f"bank in {directory}: {_counted(expected)}")
         started = time.monotonic()
-        name = stack.enter_context(host_name(HostSettings()))
+        name = stack.enter_context(host_name(HostSettings(), SqliteLeases(path=directory / "leases.db")))
         telemetry.configure(LogSettings(file=directory / "host.log"), name)
         async with postgres(directory / "postgres") as dsn:
             await _processed(directory, dsn, name, expected, screen, stop)

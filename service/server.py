@@ -75,7 +75,7 @@ def _listening(host: str, port: int) -> socket.socket:
 def _reason(error: Exception) -> str:
     match error:
         case OSError(errno=errno.EADDRINUSE):
-            return "the port is taken; end whatever uses it, or set api.port to another one (0 takes a free one)"
+            return "the port is taken; set api.port to 0, which picks a free one, or end the process that uses it"
         case OSError(errno=errno.EACCES):
             return "this user may not open the port; set api.port to one above 1023"
         case _:

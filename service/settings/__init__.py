@@ -34,9 +34,9 @@ from service.settings.telemetry import TelemetrySettings
 class HostSettings(Section):
     name: HostName | None = Field(
         default=None,
-        description="This host's name among the others. It has to be its own, and to stay the same when the process is started"
-        " again, so that it takes its leases back at once. By default the machine's name (a pod's name), followed by `-2`,"
-        " `-3`, ... where other processes on this machine have it already.",
+        description="This host's name, unique among the hosts on these leases. Keep it across restarts: a host takes the leases"
+        " of its name back at once. By default the machine's name (a pod's name), followed by `-2`, `-3`, ... if other"
+        " processes on this machine have it already.",
     )
     leases_max: Count | None = Field(
         default=None, description="How many leases this host takes at most. By default no limit."

@@ -100,6 +100,24 @@ def test_a_lease_file_that_is_no_database_is_left_alone(folder: Path, leasehold:
     assert file.read_text().startswith("my diary")
 
 
+def test_a_host_at_work_keeps_its_name_and_a_later_one_counts_on_or_is_refused(
+    folder: Path, leasehold: Commands
+) -> None:
+    (folder / "named.yaml").write_text(COPY + f"host: {{name: {socket.gethostname()}}}\n")
+    first = leasehold("run", "named.yaml")
+    until(lambda: bool(leases_in(folder / "state/leases.db", "copy")), START_S, "a first lease")
+    refused(
+        leasehold("run", "named.yaml"),
+        f"host.name is '{socket.gethostname()}', and process {first.process.pid} on this machine runs under that name",
+    )
+    later = leasehold("run", "--until-idle", "copy.yaml")
+    assert later.ended() == 0, later.err
+    assert f'"host": "{socket.gethostname()}-2"' in later.err
+    assert first.process.poll() is None
+    first.interrupt()
+    assert first.ended() == 0, first.err
+
+
 def test_a_port_that_is_taken_is_told_before_anything_is_processed(folder: Path, leasehold: Commands) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
