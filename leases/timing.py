@@ -5,6 +5,7 @@ Defaults are those of the .NET change feed processor where it has them (60 s, 17
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 
@@ -43,8 +44,11 @@ class Timing:
         away, and a dead owner's lease is promised to be taken within a renew interval of its expiry (docs/protocol.md)."""
         return self.renew_s - self.balance_s
 
-    def problems(self) -> list[str]:
-        """What is wrong with these intervals, each with its remedy; empty where they fit together."""
+    def problems(self, unset: Collection[str] = ()) -> list[str]:
+        """What is wrong with these intervals, each with its remedy; empty if they fit together.
+
+        unset: the names of those that have their default; the messages mark them, so that the others are seen to be set.
+        """
         found = [
             f"{name} is {value:g}, and must be above 0"
             for name in ("duration_s", "renew_s", "balance_s", "call_timeout_s", "handoff_poll_s")
@@ -52,14 +56,42 @@ class Timing:
         ]
         if self.margin_s < 0:
             found.append(f"margin_s is {self.margin_s:g}, and must not be negative")
+
+        def shown(name: str) -> str:
+            return f"{name} = {getattr(self, name):g}{' by default' if name in unset else ''}"
+
         if self.renew_s + self.call_timeout_s >= self.trust_s:
             found.append(
-                f"renew_s + call_timeout_s is {self.renew_s + self.call_timeout_s:g}, and must lie below duration_s - margin_s"
+                f"renew_s + call_timeout_s is {self.renew_s + self.call_timeout_s:g}, and must be below duration_s - margin_s"
                 f" = {self.trust_s:g}, or one slow renewal would lose the lease: renew more often, or let leases last longer"
+                f" ({', '.join(map(shown, ('duration_s', 'renew_s', 'call_timeout_s', 'margin_s')))})"
             )
         if self.balance_s > self.renew_s:
             found.append(
-                f"balance_s is {self.balance_s:g}, above renew_s = {self.renew_s:g}: a dead owner's lease would be taken"
-                " too late; scan at least as often as owners renew"
+                f"{shown('balance_s')} is above {shown('renew_s')}, so a dead owner's lease would be taken too late: scan at"
+                " least as often as owners renew"
             )
         return found
+
+
+def derived_timing(
+    duration_s: float = 60.0,
+    *,
+    renew_s: float | None = None,
+    balance_s: float | None = None,
+    call_timeout_s: float | None = None,
+    margin_s: float | None = None,
+) -> Timing:
+    """Intervals that fit a lease of this length: up to 60 s in proportion to it, above as for 60 s.
+
+    What is given stays as it is. balance_s follows renew_s, which bounds it.
+    """
+    share = min(1.0, duration_s / 60.0)
+    renew = 17.0 * share if renew_s is None else renew_s
+    return Timing(
+        duration_s=duration_s,
+        renew_s=renew,
+        balance_s=min(13.0, renew * 13.0 / 17.0) if balance_s is None else balance_s,
+        call_timeout_s=min(5.0, duration_s / 6.0) if call_timeout_s is None else call_timeout_s,
+        margin_s=min(5.0, duration_s / 12.0) if margin_s is None else margin_s,
+    )

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from leases.timing import Timing
+from leases.timing import Timing, derived_timing
 from service.setting_types import (
     BlobContainerName,
     FilePath,
@@ -27,9 +27,14 @@ class LeaseSettings(Section):
     duration_s: LeaseSeconds = Field(
         default=Timing().duration_s, description="How long a lease lasts that its owner does not renew."
     )
-    renew_s: LeaseSeconds = Field(default=Timing().renew_s, description="The longest time between two renewals.")
-    balance_s: LeaseSeconds = Field(
-        default=Timing().balance_s, description="The longest time between two looks at all leases; at most `renew_s`."
+    renew_s: LeaseSeconds | None = Field(
+        default=None,
+        description="The longest time between two renewals. By default 17/60 of `duration_s`, at most 17.",
+    )
+    balance_s: LeaseSeconds | None = Field(
+        default=None,
+        description="The longest time between two looks at all leases; at most `renew_s`. By default 13/17 of `renew_s`, at"
+        " most 13.",
     )
     call_timeout_s: Seconds | None = Field(
         default=None,
@@ -43,17 +48,19 @@ class LeaseSettings(Section):
 
     @property
     def timing(self) -> Timing:
-        return Timing(
-            duration_s=self.duration_s,
+        return derived_timing(
+            self.duration_s,
             renew_s=self.renew_s,
             balance_s=self.balance_s,
-            call_timeout_s=min(5.0, self.duration_s / 6) if self.call_timeout_s is None else self.call_timeout_s,
-            margin_s=min(5.0, self.duration_s / 12) if self.margin_s is None else self.margin_s,
+            call_timeout_s=self.call_timeout_s,
+            margin_s=self.margin_s,
         )
 
     @model_validator(mode="after")
     def _fits(self) -> LeaseSettings:
-        if problems := self.timing.problems():
+        fields = LeaseSettings.model_fields
+        unset = {name for name in fields if name not in self.model_fields_set or getattr(self, name) is None}
+        if problems := self.timing.problems(unset):
             raise ValueError("\n".join(problems))
         return self
 

@@ -125,7 +125,7 @@ def test_kubernetes_waits_for_longer_than_a_stop_takes(objects) -> None:
 
 
 def test_a_new_pod_is_given_time_to_take_its_share(objects) -> None:
-    assert objects["Deployment"]["spec"]["minReadySeconds"] >= settings_of(objects).leases.balance_s
+    assert objects["Deployment"]["spec"]["minReadySeconds"] >= settings_of(objects).leases.timing.balance_s
 
 
 def test_the_settings_are_mounted_where_the_image_and_the_arguments_look(objects) -> None:

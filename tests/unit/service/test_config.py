@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from leases.timing import Timing
+from leases.timing import Timing, derived_timing
 from pipeline.limits import BatchLimits
 from service.config import FILE_BYTES_MAX, ConfigurationError, load, parse
 from service.pipeline import Pipeline
@@ -107,13 +107,21 @@ def test_home_is_home(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.path == Path("/home/ada/leases.db")
 
 
-@pytest.mark.parametrize("duration_s", [1, 3, 60, 600])
-def test_intervals_that_are_not_set_follow_the_lease_duration(duration_s: int) -> None:
-    text = f"leases: {{duration_s: {duration_s}, renew_s: {duration_s / 4}, balance_s: {duration_s / 5}}}"
-    timing = settings(text + PIPELINES).leases.timing
-    assert timing.problems() == []
-    assert 0 < timing.call_timeout_s <= 5
-    assert 0 < timing.margin_s <= 5
+def test_without_settings_a_lease_has_the_intervals_of_dotnet() -> None:
+    assert settings(PIPELINES).leases.timing == Timing()
+
+
+@pytest.mark.parametrize("duration_s", [0.1, 1, 5, 60, 600, 10 * 365 * 86_400])
+def test_a_lease_duration_alone_is_enough(duration_s: float) -> None:
+    timing = settings(f"leases: {{duration_s: {duration_s}}}" + PIPELINES).leases.timing
+    assert timing == derived_timing(duration_s)
+
+
+def test_intervals_that_are_set_stay_as_they_are() -> None:
+    text = "leases: {duration_s: 30, renew_s: 4, balance_s: 2, call_timeout_s: 3, margin_s: 1}"
+    assert settings(text + PIPELINES).leases.timing == Timing(
+        duration_s=30, renew_s=4, balance_s=2, call_timeout_s=3, margin_s=1
+    )
 
 
 def test_a_type_of_somebody_else_keeps_its_arguments_and_hides_them() -> None:
@@ -365,9 +373,18 @@ def test_a_wrong_feed_is_told_apart(part: str, expected: str) -> None:
     [
         ("renew_s: 60", "one slow renewal would lose the lease"),
         ("renew_s: 70, balance_s: 1", "one slow renewal would lose the lease"),
-        ("duration_s: 10", "one slow renewal would lose the lease"),
-        ("call_timeout_s: 38", "one slow renewal would lose the lease"),
-        ("balance_s: 18", "a dead owner's lease would be taken too late"),
+        (
+            "duration_s: 10, renew_s: 8",
+            "(duration_s = 10, renew_s = 8, call_timeout_s = 1.66667 by default, margin_s = 0.8",
+        ),
+        (
+            "call_timeout_s: 38",
+            "(duration_s = 60 by default, renew_s = 17 by default, call_timeout_s = 38, margin_s = 5 by",
+        ),
+        (
+            "balance_s: 18",
+            "balance_s = 18 is above renew_s = 17 by default, so a dead owner's lease would be taken too late",
+        ),
     ],
 )
 def test_intervals_that_would_lose_leases_are_refused(leases: str, expected: str) -> None:

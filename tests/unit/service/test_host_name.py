@@ -120,7 +120,9 @@ def test_a_child_that_outlives_a_killed_host_does_not_hold_its_name(tmp_path: Pa
     "other",
     [
         SqliteLeases(path=Path("/state/others.db")),
-        CustomLeases.model_validate({"type": "my.mod:Store", "path": "/state/leases.db", "token": "secret", "n": {1: 2}}),
+        CustomLeases.model_validate(
+            {"type": "my.mod:Store", "path": "/state/leases.db", "token": "secret", "n": {1: 2}}
+        ),
         CosmosLeases(type="cosmos", endpoint="https://a.documents.azure.com", database="bank"),
     ],
     ids=lambda leases: leases.type,

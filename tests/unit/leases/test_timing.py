@@ -1,0 +1,46 @@
+"""Intervals that fit together, whatever of them is set."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leases.timing import Timing, derived_timing
+
+DURATIONS = st.floats(min_value=0.1, max_value=10 * 365 * 86_400.0)
+"""What `leases.duration_s` may be."""
+
+
+def test_intervals_that_are_derived_from_the_default_are_the_defaults() -> None:
+    assert derived_timing() == Timing()
+
+
+@given(DURATIONS)
+def test_intervals_that_are_derived_fit_together(duration_s: float) -> None:
+    timing = derived_timing(duration_s)
+    assert timing.problems() == []
+    assert timing.duration_s == duration_s
+    assert timing.renew_s <= 17
+    assert timing.balance_s <= 13
+    assert timing.call_timeout_s <= 5
+    assert timing.margin_s <= 5
+    assert timing.renew_s + timing.call_timeout_s < timing.trust_s / 2, "one renewal may fail and be tried again"
+
+
+@given(DURATIONS, st.floats(min_value=0.01, max_value=1.0))
+def test_a_renew_interval_that_fits_needs_nothing_else(duration_s: float, share: float) -> None:
+    renew_s = share * 0.7 * duration_s
+    timing = derived_timing(duration_s, renew_s=renew_s)
+    assert timing.renew_s == renew_s
+    assert timing.problems() == []
+
+
+def test_what_is_set_is_held_to_the_rules_and_what_is_not_is_named_as_a_default() -> None:
+    (late,) = derived_timing(balance_s=18).problems({"renew_s"})
+    assert late.startswith("balance_s = 18 is above renew_s = 17 by default,")
+    (slow,) = derived_timing(6, renew_s=5).problems({"call_timeout_s", "margin_s"})
+    assert slow == (
+        "renew_s + call_timeout_s is 6, and must be below duration_s - margin_s = 5.5, or one slow renewal would lose the"
+        " lease: renew more often, or let leases last longer"
+        " (duration_s = 6, renew_s = 5, call_timeout_s = 1 by default, margin_s = 0.5 by default)"
+    )
