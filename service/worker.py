@@ -348,11 +348,15 @@ class Worker:
             crash_point("before release")
             await within("release", answered(self.owned.release, self._clock, self._log), self._log)
             crash_point("released")
-        log = self._log.bind(position=_shortened(self._position))
-        if outcome.reason == "shutdown" and self._is_wanted:
-            log = log.bind(to=self.owned.lease.handoff_to)
-        level = log.error if outcome.reason == "failed" else log.info
-        level("lease let go", reason=outcome.reason, **({"error": str(outcome.error)} if outcome.error else {}))
+        level = self._log.error if outcome.reason == "failed" else self._log.info
+        error = {"error": str(outcome.error)} if outcome.error else {}
+        level("lease let go", position=_shortened(self._position), **self._ending(outcome.reason), **error)
+
+    def _ending(self, reason: CloseReason) -> dict[str, object]:
+        """How a tenure ended, for the log. A writer gets `shutdown` whenever the lease was released, also to another host."""
+        if reason != "shutdown":
+            return {"reason": reason}
+        return {"reason": "handed_over", "to": self.owned.lease.handoff_to} if self._is_wanted else {"reason": "released"}
 
     async def _close_writer(self, reason: CloseReason) -> None:
         writer, self._writer = self._writer, None

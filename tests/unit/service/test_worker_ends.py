@@ -45,7 +45,7 @@ async def at_work(group: Group) -> Tenure:
 # What the sink is told
 
 
-def test_a_stop_checkpoints_releases_and_tells_shutdown() -> None:
+def test_a_stop_checkpoints_releases_and_closes_the_sink_with_shutdown() -> None:
     async def main() -> None:
         handler = Handler()
         group = handled(handler)
@@ -54,6 +54,8 @@ def test_a_stop_checkpoints_releases_and_tells_shutdown() -> None:
         outcome = await tenure.task
         assert (outcome.reason, outcome.error) == ("shutdown", None)
         assert handler.calls == [("open", None), *(("process", n) for n in "123"), ("close", "shutdown")]
+        [let_go] = tenure.said("lease let go")
+        assert (let_go["reason"], "to" in let_go) == ("released", False)
         lease = group.leases["a"]
         assert (lease.owner, lease.incarnation, lease.continuation, lease.handoff_to) == (None, None, "3", None)
         assert_nothing_left()
@@ -61,7 +63,7 @@ def test_a_stop_checkpoints_releases_and_tells_shutdown() -> None:
     run_virtual(main())
 
 
-def test_a_handoff_finishes_the_batch_in_hand_checkpoints_and_releases_to_who_asked() -> None:
+def test_a_handoff_finishes_the_batch_in_hand_checkpoints_and_is_logged_as_handed_over() -> None:
     async def main() -> None:
         handler = Handler()
         group = handled(handler)
@@ -78,7 +80,7 @@ def test_a_handoff_finishes_the_batch_in_hand_checkpoints_and_releases_to_who_as
         lease = group.leases["a"]
         assert (lease.owner, lease.handoff_to, lease.continuation) == (None, "host-b", "4")
         [let_go] = tenure.said("lease let go")
-        assert (let_go["reason"], let_go["to"]) == ("shutdown", "host-b")
+        assert (let_go["reason"], let_go["to"]) == ("handed_over", "host-b")
         assert handler.calls[-2:] == [("process", "4"), ("close", "shutdown")]
 
     run_virtual(main())
