@@ -80,20 +80,25 @@ def _plain(value: object) -> str:
 
 def _reserve_first(names: Iterator[str], group: str, folder: Path | None, held: ExitStack) -> str:
     """The first name that no other process holds. Raises StartFailed if none is left."""
+    refusal = ""
     for name in names:
         try:
-            path = (folder or _own_folder()) / f"{name}@{group}.lock"
-            held.enter_context(_locked(path))
+            held.enter_context(_locked(_lock_file(name, group, folder)))
         except BlockingIOError:
             refusal = (
-                f"host.name is '{name}', and {_holder(path)} on this machine runs under that name on the same leases:"
-                " stop it, or set another host.name here (without host.name, a free name is chosen)"
+                f"host.name is '{name}', and {_holder(_lock_file(name, group, folder))} on this machine runs under that name"
+                " on the same leases: stop it, or set another host.name here (without host.name, a free name is chosen)"
             )
         except OSError:  # a read-only file system: a container of its own, as a rule
             return name
         else:
             return name
     raise StartFailed(refusal)
+
+
+def _lock_file(name: str, group: str, folder: Path | None) -> Path:
+    """Raises OSError."""
+    return (folder or _own_folder()) / f"{name}@{group}.lock"
 
 
 @contextmanager

@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 
-import structlog
 from structlog.typing import FilteringBoundLogger as Log
 
 from leases.clock import BootClock, Clock
@@ -31,6 +30,7 @@ from service.host import Host
 from service.lag import Backlog, until_idle
 from service.pipeline import Pipeline
 from service.tally import CountingStore, Tally
+from service.telemetry import default_logger
 from service.traces import TracedTally, Traces
 from service.view import View
 
@@ -55,7 +55,9 @@ class Processor:
         log: Log | None = None,
         traces: Traces | None = None,
     ) -> None:
-        """buffer_bytes_max: of what is read and not delivered yet, over all pipelines. traces: closed with the rest.
+        """host: unique among the hosts on these leases; `service.host_name` reserves one on this machine.
+        buffer_bytes_max: of what is read and not delivered yet, over all pipelines. traces: closed with the rest.
+        log: by default as structlog is set up, or else from `info` on to standard error (`service.telemetry`).
 
         Raises ValueError where the intervals do not fit together, or two pipelines have one name.
         """
@@ -64,7 +66,7 @@ class Processor:
         if problems := timing.problems() + _doubles(pipelines):
             raise ValueError("; ".join(problems))
         incarnation = uuid.uuid4().hex
-        self._log = log or structlog.get_logger().bind(host=host)
+        self._log = log or default_logger(host)
         self.pipelines = tuple(pipelines)
         self.tally = Tally(clock, self._log) if traces is None else TracedTally(clock, traces, self._log)
         self.store = CountingStore(TimedStore(store, timing.call_timeout_s), self.tally)

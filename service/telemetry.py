@@ -1,7 +1,9 @@
 """Logs: events with fields, and every line says when, how grave, and on which host.
 
-    configure(settings.log, host)
+    configure(LogSettings(level="debug", format="json"), "host-a")  # once, for the whole process
     logger().info("lease acquired", pipeline="transform", partition="0", epoch=4)
+
+A program that runs a `Processor` may call `configure`, set up structlog in its own way, or do nothing (`default_logger`).
 
 Standard-library logging comes out in the same form: this project's at the level that is set, everybody else's from warning on,
 and that of Azure's and OpenTelemetry's SDKs with `debug` alone: whatever fails there is told once, in a line of ours that says
@@ -19,7 +21,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from logging.handlers import WatchedFileHandler
-from typing import TypeGuard, cast
+from typing import Any, TypeGuard, cast
 
 import structlog
 from structlog.stdlib import ExtraAdder, ProcessorFormatter
@@ -45,17 +47,23 @@ def logger() -> FilteringBoundLogger:
 
 def configure(log: LogSettings, host: str) -> None:
     """From now on, for the whole process. Raises ConfigurationError where the file cannot be opened."""
-    handler = _handler(log)
-    render = _as_json if log.format == "json" else _as_text
-    handler.setFormatter(
-        ProcessorFormatter(
-            foreign_pre_chain=[ExtraAdder()],
-            processors=[structlog.processors.format_exc_info, _Stamped(host), render],
-            use_get_message=True,
-        )
-    )
-    _install(handler, logging.getLevelNamesMapping()[log.level.upper()])
+    _install(_handler(log, host), _level(log))
     hush(log)
+
+
+def default_logger(host: str) -> FilteringBoundLogger:
+    """For a program that gives no logger of its own: as it has set up structlog, or else from `info` on to standard error.
+
+    Nothing of the program's own logging is changed.
+    """
+    if any(handler.name == _OURS for handler in logging.getLogger().handlers):  # `configure`, which names the host
+        return logger()
+    if structlog.is_configured():
+        return cast(FilteringBoundLogger, structlog.get_logger().bind(host=host))
+    log = LogSettings()
+    target = logging.Logger("leasehold")  # on its own: no level or handler of the program's applies
+    target.addHandler(_handler(log, host))
+    return cast(FilteringBoundLogger, structlog.wrap_logger(target, **_through_stdlib(_level(log))))
 
 
 def hush(log: LogSettings) -> None:
@@ -64,7 +72,31 @@ def hush(log: LogSettings) -> None:
         logging.getLogger(name).setLevel(logging.WARNING if log.level == "debug" else SILENT)
 
 
-def _handler(log: LogSettings) -> logging.Handler:
+def _level(log: LogSettings) -> int:
+    return logging.getLevelNamesMapping()[log.level.upper()]
+
+
+def _handler(log: LogSettings, host: str) -> logging.Handler:
+    handler = _open(log)
+    render = _as_json if log.format == "json" else _as_text
+    handler.setFormatter(
+        ProcessorFormatter(
+            foreign_pre_chain=[ExtraAdder()],
+            processors=[structlog.processors.format_exc_info, _Stamped(host), render],
+            use_get_message=True,
+        )
+    )
+    return handler
+
+
+def _through_stdlib(level: int) -> dict[str, Any]:
+    return {
+        "processors": [ProcessorFormatter.wrap_for_formatter],
+        "wrapper_class": structlog.make_filtering_bound_logger(level),
+    }
+
+
+def _open(log: LogSettings) -> logging.Handler:
     if log.file is None:
         return logging.StreamHandler(sys.stderr)
     try:
@@ -89,10 +121,7 @@ def _install(handler: logging.Handler, level: int) -> None:
         logging.getLogger(package).setLevel(level)
     logging.captureWarnings(True)
     structlog.configure(
-        processors=[ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        cache_logger_on_first_use=False,
+        **_through_stdlib(level), logger_factory=structlog.stdlib.LoggerFactory(), cache_logger_on_first_use=False
     )
 
 

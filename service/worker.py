@@ -356,7 +356,9 @@ class Worker:
         """How a tenure ended, for the log. A writer gets `shutdown` whenever the lease was released, also to another host."""
         if reason != "shutdown":
             return {"reason": reason}
-        return {"reason": "handed_over", "to": self.owned.lease.handoff_to} if self._is_wanted else {"reason": "released"}
+        return (
+            {"reason": "handed_over", "to": self.owned.lease.handoff_to} if self._is_wanted else {"reason": "released"}
+        )
 
     async def _close_writer(self, reason: CloseReason) -> None:
         writer, self._writer = self._writer, None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-import structlog
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
 from structlog.typing import FilteringBoundLogger as Log
@@ -21,6 +20,7 @@ from service.api.problems import ANYWHERE, add_handlers, documented
 from service.api.reading import reading
 from service.docs_page import docs_page
 from service.metrics import Metrics
+from service.telemetry import default_logger
 from service.view import View
 
 NO_TOKENS = Access()
@@ -47,5 +47,5 @@ def create_app(view: View, access: Access = NO_TOKENS, *, log: Log | None = None
         return HTMLResponse(docs_page(app.openapi()))
 
     add_handlers(app)
-    app.add_middleware(Guard, access=access, audit=Audit(log or structlog.get_logger(), view.host.tally))
+    app.add_middleware(Guard, access=access, audit=Audit(log or default_logger(view.host.name), view.host.tally))
     return app

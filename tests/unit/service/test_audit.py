@@ -52,6 +52,7 @@ async def test_an_action_is_a_line_with_who_what_before_after_and_outcome(restin
     assert done == {
         "event": "operator action",
         "log_level": "info",
+        "host": "host-a",
         "action": "release",
         "pipeline": "bank",
         "partition": "a",

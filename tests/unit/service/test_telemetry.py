@@ -190,3 +190,39 @@ def test_a_file_that_cannot_be_opened_is_a_problem_of_the_configuration(tmp_path
         ConfigurationError, match=r"log\.file is '.*/missing/host\.log', and cannot be opened \(no such file"
     ):
         telemetry.configure(LogSettings(file=tmp_path / "missing/host.log"), "host-a")
+
+
+# Of a program that runs a processor
+
+
+def test_a_program_without_structlog_of_its_own_gets_info_lines_on_stderr_and_its_logging_stays_as_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root = logging.getLogger()
+    before = (root.level, list(root.handlers))
+    log = telemetry.default_logger("my-program").bind(pipeline="bank")
+    log.debug("batch delivered")
+    log.info("lease acquired", password="hunter2")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"\S+Z info    my-program lease acquired pipeline=bank password=\*+\n", err)
+    assert ((root.level, list(root.handlers)), structlog.is_configured()) == (before, False)
+
+
+def test_a_program_with_structlog_of_its_own_keeps_it() -> None:
+    said: list[Any] = []
+
+    def keep(logger: Any, method: str, event: Any) -> Any:
+        said.append((method, dict(event)))
+        raise structlog.DropEvent
+
+    structlog.configure(processors=[keep])
+    telemetry.default_logger("my-program").debug("batch delivered")
+    assert said == [("debug", {"host": "my-program", "event": "batch delivered"})]
+
+
+def test_a_program_that_calls_configure_gets_what_it_asked_for(tmp_path: Path) -> None:
+    lines = configured(tmp_path, format="json", level="debug")
+    telemetry.default_logger("my-program").debug("batch delivered")
+    (line,) = lines()
+    assert (line["level"], line["host"], line.keys()) == ("debug", "host-a", {"time", "level", "host", "event"})
