@@ -5,6 +5,7 @@ Commands import what they alone need, since Spark, the REST API and tables take 
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import sys
@@ -235,6 +236,29 @@ def run_demo(directory: Path | None, transactions: Path | None, as_json: bool) -
 
     result = done(demo(DemoOptions(directory=directory, transactions=transactions, as_json=as_json)))
     sys.exit(0 if result.matches else FAILED)
+
+
+@main.command("postgres")
+@click.argument("directory", type=PathName(path_type=Path, file_okay=False))
+@click.option("--query", "sql", help="Run this SQL with psql instead, print what it finds, and end.")
+def run_postgres(directory: Path, sql: str | None) -> None:
+    """A PostgreSQL for trying, in DIRECTORY, until Ctrl-C: it prints the DSN to connect with.
+
+    DIRECTORY is created if it is missing, and its data stays there. It is for trying and for the database of `leasehold demo`
+    alone: every user of this machine who can reach its socket is let in without a password.
+    """
+    from service.embedded_postgres import query, serve
+    from service.run import stopping
+
+    async def until_stopped() -> None:
+        stop = asyncio.Event()
+        with stopping(stop.set):
+            await serve(directory, stop, click.echo)
+
+    if sql is None:
+        done(until_stopped())
+    else:
+        sys.exit(done(query(directory, sql)))
 
 
 def _one(pipeline: str, partition: str) -> Read[LeaseStatus]:

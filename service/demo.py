@@ -24,7 +24,7 @@ from rich.console import Console
 from service import config, demo_data, telemetry
 from service.demo_data import Transaction
 from service.demo_view import DemoView, done_before
-from service.embedded_postgres import check_place, make_directory, postgres
+from service.embedded_postgres import DSN, check_place, make_directory, postgres, query_command
 from service.errors import ServiceError
 from service.host_name import host_name
 from service.lag import Backlog
@@ -36,7 +36,10 @@ from service.wiring import processor_of
 
 PARTITIONS = 4
 ACCOUNTS_SHOWN = 20
-DSN = "LEASEHOLD_POSTGRES_DSN"
+
+
+TEMPLATE = "bank.yaml, a template for settings of your own"
+BALANCES = "SELECT * FROM balances"
 
 
 class DemoFailed(ServiceError):
@@ -125,7 +128,7 @@ async def demo(options: DemoOptions) -> DemoResult:
             await _processed(directory, dsn, name, expected, screen, stop)
             found = await asyncio.to_thread(_ledger, dsn)
         result = DemoResult(found, expected, time.monotonic() - started)
-    _report(result, screen)
+    _report(result, options.directory, screen)
     if options.as_json:
         sys.stdout.write(result.as_json + "\n")
     return result
@@ -192,18 +195,31 @@ def _ledger(dsn: str) -> Ledger:
     return Ledger({row[0]: row[1] for row in rows}, {row[0]: row[2] for row in rows})
 
 
-def _report(result: DemoResult, screen: Console) -> None:
+def _report(result: DemoResult, kept: Path | None, screen: Console) -> None:
+    """kept: the directory that stays."""
     names = sorted(result.expected.balances.keys() | result.found.balances.keys())
     shown = result.differing or names[:ACCOUNTS_SHOWN]
     screen.print(balances_table(result.expected.balances, result.found.balances, shown))
     if result.matches and len(shown) < len(names):
         _say(screen, f"... and {len(names) - len(shown):,} more accounts, which match as well")
+    for line in _kept(kept):
+        _say(screen, line)
     verdict = "match" if result.matches else f"DIFFER in {len(result.differing)} accounts"
     _say(
         screen,
         f"balances {verdict}: {len(result.expected.balances)} accounts, {result.transactions} transactions,"
         f" {result.lost} lost, {result.duplicated} duplicated",
     )
+
+
+def _kept(directory: Path | None) -> list[str]:
+    """What is left to look at."""
+    if directory is None:
+        return [f"nothing is kept; `--dir DIRECTORY` keeps everything ({TEMPLATE}, and the database to look into)"]
+    return [
+        f"everything is kept in {directory}: {TEMPLATE}, and its database:",
+        "  " + query_command(directory / "postgres", BALANCES),
+    ]
 
 
 def _counted(ledger: Ledger) -> str:

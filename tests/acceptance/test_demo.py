@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import random
+import re
+import shlex
 import sqlite3
 import urllib.request
 from collections import defaultdict
@@ -103,6 +105,18 @@ def test_running_it_again_in_its_directory_changes_nothing(kept: Path, leasehold
     assert (result["transactions"], result["lost"], result["duplicated"]) == (1000, 0, 0)
     assert result["seconds"] > 0
     assert again.err.splitlines()[-1] == LAST_LINE
+
+
+def test_its_last_lines_name_a_command_that_shows_the_balances(kept: Path, leasehold: Commands) -> None:
+    again = leasehold("demo", "--dir", kept)
+    assert again.ended() == 0, again.err
+    command = shlex.split(again.out.splitlines()[-2])
+    assert command[0] == "leasehold"
+    rows = leasehold(*command[1:])
+    assert rows.ended() == 0, rows.err
+    for name, balance in _computed(kept.glob("transactions-*.csv")).items():
+        assert re.search(rf"^ {name} +\| +{balance} \| +\d+$", rows.out, re.MULTILINE), rows.out
+    assert rows.left_behind() + _of(kept) == []
 
 
 def test_balances_of_a_users_own_transactions_are_exact_to_the_cent(tmp_path: Path, leasehold: Commands) -> None:

@@ -26,9 +26,9 @@ WRONG = Ledger(
 )
 
 
-def reported(found: Ledger) -> list[str]:
+def reported(found: Ledger, kept: Path | None = None) -> list[str]:
     screen = Console(file=StringIO(), width=100)
-    demo._report(DemoResult(found, EXPECTED, 1.5), screen)
+    demo._report(DemoResult(found, EXPECTED, 1.5), kept, screen)
     assert isinstance(screen.file, StringIO)
     return screen.file.getvalue().splitlines()
 
@@ -45,6 +45,14 @@ def test_balances_that_match_are_shown_and_said() -> None:
     lines = reported(EXPECTED)
     assert lines[-1] == "balances match: 4 accounts, 100 transactions, 0 lost, 0 duplicated"
     assert all(any(name in line for line in lines) for name in EXPECTED.balances)
+
+
+def test_what_is_kept_is_named_with_the_command_that_looks_into_the_database() -> None:
+    assert reported(EXPECTED, Path("state/demo"))[-3:-1] == [
+        "everything is kept in state/demo: bank.yaml, a template for settings of your own, and its database:",
+        '  leasehold postgres state/demo/postgres --query "SELECT * FROM balances"',
+    ]
+    assert any(line.startswith("nothing is kept; `--dir DIRECTORY` keeps everything") for line in reported(EXPECTED))
 
 
 def test_the_json_form_has_balances_as_decimals() -> None:

@@ -1,0 +1,130 @@
+"""Examples of pages for newcomers, run as they are written: a fail-over, PostgreSQL for trying, a host in a program."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from base64 import b64decode
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.plugins_cli import START_S, Command, Commands, events_in, leases_in, until
+
+pytestmark = pytest.mark.timeout(600)
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def examples(page: str, folder: Path) -> str:
+    """Writes the page's example files into the folder; the page."""
+    text = (DOCS / page).read_text()
+    for name, example in re.findall(r"<!-- example: (\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL):
+        (folder / name).write_text(example)
+    return text
+
+
+def shell(line: str, folder: Path) -> None:
+    subprocess.run(line, shell=True, cwd=folder, check=True, executable="/bin/bash", timeout=START_S)
+
+
+def lines_of(page: str, word: str) -> list[str]:
+    """The lines with the word that a reader types, without their comments."""
+    typed = [line.partition("  #")[0].rstrip() for line in re.findall(r"^\$ (.+)", page, re.MULTILINE)]
+    return [line for line in typed if word in line]
+
+
+def test_a_fail_over_goes_as_operations_says(tmp_path: Path, leasehold: Commands) -> None:
+    page = examples("operations.md", tmp_path)
+    shell(lines_of(page, "for n in")[0], tmp_path)
+    runs = lines_of(page, "run failover.yaml")
+    assert runs == ["leasehold run failover.yaml &"] * 2
+
+    def owners() -> Counter[str | None]:
+        return Counter(lease.owner for lease in leases_in(tmp_path / "state/failover.db", "words"))
+
+    hosts = [leasehold("run", "failover.yaml") for _ in runs]
+    until(lambda: sorted(owners().values()) == [2, 2] and None not in owners(), START_S, "two leases for each host")
+    assert not any(host.has_java() for host in hosts)
+    hosts[0].process.send_signal(signal.SIGKILL)
+    hosts[0].process.wait()
+    shell(lines_of(page, "cherry")[0], tmp_path)
+    until(lambda: list(owners().values()) == [4], START_S, "the survivor has all leases")
+
+    def words() -> Counter[str]:
+        read = leasehold("files", "read", "failover.yaml", "words")
+        assert read.ended() == 0, read.err
+        bodies = [b64decode(json.loads(line)["body"]) for line in read.out.splitlines()]
+        return Counter(json.loads(body)["word"] for body in bodies)
+
+    until(lambda: words().total() >= 14, START_S, "the words that were added")
+    assert words() == {"apple": 4, "avocado": 4, "banana": 4, "cherry": 2}
+    assert "`files read` counts 14:" in page
+    hosts[1].interrupt()
+    assert hosts[1].ended() == 0, hosts[1].err
+
+
+def test_postgresql_for_trying_counts_the_words_as_its_page_says(tmp_path: Path, leasehold: Commands) -> None:
+    page = examples("try-postgres.md", tmp_path)
+    shell(lines_of(page, "printf")[0], tmp_path)
+    server = leasehold(*lines_of(page, "leasehold postgres state/postgres")[0].split()[1:])
+    until(lambda: server.found(r"(--query)") or server.process.poll() is not None, START_S, "PostgreSQL runs")
+    dsn = shlex.split(server.found(r"export (LEASEHOLD_POSTGRES_DSN=.*)") or "")[0].partition("=")[2]
+
+    def typed(line: str) -> Command:
+        command = leasehold(*shlex.split(line)[1:], env={"LEASEHOLD_POSTGRES_DSN": dsn})
+        assert command.ended() == 0, command.err
+        return command
+
+    check, run = lines_of(page, "totals.yaml")[:2]
+    assert "check --probe" in check
+    typed(check)
+    typed(run)
+    (query,) = lines_of(page, "state/postgres --query")
+    promised = page.partition(f"$ {query}\n")[2].partition("```")[0].strip("\n")
+    assert typed(query).out.strip("\n") == promised
+    server.interrupt()
+    assert server.ended() == 0, server.err
+    assert typed(query).out.strip("\n") == promised, "without a server as well"
+    assert server.left_behind() == []
+
+
+def test_a_query_where_no_postgresql_is_creates_none(tmp_path: Path, leasehold: Commands) -> None:
+    query = leasehold("postgres", "state/none", "--query", "SELECT 1")
+    assert query.ended() == 2
+    assert query.err == (
+        "leasehold: there is no PostgreSQL in 'state/none': `leasehold postgres state/none` makes one\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_program_with_a_name_and_logs_of_its_own_runs_as_written_and_its_name_is_reserved(
+    tmp_path: Path, leasehold: Commands
+) -> None:
+    examples("embedding.md", tmp_path)
+    (tmp_path / "words-1.jsonl").write_text('{"word": "apple"}\n')
+    command = [sys.executable, "in-my-program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=START_S, check=False)
+    assert done.returncode == 0, done.stderr
+    said = [json.loads(line) for line in done.stderr.splitlines()]
+    assert {(line["host"], "host_" in line) for line in said} == {("my-program", False)}
+    assert "debug" in {line["level"] for line in said}
+    assert events_in(tmp_path / "state/words") == {"words-1.jsonl": [{"word": "apple"}]}
+    (tmp_path / "held.py").write_text(
+        (tmp_path / "in-my-program.py").read_text().replace("await processor.idle()", "await processor.ended()")
+    )
+    with subprocess.Popen([sys.executable, "held.py"], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stderr
+            next(line for line in holder.stderr if "lease acquired" in line)
+            second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=START_S, check=False)
+        finally:
+            os.kill(holder.pid, signal.SIGKILL)
+    assert second.returncode == 1
+    assert f"host.name is 'my-program', and process {holder.pid} on this machine runs under that name" in second.stderr
