@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from service.importing import importing
+from service.standard_output import watched_output
 
 INTERRUPTED = 130
 
@@ -14,7 +15,8 @@ def main() -> None:
     try:
         with importing():
             from service.cli import main as command
-        command()
+        with watched_output():
+            command()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 

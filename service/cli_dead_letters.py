@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from service.commands import FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, done, fail, log_of, named, settings_of
+from service.standard_output import unread_is_fine
 
 if TYPE_CHECKING:
     from pipeline.dead_letters import Kept, LetterBox
@@ -74,7 +75,10 @@ def replay(file: Path, pipeline: str, partition: str | None) -> None:
     settings, one = _pipeline(file, pipeline)
     with named(settings, role="-replay") as host:
         sent, again, last = done(replayed(settings, one, partition, host=host, log=log_of(settings, host)))
-    click.echo(f"{sent} dead letters of pipeline '{pipeline}' replayed: {sent - again} processed, {again} dead again")
+    with unread_is_fine():
+        click.echo(
+            f"{sent} dead letters of pipeline '{pipeline}' replayed: {sent - again} processed, {again} dead again"
+        )
     if last is None or last.failed:
         fail(*(f"partition '{key[1]}': {why}" for key, why in sorted((last.failed if last else {}).items())))
 

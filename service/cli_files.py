@@ -13,6 +13,7 @@ import click
 
 from pipeline.errors import PipelineError
 from service.commands import FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, PathName, fail, settings_of
+from service.standard_output import unread_is_fine
 
 if TYPE_CHECKING:
     from pipeline.connectors.filesink import Snapshot
@@ -91,8 +92,10 @@ def clean_files(file: Path, pipeline: str, dry_run: bool) -> None:
             place.delete(name)
         return left
 
-    for name in _done(clean):
-        click.echo(f"{'would delete' if dry_run else 'deleted'} {place.locate(name)}")
+    gone = _done(clean)
+    with unread_is_fine():
+        for name in gone:
+            click.echo(f"{'would delete' if dry_run else 'deleted'} {place.locate(name)}")
 
 
 def _place(file: Path, pipeline: str) -> Place:

@@ -14,6 +14,7 @@ import click
 
 from service.commands import FAILED, FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, PathName, fail, settings_of, viewed
 from service.redaction import redacted
+from service.standard_output import unread_is_fine
 
 if TYPE_CHECKING:
     from leases.keeper import Keeper
@@ -193,7 +194,8 @@ def import_leases(
         return await carried_out(keeper, order, report) if apply else report
 
     report = viewed(file, run, pipeline, writes=apply, heeds=False)
-    _tell(report, apply, as_json)
+    with unread_is_fine():
+        _tell(report, apply, as_json)
     if report.problems:
         fail(*report.problems)
     if report.count("refused"):

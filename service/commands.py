@@ -97,6 +97,8 @@ class Interruptible(click.Group):
             return super().invoke(context)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
+        except BrokenPipeError as error:  # click would end in silence; standard output raises OutputLost instead
+            fail(f"a connection broke ({error}): see whether its other side is at work, and try again")
 
 
 def done(work: Coroutine[Any, Any, T]) -> T:
