@@ -34,12 +34,14 @@ from service.commands import (
     viewed,
 )
 from service.importing import importing
+from service.standard_output import unread_is_fine
 
 if TYPE_CHECKING:
     from leases.balance import Key
     from leases.keeper import Keeper
     from service.lag import Backlog, Lag
     from service.look import Read
+    from service.processor import Processor
     from service.status import LeaseStatus
     from service.view import View
 
@@ -60,7 +62,8 @@ def main() -> None:
 def run(file: Path, until_idle: bool) -> None:
     """Process the pipelines of FILE until told to stop (Ctrl-C, SIGTERM).
 
-    Run it as often as you like: hosts on one FILE share its partitions.
+    Run it as often as you like: hosts on one FILE share its partitions. At its end each host logs how many events and rows it
+    has delivered of each pipeline. With --until-idle it also prints them, unless the log is JSON.
     """
     with importing():
         from service.engine import begun
@@ -68,7 +71,7 @@ def run(file: Path, until_idle: bool) -> None:
     settings = settings_of(file)
     with named(settings) as name:
 
-        async def work() -> Backlog | None:
+        async def work() -> tuple[Processor, Backlog | None]:
             with begun(settings) as engine:  # takes longer to start than what else there is to import
                 with importing():
                     from service.run import run as run_processor
@@ -76,9 +79,11 @@ def run(file: Path, until_idle: bool) -> None:
 
                     log = log_of(settings, name)
                 processor = processor_of(settings, host=name, log=log, engine=engine)
-                return await run_processor(processor, settings.api, until_idle=until_idle, log=log)
+                return processor, await run_processor(processor, settings.api, until_idle=until_idle, log=log)
 
-        last = done(work())
+        processor, last = done(work())
+    if until_idle and settings.log.format == "text":
+        _print_summary(processor, last)
     if last is not None and (last.failed or last.held):
         from service.tables import stopped
 
@@ -89,6 +94,21 @@ def run(file: Path, until_idle: bool) -> None:
                 for (p, part), why in sorted(last.held.items())
             ),
         )
+
+
+def _print_summary(processor: Processor, last: Backlog | None) -> None:
+    """For people: with JSON the log alone has it, because both may go to one stream that a program reads."""
+    from service.summary import summary_lines
+
+    unfinished = {name for name, _ in (*last.failed, *last.held)} if last is not None else {*processor.host.pipelines}
+    lines = summary_lines(
+        processor.summaries,
+        finished=processor.host.pipelines.keys() - unfinished,
+        is_alone=not processor.host.has_met_others,
+    )
+    with unread_is_fine():  # nothing of the work depends on who reads this, its exit code neither
+        for line in lines:
+            click.echo(line)
 
 
 @main.command()

@@ -70,6 +70,7 @@ class Host:
         self.outcomes: deque[tuple[Key, Outcome]] = deque(maxlen=OUTCOMES_KEPT)
         self.scan: Scan | None = None
         self.roll: Roll | None = None
+        self.has_met_others = False
         self.expired: frozenset[Key] = frozenset()
         self.paused: frozenset[str] = frozenset()
         self.tally = tally or Tally(clock)
@@ -182,6 +183,7 @@ class Host:
     async def _round(self, group: asyncio.TaskGroup) -> float:
         """Read, decide, act; the seconds until the next round."""
         roll = self.roll = await self._membership.scan()
+        self.has_met_others |= not roll.live <= {self.name}
         scan = self.scan = await self._keeper.scan(self.pipelines)
         self._watch = self._watch.scanned(scan.marks, scan.started, scan.ended, self._timing)
         self.expired = self._watch.expired(scan.started, self._timing)

@@ -12,6 +12,7 @@ import asyncio
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 from structlog.typing import FilteringBoundLogger as Log
@@ -29,6 +30,7 @@ from service.errors import StartFailed
 from service.host import Host
 from service.lag import Backlog, until_idle
 from service.pipeline import Pipeline
+from service.summary import Summary, summaries_of
 from service.tally import CountingStore, Tally
 from service.telemetry import default_logger
 from service.traces import TracedTally, Traces
@@ -145,6 +147,8 @@ class Processor:
     async def _closed(self) -> None:
         if self._running is not None:
             await asyncio.wait({self._running})
+            for summary in self.summaries:
+                self._log.info("pipeline summary", **asdict(summary))
         closing: list[Awaitable[None]] = [
             part.close() for p in self.pipelines for part in (p.feed, p.transform, p.sink)
         ]
@@ -154,6 +158,11 @@ class Processor:
         await self.store.close()
         if self._traces is not None:
             await self._traces.close()
+
+    @property
+    def summaries(self) -> list[Summary]:
+        """What this host has delivered so far."""
+        return summaries_of(self.tally, (pipeline.name for pipeline in self.pipelines))
 
     def _waiting(self, look: Backlog) -> None:
         self._log.info(

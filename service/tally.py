@@ -82,14 +82,16 @@ class Histogram:
 
 
 class Tally:
-    """All counts are since the host started. events, batches, dead_letters, suspensions: by pipeline. retries: by (pipeline,
-    cause). requests: by (operation, outcome); request_seconds: by operation. actions: of operators, by (action, outcome).
+    """All counts are since the host started. events, rows (of output), batches, dead_letters, suspensions: by pipeline. retries:
+    by (pipeline, cause). requests: by (operation, outcome); request_seconds: by operation. actions: of operators, by (action,
+    outcome).
 
     log: is told of every batch at level debug; None for nobody.
     """
 
     def __init__(self, clock: Clock, log: Log | None = None) -> None:
         self.events: Counter[str] = Counter()
+        self.rows: Counter[str] = Counter()
         self.batches: Counter[str] = Counter()
         self.dead_letters: Counter[str] = Counter()
         self.seconds: defaultdict[tuple[str, Stage], Histogram] = defaultdict(Histogram)
@@ -140,6 +142,7 @@ class Tally:
     def batch_delivered(self, lease: Lease, delivered: Delivered) -> None:
         name, output = lease.pipeline, delivered.output
         self.events[name] += output.events
+        self.rows[name] += output.table.num_rows
         self.batches[name] += 1
         self.dead_letters[name] += delivered.dead_letters
         self.seconds[name, "wait"].observe(delivered.waited_s)

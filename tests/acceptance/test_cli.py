@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import psycopg
 import pytest
 import yaml
 
-from tests.plugins_cli import START_S, Command, Commands, events_in, leases_in, until
+from tests.plugins_cli import LEASEHOLD, START_S, Command, Commands, events_in, leases_in, until
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -183,7 +184,8 @@ def test_leases_and_lag_before_and_after_a_run(folder: Path, leasehold: Commands
     refused(leasehold("lag", "copy.yaml"), f"no leases yet in {folder}/state/leases.db: no host has run this", code=1)
     run = leasehold("run", "--until-idle", "copy.yaml")
     assert run.ended() == 0, run.err
-    assert run.out == ""
+    assert run.out == ""  # with JSON the log alone tells what was done
+    assert summaries(run) == [{"pipeline": "copy", "events": 8, "rows": 8, "dead_letters": 0}]
     with (folder / "words-1.jsonl").open("a") as file:
         file.write('{"word": "one more"}\n')
 
@@ -242,10 +244,18 @@ def test_a_released_lease_is_taken_again_and_nothing_is_repeated(folder: Path, l
     assert epochs(folder)["words-2.jsonl"] == before["words-2.jsonl"]
     host.process.send_signal(signal.SIGTERM)
     assert host.ended() == 0, host.err
+    assert summaries(host) == [{"pipeline": "copy", "events": 9, "rows": 9, "dead_letters": 0}]
     assert events_in(folder / "state/copied") == expected(folder)
     again = leasehold("leases", "release", "copy.yaml", "copy", "words-1.jsonl")
     assert again.ended() == 0
     assert again.out == "lease 'words-1.jsonl' of pipeline 'copy' has no owner: nothing to release\n"
+
+
+def summaries(run: Command) -> list[dict[str, Any]]:
+    """The last words of a host whose log is JSON."""
+    logged = [json.loads(line) for line in run.err.splitlines() if line.startswith("{")]
+    stamp = {"time", "level", "host", "event"}
+    return [{k: v for k, v in each.items() if k not in stamp} for each in logged if each["event"] == "pipeline summary"]
 
 
 def epochs(folder: Path) -> dict[str, int]:
@@ -256,6 +266,32 @@ def expected(folder: Path) -> dict[str, list[Any]]:
     return {
         file.name: [json.loads(line) for line in file.read_text().splitlines()] for file in folder.glob("words-*.jsonl")
     }
+
+
+def test_a_run_until_idle_prints_what_it_has_done_and_a_reader_that_left_changes_nothing(
+    folder: Path, leasehold: Commands
+) -> None:
+    settings = folder / with_(folder)
+    settings.write_text(settings.read_text().replace("format: json", "format: text"))
+    (folder / "words-3.jsonl").write_text('{"word": "broken"\n')
+    first = leasehold("run", "--until-idle", settings)
+    assert first.ended() == 1, first.err
+    assert first.out == "copy: 8 events in, 8 rows out\n"
+    unread = subprocess.run(
+        ["bash", "-c", '"$@" | true; exit ${PIPESTATUS[0]}', "bash", LEASEHOLD, "run", "--until-idle", settings],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=START_S,
+        check=False,
+    )
+    assert unread.returncode == 1, unread.stderr
+    assert "Broken pipe" not in unread.stderr
+    assert "leasehold: pipeline 'copy', partition 'words-3.jsonl' stopped" in unread.stderr
+    (folder / "words-3.jsonl").write_text('{"word": "whole"}\n')
+    for said in ("copy: 1 event in, 1 row out\n", "copy: nothing to do\n"):
+        run = leasehold("run", "--until-idle", settings)
+        assert (run.ended(), run.out) == (0, said), run.err
 
 
 # Going on from where it stopped
