@@ -18,6 +18,7 @@ from leases.errors import InvalidDocument, StoreMissing
 from service.cli_close import close_leases
 from service.cli_dead_letters import dead_letters
 from service.cli_files import files
+from service.cli_log import log
 from service.cli_migration import export_leases, import_leases, reset_lease
 from service.commands import (
     FAILED,
@@ -214,6 +215,7 @@ def release_lease(file: Path, pipeline: str, partition: str) -> None:
 for command in (close_leases, reset_lease, export_leases, import_leases):
     leases.add_command(command)
 main.add_command(files)
+main.add_command(log)
 main.add_command(dead_letters)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import json
 import sys
@@ -119,11 +118,7 @@ def _pipeline(file: Path, pipeline: str) -> tuple[Settings, PipelineSettings]:
 
 
 def _fields(kept: Kept) -> dict[str, Any]:
-    """The body as text where it is one, else in base64."""
+    from service.tables import body_fields
+
     letter = dataclasses.asdict(kept.letter)
-    body = letter.pop("body")
-    try:
-        text: dict[str, Any] = {"body": None if body is None else body.decode()}
-    except UnicodeDecodeError:
-        text = {"body_base64": base64.b64encode(body).decode()}
-    return {"number": kept.number, **letter, **text}
+    return {"number": kept.number, **letter, **body_fields(letter.pop("body"))}

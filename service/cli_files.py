@@ -56,7 +56,8 @@ def read_files(file: Path, pipeline: str, partition: str | None, to: Path | None
     """All rows that count now: as JSON lines on standard output, or as one Parquet file."""
     from pipeline.connectors.filesink.formats import decoded, encoded
 
-    snapshot = _snapshot(_place(file, pipeline), pipeline, partition)
+    place = _place(file, pipeline)
+    snapshot = _snapshot(place, pipeline, partition)
     if to is not None and not snapshot.files:
         fail(f"pipeline '{pipeline}' has written no files yet: nothing to put into {to}")
 
@@ -70,7 +71,8 @@ def read_files(file: Path, pipeline: str, partition: str | None, to: Path | None
 
     _done(read)
     if not snapshot.files:
-        click.echo(f"pipeline '{pipeline}' has written no files yet", err=True)
+        whose = f"pipeline '{pipeline}'" + ("" if partition is None else f", partition '{partition}',")
+        click.echo(f"{whose} has written no files yet to {place.identity}: `leasehold run {file}` does", err=True)
     if to is not None:
         click.echo(f"{snapshot.rows} rows of {len(snapshot.files)} files in {to}")
 
@@ -100,14 +102,18 @@ def clean_files(file: Path, pipeline: str, dry_run: bool) -> None:
 
 def _place(file: Path, pipeline: str) -> Place:
     from service.outlets import place_of
-    from service.settings.sinks import FilesSinkSettings
+    from service.settings.sinks import FilesSinkSettings, LogSinkSettings
 
     sinks = {each.name: each.sink for each in settings_of(file).pipelines}
     sink = sinks.get(pipeline)
-    if not isinstance(sink, FilesSinkSettings):
-        what = "does not write files" if pipeline in sinks else "is not there"
-        fail(f"pipeline '{pipeline}' of {file} {what}: name one whose sink is `type: files`", code=USAGE)
-    return place_of(sink)
+    if isinstance(sink, FilesSinkSettings):
+        return place_of(sink)
+    what, remedy = "is not there", "name one whose sink is `type: files`"
+    if pipeline in sinks:
+        what = "does not write files"
+    if isinstance(sink, LogSinkSettings):
+        what, remedy = "writes a log, not files", f"`leasehold log read {file} {pipeline}` prints its events"
+    return fail(f"pipeline '{pipeline}' of {file} {what}: {remedy}", code=USAGE)
 
 
 def _snapshot(place: Place, pipeline: str, partition: str | None) -> Snapshot:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -141,6 +142,14 @@ def lease_fields(status: LeaseStatus) -> dict[str, object]:
 def unreadable_fields(key: tuple[str, str], why: str) -> dict[str, object]:
     """A lease whose document cannot be read, as `leases list --json` has it."""
     return {"pipeline": key[0], "partition": key[1], "state": "unreadable", "error": why}
+
+
+def body_fields(body: bytes | None) -> dict[str, str | None]:
+    """An event's body as JSON has it: `body` if it is text, else `body_base64`."""
+    try:
+        return {"body": None if body is None else body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body or b"").decode()}
 
 
 def change_fields(change: Change) -> dict[str, object]:

@@ -10,7 +10,7 @@ import hashlib
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -20,6 +20,10 @@ import pyarrow as pa
 from pipeline.connectors.log.errors import LogMissing, LogUnavailable
 
 SUFFIX = ".db"
+READ_WRITE = "rw"
+READ_ONLY = "ro"
+UNCHANGING = "ro&immutable=1"
+"""Of a file that no other process has open: whoever reads it so has to look afterwards whether that was true."""
 APPLICATION_ID = 0x4C48_4C47
 FORMAT = 1
 ENCODED_MAX = 150
@@ -89,7 +93,20 @@ def file_name(partition: str) -> str:
     return name + SUFFIX
 
 
-def partitions_in(directory: Path) -> list[str]:
+def has_wal(path: Path) -> bool:
+    """Whether some process has a partition's file open, or ended without closing it."""
+    return os.path.exists(f"{path}-wal")
+
+
+def reading_mode(path: Path) -> str:
+    """How to open a partition's file so that nothing in its directory is created or changed.
+
+    A connection that may only read would create a WAL if there is none, and could not remove it again.
+    """
+    return READ_ONLY if has_wal(path) else UNCHANGING
+
+
+def partitions_in(directory: Path, mode_of: Callable[[Path], str] = lambda path: READ_WRITE) -> list[str]:
     """In name order. A directory that is not there holds none."""
     try:
         with os.scandir(directory) as entries:
@@ -98,7 +115,7 @@ def partitions_in(directory: Path) -> list[str]:
         return []
     except OSError as error:
         raise _unreadable(directory, error) from error
-    return sorted(partition for name in names if (partition := _partition_of(directory / name)) is not None)
+    return sorted(partition for name in names if (partition := _partition_of(directory / name, mode_of)) is not None)
 
 
 def create(directory: Path, partition: str) -> None:
@@ -120,10 +137,10 @@ def create(directory: Path, partition: str) -> None:
         raise _unreadable(path, error) from error
 
 
-def connected(path: Path, partition: str, busy_timeout_s: float) -> sqlite3.Connection:
+def connected(path: Path, partition: str, busy_timeout_s: float, mode: str) -> sqlite3.Connection:
     """A connection that any thread may use, one at a time."""
     with translated(path):
-        connection = _opened(path, busy_timeout_s)
+        connection = _opened(path, busy_timeout_s, mode)
         try:
             held = _name_in(connection, path)
             if held != partition:
@@ -168,8 +185,8 @@ def damaged(path: Path, what: str) -> LogUnavailable:
     return LogUnavailable(f"log file '{path}' is damaged ({what}): restore it from a backup")
 
 
-def _opened(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
-    uri = f"file:{quote(str(path))}?mode=rw"
+def _opened(path: Path, busy_timeout_s: float, mode: str) -> sqlite3.Connection:
+    uri = f"file:{quote(str(path))}?mode={mode}"
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=busy_timeout_s)
 
 
@@ -184,11 +201,11 @@ def _name_in(connection: sqlite3.Connection, path: Path) -> str:
     return str(name)
 
 
-def _partition_of(path: Path) -> str | None:
+def _partition_of(path: Path, mode_of: Callable[[Path], str]) -> str | None:
     """The partition whose file this is, None where the file is a stranger's."""
     stem = path.name.removesuffix(SUFFIX)
     if "=" in stem:
-        with translated(path), closing(_opened(path, 1.0)) as connection:
+        with translated(path), closing(_opened(path, 1.0, mode_of(path))) as connection:
             partition = _name_in(connection, path)
     else:
         partition = unquote(stem)

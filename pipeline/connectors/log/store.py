@@ -26,6 +26,7 @@ from pipeline.connectors.log import line as lines
 from pipeline.connectors.log.block import Block, Encoded, decoded, digest, encoded
 from pipeline.connectors.log.errors import LogUnavailable, LogUncertain
 from pipeline.connectors.log.files import (
+    READ_WRITE,
     connected,
     create,
     damaged,
@@ -117,9 +118,16 @@ class PartitionLog:
     """One partition. Several threads may use it; they take turns."""
 
     def __init__(
-        self, path: Path, name: str, retention: Retention, busy_timeout_s: float, now: Callable[[], datetime]
+        self,
+        path: Path,
+        name: str,
+        retention: Retention,
+        busy_timeout_s: float,
+        now: Callable[[], datetime],
+        mode: str = READ_WRITE,
     ) -> None:
         self.path = path
+        self._mode = mode
         self.name = name
         self._retention = retention
         self._busy_timeout_s = busy_timeout_s
@@ -303,7 +311,7 @@ class PartitionLog:
             raise missing(self.path, self.name, error) from error
         if self._open is None or self._open[1] != inode:
             self._let_go()
-            self._open = connected(self.path, self.name, self._busy_timeout_s), inode
+            self._open = connected(self.path, self.name, self._busy_timeout_s, self._mode), inode
             self._openings += 1
         return self._open[0]
 
