@@ -1,4 +1,5 @@
-"""The command `leasehold`. Exit codes: 0 done, 1 failed, 2 bad usage or configuration.
+"""The command `leasehold`. Exit codes: 0 done, 1 failed, 2 bad usage or configuration, 130 interrupted, 141 the
+reader of standard output left.
 
 Commands import what they alone need, since Spark, the REST API and tables take longer to import than most of them to run.
 """

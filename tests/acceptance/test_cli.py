@@ -294,6 +294,40 @@ def test_a_run_until_idle_prints_what_it_has_done_and_a_reader_that_left_changes
         assert (run.ended(), run.out) == (0, said), run.err
 
 
+def test_the_log_is_read_beside_a_host_and_into_a_reader_that_takes_one_line(folder: Path, leasehold: Commands) -> None:
+    (folder / "words-1.jsonl").write_text("".join(f'{{"word": "{n}"}}\n' for n in range(20_000)))
+    host = leasehold("run", "copy.yaml")
+    until(lambda: events_in(folder / "state/copied") == expected(folder), START_S, "all deliveries")
+    read = leasehold("log", "read", "copy.yaml", "copy", "--json")
+    assert (read.ended(), read.err) == (0, "")
+    rows = [json.loads(line) for line in read.out.splitlines()]
+    assert [(row["partition"], row["sequence"]) for row in rows] == [
+        *(("words-1.jsonl", n) for n in range(20_000)),
+        *(("words-2.jsonl", n) for n in range(3)),
+    ]
+    head = subprocess.run(
+        [
+            "bash",
+            "-c",
+            '"$@" | head -n 1; exit ${PIPESTATUS[0]}',
+            "bash",
+            LEASEHOLD,
+            "log",
+            "read",
+            "copy.yaml",
+            "copy",
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=False,
+    )
+    assert (head.returncode, head.stdout, head.stderr) == (141, 'words-1.jsonl\t0\t-\t{"word": "0"}\n', "")
+    host.interrupt()
+    assert host.ended() == 0, host.err
+
+
 # Going on from where it stopped
 
 

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+(INPUT,) = re.findall(r"^\$ (printf .*)$", README, re.MULTILINE)
 WORDS = {"words-1.jsonl": ["apple", "avocado", "bean"], "words-2.jsonl": ["cat", "Curry", "éclair", "dates"]}
 
 
@@ -32,20 +33,47 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_pipeline_of_letters_is_checked_run_and_looked_at_as_written(folder: Path, leasehold: Commands) -> None:
-    lines = re.findall(r"^\$ leasehold (.*?letters\.yaml)", README, re.MULTILINE)
-    assert len(lines) == 5
-    for arguments in lines:
-        command = leasehold(*arguments.split())
-        if arguments == "run letters.yaml":
-            until(lambda: bool(leases_in(folder / "state/leases.db", "letters")), START_S, "a first lease")
+def test_the_pipeline_of_letters_is_run_as_written_and_shows_what_the_page_shows(
+    folder: Path, leasehold: Commands
+) -> None:
+    for words in WORDS:
+        (folder / words).unlink()  # the page makes its own
+    subprocess.run(["sh", "-c", INPUT], cwd=folder, check=True)
+    steps = shown("letters.yaml")
+    assert len(steps) == 6
+    for arguments, output in steps:
+        command = leasehold(*arguments)
+        if arguments == ["run", "letters.yaml"]:
+            until(lambda: command.found("(lease acquired)"), START_S, "a first lease")  # noqa: B023
             command.interrupt()
         assert command.ended() == 0, command.err
         assert "FAILED" not in command.out
         assert command.left_behind() == []
-    counted = events_in(folder / "state/letters", lambda row: Counter({row["key"]: json.loads(row["body"])["words"]}))
-    letters = {partition: sum(counts, Counter()) for partition, counts in counted.items()}
-    assert letters == {name: Counter(word[0].upper() for word in words) for name, words in WORDS.items()}
+        if output:
+            assert sorted(command.out.splitlines()) == sorted(output)
+    assert [bool(output) for _, output in steps] == [False, True, True, False, False, False]
+
+
+def test_the_pipeline_of_letters_counts_every_word_by_its_first_letter(folder: Path, leasehold: Commands) -> None:
+    run = leasehold("run", "--until-idle", "letters.yaml")
+    assert (run.ended(), run.out) == (0, "letters: 7 events in, 5 rows out\n"), run.err
+    read = leasehold("files", "read", "letters.yaml", "letters")
+    assert read.ended() == 0, read.err
+    counted: dict[str, Counter[str]] = {name: Counter() for name in WORDS}
+    for row in map(json.loads, read.out.splitlines()):
+        counted[row["partition"]][row["letter"]] += row["words"]
+    assert counted == {name: Counter(word[0].upper() for word in words) for name, words in WORDS.items()}
+
+
+def shown(settings: str) -> list[tuple[list[str], list[str]]]:
+    """The arguments of each `leasehold` command that the page runs with these settings, and the output that it shows."""
+    blocks = "".join(re.findall(r"```console\n(.*?)```", README, re.DOTALL))
+    steps = [(line.partition("\n")[0], line.splitlines()[1:]) for line in re.split(r"^\$ ", blocks, flags=re.MULTILINE)]
+    return [
+        (command.partition("#")[0].split()[1:], output)
+        for command, output in steps
+        if command.startswith("leasehold") and settings in command
+    ]
 
 
 def test_the_embedded_program_copies_all_words_and_ends(folder: Path) -> None:

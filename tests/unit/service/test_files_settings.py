@@ -127,7 +127,7 @@ def test_clean_deletes_what_attempts_left_and_nothing_else(bank: Bank) -> None:
     assert (bank("clean", "bank").output, bank("list", "bank").output) == ("", before)
 
 
-@pytest.mark.parametrize(("pipeline", "why"), [("other", "does not write files"), ("nobody", "is not there")])
+@pytest.mark.parametrize(("pipeline", "why"), [("other", "writes a log, not files"), ("nobody", "is not there")])
 def test_a_pipeline_that_writes_no_files_is_told(bank: Bank, pipeline: str, why: str) -> None:
     result = bank("list", pipeline)
     assert (result.exit_code, why in result.output) == (2, True)

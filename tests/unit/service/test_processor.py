@@ -90,6 +90,38 @@ def test_it_has_started_when_leases_are_worked_on_and_has_stopped_when_they_are_
     run_virtual(main())
 
 
+def test_it_logs_what_it_has_delivered_of_each_pipeline_when_it_stops() -> None:
+    async def main() -> None:
+        case = Case()
+        processor = case.processor()
+        await processor.start()
+        case.feed.append("a", [b"0", b"1"])
+        case.feed.append("b", [b"2"])
+        await until(lambda: processor.tally.events["bank"] == 3)
+        await processor.stop()
+        (summary,) = [line for line in case.log if line["event"] == "pipeline summary"]
+        assert (summary["pipeline"], summary["events"], summary["rows"], summary["dead_letters"]) == ("bank", 3, 3, 0)
+
+    run_virtual(main())
+
+
+def test_it_knows_whether_it_has_seen_another_host_at_work() -> None:
+    async def main() -> None:
+        case, other = Case(), Case()
+        other.store = case.store
+        first, second = case.processor("host-a"), other.processor("host-b")
+        await first.start()
+        await until(lambda: first.host.roll is not None)
+        assert not first.host.has_met_others
+        await second.start()
+        await until(lambda: first.host.has_met_others and second.host.has_met_others)
+        await second.stop()
+        await first.stop()
+        assert first.host.has_met_others
+
+    run_virtual(main())
+
+
 def test_stopping_twice_or_at_once_closes_everything_once() -> None:
     async def main() -> None:
         case = Case()
