@@ -24,6 +24,10 @@ from service.tally import RecentBatch, Tally
 ACTIVITY_BYTES_MAX = 16 * 1024
 ENTRIES_MAX = 1024
 ERROR_BYTES_MAX = 600
+ERROR_BYTES_LEAST = 120
+"""Errors are cut down to this where so many partitions fail that they would not all have room otherwise."""
+FAILURE_BYTES = 300
+"""What a failure takes in the document besides its error, if names and positions are of usual length."""
 POSITION_BYTES_MAX = 200
 MOMENT_BYTES_MAX = 40
 CUT = "..."
@@ -51,7 +55,13 @@ class BatchStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureStatus:
-    """Why a partition does not go on. failures: how many in a row. retry_at: when the host means to try again."""
+    """Why a partition does not go on.
+
+    failures: how many in a row. retry_at: when the host tries again.
+    since, at: when the first and the last of these failures happened.
+    position: the lease's continuation at the last one, "" for the feed's beginning, cut if it is long.
+    Hosts of an earlier version do not report the last three.
+    """
 
     host: str
     pipeline: str
@@ -59,6 +69,18 @@ class FailureStatus:
     error: str
     failures: int
     retry_at: datetime
+    since: datetime | None = None
+    at: datetime | None = None
+    position: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingStatus:
+    """Why a partition gets no lease for now."""
+
+    pipeline: str
+    partition: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,18 +95,21 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """What one host is doing. Newest batches first.
+    """What one host is doing. Newest batches first, newest failures first.
 
-    failing: how many partitions fail, which may be more than `failures` tells of. suspended: how many of its leases it does not
-    trust now. suspensions: how often that happened since it started.
+    failing: how many partitions fail, which may be more than `failures` has room for.
+    suspended: how many of its leases it does not trust now. suspensions: how often that happened since it started.
+    at: when the host reported this, by its wall clock; None if it is of an earlier version.
     """
 
     batches: tuple[BatchStatus, ...] = ()
     totals: tuple[Totals, ...] = ()
     failures: tuple[FailureStatus, ...] = ()
+    waiting: tuple[WaitingStatus, ...] = ()
     failing: int = 0
     suspended: int = 0
     suspensions: int = 0
+    at: datetime | None = None
 
 
 def reporter(clock: Clock, now: Callable[[], datetime]) -> Callable[[Host], Mapping[str, object]]:
@@ -98,28 +123,38 @@ def activity_of(host: Host, *, now: datetime, monotonic_s: float) -> Activity:
     def wall(clock_s: float) -> datetime:
         return now + timedelta(seconds=clock_s - monotonic_s)
 
-    failures = {key: failure for key, failure in host.failures.items() if not _goes_on(host, key)}
+    failures = sorted(host.failures.items(), key=lambda item: item[1].at, reverse=True)
     recent = (batch for batches in host.tally.recent.values() for batch in batches)
     return Activity(
         batches=tuple(_batch(host.name, batch, wall(batch.at)) for batch in nlargest(ENTRIES_MAX, recent, key=_at)),
         totals=tuple(_totals(name, host.tally) for name in sorted(host.pipelines)),
-        failures=tuple(_failure(host.name, key, failure, wall(failure.until)) for key, failure in failures.items()),
+        failures=tuple(_failure(host.name, key, failure, wall) for key, failure in failures),
+        waiting=tuple(_waiting(key, why) for key, why in sorted(host.waiting.items())),
         failing=len(failures),
         suspended=sum(not worker.owned.is_trusted for worker in host.workers.values()),
         suspensions=host.tally.suspensions.total(),
+        at=now,
     )
 
 
 def activity_document(activity: Activity) -> Mapping[str, object]:
-    """At most ACTIVITY_BYTES_MAX as JSON: failures before totals before batches, and the newest of those."""
-    numbers = {"failing": activity.failing, "suspended": activity.suspended, "suspensions": activity.suspensions}
-    room = ACTIVITY_BYTES_MAX - _size({**numbers, "failures": [], "totals": [], "batches": []})
-    failures = list(_fitting(map(_encoded_failure, activity.failures), room))
+    """At most ACTIVITY_BYTES_MAX as JSON: failures before waiting before totals before batches, and the newest of those."""
+    numbers: dict[str, object] = {
+        "failing": activity.failing,
+        "suspended": activity.suspended,
+        "suspensions": activity.suspensions,
+        **({} if activity.at is None else {"at": _encoded_moment(activity.at)}),
+    }
+    room = ACTIVITY_BYTES_MAX - _size({**numbers, "failures": [], "waiting": [], "totals": [], "batches": []})
+    error_bytes = min(ERROR_BYTES_MAX, max(ERROR_BYTES_LEAST, room // max(1, len(activity.failures)) - FAILURE_BYTES))
+    failures = list(_fitting((_encoded_failure(each, error_bytes) for each in activity.failures[:ENTRIES_MAX]), room))
     room -= sum(map(_size, failures))
+    waiting = list(_fitting(map(_encoded_waiting, activity.waiting[:ENTRIES_MAX]), room))
+    room -= sum(map(_size, waiting))
     totals = list(_fitting(map(_encoded_totals, activity.totals), room))
     room -= sum(map(_size, totals))
     batches = list(_fitting(map(_encoded_batch, activity.batches), room))
-    return {**numbers, "failures": failures, "totals": totals, "batches": batches}
+    return {**numbers, "failures": failures, "waiting": waiting, "totals": totals, "batches": batches}
 
 
 def decode_activity(record: HostRecord) -> Activity:
@@ -131,21 +166,17 @@ def decode_activity(record: HostRecord) -> Activity:
         batches=tuple(_decoded_batch(record.name, entry) for entry in fields.objects("batches", ENTRIES_MAX)),
         totals=tuple(_decoded_totals(entry) for entry in _if_told(fields, "totals")),
         failures=tuple(_decoded_failure(record.name, entry) for entry in fields.objects("failures", ENTRIES_MAX)),
+        waiting=tuple(_decoded_waiting(entry) for entry in _if_told(fields, "waiting")),
         failing=fields.integer("failing"),
         suspended=fields.integer("suspended"),
         suspensions=fields.integer("suspensions"),
+        at=_optional_moment(fields, "at"),
     )
 
 
 def _if_told(fields: Fields, name: str) -> tuple[Fields, ...]:
     """Hosts of an earlier version do not tell."""
     return fields.objects(name, ENTRIES_MAX) if fields.has(name) else ()
-
-
-def _goes_on(host: Host, key: tuple[str, str]) -> bool:
-    """Whether a partition that failed has been taken again, and has delivered something or has nothing to deliver."""
-    worker = host.workers.get(key)
-    return worker is not None and (worker.progress.batches > 0 or worker.progress.is_idle)
 
 
 def _at(batch: RecentBatch) -> float:
@@ -177,15 +208,27 @@ def _totals(pipeline: str, tally: Tally) -> Totals:
     )
 
 
-def _failure(host: str, key: tuple[str, str], failure: Failure, retry_at: datetime) -> FailureStatus:
+def _failure(host: str, key: tuple[str, str], failure: Failure, wall: Callable[[float], datetime]) -> FailureStatus:
     return FailureStatus(
         host=host,
         pipeline=key[0],
         partition=key[1],
         error=cut(str(failure.error) or type(failure.error).__name__, ERROR_BYTES_MAX),
         failures=failure.count,
-        retry_at=retry_at,
+        retry_at=wall(failure.until),
+        since=wall(failure.since),
+        at=wall(failure.at),
+        position=position_of(failure.position),
     )
+
+
+def position_of(continuation: str | None) -> str:
+    """As `FailureStatus.position` has it."""
+    return cut(continuation or "", POSITION_BYTES_MAX)
+
+
+def _waiting(key: tuple[str, str], why: str) -> WaitingStatus:
+    return WaitingStatus(pipeline=key[0], partition=key[1], why=cut(why, ERROR_BYTES_MAX))
 
 
 def cut(text: str, bytes_max: int) -> str:
@@ -220,18 +263,32 @@ def _encoded_batch(batch: BatchStatus) -> dict[str, object]:
         "waitedS": batch.waited_s,
         "transformS": batch.transform_s,
         "deliverS": batch.deliver_s,
-        "at": batch.at.isoformat(timespec="milliseconds"),
+        "at": _encoded_moment(batch.at),
     }
 
 
-def _encoded_failure(failure: FailureStatus) -> dict[str, object]:
-    return {
+def _encoded_failure(failure: FailureStatus, error_bytes: int) -> dict[str, object]:
+    found: dict[str, object] = {
         "pipeline": failure.pipeline,
         "partition": failure.partition,
-        "error": failure.error,
+        "error": cut(failure.error, error_bytes),
         "failures": failure.failures,
-        "retryAt": failure.retry_at.isoformat(timespec="milliseconds"),
+        "retryAt": _encoded_moment(failure.retry_at),
     }
+    for name, moment in (("since", failure.since), ("at", failure.at)):
+        if moment is not None:
+            found[name] = _encoded_moment(moment)
+    if failure.position is not None:
+        found["position"] = failure.position
+    return found
+
+
+def _encoded_waiting(waiting: WaitingStatus) -> dict[str, object]:
+    return {"pipeline": waiting.pipeline, "partition": waiting.partition, "why": waiting.why}
+
+
+def _encoded_moment(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds")
 
 
 def _encoded_totals(totals: Totals) -> dict[str, object]:
@@ -276,7 +333,23 @@ def _decoded_failure(host: str, fields: Fields) -> FailureStatus:
         error=fields.text("error", ERROR_BYTES_MAX),
         failures=fields.integer("failures"),
         retry_at=_moment(fields, "retryAt"),
+        since=_optional_moment(fields, "since"),
+        at=_optional_moment(fields, "at"),
+        position=fields.optional_text("position", POSITION_BYTES_MAX) if fields.has("position") else None,
     )
+
+
+def _decoded_waiting(fields: Fields) -> WaitingStatus:
+    return WaitingStatus(
+        pipeline=fields.text("pipeline", NAME_BYTES_MAX),
+        partition=fields.text("partition", NAME_BYTES_MAX),
+        why=fields.text("why", ERROR_BYTES_MAX),
+    )
+
+
+def _optional_moment(fields: Fields, name: str) -> datetime | None:
+    """Hosts of an earlier version do not report it."""
+    return _moment(fields, name) if fields.has(name) else None
 
 
 def _moment(fields: Fields, name: str) -> datetime:

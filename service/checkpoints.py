@@ -23,7 +23,7 @@ IDLE_S = 0.5
 
 
 class Checkpoints:
-    """Of one tenure. pause_s: after a failure, which `failed` is told of."""
+    """Of one tenure. pause_s: after a failure, for which `failed` is called. kept: called after each that was written."""
 
     def __init__(
         self,
@@ -35,6 +35,7 @@ class Checkpoints:
         tally: Tally,
         pause_s: float,
         failed: Callable[[StoreError], None],
+        kept: Callable[[], None],
     ) -> None:
         self._owned = owned
         self._pipeline = pipeline
@@ -43,6 +44,7 @@ class Checkpoints:
         self._tally = tally
         self._pause_s = pause_s
         self._failed = failed
+        self._was_kept = kept
         self._safe: tuple[str | None, str] | None = None
         self._kept: tuple[str | None, str] | None = None
         self._dirty = asyncio.Event()
@@ -81,6 +83,7 @@ class Checkpoints:
             if self._safe == safe:
                 self._safe = None
                 self._dirty.clear()
+            self._was_kept()
 
     async def keep_lazily(self) -> NoReturn:
         """Once checkpoint_s after the last, or where the partition has been idle for a moment, sooner. Raises LeaseLost."""

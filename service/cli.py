@@ -36,15 +36,15 @@ from service.commands import (
     viewed,
 )
 from service.importing import importing
+from service.redaction import redacted
 from service.standard_output import unread_is_fine
 
 if TYPE_CHECKING:
-    from leases.balance import Key
     from leases.keeper import Keeper
     from service.lag import Backlog, Lag
     from service.look import Read
     from service.processor import Processor
-    from service.status import LeaseStatus
+    from service.status import Group, LeaseStatus
     from service.view import View
 
 
@@ -154,28 +154,32 @@ def leases() -> None:
 @click.option("--pipeline", help="Only this one.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON array on standard output.")
 def list_leases(file: Path, pipeline: str | None, as_json: bool) -> None:
-    """Who owns which partition, and how far it got.
+    """Who owns which partition, how far it got, and why it stands still, if it does.
 
-    Whether an owner is still alive only hosts know, by watching: ask one at /api/leases. Of a lease that cannot be read is said
-    what is wrong with it, and what to do.
+    Whether an owner is still alive only hosts know, by watching: ask one at /api/leases. Why a partition fails is what hosts
+    reported last. Of a lease that cannot be read is said what is wrong with it, and what to do.
     """
 
-    from service.tables import lease_fields, leases_table, screen_of, unreadable_fields
+    from service.standstill import failures_of, standstills, untold
+    from service.tables import lease_fields, leases_table, reasons, screen_of, unreadable_fields
 
-    async def read(view: View, keeper: Keeper) -> tuple[list[LeaseStatus], dict[Key, str]]:
-        group = await view.group()
-        found = [status for status in group.leases.values() if pipeline in (None, status.lease.pipeline)]
-        return found, {key: why for key, why in group.unreadable.items() if pipeline in (None, key[0])}
+    async def read(view: View, keeper: Keeper) -> Group:
+        return await view.group()
 
-    found, unreadable = viewed(file, read, pipeline)
+    group = viewed(file, read, pipeline)
+    found = [status for status in group.leases.values() if pipeline in (None, status.lease.pipeline)]
+    unreadable = {key: why for key, why in group.unreadable.items() if pipeline in (None, key[0])}
+    held_up = {key: each for key, each in standstills(group).items() if pipeline in (None, key[0])}
     if as_json:
-        rows = [*map(lease_fields, found), *(unreadable_fields(key, why) for key, why in unreadable.items())]
+        failures = failures_of(group)
+        rows = [lease_fields(each, failures.get(each.lease.key), held_up.get(each.lease.key, ())) for each in found]
+        rows += [unreadable_fields(key, why) for key, why in unreadable.items()]
         click.echo(json.dumps(rows, ensure_ascii=False))
         return
     screen = screen_of(sys.stdout)
-    screen.print(leases_table(found, unreadable))
-    for why in unreadable.values():
-        click.echo(why)
+    screen.print(leases_table(found, unreadable, held_up))
+    for why in (*unreadable.values(), *reasons(held_up), *untold(group)):
+        click.echo(redacted(why))
 
 
 @leases.command("show", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
@@ -184,10 +188,16 @@ def list_leases(file: Path, pipeline: str | None, as_json: bool) -> None:
 @click.argument("partition")
 def show_lease(file: Path, pipeline: str, partition: str) -> None:
     """One lease, whole, as JSON."""
+    from service.standstill import failures_of, standstills
     from service.tables import lease_fields
 
-    found = viewed(file, _one(pipeline, partition), pipeline)
-    click.echo(json.dumps(lease_fields(found), ensure_ascii=False, indent=2))
+    async def read(view: View, keeper: Keeper) -> tuple[LeaseStatus, Group]:
+        return await _one(pipeline, partition)(view, keeper), await view.group()
+
+    found, group = viewed(file, read, pipeline)
+    key = found.lease.key
+    fields = lease_fields(found, failures_of(group).get(key), standstills(group).get(key, ()))
+    click.echo(json.dumps(fields, ensure_ascii=False, indent=2))
 
 
 @leases.command("release", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
@@ -225,24 +235,33 @@ main.add_command(dead_letters)
 @click.option("--pipeline", help="Only this one.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
-    """How many events lie before each partition."""
+    """How many events lie before each partition, and why one stands still, if it does."""
 
-    from service.tables import lag_table, screen_of
+    from service.standstill import failures_of, standstills, untold
+    from service.tables import held_up_fields, lag_table, reasons, screen_of
 
-    async def measured(view: View, keeper: Keeper) -> Lag:
+    async def measured(view: View, keeper: Keeper) -> tuple[Lag, Group]:
         found = await view.lag()
-        return found if pipeline is None else found.of(pipeline)
+        return found if pipeline is None else found.of(pipeline), await view.group()
 
-    found = viewed(file, measured, pipeline)
+    found, group = viewed(file, measured, pipeline)
+    failures = failures_of(group)
+    held_up = {key: each for key, each in standstills(group).items() if pipeline in (None, key[0])}
     if as_json:
-        partitions = [dataclasses.asdict(one) for one in found.partitions]
+        partitions = [
+            {**dataclasses.asdict(one), **held_up_fields(failures.get(one.key), held_up.get(one.key, ()))}
+            for one in found.partitions
+        ]
         fields = {"events": found.events, "unknown": found.unknown, "partitions": partitions}
         click.echo(json.dumps(fields, ensure_ascii=False))
-    else:
-        screen_of(sys.stdout).print(lag_table(found))
-        for one in found.partitions:
-            if one.error is not None:
-                click.echo(f"pipeline '{one.pipeline}', partition '{one.partition}': {one.error}")
+        return
+    screen_of(sys.stdout).print(lag_table(found))
+    errors = {one.key: one.error for one in found.partitions if one.error is not None}
+    for (name, partition), why in errors.items():
+        click.echo(f"pipeline '{name}', partition '{partition}': {why}")
+    held_up = {key: each for key, each in held_up.items() if key not in group.waiting or key not in errors}
+    for why in (*reasons(held_up), *untold(group)):
+        click.echo(redacted(why))
 
 
 @main.command("demo")

@@ -4,28 +4,73 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from leases.balance import Key
 from leases.clock import Clock
+from leases.lease import Lease
 
 HOLD_OFF_MAX_S = 60.0
 """A partition is left alone for 1 s, then 2, 4, ... up to this."""
 
+Verdict = Literal["failing", "recovered", "over"]
+"""over: it is not known to work again, but this host has nothing more to report about it."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a partition does not go on. until: when this host will try it again (Clock seconds); count: failures in a row."""
+    """The last failure of a partition that has not recovered since. Times are Clock seconds.
+
+    count: failures in a row. since: when the first of them happened; at: when the last one did.
+    until: when this host tries again.
+    position: the lease's continuation at the last failure. If it changes, the partition has moved.
+    releases: how many of these failures ended a worker, which then released the lease.
+    is_retried: the worker is still there, keeps the lease and tries again by itself.
+    """
 
     error: Exception
-    until: float
     count: int
+    since: float
+    at: float
+    until: float
+    position: str | None
+    releases: int
+    is_retried: bool = False
+
+
+class Streak:
+    """Failures in a row of something that is tried again until it works."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._count = 0
+        self._since = 0.0
+
+    def failed(self) -> None:
+        if not self._count:
+            self._since = self._clock.monotonic()
+        self._count += 1
+
+    def end(self) -> dict[str, object] | None:
+        """It works. What to log about the failures before; None if there were none."""
+        count, self._count = self._count, 0
+        return recovery_fields(count, self._clock.monotonic() - self._since) if count else None
+
+
+def recovery_fields(count: int, for_s: float) -> dict[str, object]:
+    """What every line of the log about a recovery has."""
+    return {"after_attempts": count, "failing_for_s": round(for_s, 1)}
 
 
 class Failures(Mapping[Key, Failure]):
     """The last failure of every partition that has not recovered since."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(
+        self, clock: Clock, recovered: Callable[[Key, dict[str, object]], None] = lambda key, fields: None
+    ) -> None:
+        """recovered: called once for each partition that works again, with the fields to log."""
         self._clock = clock
+        self._recovered = recovered
         self._last: dict[Key, Failure] = {}
 
     def __getitem__(self, key: Key) -> Failure:
@@ -43,23 +88,80 @@ class Failures(Mapping[Key, Failure]):
         return [key for key in self._last if self.holds_off(key)]
 
     def holds_off(self, key: Key) -> bool:
-        return key in self._last and self._clock.monotonic() < self._last[key].until
+        failure = self._last.get(key)
+        return failure is not None and not failure.is_retried and self._clock.monotonic() < failure.until
 
-    def failed(self, key: Key, error: Exception) -> None:
-        """Once more: it is left alone for twice as long as last time."""
-        count = self._last[key].count + 1 if key in self._last else 1
-        self._hold_off(key, error, min(2.0 ** min(count - 1, 16), HOLD_OFF_MAX_S), count)
+    def failed(self, key: Key, error: Exception, position: str | None = None) -> None:
+        """Its worker ended: the partition is left alone for twice as long as last time."""
+        releases = self._last[key].releases + 1 if key in self._last else 1
+        pause_s = min(2.0 ** min(releases - 1, 16), HOLD_OFF_MAX_S)
+        self._keep(key, error, pause_s, position, releases=releases, counts=1)
 
-    def would_fail(self, key: Key, error: Exception) -> None:
+    def retried(self, key: Key, error: Exception, pause_s: float, position: str | None) -> None:
+        """Its worker goes on and tries again after pause_s."""
+        releases = self._last[key].releases if key in self._last else 0
+        self._keep(key, error, pause_s, position, releases=releases, counts=1, is_retried=True)
+
+    def would_fail(self, key: Key, error: Exception, position: str | None = None) -> None:
         """It was not tried, as that would be in vain: left alone for as long as any."""
-        self._hold_off(key, error, HOLD_OFF_MAX_S, self._last[key].count if key in self._last else 1)
+        known = self._last.get(key)
+        self._keep(
+            key,
+            error,
+            HOLD_OFF_MAX_S,
+            position,
+            releases=known.releases if known else 1,
+            counts=0 if known else 1,
+        )
 
-    def recovered(self, key: Key) -> None:
+    def recovered(self, key: Key, **about: object) -> None:
+        """It works again. about: more fields to log."""
+        failure = self._last.pop(key, None)
+        if failure is not None:
+            for_s = self._clock.monotonic() - failure.since
+            self._recovered(key, {**recovery_fields(failure.count, for_s), **about})
+
+    def forget(self, key: Key) -> None:
+        """It is no longer ours to report, whether it works or not."""
         self._last.pop(key, None)
 
-    def keep(self, lasts: Callable[[Key], bool]) -> None:
-        """Forget those that have ended otherwise."""
-        self._last = {key: failure for key, failure in self._last.items() if lasts(key)}
+    def _keep(
+        self,
+        key: Key,
+        error: Exception,
+        pause_s: float,
+        position: str | None,
+        *,
+        releases: int,
+        counts: int,
+        is_retried: bool = False,
+    ) -> None:
+        now, known = self._clock.monotonic(), self._last.get(key)
+        self._last[key] = Failure(
+            error=error,
+            count=(known.count if known else 0) + counts,
+            since=known.since if known else now,
+            at=now,
+            until=now + pause_s,
+            position=position,
+            releases=releases,
+            is_retried=is_retried,
+        )
 
-    def _hold_off(self, key: Key, error: Exception, for_s: float, count: int) -> None:
-        self._last[key] = Failure(error, self._clock.monotonic() + for_s, count)
+
+def verdict(failure: Failure, lease: Lease | None, me: str, *, now: float, grace_s: float, is_idle: bool) -> Verdict:
+    """What a scan that was read after the failure shows about it.
+
+    lease: as the scan has it; None if it is gone. is_idle: our worker has had nothing to do for a while.
+    grace_s: for how long after `until` a failure is kept while another host, which may fail as well, has the lease.
+    """
+    if lease is None or lease.closed:
+        return "over"
+    if lease.owner == me:
+        return "recovered" if is_idle else "failing"
+    has_moved = lease.continuation != failure.position
+    if lease.owner is None:
+        return "over" if has_moved else "failing"  # another host got on, or an operator has moved it
+    if has_moved:
+        return "recovered"
+    return "over" if now >= failure.until + grace_s else "failing"

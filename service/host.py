@@ -33,7 +33,7 @@ from leases.timing import Timing
 from pipeline.cancelled import is_cancelled
 from pipeline.crash_point import crash_point
 from pipeline.pump.budget import Budget
-from service.failures import Failures
+from service.failures import Failures, Streak, verdict
 from service.partitions import Partitions
 from service.pipeline import Pipeline
 from service.stopping import rested
@@ -66,7 +66,7 @@ class Host:
         self.name = keeper.host
         self.pipelines = {pipeline.name: pipeline for pipeline in pipelines}
         self.workers: dict[Key, Worker] = {}
-        self.failures = Failures(clock)
+        self.failures = Failures(clock, self._log_recovery)
         self.outcomes: deque[tuple[Key, Outcome]] = deque(maxlen=OUTCOMES_KEPT)
         self.scan: Scan | None = None
         self.roll: Roll | None = None
@@ -85,7 +85,13 @@ class Host:
         self._stop_timeout_s = stop_timeout_s
         self._activity = activity
         self._partitions = Partitions(
-            self.pipelines, keeper, timing=timing, log=log, report=self._report, orphaned=self._set_aside
+            self.pipelines,
+            keeper,
+            clock=clock,
+            timing=timing,
+            log=log,
+            report=self._report,
+            orphaned=self._set_aside,
         )
         self._watch: Watch[Key] = Watch()
         self._requests: Watch[Key] = Watch()
@@ -147,13 +153,18 @@ class Host:
 
     async def _persist(self, doing: str, step: Callable[[], Awaitable[T]]) -> T | None:
         """Do it until the container answers, or we are told to stop. A call under way is not cancelled: it may arrive."""
+        streak = Streak(self._clock)
         while True:
             try:
-                return await step()
+                result = await step()
             except (StoreError, asyncio.CancelledError) as error:
                 if is_cancelled(error):
                     raise
+                streak.failed()
                 self._log.warning(f"{doing} failed, will try again", error=_told(error))
+            else:
+                self._log_end(streak, f"{doing} recovered")
+                return result
             if not await rested(self._stopping, self._timing.renew_s / 16):
                 return None
 
@@ -165,13 +176,16 @@ class Host:
                 self._report(f"another process (incarnation {namesake}) ran under this host's name and gave way")
 
     async def _balance(self, group: asyncio.TaskGroup) -> None:
+        streak = Streak(self._clock)
         while not self.is_draining:
             self._wake.clear()
             try:
                 pause = await self._round(group)
+                self._log_end(streak, "scan recovered")
             except (StoreError, asyncio.CancelledError) as error:
                 if is_cancelled(error):
                     raise
+                streak.failed()
                 self._log.warning("scan failed, will try again", error=_told(error))
                 pause = self._timing.renew_s / 16
             alarm = asyncio.get_running_loop().call_later(pause, self._wake.set)
@@ -228,7 +242,7 @@ class Host:
         for key, worker in self.workers.items():
             if key in scan.seen:
                 worker.owned.notice(scan.seen[key])
-        self.failures.keep(lambda key: self._is_ours_to_try(key, scan) and not self._has_recovered(key))
+        self._judge_failures(scan)
         for key, error in scan.unreadable.items():
             self._report(str(error), key)
         for unread in roll.invalid:
@@ -254,7 +268,7 @@ class Host:
     def _set_aside(self, key: Key, error: Exception, scan: Scan) -> None:
         """Not to be tried in vain: an orphan would fail each time under a higher epoch."""
         if key not in self.workers and self._is_ours_to_try(key, scan):
-            self.failures.would_fail(key, error)
+            self.failures.would_fail(key, error, scan.seen[key].lease.continuation)
 
     async def _take(self, key: Key, scan: Scan, group: asyncio.TaskGroup) -> bool:
         """Whether that is settled: where somebody else was quicker, or nobody answered, what is left is to be seen soon."""
@@ -268,7 +282,7 @@ class Host:
             return False
         except Exception as error:  # its document cannot be written, or its sink state not be claimed
             self._log.error("lease cannot be taken", **about(before), error=_told(error))
-            self.failures.failed(key, error)
+            self.failures.failed(key, error, before.continuation)
             return True
         if owned is None:
             return False
@@ -281,6 +295,7 @@ class Host:
             log=self._log,
             tally=self.tally,
             budget=self.budget,
+            failures=self.failures,
         )
         self.workers[key] = worker
         self.tally.lease_acquired(owned.lease, before=before, took_s=self._clock.monotonic() - began)
@@ -341,7 +356,7 @@ class Host:
         What the round itself took is a part of the balance interval: two looks are no further apart than that.
         """
         now = self._clock.monotonic()
-        due = [failure.until for failure in self.failures.values() if failure.until > scan.started]
+        due = [each.until for each in self.failures.values() if each.until > scan.started and not each.is_retried]
         due += [self._watch.next_expiry(scan.started, self._timing), self._membership.next_expiry]
         due.append(scan.ended + self._timing.balance_s * (1 - 0.1 * self._rng.random()))
         earliest = min(due) - now
@@ -362,10 +377,10 @@ class Host:
     def _ended(self, key: Key, worker: Worker, outcome: Outcome) -> None:
         self.outcomes.append((key, outcome))
         self.tally.lease_let_go(worker.owned.lease, outcome.reason)
-        if outcome.reason != "failed" or worker.progress.batches:
-            self.failures.recovered(key)
         if outcome.reason == "failed" and outcome.error is not None:
-            self.failures.failed(key, outcome.error)
+            self.failures.failed(key, outcome.error, worker.owned.lease.continuation)
+        else:
+            self.failures.forget(key)
         if outcome.reason != "shutdown":
             self._wake.set()
 
@@ -373,14 +388,34 @@ class Host:
         """Whether a partition that failed here is still nobody else's."""
         return key in scan.seen and scan.seen[key].lease.owner in (None, self.name) and not scan.seen[key].lease.closed
 
-    def _has_recovered(self, key: Key) -> bool:
-        """Whether its worker has delivered something, or for a while had nothing to deliver: to be idle for a moment is
-        what a worker looks like too that has not yet read what it will fail at."""
-        if (worker := self.workers.get(key)) is None:
-            return False
-        idle_since = worker.progress.idle_since
-        is_idle = idle_since is not None and self._clock.monotonic() - idle_since >= self._timing.balance_s
-        return worker.progress.batches > 0 or is_idle
+    def _judge_failures(self, scan: Scan) -> None:
+        """Partitions that deliver are reported by their workers; the others show by the scan."""
+        for key, failure in list(self.failures.items()):
+            if failure.at >= scan.started:
+                continue  # the scan may be older than the failure
+            lease = scan.seen[key].lease if key in scan.seen else None
+            now, grace_s = self._clock.monotonic(), self._timing.duration_s
+            found = verdict(failure, lease, self.name, now=now, grace_s=grace_s, is_idle=self._is_idle(key))
+            if found == "over":
+                self.failures.forget(key)
+            elif found == "recovered" and lease is not None:
+                self.failures.recovered(key, **({} if lease.owner == self.name else {"by": lease.owner}))
+
+    def _is_idle(self, key: Key) -> bool:
+        """Whether its worker has had nothing to do for a while. To be idle for a moment is what a worker looks like too that
+        has not yet read what it will fail at."""
+        worker = self.workers.get(key)
+        idle_since = None if worker is None else worker.progress.idle_since
+        return idle_since is not None and self._clock.monotonic() - idle_since >= self._timing.balance_s
+
+    def _log_recovery(self, key: Key, fields: Mapping[str, object]) -> None:
+        worker = self.workers.get(key)
+        lease = {"pipeline": key[0], "partition": key[1]} if worker is None else about(worker.owned.lease)
+        self._log.info("partition recovered", **lease, **fields)
+
+    def _log_end(self, streak: Streak, event: str) -> None:
+        if (fields := streak.end()) is not None:
+            self._log.info(event, **fields)
 
     # Leaving
 

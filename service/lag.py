@@ -58,6 +58,10 @@ class PartitionLag:
     events: int | None
     error: str | None = None
 
+    @property
+    def key(self) -> Key:
+        return self.pipeline, self.partition
+
 
 @dataclass(frozen=True, slots=True)
 class Lag:

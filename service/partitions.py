@@ -14,6 +14,7 @@ from structlog.typing import FilteringBoundLogger as Log
 
 from leases.balance import Key
 from leases.bootstrap import Audit, Bootstrap
+from leases.clock import Clock
 from leases.family import Partition
 from leases.keeper import Keeper, Scan
 from leases.lost import Standing
@@ -22,6 +23,7 @@ from pipeline.cancelled import is_cancelled
 from pipeline.errors import FeedError, FeedUnavailable
 from pipeline.feed import FeedPartition, no_partitions, remember, uncovered
 from pipeline.sink import standing_of
+from service.failures import Streak
 from service.pipeline import Pipeline
 
 T = TypeVar("T")
@@ -41,6 +43,7 @@ class Partitions:
         pipelines: Mapping[str, Pipeline],
         keeper: Keeper,
         *,
+        clock: Clock,
         timing: Timing,
         log: Log,
         report: Report,
@@ -55,6 +58,7 @@ class Partitions:
         self._orphaned = orphaned
         self._listings: dict[str, asyncio.Task[Audit]] = {}
         self._seen: dict[str, frozenset[str]] = {}
+        self._streaks = {name: Streak(clock) for name in pipelines}
 
     async def listed(self, scan: Scan, group: asyncio.TaskGroup) -> dict[str, Audit]:
         """Of the pipelines whose feeds have answered; where one took its time, of an earlier scan.
@@ -92,8 +96,11 @@ class Partitions:
             if is_cancelled(error):
                 raise
             told = f"{type(error).__name__}: {error}"
+            self._streaks[name].failed()
             self._log.warning("listing partitions failed, will try again", pipeline=name, error=told)
             return Audit()
+        if (fields := self._streaks[name].end()) is not None:
+            self._log.info("listing partitions recovered", pipeline=name, **fields)
         if not found:
             self._report(f"pipeline '{name}': {no_partitions(feed)}", None)
         if audit.created:

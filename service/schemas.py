@@ -159,7 +159,7 @@ class Host(Model):
     )
     failing: int = Field(
         validation_alias=AliasPath("activity", "failing"),
-        description="How many partitions it waits to try again, after a failure.",
+        description="How many partitions failed there and have not recovered since.",
         examples=[0],
     )
     suspended: int = Field(
@@ -186,6 +186,8 @@ class Failure(Model):
     error: str = Field(examples=["file 'transactions-1.csv', line 17: the field 'amount' is missing"])
     failures: int = Field(description="How many in a row.", examples=[3])
     retry_at: Moment = Field(description="When the host means to try again; the error may be mended by then.")
+    since: Moment | None = Field(description="When the first of them happened; null: the host did not report it.")
+    at: Moment | None = Field(description="When the last of them happened; null: the host did not report it.")
 
 
 class Pipeline(Model):

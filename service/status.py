@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from types import MappingProxyType
 from typing import Literal
 
@@ -20,7 +21,7 @@ from leases.expiry import Mark
 from leases.keeper import Scan
 from leases.lease import Lease
 from leases.membership import HostRecord, mismatched
-from service.activity import Activity, BatchStatus, FailureStatus, decode_activity
+from service.activity import Activity, BatchStatus, FailureStatus, decode_activity, position_of
 from service.host import Host
 
 LeaseState = Literal["owned", "available", "handing_over", "expired", "closed"]
@@ -44,10 +45,12 @@ class HostStatus:
 
     tick: moved as often as it renews a lease; who sees it move has heard from the host. is_this: the one that answers. is_live:
     None where nobody here has watched for long enough to know. leases: how many it owns. is_contested: another process ran under
-    its name. activity: what it last told.
+    its name. activity: what it last told. is_silent: by the wall clocks it has reported nothing for a lease duration, which is
+    only a hint where nobody has watched it.
     """
 
     name: str
+    incarnation: str
     tick: int
     is_this: bool
     is_live: bool | None
@@ -59,11 +62,17 @@ class HostStatus:
     lease_duration_s: float
     started_at: str
     activity: Activity
+    is_silent: bool = False
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether what it last reported is current, as far as can be told."""
+        return not self.is_silent if self.is_live is None else self.is_live
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStatus:
-    """leases: how many by state. failures: of partitions that do not go on, from whichever host.
+    """leases: how many by state. failures: of partitions that do not go on, one each: their owner's, else the newest.
 
     resting: why nobody works on it, where it is paused; None where it is not. order: what an operator said last, where that can
     be read.
@@ -83,6 +92,7 @@ class Group:
 
     problems: what needs somebody's attention: documents that could not be trusted, partitions that wait for somebody, hosts with
     other settings. unreadable: the leases whose documents could not be trusted, and what is to be done.
+    waiting: partitions that get no lease for now, and why, as hosts report it.
     """
 
     leases: Mapping[Key, LeaseStatus]
@@ -91,6 +101,7 @@ class Group:
     batches: tuple[BatchStatus, ...]
     problems: tuple[str, ...]
     unreadable: Mapping[Key, str] = field(default_factory=lambda: MappingProxyType({}))
+    waiting: Mapping[Key, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def failures(self) -> dict[Key, str]:
@@ -136,11 +147,12 @@ def group_of(
     sight: Sight | None,
     mine: Activity | None,
     controls: Controls = NO_CONTROLS,
+    now: datetime | None = None,
 ) -> Group:
     """records, problems: the host documents that could be read, and what is wrong with the others.
 
     me: the host that answers. mine: what it is doing now, where it is a host; its own document is a little older.
-    controls: what operators have ordered.
+    controls: what operators have ordered. now: wall clock, aware; None: who is silent is not judged by it.
     """
     known = sorted(records, key=lambda record: record.name)
     heard, invalid = _heard(known)
@@ -153,7 +165,7 @@ def group_of(
     }
     owned = Counter(status.lease.owner for status in leases.values())
     hosts = {
-        record.name: _host(record, owned[record.name], me, sight, heard.get(record.name, Activity()))
+        record.name: _host(record, owned[record.name], me, sight, heard.get(record.name, Activity()), now)
         for record in known
     }
     return Group(
@@ -168,6 +180,7 @@ def group_of(
             *_disagreements(known, me),
         ),
         unreadable={key: str(error) for key, error in sorted(scan.unreadable.items())},
+        waiting=_waiting(hosts.values(), leases),
     )
 
 
@@ -197,10 +210,14 @@ def _is_still(sight: Sight | None, key: Key, mark: Mark | None) -> bool:
     return sight is not None and mark is not None and sight.leases.get(key) == mark
 
 
-def _host(record: HostRecord, leases: int, me: str, sight: Sight | None, activity: Activity) -> HostStatus:
+def _host(
+    record: HostRecord, leases: int, me: str, sight: Sight | None, activity: Activity, now: datetime | None
+) -> HostStatus:
     is_this = record.name == me
+    silent_s = 0.0 if now is None or activity.at is None else (now - activity.at).total_seconds()
     return HostStatus(
         name=record.name,
+        incarnation=record.incarnation,
         tick=record.tick,
         is_this=is_this,
         is_live=None if sight is None else is_this or sight.hosts.get(record.name) != record.mark,
@@ -212,6 +229,7 @@ def _host(record: HostRecord, leases: int, me: str, sight: Sight | None, activit
         lease_duration_s=record.lease_duration_s,
         started_at=record.started_at,
         activity=activity,
+        is_silent=not is_this and silent_s > record.lease_duration_s,
     )
 
 
@@ -222,21 +240,54 @@ def _pipeline(
     hosts: Iterable[HostStatus],
     controls: Controls,
 ) -> PipelineStatus:
-    failures = (failure for host in hosts if host.is_live is not False for failure in host.activity.failures)
     return PipelineStatus(
         name=name,
         identity=identity,
         leases=Counter(status.state for status in leases.values() if status.lease.pipeline == name),
-        failures=tuple(failure for failure in failures if failure.pipeline == name and _is_current(failure, leases)),
+        failures=_failures(name, hosts, leases),
         resting=controls.why(name) if name in controls.paused else None,
         order=controls.orders.get(name),
     )
 
 
-def _is_current(failure: FailureStatus, leases: Mapping[Key, LeaseStatus]) -> bool:
-    """A failure is over for everybody once another host works on the lease: that one now tells how it goes."""
-    status = leases.get((failure.pipeline, failure.partition))
-    return status is not None and not status.lease.closed and status.lease.owner in (None, failure.host)
+def _failures(
+    pipeline: str, hosts: Iterable[HostStatus], leases: Mapping[Key, LeaseStatus]
+) -> tuple[FailureStatus, ...]:
+    """One of each partition. If several hosts report one, its owner is right, else the newest."""
+    found: dict[str, FailureStatus] = {}
+    for host in hosts:
+        for failure in host.activity.failures if host.is_heard else ():
+            status = leases.get((pipeline, failure.partition))
+            if failure.pipeline == pipeline and status is not None and _is_current(failure, host, status.lease):
+                known = found.get(failure.partition)
+                if known is None or _rank(failure, status.lease) > _rank(known, status.lease):
+                    found[failure.partition] = failure
+    return tuple(found[partition] for partition in sorted(found))
+
+
+def _rank(failure: FailureStatus, lease: Lease) -> tuple[bool, datetime]:
+    return failure.host == lease.owner, failure.at or failure.retry_at
+
+
+def _is_current(failure: FailureStatus, host: HostStatus, lease: Lease) -> bool:
+    """A host's failure is over once the lease has moved without it.
+
+    As long as another host has the lease and it has not moved, that host may well fail at the same event.
+    """
+    if lease.closed:
+        return False
+    if lease.owner == host.name:
+        return lease.incarnation in (None, host.incarnation)
+    if failure.position is None:  # a host of an earlier version
+        return lease.owner is None
+    return failure.position == position_of(lease.continuation)
+
+
+def _waiting(hosts: Iterable[HostStatus], leases: Mapping[Key, LeaseStatus]) -> dict[Key, str]:
+    found = {
+        (each.pipeline, each.partition): each.why for host in hosts if host.is_heard for each in host.activity.waiting
+    }
+    return {key: why for key, why in sorted(found.items()) if key not in leases}
 
 
 def _batches(activities: Iterable[Activity]) -> list[BatchStatus]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
+from types import MappingProxyType
 from typing import TextIO
 
 from rich import box
@@ -16,10 +18,13 @@ from rich.text import Text
 from leases.lease import Lease
 from leases.migration import Change
 from pipeline.dead_letters import Kept
+from service.activity import FailureStatus
 from service.lag import Lag
+from service.standstill import Standstill
 from service.status import LeaseStatus
 
 CONTINUATION_SHOWN = 48
+NOTHING: Mapping[tuple[str, str], Sequence[Standstill]] = MappingProxyType({})
 WIDTH_ELSEWHERE = 4096
 """Of what is no terminal: a file or a program that reads a table wants it whole."""
 
@@ -34,8 +39,12 @@ def stopped(pipeline: str, partition: str, error: str) -> str:
     return f"pipeline '{pipeline}', {named} stopped: {error.removeprefix(f'{named}, ')}"
 
 
-def leases_table(leases: Iterable[LeaseStatus], unreadable: Iterable[tuple[str, str]] = ()) -> Table:
-    """unreadable: (pipeline, partition) of those whose documents cannot be read."""
+def leases_table(
+    leases: Iterable[LeaseStatus],
+    unreadable: Iterable[tuple[str, str]] = (),
+    held_up: Mapping[tuple[str, str], Sequence[Standstill]] = NOTHING,
+) -> Table:
+    """unreadable: (pipeline, partition) of those whose documents cannot be read. held_up: why others stand still."""
     table = _table("pipeline", "partition", "state", "owner", "epoch>", "generation>", "continuation")
     for status in leases:
         lease = status.lease
@@ -43,7 +52,7 @@ def leases_table(leases: Iterable[LeaseStatus], unreadable: Iterable[tuple[str, 
             table,
             lease.pipeline,
             lease.partition,
-            status.state.replace("_", " "),
+            ", ".join([status.state.replace("_", " "), *(each.kind for each in held_up.get(lease.key, ()))]),
             lease.owner or "",
             str(lease.epoch),
             str(lease.generation),
@@ -117,7 +126,39 @@ def balances_table(expected: Mapping[str, Decimal], found: Mapping[str, Decimal]
     return table
 
 
-def lease_fields(status: LeaseStatus) -> dict[str, object]:
+def reasons(held_up: Mapping[tuple[str, str], Sequence[Standstill]]) -> list[str]:
+    """Lines to print under a table."""
+    return [
+        f"pipeline '{pipeline}', partition '{partition}' {each.why}"
+        for (pipeline, partition), found in held_up.items()
+        for each in found
+    ]
+
+
+def held_up_fields(failure: FailureStatus | None, held_up: Sequence[Standstill]) -> dict[str, object]:
+    """Why a partition stands still, as --json has it."""
+    return {
+        "failing": None
+        if failure is None
+        else {
+            "host": failure.host,
+            "error": failure.error,
+            "failures": failure.failures,
+            "since": _iso(failure.since),
+            "at": _iso(failure.at),
+            "retry_at": _iso(failure.retry_at),
+        },
+        "held_up": [{"kind": each.kind, "why": each.why} for each in held_up],
+    }
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="milliseconds")
+
+
+def lease_fields(
+    status: LeaseStatus, failure: FailureStatus | None = None, held_up: Sequence[Standstill] = ()
+) -> dict[str, object]:
     """One lease, whole, as `leases show` prints it."""
     lease = status.lease
     return {
@@ -136,6 +177,7 @@ def lease_fields(status: LeaseStatus) -> dict[str, object]:
         "parents": list(lease.parents),
         "children": [{"partition": child.partition, "continuation": child.continuation} for child in lease.children],
         "etag": status.etag,
+        **held_up_fields(failure, held_up),
     }
 
 

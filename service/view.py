@@ -151,7 +151,7 @@ class View:
     async def _measure_lag(self) -> Lag:
         group = await self.group()
         leases = [status.lease for status in group.leases.values()]
-        waiting = self.host.waiting if self.host is not None else {}
+        waiting = {**group.waiting, **(self.host.waiting if self.host is not None else {})}
         return await measured(
             leases, self._feeds, unreadable=group.unreadable, waiting=waiting, patience=self._patience
         )
@@ -172,6 +172,7 @@ class View:
             sight=sight_of(host) if host else None,
             mine=activity_of(host, now=self.now(), monotonic_s=self.clock.monotonic()) if host else None,
             controls=controls_in(documents),
+            now=self.now(),
         )
 
 

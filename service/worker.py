@@ -45,6 +45,7 @@ from pipeline.sink import Claim, CloseReason, SinkWriter
 from service.checkpoints import Checkpoints
 from service.closing import CLOSING_TIMEOUT_S, answered, uninterrupted, within
 from service.errors import BatchHung
+from service.failures import Failures, Streak
 from service.permit import TrustPermit
 from service.pipeline import Pipeline
 from service.stopping import rested, unless_stopping
@@ -78,6 +79,7 @@ class Worker:
         log: Log,
         tally: Tally,
         budget: Budget,
+        failures: Failures,
     ) -> None:
         self.owned = owned
         self.pipeline = pipeline
@@ -88,6 +90,8 @@ class Worker:
         self._log = log.bind(**about(owned.lease))
         self._tally = tally
         self._budget = budget
+        self._failures = failures
+        self._renewal_streak, self._checkpoint_streak = Streak(clock), Streak(clock)
         self._stopping = asyncio.Event()
         self._permit = TrustPermit(owned, clock, self._suspended)
         letters, compare = pipeline.letters, pipeline.feed.compare
@@ -100,7 +104,8 @@ class Worker:
             clock=clock,
             tally=tally,
             pause_s=timing.renew_s / 16,
-            failed=lambda error: self._log.warning("checkpoint failed", error=str(error)),
+            failed=self._checkpoint_failed,
+            kept=lambda: self._log_end(self._checkpoint_streak, "checkpoint recovered"),
         )
 
     @property
@@ -245,17 +250,23 @@ class Worker:
         self._tally.batch_delivered(self.owned.lease, delivered)
         if delivered.dead_letters:
             self._log.warning("dead letters", count=delivered.dead_letters, see="leasehold dead-letters list")
-        if not self._checkpoints.has_moved(self._writer.position, self._writer.state):
-            return
+        if await self._keep_position():
+            self._failures.recovered(self.owned.lease.key)
+
+    async def _keep_position(self) -> bool:
+        """False if it was delivered and, on a stop, not kept: at least once is what such a sink promises."""
+        assert self._writer is not None, "a batch was delivered without a writer"
         attempt = 0
-        while not self.pipeline.sink.holds_position and self._checkpoints.is_due:
-            try:
-                await self._checkpoints.keep()
-            except StoreError as error:
-                attempt += 1
-                if self._stopping.is_set():
-                    return  # delivered, and not kept: at least once is what such a sink promises
-                await self._back_off(error, attempt)
+        if self._checkpoints.has_moved(self._writer.position, self._writer.state):
+            while not self.pipeline.sink.holds_position and self._checkpoints.is_due:
+                try:
+                    await self._checkpoints.keep()
+                except StoreError as error:
+                    attempt += 1
+                    if self._stopping.is_set():
+                        return False
+                    await self._back_off(error, attempt)
+        return True
 
     async def _ended(self, writer: SinkWriter, ended: PartitionEnded) -> CloseReason:
         """Split or merged: close the sink's position first, then the lease, then the children may start (I7)."""
@@ -280,13 +291,27 @@ class Worker:
             timing=self._timing,
             rng=self._rng,
             failed=self._renewal_failed,
-            tried=lambda took_s, error: self._tally.lease_renewed(self.owned.lease, took_s, error),
+            tried=self._renewal_tried,
         )
         raise AssertionError("renewal ends only by an error")
 
+    def _renewal_tried(self, took_s: float, error: StoreError | None) -> None:
+        self._tally.lease_renewed(self.owned.lease, took_s, error)
+        if error is None:
+            self._log_end(self._renewal_streak, "renewal recovered")
+
     def _renewal_failed(self, error: StoreError, attempt: int) -> None:
+        self._renewal_streak.failed()
         left = self.owned.trusted_until - self._clock.monotonic()
         self._log.warning("renewal failed", attempt=attempt, error=str(error), trusted_for_s=round(left, 1))
+
+    def _checkpoint_failed(self, error: StoreError) -> None:
+        self._checkpoint_streak.failed()
+        self._log.warning("checkpoint failed", error=str(error))
+
+    def _log_end(self, streak: Streak, event: str) -> None:
+        if (fields := streak.end()) is not None:
+            self._log.info(event, **fields)
 
     async def _watch(self) -> CloseReason:
         """A worker that makes no progress is cancelled: renewing is never a substitute for working.
@@ -333,6 +358,7 @@ class Worker:
         pause = min(max(at_least, grown), BACKOFF_MAX_S)
         position = self._position
         self._tally.work_failed(self.owned.lease, position, error)
+        self._failures.retried(self.owned.lease.key, error, pause, self.owned.lease.continuation)
         log = self._log.bind(position=_shortened(position))
         log.warning("will try again", error=str(error), in_s=round(pause, 2), attempt=failures)
         self.progress.idle_since = None  # whether there is something to do is not known any more

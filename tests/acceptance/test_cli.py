@@ -223,10 +223,60 @@ def test_leases_and_lag_before_and_after_a_run(folder: Path, leasehold: Commands
         "events": 1,
         "unknown": 0,
         "partitions": [
-            {"pipeline": "copy", "partition": "words-1.jsonl", "events": 1, "error": None},
-            {"pipeline": "copy", "partition": "words-2.jsonl", "events": 0, "error": None},
+            {
+                "pipeline": "copy",
+                "partition": partition,
+                "events": events,
+                "error": None,
+                "failing": None,
+                "held_up": [],
+            }
+            for partition, events in (("words-1.jsonl", 1), ("words-2.jsonl", 0))
         ],
     }
+
+
+def test_leases_and_lag_say_why_a_partition_stands_still_and_the_log_that_it_works_again(
+    folder: Path, leasehold: Commands
+) -> None:
+    file = folder / "words-2.jsonl"
+    good = file.read_text()
+    file.write_text(good + '{"word" "no colon"}\n')
+    host = leasehold("run", "copy.yaml")
+    until(lambda: host.err.count("the record is not JSON") >= 2, START_S, "two failures")
+
+    def rows(*arguments: str) -> dict[str, Any]:
+        command = leasehold(*arguments, "copy.yaml", "--json")
+        assert command.ended() == 0, command.err
+        found = json.loads(command.out)
+        return {row["partition"]: row for row in (found if isinstance(found, list) else found["partitions"])}
+
+    until(lambda: rows("leases", "list")["words-2.jsonl"]["failing"], 30, "the failure, in the host's document")
+    for arguments in (["leases", "list"], ["lag"]):
+        found = rows(*arguments)
+        assert (found["words-1.jsonl"]["failing"], found["words-1.jsonl"]["held_up"]) == (None, [])
+        failing = found["words-2.jsonl"]["failing"]
+        assert "file 'words-2.jsonl', line 4: the record is not JSON" in failing["error"]
+        assert failing["failures"] >= 1
+        assert failing["since"] <= failing["at"] < failing["retry_at"]
+        shown = leasehold(*arguments, "copy.yaml")
+        assert shown.ended() == 0, shown.err
+        assert re.search(
+            r"^pipeline 'copy', partition 'words-2.jsonl' is failing: .*line 4: the record is not JSON.* in a row since"
+            r" \S+Z; host '.+' tries again at \S+Z\)$",
+            shown.out,
+            re.MULTILINE,
+        ), shown.out
+    file.write_text(good + '{"word": "mended"}\n')
+    until(lambda: '"partition recovered"' in host.err, 90, "the recovery, in the log")
+    until(
+        lambda: rows("leases", "list")["words-2.jsonl"]["failing"] is None, 30, "the recovery, in the host's document"
+    )
+    [recovered] = [json.loads(line) for line in host.err.splitlines() if '"partition recovered"' in line]
+    assert (recovered["level"], recovered["partition"]) == ("info", "words-2.jsonl")
+    assert recovered["after_attempts"] == host.err.count('"reason": "failed"')
+    host.process.kill()
+    host.ended()
 
 
 def test_a_released_lease_is_taken_again_and_nothing_is_repeated(folder: Path, leasehold: Commands) -> None:

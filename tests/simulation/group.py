@@ -38,6 +38,7 @@ from pipeline.connectors.memory import MemoryDestination
 from pipeline.limits import BatchLimits
 from pipeline.pump.budget import Budget
 from pipeline.sink import Sink
+from service.failures import Failures
 from service.host import Host
 from service.pipeline import Pipeline
 from service.tally import Tally
@@ -171,6 +172,7 @@ class Group:
             log=logger(log),
             tally=tally,
             budget=Budget(),
+            failures=Failures(clock),
         )
         return Tenure(worker, asyncio.create_task(worker.run()), clock, tally, log)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from service.failures import HOLD_OFF_MAX_S, Failures
+from leases.balance import Key
+from leases.lease import Lease
+from service.failures import HOLD_OFF_MAX_S, Failure, Failures, Streak, verdict
 
 KEY = ("bank", "7")
 ERROR = ValueError("a body that does not fit")
@@ -67,7 +71,74 @@ def test_after_it_has_recovered_the_pauses_begin_anew(failures: Failures, clock:
         failures.recovered(KEY)
         failures.recovered(KEY)
     else:
-        failures.keep(lambda key: key == other)
+        failures.forget(KEY)
     assert (list(failures), failures.holds_off(KEY)) == ([other], False)
     failures.failed(KEY, ERROR)
     assert failures[KEY].until - clock.now == 1
+
+
+def test_what_its_worker_tries_again_is_not_held_off_and_does_not_lengthen_the_next_pause(
+    failures: Failures, clock: Standing
+) -> None:
+    for _ in range(9):
+        failures.retried(KEY, ERROR, 30.0, "7")
+    assert (failures[KEY].count, failures[KEY].until - clock.now, failures.held_off) == (9, 30, [])
+    failures.failed(KEY, ERROR, "7")
+    assert (failures[KEY].count, failures[KEY].until - clock.now, failures.held_off) == (10, 1, [KEY])
+
+
+def test_a_recovery_is_reported_once_with_all_attempts_since_the_first_failure(clock: Standing) -> None:
+    reported: list[tuple[Key, dict[str, object]]] = []
+    failures = Failures(clock, lambda key, fields: reported.append((key, fields)))
+    failures.failed(KEY, ERROR)
+    clock.now += 10
+    failures.retried(KEY, ERROR, 1.0, None)
+    clock.now += 2.04
+    failures.recovered(KEY, by="host-b")
+    failures.recovered(KEY)
+    assert reported == [(KEY, {"after_attempts": 2, "failing_for_s": 12.0, "by": "host-b"})]
+
+
+def test_what_is_forgotten_is_no_recovery(clock: Standing) -> None:
+    failures = Failures(clock, lambda key, fields: pytest.fail("nothing recovered"))
+    failures.failed(KEY, ERROR)
+    failures.forget(KEY)
+    failures.recovered(KEY)
+
+
+def test_a_streak_ends_once(clock: Standing) -> None:
+    streak = Streak(clock)
+    assert streak.end() is None
+    streak.failed()
+    clock.now += 3
+    streak.failed()
+    assert streak.end() == {"after_attempts": 2, "failing_for_s": 3.0}
+    assert streak.end() is None
+
+
+LEASE = Lease(pipeline="bank", partition="7", owner="me", incarnation="1", epoch=3, continuation="10")
+
+
+@pytest.mark.parametrize(
+    ("change", "now", "is_idle", "found"),
+    [
+        ({}, 105.0, False, "failing"),
+        ({}, 105.0, True, "recovered"),
+        ({"continuation": "11"}, 105.0, False, "failing"),  # its worker says when it has delivered
+        ({"owner": None}, 105.0, False, "failing"),
+        ({"owner": None}, 900.0, False, "failing"),
+        ({"owner": None, "continuation": "11"}, 105.0, False, "over"),
+        ({"owner": "other"}, 105.0, False, "failing"),
+        ({"owner": "other"}, 163.9, False, "failing"),
+        ({"owner": "other"}, 164.0, False, "over"),
+        ({"owner": "other", "continuation": "11"}, 105.0, False, "recovered"),
+        ({"owner": None, "closed": True}, 105.0, False, "over"),
+    ],
+)
+def test_a_failure_lasts_until_the_partition_moves_or_is_done_with(
+    change: dict[str, object], now: float, is_idle: bool, found: str
+) -> None:
+    failure = Failure(error=ERROR, count=3, since=90.0, at=100.0, until=104.0, position="10", releases=3)
+    lease = replace(LEASE, **change)
+    assert verdict(failure, lease, "me", now=now, grace_s=60.0, is_idle=is_idle) == found
+    assert verdict(failure, None, "me", now=now, grace_s=60.0, is_idle=is_idle) == "over"

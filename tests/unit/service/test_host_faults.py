@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from simulation.group import Group, Running, until
 from simulation.loop import run_virtual
-from simulation.weather import Outlet
+from simulation.weather import Fate, Outlet
 
 from leases.bootstrap import info_id
 from leases.document import BODY_BYTES_MAX, INTEGER_MAX, encode_lease, lease_id
@@ -103,6 +103,111 @@ def test_a_failure_is_forgotten_once_its_partition_delivers_again() -> None:
         await until(lambda: not a.host.failures, within_s=group.timing.balance_s + 1)
         assert ("bank", "b") in a.host.workers
         await a.stop()
+
+    run_virtual(main())
+
+
+def test_a_host_says_once_that_a_failing_partition_works_again_after_how_many_attempts() -> None:
+    async def main() -> None:
+        group, poison = Group("ab"), Poisoned("b")
+        group.append("b", 1)
+        a = await group.start("host-a", transform=poison)
+        await until(lambda: len(poison.tried) == 3)
+        assert not a.said("recovered")
+        poison.is_mended = True
+        await until(group.is_delivered, within_s=10)
+        await asyncio.sleep(60)
+        [said] = a.said("partition recovered")
+        assert (said["level"], said["pipeline"], said["partition"], said["epoch"]) == ("info", "bank", "b", 4)
+        assert (said["after_attempts"], said["failing_for_s"]) == (3, pytest.approx(7, abs=1.5))
+        await a.stop()
+
+    run_virtual(main())
+
+
+def test_a_partition_that_its_worker_tries_again_is_failing_until_a_batch_is_delivered_and_not_once_its_sink_opens() -> (
+    None
+):
+    async def main() -> None:
+        group, refused = Group("a"), {"write"}
+        group.weather.judge = lambda request: Fate(ends="refused" if request.operation in refused else "ok")
+        group.append("a", 1)
+        a = await group.start("host-a")
+        await until(lambda: len(a.said("will try again")) >= 4)
+        assert a.host.failures["bank", "a"].count == len(a.said("will try again"))
+        assert a.host.failures.held_off == []
+        assert not a.said("recovered")
+        refused.clear()
+        await until(group.is_delivered)
+        await until(lambda: not a.host.failures)
+        [said] = a.said("partition recovered")
+        assert said["after_attempts"] == len(a.said("will try again"))
+        await a.stop()
+
+    run_virtual(main())
+
+
+def test_a_host_whose_lease_container_comes_back_says_so_once_for_each_thing_that_failed() -> None:
+    async def main() -> None:
+        group, away = Group("a"), False
+        group.weather.judge = lambda request: Fate(ends="refused" if away and request.where == "store" else "ok")
+        a = await group.start("host-a")
+        away = True
+        await asyncio.sleep(group.timing.duration_s / 2)
+        events = ("scan", "announcing this host", "renewal")
+        assert all(a.said(f"{event} failed") for event in events)
+        assert not a.said("recovered")
+        away = False
+        await asyncio.sleep(group.timing.duration_s)
+        for event in events:
+            [said] = a.said(f"{event} recovered")
+            assert (said["level"], said["after_attempts"]) == ("info", len(a.said(f"{event} failed")))
+        await a.stop()
+
+    run_virtual(main())
+
+
+def test_a_host_whose_feed_lists_its_partitions_again_says_so() -> None:
+    async def main() -> None:
+        group, away = Group("a"), True
+        partitions = group.feed.partitions
+
+        async def listed() -> list[FeedPartition]:
+            if away:
+                raise FeedUnavailable("away")
+            return await partitions()
+
+        group.feed.partitions = listed  # type: ignore[method-assign]
+        a = await group.start("host-a")
+        await until(lambda: len(a.said("listing partitions failed")) >= 2)
+        assert not a.said("recovered")
+        away = False
+        await until(lambda: bool(a.said("listing partitions recovered")))
+        await asyncio.sleep(60)
+        assert [each["after_attempts"] for each in a.said("recovered")] == [len(a.said("listing partitions failed"))]
+        await a.stop()
+
+    run_virtual(main())
+
+
+def test_a_failure_is_kept_while_another_host_tries_in_vain_and_is_over_once_that_one_delivers() -> None:
+    async def main() -> None:
+        group, poison = Group("ab"), Poisoned("b")
+        group.append("b", 1)
+        a = await group.start("host-a", transform=poison)
+        await until(lambda: a.host.failures.get(("bank", "b")) and a.host.failures["bank", "b"].count > 3)
+        b = await group.start("host-b", transform=poison)
+        await until(lambda: bool(b.host.failures), within_s=60)
+        for _ in range(600):
+            await asyncio.sleep(0.1)
+            assert a.host.failures
+        poison.is_mended = True
+        await until(group.is_delivered, within_s=61)
+        await until(lambda: not a.host.failures and not b.host.failures, within_s=30)
+        assert len(a.said("partition recovered")) == len(b.said("partition recovered")) == 1
+        assert len([said for host in (a, b) for said in host.said("partition recovered") if "by" in said]) == 1
+        await a.stop()
+        await b.stop()
 
     run_virtual(main())
 

@@ -28,6 +28,7 @@ from service.activity import (
     BatchStatus,
     FailureStatus,
     Totals,
+    WaitingStatus,
     activity_document,
     activity_of,
     cut,
@@ -63,9 +64,12 @@ def group(
     mine: Activity | None = None,
     me: str = "host-a",
     invalid: tuple[InvalidDocument, ...] = (),
+    now: datetime | None = None,
 ) -> Group:
     scan = Scan({lease.key: Seen(lease, "etag") for lease in leases}, invalid, 0.0, 0.0)
-    return group_of(scan, records, (), pipelines={"bank": Identity("feed", "sink")}, me=me, sight=sight, mine=mine)
+    return group_of(
+        scan, records, (), pipelines={"bank": Identity("feed", "sink")}, me=me, sight=sight, mine=mine, now=now
+    )
 
 
 def record(activity: Activity, name: str = "host-a") -> HostRecord:
@@ -154,11 +158,68 @@ def test_a_dead_host_has_no_failures_any_more() -> None:
     assert group(released, records=(dead,), sight=Sight({}, {"host-b": dead.mark})).failures == {}
 
 
+RELEASED = replace(LEASE, owner=None, incarnation=None, continuation="10")
+KNOWN = replace(FAILURE, since=NOW - timedelta(minutes=2), at=NOW, position="10")
+
+
+def test_a_failure_lasts_while_another_host_tries_and_is_over_once_the_lease_has_moved() -> None:
+    failing = record(Activity(failures=(KNOWN,)), "host-b")
+    assert group(RELEASED, records=(failing,)).failures == {("bank", "a"): "bad"}
+    assert group(replace(LEASE, continuation="10"), records=(failing,)).failures == {("bank", "a"): "bad"}
+    assert group(replace(LEASE, continuation="11"), records=(failing,)).failures == {}
+    assert group(replace(RELEASED, continuation="11"), records=(failing,)).failures == {}
+
+
+def test_of_two_hosts_that_report_a_partition_its_owner_is_right_else_the_newest() -> None:
+    older = replace(KNOWN, error="older", at=NOW - timedelta(seconds=9))
+    records = (record(Activity(failures=(older,))), record(Activity(failures=(KNOWN,)), "host-b"))
+    for seen in (records, records[::-1]):
+        assert group(RELEASED, records=seen).failures == {("bank", "a"): "bad"}
+        assert group(replace(LEASE, continuation="10"), records=seen).failures == {("bank", "a"): "older"}
+
+
+def test_a_host_that_has_been_silent_for_a_lease_duration_reports_nothing_current() -> None:
+    told = record(Activity(failures=(KNOWN,), at=NOW), "host-b")
+    assert group(RELEASED, records=(told,), now=NOW + timedelta(seconds=60)).failures == {("bank", "a"): "bad"}
+    assert group(RELEASED, records=(told,), now=NOW + timedelta(seconds=61)).failures == {}
+    watched = group(RELEASED, records=(told,), now=NOW + timedelta(days=1), sight=Sight({}, {}))
+    assert watched.failures == {("bank", "a"): "bad"}, "a host that has watched knows better than the wall clocks"
+
+
+def test_an_earlier_incarnation_reports_nothing_current_of_a_lease_that_the_next_one_has() -> None:
+    told = record(Activity(failures=(KNOWN,)))
+    assert group(replace(LEASE, continuation="10"), records=(told,)).failures == {("bank", "a"): "bad"}
+    assert group(replace(LEASE, continuation="10", incarnation="2"), records=(told,)).failures == {}
+
+
+def test_partitions_that_get_no_lease_are_told_until_they_have_one() -> None:
+    waiting = WaitingStatus(pipeline="bank", partition="z", why="its parent's lease is unreadable")
+    told = record(Activity(waiting=(waiting,)), "host-b")
+    assert group(LEASE, records=(told,)).waiting == {("bank", "z"): "its parent's lease is unreadable"}
+    assert group(LEASE, replace(LEASE, partition="z"), records=(told,)).waiting == {}
+
+
+def test_where_many_partitions_fail_their_errors_are_cut_before_any_is_left_out() -> None:
+    failures = tuple(replace(KNOWN, partition=f"part-{n}", error="x" * 600) for n in range(40))
+    read = decode_activity(record(Activity(failures=failures, failing=40)))
+    assert [each.partition for each in read.failures] == [each.partition for each in failures]
+
+
 # What hosts tell each other
 
 
 def test_activity_is_read_back_as_it_was_told() -> None:
-    told = Activity(batches=(BATCH,), totals=(TOTALS,), failures=(FAILURE,), failing=1, suspended=2, suspensions=3)
+    waiting = WaitingStatus(pipeline="bank", partition="z", why="its parent's lease is unreadable")
+    told = Activity(
+        batches=(BATCH,),
+        totals=(TOTALS,),
+        failures=(FAILURE, KNOWN),
+        waiting=(waiting,),
+        failing=1,
+        suspended=2,
+        suspensions=3,
+        at=NOW,
+    )
     assert decode_activity(record(told)) == told
 
 
@@ -207,7 +268,8 @@ def test_activity_always_fits_its_bound_and_can_be_read_back(error: str, positio
     assert len(json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()) <= ACTIVITY_BYTES_MAX
     read = decode_activity(decode_host(host_id("host-a"), encode_host(replace(RECORD, activity=told))))
     assert read.failing == count
-    assert set(read.failures) <= {failure}
+    assert {replace(each, error="") for each in read.failures} <= {replace(failure, error="")}
+    assert all(failure.error.startswith(each.error.removesuffix("...")) for each in read.failures)
     assert set(read.batches) <= {batch}
     assert count == 0 or read.failures
 
