@@ -2,20 +2,25 @@
 
 A replay is a pipeline like any other, by a name of its own: its position among the letters is kept by its leases and, where the
 sink keeps positions, by the sink. So each letter is sent through once. One that fails again becomes a letter behind the end.
+
+If a replay dies between such a letter and its batch's output, the next one reads the event twice: as the old letter, which is
+left out since it is buried, and as the new one. Both have one sequence. So the new one is read under a claim of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 import pyarrow as pa
 
 from pipeline.dead_letters.box import LetterBox, until
-from pipeline.dead_letters.letter import event_of, letter_of
+from pipeline.dead_letters.letter import Letter, event_of, letter_of
+from pipeline.errors import FeedUnavailable
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import FeedPartition, Start
+from pipeline.limits import REPLAY
 
 
 class ReplayFeed:
@@ -39,10 +44,20 @@ class ReplayFeed:
         return await self._feed.start_of(partition, start)
 
     async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
-        end = await self.latest(partition)
+        end, read = await self.latest(partition), set[int]()
         async with aclosing(until(self._feed, partition, continuation, end)) as pages:
             async for page in pages:
-                yield self._replayed(page, partition, end)
+                letters = self._letters(page, end)
+                again = self._first_again(letters, continuation, read)
+                if again is None:
+                    yield _replayed(page, partition, letters, page.to if len(letters) == len(page.events) else str(end))
+                    continue
+                if again > 0:
+                    yield _replayed(page, partition, letters[:again], str(page.position_after(again)))
+                raise FeedUnavailable(
+                    f"partition '{partition}': letters follow that an interrupted replay wrote; they are read under a claim of"
+                    " their own"
+                )
         await asyncio.get_running_loop().create_future()  # what comes later is for the next replay
 
     async def latest(self, partition: str) -> str | None:
@@ -65,17 +80,26 @@ class ReplayFeed:
         if self._box.sink is None:
             await self._box.close()
 
-    def _replayed(self, page: Page, partition: str, end: str | None) -> Page:
-        rows, places = [], []
-        count = self._count(page, end)
-        for place, event in enumerate(page.events.slice(0, count).to_pylist()):
-            letter = letter_of(event)
-            if letter is not None and letter.pipeline == self._pipeline:
-                rows.append({**event_of(letter), "partition": partition})
-                places.append(place)
-        to = page.to if count == page.events.num_rows else str(end)
-        events = pa.Table.from_pylist(rows, schema=EVENT_SCHEMA)
-        return Page(events, to, lambda n: page.position_after(places[n - 1] + 1))
+    def _letters(self, page: Page, end: str | None) -> list[Letter | None]:
+        """What a page holds before the end; None for what is no letter of the pipeline."""
+        events = page.events.slice(0, self._count(page, end)).to_pylist()
+        return [
+            found if found is not None and found.pipeline == self._pipeline else None
+            for found in map(letter_of, events)
+        ]
+
+    def _first_again(self, letters: Sequence[Letter | None], continuation: str | None, read: set[int]) -> int | None:
+        """The place of the first letter that an interrupted batch of a replay wrote, whose event was read before.
+
+        read: the sequences of all that was read since `continuation`; added to.
+        """
+        for place, letter in enumerate(letters):
+            if letter is not None:
+                is_again = letter.by == self._pipeline + REPLAY and letter.sequence in read
+                if is_again and self.compare(letter.to, continuation) > 0:
+                    return place
+                read.add(letter.sequence)
+        return None
 
     def _count(self, page: Page, end: str | None) -> int:
         """How many of a page's events lie before the end."""
@@ -85,3 +109,11 @@ class ReplayFeed:
         while self.compare(page.position_after(count), end) < 0:
             count += 1
         return count
+
+
+def _replayed(page: Page, partition: str, letters: Sequence[Letter | None], to: str) -> Page:
+    """letters: of the page's first events."""
+    places = [place for place, letter in enumerate(letters) if letter is not None]
+    rows = [{**event_of(letter), "partition": partition} for letter in letters if letter is not None]
+    events = pa.Table.from_pylist(rows, schema=EVENT_SCHEMA)
+    return Page(events, to, lambda n: page.position_after(places[n - 1] + 1))

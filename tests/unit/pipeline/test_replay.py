@@ -13,7 +13,7 @@ from pipeline.async_sink import AsyncSink
 from pipeline.connectors.log import LogFeed
 from pipeline.dead_letters import LetterBox
 from pipeline.dead_letters.replay import ReplayFeed
-from pipeline.errors import SinkUnavailable
+from pipeline.errors import FeedUnavailable, SinkUnavailable
 from pipeline.limits import REPLAY
 from tests.unit.pipeline.burials import NOW, Group, bodies
 from tests.unit.pipeline.test_refusals import Items, converted
@@ -54,6 +54,36 @@ async def test_a_replay_sends_each_letter_through_once_and_buries_again_what_fai
     assert await group.buried() == bodies("b! d! e! d!")
     again = (await group.letters())[-1].letter
     assert (again.pipeline, again.by, again.sequence, again.key) == ("pipe", "pipe.replay", 3, "k")
+
+
+async def test_what_a_dying_replay_wrote_again_is_tried_by_the_next_one_and_not_taken_for_done(group: Group) -> None:
+    """The next replay's end lies behind it, and its event's old letter is buried under the same sequence."""
+    group.feed.append("a", bodies("a! b!"))
+    await group.run(2)
+    group.transform.mended = {b"a!"}
+    died = [SinkUnavailable("died")]
+    feed = ReplayFeed(LetterBox(feed=LogFeed(group.path / "letters")), "pipe")
+    again = Group(group.path, feed=feed, destination=group.destination, transform=group.transform, failures=died)
+    again.pipeline = "pipe" + REPLAY
+    with pytest.raises(SinkUnavailable):
+        await again.run(1)
+    await again.beside.close()
+    assert await group.buried() == bodies("a! b! b!")
+    group.transform.mended = {b"a!", b"b!"}
+    after = Group(
+        group.path,
+        feed=ReplayFeed(LetterBox(feed=LogFeed(group.path / "letters")), "pipe"),
+        destination=group.destination,
+        transform=group.transform,
+    )
+    after.pipeline, after.epoch, after.state = "pipe" + REPLAY, again.epoch, again.state
+    with pytest.raises(FeedUnavailable, match="under a claim of their own"):
+        await after.run(2)
+    assert after.continuation == "1"
+    await after.run(2)
+    await after.beside.close()
+    assert group.delivered == bodies("a! b!")
+    assert await group.buried() == bodies("a! b! b!")
 
 
 async def test_an_event_is_replayed_as_it_was(group: Group) -> None:
