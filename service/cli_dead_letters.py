@@ -5,20 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from service.commands import FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, done, fail, log_of, named, settings_of
+from service.redaction import redacted
 from service.standard_output import unread_is_fine
 
 if TYPE_CHECKING:
-    from pipeline.dead_letters import Kept, LetterBox
+    from pipeline.dead_letters import LetterBox
+    from pipeline.dead_letters.settled import Judged
     from service.settings import PipelineSettings, Settings
 
-T = TypeVar("T")
 PARTITION = click.option("--partition", help="Only this one.")
 
 
@@ -31,15 +31,22 @@ def dead_letters() -> None:
 @FILE
 @click.argument("pipeline")
 @PARTITION
+@click.option("--open", "open_only", is_flag=True, help="Only those that still need attention.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a letter on standard output.")
-def list_letters(file: Path, pipeline: str, partition: str | None, as_json: bool) -> None:
-    """All dead letters, in the order in which they were written, replayed ones too."""
+def list_letters(file: Path, pipeline: str, partition: str | None, open_only: bool, as_json: bool) -> None:
+    """All dead letters, in the order in which they were written, replayed ones too.
+
+    Their state: `open` until a replay has processed them, `replayed` if their event went through, `failed again` if it became
+    a dead letter again, whose number follows. `unknown` if the leases of the replay, or its sink, cannot be read.
+    """
     from service.tables import letters_table, screen_of
 
     found = _read(file, pipeline, partition)
+    if open_only:
+        found = [one for one in found if one.state in ("open", "unknown")]
     if as_json:
-        for kept in found:
-            click.echo(json.dumps(_fields(kept), ensure_ascii=False))
+        for one in found:
+            click.echo(json.dumps(_fields(one), ensure_ascii=False))
         return
     screen_of(sys.stdout).print(letters_table(found))
 
@@ -51,7 +58,7 @@ def list_letters(file: Path, pipeline: str, partition: str | None, as_json: bool
 @click.argument("number", type=int)
 def show_letter(file: Path, pipeline: str, partition: str, number: int) -> None:
     """One dead letter, whole, as JSON. NUMBER is the one that `list` gives it."""
-    found = [kept for kept in _read(file, pipeline, partition) if kept.number == number]
+    found = [one for one in _read(file, pipeline, partition) if one.kept.number == number]
     if not found:
         fail(
             f"pipeline '{pipeline}' has no dead letter {number} of partition '{partition}': `list` shows those there are"
@@ -82,21 +89,24 @@ def replay(file: Path, pipeline: str, partition: str | None) -> None:
         fail(*(f"partition '{key[1]}': {why}" for key, why in sorted((last.failed if last else {}).items())))
 
 
-def _read(file: Path, pipeline: str, partition: str | None) -> list[Kept]:
+def _read(file: Path, pipeline: str, partition: str | None) -> list[Judged]:
+    """What nobody can find out of their states is said on standard error."""
     from pipeline.dead_letters.box import kept_in
-
-    async def read(box: LetterBox) -> list[Kept]:
-        return [kept async for kept in kept_in(box, pipeline, partition=partition)]
-
-    return _in_box(file, pipeline, read)
-
-
-def _in_box(file: Path, pipeline: str, read: Callable[[LetterBox], Awaitable[T]]) -> T:
+    from pipeline.dead_letters.settled import judge
+    from service import telemetry
     from service.letters import box_of
+    from service.replayed import read_replayed
 
     settings, one = _pipeline(file, pipeline)
+    telemetry.hush(settings.log)
 
-    async def looked() -> T:
+    async def read(box: LetterBox) -> tuple[list[Judged], list[str]]:
+        # The position first: what failed again below it is then among the letters.
+        replayed = await read_replayed(settings, one, (box.by_partition or box.feed).compare)
+        letters = [kept async for kept in kept_in(box, pipeline, partition=partition)]
+        return await judge(box, pipeline, letters, replayed)
+
+    async def looked() -> tuple[list[Judged], list[str]]:
         box = box_of(one, settings.leases.timing)
         assert box is not None, "a pipeline with dead letters has a box"
         try:
@@ -104,7 +114,10 @@ def _in_box(file: Path, pipeline: str, read: Callable[[LetterBox], Awaitable[T]]
         finally:
             await box.close()
 
-    return done(looked())
+    found, problems = done(looked())
+    for why in problems:
+        click.echo(f"leasehold: the state of dead letters is unknown: {redacted(why)}", err=True)
+    return found
 
 
 def _pipeline(file: Path, pipeline: str) -> tuple[Settings, PipelineSettings]:
@@ -117,8 +130,10 @@ def _pipeline(file: Path, pipeline: str) -> tuple[Settings, PipelineSettings]:
     return settings, found[pipeline]
 
 
-def _fields(kept: Kept) -> dict[str, Any]:
+def _fields(one: Judged) -> dict[str, Any]:
+    """The body as text where it is one, else in base64. failed_again_as: the number of the letter that stands for it."""
     from service.tables import body_fields
 
-    letter = dataclasses.asdict(kept.letter)
-    return {"number": kept.number, **letter, **body_fields(letter.pop("body"))}
+    letter = dataclasses.asdict(one.kept.letter)
+    body = body_fields(letter.pop("body"))
+    return {"number": one.kept.number, "state": one.state, "failed_again_as": one.again, **letter, **body}

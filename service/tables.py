@@ -17,7 +17,7 @@ from rich.text import Text
 
 from leases.lease import Lease
 from leases.migration import Change
-from pipeline.dead_letters import Kept
+from pipeline.dead_letters.settled import Judged
 from service.activity import FailureStatus
 from service.lag import Lag
 from service.standstill import Standstill
@@ -72,13 +72,14 @@ def lag_table(lag: Lag) -> Table:
     return table
 
 
-def letters_table(letters: Iterable[Kept]) -> Table:
-    table = _table("number>", "partition", "sequence>", "failed at", "tries>", "host", "error")
-    for kept in letters:
-        one = kept.letter
+def letters_table(letters: Iterable[Judged]) -> Table:
+    table = _table("number>", "state", "partition", "sequence>", "failed at", "tries>", "host", "error")
+    for judged in letters:
+        one = judged.kept.letter
         _add_row(
             table,
-            str(kept.number),
+            str(judged.kept.number),
+            judged.state.replace("_", " ") + (f" ({judged.again})" if judged.again is not None else ""),
             one.partition,
             str(one.sequence),
             one.failed_at.partition(".")[0].partition("+")[0],

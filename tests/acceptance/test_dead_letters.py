@@ -37,6 +37,7 @@ def test_the_orders_of_the_page_die_are_looked_at_and_replayed(tmp_path: Path, l
         (1, 2, '{"customer": "cat", "amount": 0}'),
     ]
     assert json.loads(said(*show)) == letters[0]
+    assert [one["state"] for one in letters] == ["open", "open"]
     assert "column 'amount' does not fit DECIMAL(18,2): '1.239'" in said(*listed)
     settings = tmp_path / "orders.yaml"
     settings.write_text(settings.read_text().replace("100 / amount", "100 / greatest(amount, 1)"))
@@ -45,3 +46,18 @@ def test_the_orders_of_the_page_die_are_looked_at_and_replayed(tmp_path: Path, l
     assert events_in(tmp_path / "state/orders")["orders-1.jsonl"][-1] == {"share": 100.0}
     letters = [json.loads(line) for line in said(*listed, "--json").splitlines()]
     assert [(one["number"], one["sequence"], one["by"]) for one in letters][2:] == [(2, 1, "orders.replay")]
+    assert [(one["state"], one["failed_again_as"]) for one in letters] == [
+        ("failed_again", 2),
+        ("replayed", None),
+        ("open", None),
+    ]
+    assert [re.split(r"\s{2,}", line.strip())[1] for line in said(*listed).splitlines()[2:]] == [
+        "failed again (2)",
+        "replayed",
+        "open",
+    ]
+    still_open = [json.loads(line) for line in said(*listed, "--open", "--json").splitlines()]
+    assert still_open == letters[2:]
+    settings.write_text(settings.read_text().replace("DECIMAL(18,2)", "DECIMAL(18,3)"))
+    assert said(*replay).splitlines()[-1] == "1 dead letters of pipeline 'orders' replayed: 1 processed, 0 dead again"
+    assert said(*listed, "--open", "--json") == ""

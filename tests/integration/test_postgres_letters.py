@@ -15,6 +15,7 @@ from pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_
 from pipeline.dead_letters import LetterBox
 from pipeline.dead_letters.box import kept_in, until_now
 from pipeline.dead_letters.letter import dead_events, letters_of
+from pipeline.dead_letters.settled import Replayed, judge
 from pipeline.errors import Fenced, Poison
 from pipeline.event import EVENT_SCHEMA
 from pipeline.sink import Output
@@ -108,6 +109,29 @@ async def test_letters_are_numbered_in_the_order_in_which_they_become_visible(
 
     await asyncio.gather(write(0), write(1), read())
     assert seen == sorted(seen)
+
+
+async def test_the_state_of_letters_follows_from_the_position_that_moved_with_the_replays_output(
+    sink: PostgresSink, letters: PostgresLetters
+) -> None:
+    writer = await sink.open(claim())
+    await writer.write(output(None, "3", 1, 2), Open())
+    end = await letters.latest("0")
+    again = replace(claim(), pipeline="balances.replay")
+    replaying = await sink.open(again)
+    box = LetterBox(feed=letters)
+
+    async def states() -> list[tuple[str, bool]]:
+        held = await sink.standing("balances.replay", "0")
+        assert held is not None
+        kept = [each async for each in kept_in(box, "balances")]
+        found, problems = await judge(box, "balances", kept, Replayed({"0": held.position}))
+        assert problems == []
+        return [(one.state, one.again == kept[-1].number) for one in found]
+
+    assert await states() == [("open", False), ("open", False)]
+    await replaying.write(output(None, str(end), 2), Open())
+    assert await states() == [("replayed", False), ("failed_again", True), ("open", False)]
 
 
 async def test_nothing_is_there_before_the_first_letter(letters: PostgresLetters) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink, HubLetters, account_of
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.dead_letters import LetterBox
-from pipeline.dead_letters.box import kept_in, until
+from pipeline.dead_letters.box import kept_in
 from pipeline.dead_letters.replay import ReplayFeed
+from pipeline.dead_letters.settled import Replayed, judge
 from pipeline.dead_letters.strands import StrandedLetters
 from pipeline.errors import OutputRefused, SinkRejected, SinkUnavailable
 from pipeline.limits import REPLAY
@@ -98,14 +100,15 @@ async def test_a_replay_reads_by_the_letters_partitions_whatever_else_the_hub_ho
     assert [each.name for each in await feed.partitions()] == ["a", "b"]
     for partition in "ab":
         end = await feed.latest(partition)
-        pages = [page async for page in until(feed._feed, partition, None, end)]
-        assert pages[-1].to == end
-        found = [
-            row for page in [feed._replayed(page, partition, end) for page in pages] for row in page.events.to_pylist()
-        ]
-        assert [(row["partition"], row["sequence"], row["body"].decode()) for row in found] == [
-            (partition, 0, f"{partition}0!"),
-            (partition, 2, f"{partition}2!"),
+        found: list[dict[str, object]] = []
+        async with aclosing(feed.open(partition, None)) as pages:
+            async for page in pages:
+                found += page.events.to_pylist()
+                if page.to == end:
+                    break
+        assert [(row["partition"], row["sequence"], row["body"]) for row in found] == [
+            (partition, 0, f"{partition}0!".encode()),
+            (partition, 2, f"{partition}2!".encode()),
         ]
         assert await feed.lag(partition, end) == 0
     await feed.close()
@@ -127,6 +130,11 @@ async def test_a_replay_sends_each_letter_through_once(eventhubs: EventHubs, gro
     await again.run_to(str(await feed.latest("a")))
     assert group.delivered == bodies("a c b!")
     assert await group.buried() == bodies("b! d! d!")
+    box, letters = hub_box(eventhubs), await group.letters()
+    found, problems = await judge(box, "pipe", letters, Replayed({"a": again.continuation}))
+    assert [one.state for one in found] == ["replayed", "failed_again", "open"]
+    assert (found[1].again, problems) == (letters[2].number, [])
+    await box.close()
     await again.beside.close()
 
 
