@@ -173,4 +173,6 @@ async def test_of_an_event_that_died_twice_by_a_reset_the_letter_behind_the_repl
     assert states(again, second) == [("failed_again", 1), ("open", None), ("open", None)]
     assert states(second) == [("failed_again", 1), ("replayed", None), ("open", None)]
     assert states() == [("failed_again", 1), ("replayed", None), ("replayed", None)]
+    second = second._replace(letter=replace(second.letter, failed_at="2026-01-31T12:30:00+00:00"))
+    assert states(second)[2] == ("open", None), "though its host's clock is behind"
     await group.beside.close()

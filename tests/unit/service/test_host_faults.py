@@ -190,22 +190,31 @@ def test_a_host_whose_feed_lists_its_partitions_again_says_so() -> None:
     run_virtual(main())
 
 
-def test_a_failure_is_kept_while_another_host_tries_in_vain_and_is_over_once_that_one_delivers() -> None:
+class SlowlyPoisoned(Poisoned):
+    """Takes its time before it fails, so that others see who has the lease meanwhile."""
+
+    async def apply(self, batch: Batch) -> pa.Table:
+        if not self.is_mended:
+            await asyncio.sleep(20)
+        return await super().apply(batch)
+
+
+def test_some_host_reports_a_failure_at_any_time_while_hosts_try_in_vain_and_none_once_one_delivers() -> None:
     async def main() -> None:
-        group, poison = Group("ab"), Poisoned("b")
+        group, poison = Group("ab"), SlowlyPoisoned("b")
         group.append("b", 1)
         a = await group.start("host-a", transform=poison)
         await until(lambda: a.host.failures.get(("bank", "b")) and a.host.failures["bank", "b"].count > 3)
         b = await group.start("host-b", transform=poison)
-        await until(lambda: bool(b.host.failures), within_s=60)
-        for _ in range(600):
+        for _ in range(1800):
             await asyncio.sleep(0.1)
-            assert a.host.failures
+            assert a.host.failures or b.host.failures
+        assert {"host-a", "host-b"} <= {each.name for each in (a, b) if each.said("lease let go")}
         poison.is_mended = True
-        await until(group.is_delivered, within_s=61)
+        await until(group.is_delivered, within_s=100)
         await until(lambda: not a.host.failures and not b.host.failures, within_s=30)
-        assert len(a.said("partition recovered")) == len(b.said("partition recovered")) == 1
-        assert len([said for host in (a, b) for said in host.said("partition recovered") if "by" in said]) == 1
+        recoveries = [len(each.said("partition recovered")) for each in (a, b)]
+        assert max(recoveries) == 1
         await a.stop()
         await b.stop()
 
