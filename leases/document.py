@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 
 from leases.errors import InvalidDocument
 from leases.lease import SINK_STATE_BYTES_MAX, Child, Lease
+from leases.nesting import NestedTooDeeply, parsed_json
 
 VERSION = 1
 BODY_BYTES_MAX = 64 * 1024
@@ -25,6 +26,8 @@ NAME_BYTES_MAX = 512
 CONTINUATION_BYTES_MAX = 32 * 1024
 CHILDREN_MAX = 1024
 INTEGER_MAX = 2**63 - 1
+LEVELS_MAX = 100
+"""How deep any JSON from outside may nest, before it is parsed."""
 UNKNOWN_DEPTH_MAX = 32
 """How deep the fields are nested that are kept without being understood: reading, writing and comparing them recurses."""
 
@@ -104,10 +107,11 @@ def encode_lease(lease: Lease) -> str:
 def parsed(name: str, text: str) -> object:
     """The JSON in a text from outside, strictly. Its size is the caller's to bound. Raises InvalidDocument."""
     try:
-        return _STRICT.decode(text)
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise InvalidDocument(f"{name} is not JSON ({reason}): restore it, or delete it") from None
+        return parsed_json(text, LEVELS_MAX, _STRICT)
+    except NestedTooDeeply as error:
+        raise InvalidDocument(f"{name} is {error}: restore it, or delete it") from None
+    except ValueError as error:
+        raise InvalidDocument(f"{name} is not JSON ({error}): restore it, or delete it") from None
 
 
 def told(error: InvalidDocument) -> str:

@@ -126,7 +126,7 @@ def decode(
     )
     ours = document.get(FIELD)
     lease = _theirs(lease, fields, document) if ours is None else _with_ours(lease, fields, ours)
-    rest = {key: value for key, value in document.items() if key not in _MAPPED}
+    rest = dict(fields.unknown(_MAPPED))
     return replace(lease, unknown=MappingProxyType({**lease.unknown, DOCUMENT: {"tick": lease.tick, "fields": rest}}))
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 REPLAY = ".replay"
 """What the name of a pipeline ends with that sends another one's dead letters through again."""
 BACKOFF_S_MAX = 60.0
+JSON_LEVELS_MAX = 500
+"""How deep JSON may nest: half of what Python's parser takes at most on 3.11, whatever the stack below it holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

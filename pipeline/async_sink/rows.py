@@ -11,6 +11,8 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from pipeline.async_sink.entry import Convert, Converted
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.nesting import NestedTooDeeply, parsed_json
 
 SLICE = 100
 """Rows that are converted at once; whoever renews leases on this loop waits no longer than for these."""
@@ -72,9 +74,9 @@ def _body_bytes(row: Mapping[str, Any], _key: str) -> bytes:
     """On one line, whatever it was on: it may become a line among others."""
     body = body_of(row)
     try:
-        json.loads(body.decode(), parse_constant=_refused)  # as text: of bytes it would guess the encoding
-    except RecursionError:
-        raise ValueError("has a `body` that is nested too deeply") from None
+        parsed_json(body.decode(), JSON_LEVELS_MAX, _FINITE)  # as text: of bytes it would guess the encoding
+    except NestedTooDeeply as error:
+        raise ValueError(f"has a `body` that is {error}") from None
     except ValueError as error:
         raise ValueError(
             f"has a `body` that is not JSON ({error}): select one that is, or say `content: row`"
@@ -85,6 +87,9 @@ def _body_bytes(row: Mapping[str, Any], _key: str) -> bytes:
 
 def _refused(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
+
+
+_FINITE = json.JSONDecoder(parse_constant=_refused)
 
 
 def _text(value: object) -> str:

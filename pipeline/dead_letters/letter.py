@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from pipeline.errors import Poison
 from pipeline.event import EVENT_SCHEMA
-from pipeline.limits import REPLAY
+from pipeline.limits import JSON_LEVELS_MAX, REPLAY
+from pipeline.nesting import parsed_json
 from pipeline.sink import Claim, Output
 
 PROPERTY = "dead-letter"
@@ -127,7 +128,7 @@ def published(letters: pa.Table) -> pa.Table:
 def letter_in(body: bytes | None, envelope: str) -> Letter | None:
     """None where that is no envelope of a dead letter. A hub has no null bodies: the envelope tells."""
     try:
-        found = json.loads(envelope)
+        found = parsed_json(envelope, JSON_LEVELS_MAX)
         return Letter(**{name: found[name] for name in _ENVELOPE}, body=None if "body" in found else body)
     except (ValueError, KeyError, TypeError):
         return None

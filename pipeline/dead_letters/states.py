@@ -6,6 +6,9 @@ import json
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.nesting import parsed_json
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class States:
@@ -51,8 +54,8 @@ def box_id(identity: str) -> str:
 
 def _found(state: str) -> dict[str, str] | None:
     try:
-        found = json.loads(state)
-    except (ValueError, RecursionError):
+        found = parsed_json(state, JSON_LEVELS_MAX)
+    except ValueError:
         return None
     if not isinstance(found, dict) or not {"sink", "letters"} <= found.keys() <= _NAMES:
         return None

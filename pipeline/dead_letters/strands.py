@@ -18,6 +18,8 @@ from pipeline.clock import Clock, LoopClock
 from pipeline.errors import PositionLost
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import FeedPartition, Start
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.nesting import parsed_json
 
 POLL_S = 1.0
 NONE_READ = -1
@@ -132,8 +134,8 @@ def _numbers(position: str | None) -> dict[str, int]:
     if position is None:
         return {}
     try:
-        found: Any = json.loads(position)
-    except (ValueError, RecursionError):
+        found: Any = parsed_json(position, JSON_LEVELS_MAX)
+    except ValueError:
         found = None
     if not isinstance(found, dict) or not all(type(each) is int and each >= 0 for each in found.values()):
         raise PositionLost(

@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.nesting import NestedTooDeeply, parsed_json
 from pipeline.parsing.schema import Array, Field, Leaf, Map, Struct, Type, arrow_schema
 
 VALUE_CHARS_MAX = 80
@@ -71,11 +73,9 @@ def _object(body: bytes) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise _DoesNotFit("the body is not UTF-8") from None
     try:
-        found = json.loads(
-            text, parse_int=_Number, parse_float=_Number, parse_constant=_no_json, object_pairs_hook=_pairs
-        )
-    except RecursionError:
-        raise _DoesNotFit(f"the body is nested too deeply: {_shown(text)}") from None
+        found = parsed_json(text, JSON_LEVELS_MAX, _AS_WRITTEN)
+    except NestedTooDeeply as error:
+        raise _DoesNotFit(f"the body is {error}: {_shown(text)}") from None
     except ValueError:
         found = None
     if not isinstance(found, dict):
@@ -92,6 +92,11 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         found.update((name, _Twice) for name, times in Counter(name for name, _ in pairs).items() if times > 1)
     return found
+
+
+_AS_WRITTEN = json.JSONDecoder(
+    parse_int=_Number, parse_float=_Number, parse_constant=_no_json, object_pairs_hook=_pairs
+)
 
 
 def _struct(struct: Struct, found: Mapping[str, Any], path: str) -> dict[str, Any]:

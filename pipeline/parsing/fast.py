@@ -6,7 +6,6 @@ What is checked beside Arrow's own strictness: that every body is one object, th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -17,11 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.nesting import parsed_json
 from pipeline.parsing.schema import Array, Field, Leaf, Map, Struct, Type, arrow_schema, arrow_type
 
 BLOCK_BYTES = 1 << 20
-OPENERS_MAX = 500
-"""Objects and arrays of one body: whatever nests deeper than Python's reader goes has more of them."""
+OPENERS_MAX = JSON_LEVELS_MAX
+"""Objects and arrays of one body. A body that nests too deeply for `exact` has more of them."""
 _DUBIOUS = r'[:\[,]\s*(-?(NaN|Inf|[0-9.]+[eE])|"[-+]?[0-9.]+[eE][-+]?[0-9]+"|"[-+0-9.eE]*\\u00[2346])'
 """A value that is no JSON, or a number with an exponent, also in quotes, also with escapes: Arrow's decimals overflow on some of
 those without a word."""
@@ -71,8 +72,8 @@ def _require(condition: bool) -> None:
 def _first(bodies: pa.BinaryArray) -> Mapping[str, Any]:
     """A guess at how the others are written. A wrong one costs time."""
     try:
-        first = json.loads(bodies[0].as_py())
-    except (TypeError, ValueError, RecursionError):
+        first = parsed_json(bodies[0].as_py() or b"", JSON_LEVELS_MAX)
+    except ValueError:
         raise _Unsure from None
     _require(isinstance(first, dict))
     return dict(first)

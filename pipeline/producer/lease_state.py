@@ -10,6 +10,8 @@ import json
 from dataclasses import asdict, dataclass, fields, replace
 
 from pipeline.errors import SinkRejected
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.nesting import parsed_json
 from pipeline.producer.numbers import GROUP_MAX, NUMBER_MAX
 
 LEVEL_MAX = 2**15 - 2
@@ -67,8 +69,8 @@ def decoded(state: str) -> ProducerState:
     if len(state) > STATE_BYTES_MAX:
         raise _refusal("is too long")
     try:
-        values = json.loads(state)
-    except (ValueError, RecursionError):
+        values = parsed_json(state, JSON_LEVELS_MAX)
+    except ValueError:
         raise _refusal("is not JSON") from None
     if not isinstance(values, dict) or set(values) | {"target"} != {field.name for field in fields(ProducerState)}:
         raise _refusal("does not hold exactly group, series, level, number and tail")

@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.nesting import parsed_json
 from pipeline.producer.numbers import Asked
 
 PARTITIONS_MAX = 10_000
@@ -22,8 +24,8 @@ def snapshot_of(partitions: Mapping[str, Asked]) -> str:
 def restored(snapshot: str) -> dict[str, Asked]:
     """Raises ValueError."""
     try:
-        kept = json.loads(snapshot)
-    except (ValueError, RecursionError):
+        kept = parsed_json(snapshot, JSON_LEVELS_MAX)
+    except ValueError:
         raise _refusal("is not JSON") from None
     if not isinstance(kept, dict) or len(kept) > PARTITIONS_MAX:
         raise _refusal("is not an object of partitions")

@@ -165,6 +165,45 @@ def test_leases_and_files_reach_a_storage_account_by_the_same_words() -> None:
     assert texts[0] == texts[1]
 
 
+def test_leases_and_pipeline_bound_the_nesting_of_json_by_the_same_words() -> None:
+    texts = [(ROOT / package / "nesting.py").read_text() for package in ("leases", "pipeline")]
+    assert texts[0] == texts[1]
+
+
+OWN_JSON = {
+    "leases.contract": "test suites",
+    "pipeline.contract": "test suites",
+    "pipeline.spark.plan_source": "Spark's plan of the operator's SQL",
+    "pipeline.spark.transform": "Spark's form of the operator's schema",
+    "service.api.guard": "an answer of this host",
+}
+"""Who parses JSON without a bound of its nesting, and whose JSON that is."""
+PARSERS = {"json.load", "json.loads"}
+
+
+def parses_json(tree: ast.AST) -> bool:
+    names = imported_names(tree)
+    return any(dotted(node, names) in PARSERS for node in ast.walk(tree) if isinstance(node, ast.expr))
+
+
+def test_json_from_outside_is_parsed_with_a_bound_of_its_nesting() -> None:
+    found = {module for module, path in modules(*PACKAGES) if parses_json(ast.parse(path.read_text()))}
+    assert {module for module in found if not is_within(module, tuple(OWN_JSON))} == set()
+    assert parses_json(ast.parse("from json import loads\nloads(text)"))
+
+
+def test_a_decoder_of_json_is_used_behind_a_check_of_its_nesting() -> None:
+    for module, path in modules(*PACKAGES):
+        text = path.read_text()
+        if "raw_decode(" in text:
+            assert "check_nesting(" in text, module
+
+
+def test_nothing_waits_for_python_to_run_out_of_stack() -> None:
+    """Whether it notices, and at which depth, differs from version to version."""
+    assert [module for module, path in modules(*PACKAGES) if "RecursionError" in path.read_text()] == []
+
+
 def test_the_core_takes_time_randomness_ids_and_threads_as_arguments() -> None:
     core = [(module, path) for module, path in modules(*PACKAGES) if not is_within(module, EDGES)]
     found = [f"{path.relative_to(ROOT)}, {use}" for _, path in core for use in forbidden_uses(path.read_text())]

@@ -5,7 +5,6 @@ https://learn.microsoft.com/rest/api/cosmos-db/list-documents says which headers
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,6 +13,8 @@ from typing import Literal
 
 from pipeline.connectors.cosmos.ranges import Place
 from pipeline.errors import FeedError, FeedUnavailable, PositionLost
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.nesting import parsed_json
 
 Mode = Literal["latest", "all_versions"]
 GONE, NOT_MODIFIED, OK, TIMEOUT, THROTTLED = 410, 304, 200, 408, 429
@@ -90,8 +91,8 @@ class Answer:
         """What the service says of it, for people: one line."""
         text = self.body.decode("utf-8", "replace")
         try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
+            found = parsed_json(text, JSON_LEVELS_MAX)
+        except ValueError:
             found = None
         message = found.get("message", text) if isinstance(found, dict) else text
         return " ".join(str(message).split())[:SAID_MAX] or "it gives no reason"

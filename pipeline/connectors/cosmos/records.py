@@ -17,6 +17,8 @@ import pyarrow as pa
 from pipeline.connectors.cosmos.position import position_behind
 from pipeline.errors import FeedUnavailable, MalformedRecord
 from pipeline.event import EVENT_SCHEMA, Page
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.nesting import NestedTooDeeply, check_nesting
 
 SEQUENCE_BITS = 20
 """A sequence is LSN * 2**20 + the document's place in its transaction: it grows strictly, and keeps room for 8e12 LSNs."""
@@ -44,8 +46,11 @@ def records_of(answer: bytes, key_paths: Sequence[str], *, all_versions: bool) -
     """Raises FeedUnavailable (cut off), MalformedRecord."""
     try:
         text = answer.decode()
+        check_nesting(text, JSON_LEVELS_MAX)
         items = list(_members(text, _value_of(text, "Documents")))
-    except (ValueError, RecursionError) as error:
+    except NestedTooDeeply as error:
+        raise MalformedRecord(f"the change feed's answer is {error}, and Cosmos DB's documents are not") from None
+    except ValueError as error:
         raise FeedUnavailable(f"the change feed's answer cannot be read ({error}): it was cut off on its way") from None
     record = _version if all_versions else _latest
     return [record(text, start, item, key_paths) for start, item in items]

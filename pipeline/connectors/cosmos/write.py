@@ -10,6 +10,8 @@ from typing import Any, Literal
 from pipeline.async_sink import Converted, json_bytes
 from pipeline.async_sink.rows import Content, body_of
 from pipeline.connectors.cosmos.ask import GONE, THROTTLED, TIMEOUT, Answer
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.nesting import NestedTooDeeply, parsed_json
 
 Kind = Literal["upsert", "patch", "delete"]
 Missing = Literal["stop", "skip"]
@@ -68,12 +70,12 @@ class Writing:
     def _document(self, row: Mapping[str, Any]) -> dict[str, Any]:
         if self.content == "row":
             rest = {name: value for name, value in row.items() if name != self.operation}
-            found = json.loads(json_bytes(rest))
+            found = parsed_json(json_bytes(rest), JSON_LEVELS_MAX)
         else:
             try:
-                found = json.loads(body_of(row))
-            except RecursionError:
-                raise ValueError("has a `body` that is nested too deeply") from None
+                found = parsed_json(body_of(row), JSON_LEVELS_MAX)
+            except NestedTooDeeply as error:
+                raise ValueError(f"has a `body` that is {error}") from None
         if not isinstance(found, dict):
             raise ValueError("has a `body` that is no JSON object")
         return found

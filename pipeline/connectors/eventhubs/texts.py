@@ -15,29 +15,32 @@ from typing import Any
 
 from pipeline.connectors.eventhubs.values import Described, Malformed, Map, Timestamp
 
+KEYS_WITHIN_KEYS_MAX = 4
+"""A map that is a key is a text in a text, and each such level doubles its backslashes: 30 of them would fill any memory."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICKS = 10_000_000
 """Of .NET, in a second; its times begin with the year 1."""
 
 
 def text_of(value: Any) -> str | None:
-    """A property's text; None of null alone. Raises Malformed."""
-    try:
-        plain = _plain(value)
-        return plain if plain is None or isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
-    except RecursionError:  # arrays of arrays are read with less of a stack than they are written
-        raise Malformed("it is nested too deeply") from None
+    """A property's text; None of null alone. value: as `values.value_at` reads it, which bounds its depth. Raises Malformed."""
+    return _text(value, 0)
 
 
-def _plain(value: Any) -> Any:
-    """As JSON knows it. Nothing is lost that a text can hold: JSON has no NaN, so it is a text."""
+def _text(value: Any, keys: int) -> str | None:
+    plain = _plain(value, keys)
+    return plain if plain is None or isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def _plain(value: Any, keys: int) -> Any:
+    """As JSON knows it. Nothing is lost that a text can hold: JSON has no NaN, so it is a text. keys: how many it is within."""
     match value:
         case Described():
-            return _described(value)
+            return _described(value, keys)
         case Map():
-            return {str(text_of(key)): _plain(each) for key, each in value}
+            return {_key(key, keys + 1): _plain(each, keys) for key, each in value}
         case list():
-            return [_plain(each) for each in value]
+            return [_plain(each, keys) for each in value]
         case Timestamp():
             return _time(int(value))
         case bool() | int() | str() | None:
@@ -51,13 +54,19 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _described(described: Described) -> Any:
+def _key(key: Any, keys: int) -> str:
+    if keys > KEYS_WITHIN_KEYS_MAX:
+        raise Malformed(f"it has keys within keys of maps, more than {KEYS_WITHIN_KEYS_MAX} levels deep")
+    return str(_text(key, keys))
+
+
+def _described(described: Described, keys: int) -> Any:
     match described:
         case Described("com.microsoft:datetime-offset", int(ticks)):
             return _time_of(ticks - _ticks_of_epoch())
         case Described("com.microsoft:timespan", int(ticks)):
             return f"{Decimal(ticks) / _TICKS:f}"
-    return _plain(described.value)
+    return _plain(described.value, keys)
 
 
 def _ticks_of_epoch() -> int:

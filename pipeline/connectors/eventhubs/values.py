@@ -14,7 +14,10 @@ from uuid import UUID
 
 Taken = tuple[Any, int]
 """A value, and where the next one begins."""
-_Reader = Callable[[bytes, int], Taken]
+_Reader = Callable[[bytes, int, int], Taken]
+"""Of octets, from where on, and how many levels of values within values may follow."""
+LEVELS_MAX = 100
+"""Values within values: reading them, and writing them as texts, recurses."""
 ITEMS_WITHOUT_OCTETS_MAX = 64
 """Of an array whose items take no room: its count is all that stands there and could be anything, and arrays may be many."""
 
@@ -49,36 +52,41 @@ class Described(NamedTuple):
 def value_at(data: bytes, at: int = 0) -> Taken:
     """The value that begins there. Raises Malformed."""
     try:
-        value, end = take(data, at)
+        value, end = _take(data, at, LEVELS_MAX)
     except (IndexError, struct.error):
         raise Malformed("it ends early") from None
-    except RecursionError:
-        raise Malformed("it is nested too deeply") from None
     if end > len(data):
         raise Malformed("it ends early")
     return value, end
 
 
-def take(data: bytes, at: int) -> Taken:
-    """As `value_at`, for those who see to the errors: IndexError, struct.error, RecursionError, an end behind the data."""
-    return _READERS[data[at]](data, at + 1)
+def _take(data: bytes, at: int, levels: int) -> Taken:
+    """As `value_at`, but raises IndexError and struct.error too, and may end behind the data."""
+    return _READERS[data[at]](data, at + 1, levels)
 
 
-def _described(data: bytes, at: int) -> Taken:
-    descriptor, at = take(data, at)
-    value, at = take(data, at)
+def _one_less(levels: int) -> int:
+    if levels == 0:
+        raise Malformed(f"it is nested more than {LEVELS_MAX} levels deep")
+    return levels - 1
+
+
+def _described(data: bytes, at: int, levels: int) -> Taken:
+    levels = _one_less(levels)
+    descriptor, at = _take(data, at, levels)
+    value, at = _take(data, at, levels)
     return Described(descriptor, value), at
 
 
 def _constant(value: Any) -> _Reader:
-    return lambda data, at: (value, at)
+    return lambda data, at, levels: (value, at)
 
 
 def _number(layout: str, kind: Callable[[Any], Any] | None = None) -> _Reader:
     number = struct.Struct(layout)
     if kind is None:
-        return lambda data, at: (number.unpack_from(data, at)[0], at + number.size)
-    return lambda data, at: (kind(number.unpack_from(data, at)[0]), at + number.size)
+        return lambda data, at, levels: (number.unpack_from(data, at)[0], at + number.size)
+    return lambda data, at, levels: (kind(number.unpack_from(data, at)[0]), at + number.size)
 
 
 def _shortest(number: float) -> float:
@@ -95,7 +103,7 @@ def _decimal(bits: int, exponent_bits: int) -> _Reader:
     digits = {32: 7, 64: 16, 128: 34}[bits]
     bias = {32: 101, 64: 398, 128: 6176}[bits]
 
-    def read(data: bytes, at: int) -> Taken:
+    def read(data: bytes, at: int, levels: int) -> Taken:
         octets = data[at : at + count]
         if len(octets) < count:
             raise IndexError
@@ -129,7 +137,7 @@ def _character(number: int) -> str:
     return chr(number) if is_one else "\N{REPLACEMENT CHARACTER}"
 
 
-def _uuid(data: bytes, at: int) -> Taken:
+def _uuid(data: bytes, at: int, _levels: int) -> Taken:
     octets = data[at : at + 16]
     if len(octets) < 16:
         raise IndexError
@@ -137,7 +145,7 @@ def _uuid(data: bytes, at: int) -> Taken:
 
 
 def _octets(size: struct.Struct, kind: Callable[[bytes], Any] | None = None) -> _Reader:
-    def read(data: bytes, at: int) -> Taken:
+    def read(data: bytes, at: int, levels: int) -> Taken:
         begin = at + size.size
         end = begin + size.unpack_from(data, at)[0]
         if end > len(data):
@@ -156,15 +164,16 @@ def _symbol(octets: bytes) -> Symbol:
 
 
 def _items(size: struct.Struct, kind: Callable[[list[Any]], Any]) -> _Reader:
-    def read(data: bytes, at: int) -> Taken:
+    def read(data: bytes, at: int, levels: int) -> Taken:
         octets, count = size.unpack_from(data, at)[0], size.unpack_from(data, at + size.size)[0]
         end = at + size.size + octets
         if count > octets or end > len(data):
             raise IndexError
         at += 2 * size.size
+        levels = _one_less(levels)
         found = []
         for _ in range(count):
-            item, at = take(data, at)
+            item, at = _take(data, at, levels)
             found.append(item)
         if at != end:
             raise Malformed("a list or map is not as long as it says")
@@ -180,15 +189,16 @@ def _map(items: list[Any]) -> Map:
 
 
 def _array(size: struct.Struct) -> _Reader:
-    def read(data: bytes, at: int) -> Taken:
+    def read(data: bytes, at: int, levels: int) -> Taken:
         octets, count = size.unpack_from(data, at)[0], size.unpack_from(data, at + size.size)[0]
         end = at + size.size + octets
         if end > len(data) or count > max(octets, ITEMS_WITHOUT_OCTETS_MAX):
             raise IndexError
-        item, at = _item_reader(data, at + 2 * size.size)
+        levels = _one_less(levels)
+        item, at = _item_reader(data, at + 2 * size.size, levels)
         found = []
         for _ in range(count):
-            value, at = item(data, at)
+            value, at = item(data, at, levels)
             found.append(value)
         if at != end:
             raise Malformed("an array is not as long as it says")
@@ -197,21 +207,22 @@ def _array(size: struct.Struct) -> _Reader:
     return read
 
 
-def _item_reader(data: bytes, at: int) -> tuple[_Reader, int]:
+def _item_reader(data: bytes, at: int, levels: int) -> tuple[_Reader, int]:
     """What stands before an array's items is said once."""
     if data[at] != 0:
         return _READERS[data[at]], at + 1
-    descriptor, at = take(data, at + 1)
-    inner, at = _item_reader(data, at)
+    levels = _one_less(levels)
+    descriptor, at = _take(data, at + 1, levels)
+    inner, at = _item_reader(data, at, levels)
 
-    def read(data: bytes, at: int) -> Taken:
-        value, at = inner(data, at)
+    def read(data: bytes, at: int, levels: int) -> Taken:
+        value, at = inner(data, at, _one_less(levels))
         return Described(descriptor, value), at
 
     return read, at
 
 
-def _unknown(data: bytes, at: int) -> Taken:
+def _unknown(data: bytes, at: int, _levels: int) -> Taken:
     raise Malformed(f"nothing begins with 0x{data[at - 1]:02x}")
 
 
@@ -224,7 +235,7 @@ for _code, _reader in {
     0x42: _constant(False),
     0x43: _constant(0),
     0x44: _constant(0),
-    0x45: lambda data, at: ([], at),
+    0x45: lambda data, at, levels: ([], at),
     0x50: _number(">B"),
     0x51: _number(">b"),
     0x52: _number(">B"),

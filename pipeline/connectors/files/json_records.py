@@ -1,7 +1,7 @@
 """JSON lines: every line a JSON object, which becomes an event's body byte for byte.
 
 Strict, since what parsers disagree on would be read in two ways further on: UTF-8, no NaN or Infinity, no key twice in an
-object, nested no deeper than Python's parser follows (about 1000 levels). Blank lines are skipped. A key is the text of a
+object, nested no more than 500 levels deep. Blank lines are skipped. A key is the text of a
 string, a number as it is written, or true or false; a record without it, or with null, has a null key.
 """
 
@@ -26,6 +26,8 @@ from pipeline.connectors.files.records import (
     octets,
     oversized,
 )
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.nesting import NestedTooDeeply, check_nesting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ def _parsed(line: bytes) -> dict[str, Any]:
     """The object, its numbers as texts. Raises ValueError."""
     try:
         text = line.decode().strip(" \t\r")
+        check_nesting(text, JSON_LEVELS_MAX)
         record, end = _DECODER.raw_decode(text)
         if end < len(text):
             raise json.JSONDecodeError("More than one value", text, end)
@@ -89,8 +92,8 @@ def _parsed(line: bytes) -> dict[str, Any]:
         raise ValueError(f"the record is not UTF-8 (byte {line[error.start]:#04x})") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"the record is not JSON ({error.msg}, at character {error.pos + 1})") from None
-    except RecursionError:
-        raise ValueError("the record is nested too deeply") from None
+    except NestedTooDeeply as error:
+        raise ValueError(f"the record is {error}") from None
     if not isinstance(record, dict):
         raise ValueError("the record is not a JSON object")
     return record

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import NoReturn
 
 from pipeline.errors import PositionLost
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.nesting import parsed_json
 
 CONTINUATION_CHARS_MAX = 1024
 INTEGER_MAX = 2**63 - 1
@@ -70,8 +72,8 @@ def decode(continuation: str) -> Position:
     if len(continuation) > CONTINUATION_CHARS_MAX:
         _refuse(continuation)
     try:
-        fields = json.loads(continuation)
-    except (ValueError, RecursionError):
+        fields = parsed_json(continuation, JSON_LEVELS_MAX)
+    except ValueError:
         _refuse(continuation)
     if not isinstance(fields, dict) or {name: type(value) for name, value in fields.items()} != _TYPES:
         _refuse(continuation)

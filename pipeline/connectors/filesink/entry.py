@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 from pipeline.connectors.filesink.errors import FilesDamaged
 from pipeline.errors import Fenced, SinkRejected
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.nesting import parsed_json
 from pipeline.sink import Claim, Output
 
 FORMAT = 1
@@ -148,8 +150,8 @@ def fold_in(content: bytes, name: str) -> Fold:
 
 def _read(content: bytes, name: str) -> dict[str, Any]:
     try:
-        found = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        found = parsed_json(content, JSON_LEVELS_MAX)
+    except ValueError as error:
         raise _damaged(name, error) from error
     if not isinstance(found, dict) or "format" not in found:
         raise _damaged(name, ValueError("it is no entry"))

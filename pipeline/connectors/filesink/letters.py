@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -27,12 +26,14 @@ from pipeline.connectors.filesink.snapshot import Snapshot, snapshot_of
 from pipeline.dead_letters.letter import LEASE, kept_events, letter_in
 from pipeline.dead_letters.strands import NONE_READ, Stretch
 from pipeline.errors import FeedUnavailable
-from pipeline.limits import REPLAY
+from pipeline.limits import JSON_LEVELS_MAX, REPLAY
+from pipeline.nesting import parsed_json
 
 T = TypeVar("T")
 STRANDS = ("own", "replay")
 ROWS_MAX = 2**32
 THREADS = 2
+SOMETHING_ELSE = "a file of theirs holds something else: give them a place of their own"
 
 
 class _Counted(NamedTuple):
@@ -126,7 +127,7 @@ def _letters(content: bytes, format: str) -> Iterable[tuple[datetime, bytes | No
     for body, envelope in _lines(content) if format == "jsonl" else _rows(content):
         letter = letter_in(body, envelope)
         if letter is None:
-            raise FilesError("a file of theirs holds something else: give them a place of their own")
+            raise FilesError(SOMETHING_ELSE)
         yield datetime.fromisoformat(letter.failed_at), letter.body, envelope
 
 
@@ -138,5 +139,8 @@ def _rows(content: bytes) -> Iterable[tuple[bytes | None, str]]:
 def _lines(content: bytes) -> Iterable[tuple[bytes | None, str]]:
     """Of any length, which Arrow's reader does not take."""
     for line in content.splitlines():
-        row = json.loads(line)
-        yield None if row["body"] is None else base64.b64decode(row["body"]), row["envelope"]
+        try:
+            row = parsed_json(line, JSON_LEVELS_MAX)
+            yield None if row["body"] is None else base64.b64decode(row["body"]), row["envelope"]
+        except (ValueError, KeyError, TypeError):
+            raise FilesError(SOMETHING_ELSE) from None

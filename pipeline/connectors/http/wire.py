@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -12,6 +11,8 @@ from urllib.parse import urlsplit
 
 from pipeline.async_sink import Entry, Failed, refused
 from pipeline.errors import SinkRejected, SinkUnavailable
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.nesting import parsed_json
 
 Format = Literal["json", "lines"]
 Results = Literal["whole", "items"]
@@ -120,10 +121,10 @@ def _failed_items(answer: Answer, entries: Sequence[Entry], what: str) -> Failed
 
 def _statuses(answer: Answer, what: str) -> list[int]:
     try:
-        found = json.loads(answer.body)
+        found = parsed_json(answer.body, JSON_LEVELS_MAX)
         items = found["items"] if isinstance(found, dict) else found
         return [_status(item) for item in _list(items)]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         raise SinkRejected(
             f"{what} does not answer with results as `results: items` wants them, like [201, 429] or"
             ' {"items": [{"status": 201}]}; or say `results: whole`'

@@ -8,12 +8,13 @@ group closes the one before.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from dataclasses import asdict, dataclass, fields, replace
 
 from pipeline.connectors.log.errors import OutOfOrder, Outranked, ProducerEnded
+from pipeline.limits import JSON_LEVELS_MAX
 from pipeline.markers import marker_in
+from pipeline.nesting import parsed_json
 from pipeline.producer import number_after
 
 
@@ -68,7 +69,7 @@ class Line(Producer):
     @property
     def position(self) -> str | None:
         """Up to where the lease's output is here, in this generation."""
-        marker = marker_in(json.loads(self.marker)) if self.marker is not None else None
+        marker = marker_in(parsed_json(self.marker, JSON_LEVELS_MAX)) if self.marker is not None else None
         return marker.to if marker is not None else None
 
     def repeated(self, number: int, digest: bytes) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -16,8 +17,8 @@ from hypothesis import strategies as st
 from servers.eventhubs import values as theirs
 from servers.eventhubs.codec import encode
 
-from pipeline.connectors.eventhubs.texts import text_of
-from pipeline.connectors.eventhubs.values import Described, Malformed, Map, Symbol, Timestamp, value_at
+from pipeline.connectors.eventhubs.texts import KEYS_WITHIN_KEYS_MAX, text_of
+from pipeline.connectors.eventhubs.values import LEVELS_MAX, Described, Malformed, Map, Symbol, Timestamp, value_at
 from tests.unit.servers.amqp import SIMPLE, VALUES, as_theirs, within
 
 BOTH_KNOW = within(SIMPLE)
@@ -93,24 +94,58 @@ def test_octets_that_end_early_are_malformed(data: bytes, draw: st.DataObject) -
 def test_octets_at_random_are_a_value_or_malformed_and_nothing_else(data: bytes) -> None:
     try:
         value, end = value_at(data)
+        (text_of(value) or "").encode()
     except Malformed:
         return
     assert 0 < end <= len(data)
-    (text_of(value) or "").encode()
 
 
-def test_a_value_that_is_nested_without_end_is_malformed() -> None:
-    with pytest.raises(Malformed, match="nested too deeply"):
-        value_at(b"\x00" * 100_000)
+def array_of(item: bytes) -> bytes:
+    return b"\xf0" + struct.pack(">II", 4 + len(item), 1) + item
 
 
-def test_arrays_in_arrays_that_are_read_and_cannot_be_written_are_malformed() -> None:
-    array = b"\xf0" + struct.pack(">II", 5, 0) + b"\x40"
-    for _ in range(700):
-        array = b"\xf0" + struct.pack(">II", 4 + len(array), 1) + array
-    value, _ = value_at(array)
-    with pytest.raises(Malformed, match="nested too deeply"):
-        text_of(value)
+def list_of(item: bytes) -> bytes:
+    return b"\xd0" + struct.pack(">II", 4 + len(item), 1) + item
+
+
+def map_with(key: bytes) -> bytes:
+    return b"\xd1" + struct.pack(">II", 5 + len(key), 2) + key + b"\x40"
+
+
+def described(value: bytes) -> bytes:
+    return b"\x00\x53\x01" + value
+
+
+def nested(within: Callable[[bytes], bytes], levels: int) -> bytes:
+    value = b"\x50\x07"
+    for _ in range(levels):
+        value = within(value)
+    return value
+
+
+@pytest.mark.parametrize("octets", [b"\x00", b"\xe0\x00\x00\x00", b"\x00\x53\x01"])
+def test_a_value_that_is_nested_without_end_is_malformed(octets: bytes) -> None:
+    with pytest.raises(Malformed):
+        value_at(octets * 100_000)
+
+
+@pytest.mark.parametrize("within", [array_of, list_of, map_with, described])
+def test_a_value_has_at_most_so_many_levels(within: Callable[[bytes], bytes]) -> None:
+    value, _ = value_at(nested(within, LEVELS_MAX))
+    if within is not map_with:
+        assert (text_of(value) or "").strip("[]") == "7"
+    for levels in (LEVELS_MAX + 1, 700, 10_000):
+        with pytest.raises(Malformed, match=f"nested more than {LEVELS_MAX} levels deep"):
+            value_at(nested(within, levels))
+
+
+def test_maps_as_keys_of_maps_do_not_fill_the_memory_with_backslashes() -> None:
+    value, _ = value_at(nested(map_with, KEYS_WITHIN_KEYS_MAX))
+    assert "7" in (text_of(value) or "")
+    for levels in (KEYS_WITHIN_KEYS_MAX + 1, LEVELS_MAX):
+        value, _ = value_at(nested(map_with, levels))
+        with pytest.raises(Malformed, match="keys within keys"):
+            text_of(value)
 
 
 def test_an_array_does_not_have_more_items_than_it_has_room_for() -> None:

@@ -285,7 +285,7 @@ class TestJsonLines:
             ('{"a":-Infinity}', "-Infinity"),
             ('{"a":1,"a":2}', "one key twice"),
             ('{"b":[{"a":1,"a":2}]}', "one key twice"),
-            ('{"a":' + "[" * 10_000 + "]" * 10_000 + "}", "nested too deeply"),
+            ('{"a":' + "[" * 10_000 + "]" * 10_000 + "}", "nested more than 500 levels deep"),
             ('{"a":"\t"}', "not JSON"),
             ('{"a":"\0"}', "not JSON"),
             (b'{"a":"\xff"}', "not UTF-8 (byte 0xff)"),
