@@ -23,6 +23,7 @@ JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=
 
 .DEFAULT_GOAL = help
 .PHONY: help demo test connectors check sim mutants scenarios chaos bench memory unit thorough fuzz integration acceptance lint types arrows format setup
+.PHONY: matrix
 .PHONY: hosts groups letters collected unit-collected node browser image pods start dist audit poison clean
 
 help:  ## this list
@@ -56,6 +57,9 @@ unit: setup  ## tests without Spark, PostgreSQL or processes: a minute or two
 
 thorough: setup  ## the unit tests once more, with fifty times as many examples for every property: minutes
 	$(PYTEST) $(BY_FILE) --hypothesis-profile=thorough tests/unit
+
+matrix: setup  ## the unit tests on every Python that is found, 3.11 or newer, and a table (PYTHONS="/path/a /path/b" for others)
+	@.venv/bin/python .ci/matrix
 
 fuzz: setup  ## the REST API asked at random by schemathesis, for minutes (EXAMPLES=300 a route, token and kind)
 	FUZZ_EXAMPLES=$(or $(EXAMPLES),300) $(PYTEST) -p no:xdist --timeout 3600 tests/unit/service/test_openapi.py

@@ -48,10 +48,11 @@ def buildah(*arguments: str) -> str:
 
 @dataclass(frozen=True)
 class Image:
-    """root: where its files are. config: what the Dockerfile says of how it is run."""
+    """root: where its files are. container: buildah's name of them. config: what the Dockerfile says of how it is run."""
 
     root: Path
     config: dict[str, Any]
+    container: str
 
     @property
     def user(self) -> int:
@@ -99,7 +100,7 @@ def opened(name: str = NAME) -> Iterator[Image]:
         (root / "etc/hosts").write_text(
             f"127.0.0.1 localhost {names}\n"
         )  # as Kubernetes does: a pod knows its own name
-        yield Image(root, told["Docker"]["config"])
+        yield Image(root, told["Docker"]["config"], container)
     finally:
         buildah("rm", container)
 

@@ -12,6 +12,16 @@ import pytest
 
 @pytest.fixture(scope="session")
 def image() -> Iterator[containers.Image]:
+    yield from _opened()
+
+
+@pytest.fixture
+def throw_away() -> Iterator[containers.Image]:
+    """A copy of its files that a test may change."""
+    yield from _opened()
+
+
+def _opened() -> Iterator[containers.Image]:
     if os.geteuid() != 0 or shutil.which("buildah") is None:
         pytest.skip("needs buildah, and root")
     with containers.opened() as opened:
