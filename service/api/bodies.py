@@ -1,7 +1,7 @@
 """What the bodies of operators' routes have in common: strict JSON.
 
 JSON is asked for by name, since no form of another site's page can send it (`service.api.strangers`). A key that comes twice,
-NaN, and what is nested too deeply are no JSON here.
+NaN, and more than 100 levels of nesting are no JSON here.
 """
 
 from __future__ import annotations

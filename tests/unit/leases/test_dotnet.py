@@ -295,6 +295,14 @@ def test_a_field_that_is_wrong_is_refused_by_name(name: str, value: Any) -> None
     assert len(str(caught.value)) < 2000
 
 
+def test_a_field_that_nests_deeper_than_python_could_write_it_again_is_refused_by_name() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(InvalidDocument, match="field 'theirs' is nested more than 32 deep"):
+        read(WRITTEN_BY_DOTNET, theirs=deep)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -40,3 +40,13 @@ def test_a_body_means_the_same_on_one_line(value: object, indent: int | str | No
 def test_a_body_of_another_encoding_is_refused_and_breaks_no_neighbours_request(encoding: str) -> None:
     with pytest.raises(ValueError, match="not JSON"):
         entry('{"a": "é"}'.encode(encoding))
+
+
+@pytest.mark.parametrize("depth", [500, 501, 100_000])
+def test_a_body_may_nest_as_deep_as_a_sink_reads_it_and_no_deeper(depth: int) -> None:
+    body = b"[" * depth + b"]" * depth
+    if depth == 500:
+        assert entry(body) == body
+        return
+    with pytest.raises(ValueError, match="has a `body` that is nested more than 500 levels deep"):
+        entry(body)

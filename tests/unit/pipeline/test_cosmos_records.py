@@ -97,11 +97,21 @@ def test_an_answer_that_was_cut_off_anywhere_is_read_again(cut: int) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"[]", b"null", b"{}", b'{"Documents":{}}', b'{"Documents":[1 2]}', b"\xff", b"[" * 100_000, b"<html>"],
+    [b"", b"[]", b"null", b"{}", b'{"Documents":{}}', b'{"Documents":[1 2]}', b"\xff", b"[" * 500, b"<html>"],
 )
 def test_an_answer_that_is_something_else_is_read_again(body: bytes) -> None:
     with pytest.raises(FeedUnavailable):
         records_of(body, (), all_versions=False)
+
+
+@pytest.mark.parametrize("nested", ['{"a":' * 498 + "1" + "}" * 498, '{"a":' * 499 + "1" + "}" * 499, "[" * 100_000])
+def test_an_answer_that_nests_deeper_than_any_document_is_malformed(nested: str) -> None:
+    if nested.count("{") == 498:  # within the answer and its list
+        with pytest.raises(MalformedRecord, match="`_lsn` and `_ts`"):
+            latest(nested)
+        return
+    with pytest.raises(MalformedRecord, match="nested more than 500 levels deep"):
+        latest(nested)
 
 
 @pytest.mark.parametrize("item", ["1", "null", "{}", '{"_lsn":"7","_ts":1}', '{"_lsn":-1,"_ts":1}', '{"_lsn":7}'])

@@ -96,6 +96,11 @@ def test_a_row_that_cannot_become_a_document_is_refused(row: dict[str, Any], tol
         writing().converted(row, KEY)
 
 
+def test_a_body_that_is_nested_too_deeply_is_refused() -> None:
+    with pytest.raises(ValueError, match="a `body` that is nested more than 500 levels deep"):
+        writing(content="body").converted({"body": b"[" * 501}, KEY)
+
+
 @pytest.mark.parametrize("body", [b"[1]", b"{", b"\xff", b"[" * 100_000])
 def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - each says something else

@@ -11,6 +11,8 @@ import pyarrow as pa
 import pytest
 
 from pipeline.connectors.filesink import Directory, snapshot_of
+from pipeline.connectors.filesink.errors import FilesError
+from pipeline.connectors.filesink.letters import _letters
 from pipeline.dead_letters.letter import dead_events, letter_of, letters_of, published
 from pipeline.dead_letters.replay import ReplayFeed
 from pipeline.errors import Poison, PositionLost, SinkUnavailable
@@ -166,3 +168,9 @@ def test_a_letter_whose_event_has_no_body_is_none_of_an_empty_one_wherever_it_li
     )
     letters = [letter_of({**row, "body": b""}) for row in published(letters_of(claim, output)).to_pylist()]
     assert [letter.body for letter in letters if letter is not None] == [None, b""]
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000, b"nonsense", b'{"body":"?","envelope":""}', b"7", b"{}"])
+def test_a_line_that_holds_something_else_is_no_dead_letter(line: bytes) -> None:
+    with pytest.raises(FilesError, match="holds something else"):
+        list(_letters(line, "jsonl"))

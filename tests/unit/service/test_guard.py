@@ -216,6 +216,8 @@ async def test_a_browser_that_asks_whether_it_may_is_not_told_so(client) -> None
         (b"{}", 422),
         (b'{"to": null}', 422),
         (b'{"to": 1}', 422),
+        (b'{"to": ' + b"[" * 99 + b"]" * 99 + b"}", 422),
+        (b'{"to": ' + b"[" * 100 + b"]" * 100 + b"}", 400),
         (b'{"to": ""}', 422),
         (b'{"to": ["host-b"]}', 422),
         (b'{"to": "host-b", "too": 1}', 422),
