@@ -121,9 +121,12 @@ def _is_held(step: Step, is_timer: bool) -> bool:
     return True
 
 
-def _made(loop: asyncio.AbstractEventLoop, coro: Any, context: Context | None = None) -> asyncio.Task[Any]:
+def _made(
+    loop: asyncio.AbstractEventLoop, coro: Any, context: Context | None = None, **settings: Any
+) -> asyncio.Task[Any]:
+    """settings: all others of `create_task`, such as the name, which loops hand on since Python 3.13.3."""
     process = _PROCESS.get() if context is None else context.get(_PROCESS)
-    task = _Task(coro, loop=loop, context=context)
+    task = _Task(coro, loop=loop, context=context, **settings)
     if process is not None:
         process.keep(task)
         if process.is_dead:
