@@ -20,6 +20,15 @@ def is_cancelled(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and task.cancelling() > 0
 
 
+async def await_shielded(task: asyncio.Future[T]) -> T:
+    """Await a task that goes on if the caller is cancelled. What becomes of it then is for others to see.
+
+    `asyncio.shield` does the same, but since Python 3.14 it also reports an error of that task as one that nobody has seen.
+    """
+    await asyncio.wait({task})
+    return task.result()
+
+
 async def heeding(awaitable: Awaitable[T]) -> T:
     """Await code that is not ours: a cancellation of ours, a timeout's too, goes on once that code has ended, however it did.
 
@@ -40,7 +49,7 @@ async def insisting(awaitable: Awaitable[T]) -> T:
     """As `heeding`, for code that has such a loop in itself: it is cancelled again and again until it ends."""
     task = asyncio.ensure_future(awaitable)
     try:
-        return await asyncio.shield(task)
+        return await await_shielded(task)
     finally:
         while not task.done():
             task.cancel()

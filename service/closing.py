@@ -10,7 +10,7 @@ from structlog.typing import FilteringBoundLogger as Log
 
 from leases.clock import Clock
 from leases.errors import StoreError
-from pipeline.cancelled import is_cancelled
+from pipeline.cancelled import await_shielded, is_cancelled
 
 CLOSING_TIMEOUT_S = 5.0
 """How long cancelled work may take to end, and then a close, a last checkpoint and a release each. Where that is not enough the
@@ -46,7 +46,7 @@ async def uninterrupted(step: Coroutine[Any, Any, None]) -> None:
     """Carry it to its end through one cancellation, which then goes on. Another one ends it."""
     task = asyncio.create_task(step)
     try:
-        await asyncio.shield(task)
+        await await_shielded(task)
     except asyncio.CancelledError:
         await task
         raise

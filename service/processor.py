@@ -23,6 +23,7 @@ from leases.keeper import Keeper
 from leases.membership import HOSTS_PREFIX, HostRecord, Membership
 from leases.store import LeaseStore, TimedStore
 from leases.timing import Timing
+from pipeline.cancelled import await_shielded
 from pipeline.errors import PipelineError, SinkUnavailable
 from pipeline.pump.budget import BYTES_MAX, Budget
 from service.activity import activity_document, activity_of
@@ -131,7 +132,7 @@ class Processor:
     async def ended(self) -> None:
         """Waits until the host has ended by itself or by `stop`. Raises DuplicateHost."""
         assert self._running is not None, "not started"
-        await asyncio.shield(self._running)
+        await await_shielded(self._running)
 
     async def idle(self) -> Backlog:
         """Waits until the whole group has nothing left to do; `failed` and `held` name the partitions that cannot go on."""
@@ -142,7 +143,7 @@ class Processor:
         self.host.stop()
         if self._stopped is None:
             self._stopped = asyncio.create_task(self._closed(), name="stop")
-        await asyncio.shield(self._stopped)
+        await await_shielded(self._stopped)
 
     async def _closed(self) -> None:
         if self._running is not None:

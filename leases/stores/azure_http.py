@@ -10,13 +10,14 @@ import asyncio
 import re
 import ssl
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import aiohttp
 from azure.core.credentials import AccessToken
 from azure.core.exceptions import ServiceRequestTimeoutError
 from azure.core.pipeline.transport import AioHttpTransport
 
+T = TypeVar("T")
 _TLS_OBJECT = re.compile(r" ssl:(?:<[^>]*>|\w+)")
 _UNTRUSTED = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
 
@@ -54,6 +55,15 @@ class Credential(Protocol):
     async def close(self) -> None: ...
 
 
+async def await_shielded(task: asyncio.Future[T]) -> T:
+    """Await a task that goes on if the caller is cancelled. What becomes of it then is for others to see.
+
+    `asyncio.shield` does the same, but since Python 3.14 it also reports an error of that task as one that nobody has seen.
+    """
+    await asyncio.wait({task})
+    return task.result()
+
+
 class PatientCredential:
     """A credential whose search goes on when the caller has lost patience, for those who come next.
 
@@ -69,7 +79,7 @@ class PatientCredential:
             search = asyncio.create_task(self._credential.get_token(*scopes, **options), name="asking for a token")
             self._searches[scopes] = search
             search.add_done_callback(lambda ended: self._ended(scopes, ended))
-        return await asyncio.shield(search)
+        return await await_shielded(search)
 
     async def close(self) -> None:
         if searches := set(self._searches.values()):

@@ -32,7 +32,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
-from pipeline.cancelled import heeding
+from pipeline.cancelled import await_shielded, heeding
 from pipeline.errors import NotImportable, SinkRejected, SinkUnavailable
 from pipeline.imports import imported
 from pipeline.sink import Claim, CloseReason, Output, Permit
@@ -230,7 +230,7 @@ class _Thread:
         future: Future[T] = Future()
         self._last = future
         self._calls.put(partial(_settle, future, call))
-        return await asyncio.shield(asyncio.wrap_future(future))
+        return await await_shielded(asyncio.wrap_future(future))
 
     async def idle(self) -> None:
         """Until a call that was left to run on has returned."""

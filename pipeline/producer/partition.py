@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
+from pipeline.cancelled import await_shielded
 from pipeline.producer.broker import Broker, Link
 from pipeline.producer.errors import ENDS_THE_PRODUCER, Outcome, PublishError, Reason, refused
 from pipeline.producer.numbers import Asked, Numbers, number_after
@@ -300,7 +301,7 @@ async def _uninterrupted(flight: Flight, sending: Coroutine[Any, Any, T]) -> T:
     """Cancelled while nothing is in the air, it ends at once; else with the answer. A second cancellation does not wait."""
     task = asyncio.ensure_future(sending)
     try:
-        return await asyncio.shield(task)
+        return await await_shielded(task)
     except asyncio.CancelledError:
         flight.is_cancelled = True
         if not flight.is_in_air:

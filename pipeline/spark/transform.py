@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructType
 
 from pipeline.batch import Batch
+from pipeline.cancelled import await_shielded
 from pipeline.errors import EngineUnavailable, NotImportable, PipelineError, TransformError
 from pipeline.event import EVENT_SCHEMA
 from pipeline.imports import imported
@@ -103,7 +104,7 @@ class SparkTransform:
         group = f"{self._spec.name}-{next(self._engine.numbers)}"
         running = asyncio.ensure_future(self._engine.job(lambda: self._grouped(group, work)))
         try:
-            return await asyncio.shield(running)
+            return await await_shielded(running)
         except asyncio.CancelledError:
             running.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody asks any more
             if (own := self._own) is not None:

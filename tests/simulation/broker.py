@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
@@ -138,9 +139,11 @@ class _Threads:
         self._weather = weather
 
     def called(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
-        task = asyncio.get_running_loop().create_task(self._made(call))
-        task.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return asyncio.shield(task)
+        """What waits for the answer may be cancelled, and the call is made all the same."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        loop.create_task(self._made(call)).add_done_callback(partial(_give, answer))
+        return answer
 
     async def _made(self, call: Callable[[], Any]) -> Any:
         fate = self._weather.fate(Request(host_of(current()), "sink", "thread"))
@@ -151,3 +154,15 @@ class _Threads:
 def numbers_in(table: pa.Table) -> list[int]:
     """The numbers that events bear as their bodies."""
     return [int(body) for body in table["body"].to_pylist()]
+
+
+def _give(answer: asyncio.Future[Any], task: asyncio.Task[Any]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if answer.done():
+        return
+    if task.cancelled():
+        answer.cancel()
+    elif error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(task.result())

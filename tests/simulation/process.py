@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 from simulation.loop import Step, VirtualLoop
 
+from pipeline.cancelled import await_shielded
+
 T = TypeVar("T")
 TASKS_MAX = 1000
 
@@ -100,7 +102,7 @@ async def sent(request: Callable[[], Awaitable[T]]) -> T:
         raise asyncio.CancelledError("a dead process sends nothing")
     task = asyncio.get_running_loop().create_task(_awaited(request), context=Context())
     task.add_done_callback(_seen)
-    return await asyncio.shield(task)
+    return await await_shielded(task)
 
 
 async def _awaited(request: Callable[[], Awaitable[T]]) -> T:

@@ -199,6 +199,15 @@ def test_a_decoder_of_json_is_used_behind_a_check_of_its_nesting() -> None:
             assert "check_nesting(" in text, module
 
 
+SHIELDS = {"leases.stores.sqlite", "pipeline.spark.transform"}
+"""Whose error nobody else sees, if the caller is cancelled: then it is right to report it."""
+
+
+def test_a_task_that_outlives_its_caller_is_awaited_without_shield() -> None:
+    """Since Python 3.14 `asyncio.shield` reports its error, though others see it."""
+    assert {module for module, path in modules(*PACKAGES) if "asyncio.shield(" in path.read_text()} == SHIELDS
+
+
 def test_nothing_waits_for_python_to_run_out_of_stack() -> None:
     """Whether it notices, and at which depth, differs from version to version."""
     assert [module for module, path in modules(*PACKAGES) if "RecursionError" in path.read_text()] == []

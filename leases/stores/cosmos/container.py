@@ -15,6 +15,7 @@ from azure.core.exceptions import AzureError
 from azure.cosmos.exceptions import CosmosResourceNotFoundError
 
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
+from leases.stores.azure_http import await_shielded
 from leases.stores.cosmos.answers import is_gone, pause_s, translated
 from leases.stores.cosmos.connection import Account, Connection, Place, connect
 from leases.stores.cosmos.documents import PARTITION_KEY, Document
@@ -109,7 +110,7 @@ class Container:
                     if self._opening is None:
                         self._opening = asyncio.create_task(self._open(), name=f"opening {self._place}")
                         self._opening.add_done_callback(self._opened)
-                    await asyncio.shield(self._opening)
+                    await await_shielded(self._opening)
         except TimeoutError:
             raise self._refused or StoreUnavailable(
                 f"opening {self._place} takes longer than {self._call_timeout_s:g} s: it goes on, and the next call may find it"

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from psycopg import AsyncConnection, AsyncCursor, Error, pq
 from psycopg.sql import SQL, Literal
 
+from pipeline.cancelled import await_shielded
 from pipeline.connectors.postgres import refusal
 from pipeline.connectors.postgres.copy import Load
 from pipeline.connectors.postgres.dsn import read_dsn
@@ -80,7 +81,7 @@ class Session:
         talk = asyncio.ensure_future(conversation)
         try:
             async with asyncio.timeout(seconds):
-                return await asyncio.shield(talk)
+                return await await_shielded(talk)
         finally:
             if not talk.done():
                 self._cut()

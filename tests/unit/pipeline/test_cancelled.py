@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from leases.stores import azure_http
 from pipeline import cancelled
-from pipeline.cancelled import heeding, insisting
+from pipeline.cancelled import await_shielded, heeding, insisting
 from pipeline.connectors.eventhubs.hub import connect, disconnect
 from pipeline.connectors.eventhubs.management import Management
 from pipeline.errors import FeedUnavailable
@@ -29,6 +30,38 @@ async def failing() -> None:
         await asyncio.Event().wait()
     except asyncio.CancelledError:
         raise ValueError("of its own") from None
+
+
+@pytest.mark.parametrize("await_it", [await_shielded, azure_http.await_shielded])
+async def test_a_task_outlives_its_cancelled_caller_and_its_error_is_reported_by_nobody(await_it: Any) -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    go_on = asyncio.Event()
+
+    async def fail() -> None:
+        await go_on.wait()
+        raise ValueError("late")
+
+    task = asyncio.create_task(fail())
+    caller = asyncio.create_task(await_it(task))
+    await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.wait({caller})
+    assert (caller.cancelled(), task.done()) == (True, False)
+    go_on.set()
+    with pytest.raises(ValueError, match="late"):
+        await await_it(task)
+    await asyncio.sleep(0)
+    assert reported == []
+
+
+async def test_a_task_that_is_cancelled_ends_its_caller() -> None:
+    task = asyncio.create_task(asyncio.sleep(60))
+    caller = asyncio.create_task(await_shielded(task))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({caller})
+    assert caller.cancelled()
 
 
 async def test_what_comes_of_it_comes_through() -> None:
