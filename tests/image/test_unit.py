@@ -19,12 +19,15 @@ ENVIRONMENT = "opt/leasehold"
 LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv", "build", "dist", "node_modules", "__pycache__", ".*_cache", ".hypothesis"
 )
-EXTRAS = ("--extra", "connect", "--extra", "otel")
+SYNC = (
+    *("sync", "--quiet", "--locked", "--inexact", "--no-install-project", "--extra", "connect", "--extra", "otel"),
+    *("--reinstall-package", "pygments"),  # the image has a part of it, and pytest needs the rest
+)
 TRUSTED = "/run/machine-ca.crt"
 
 
 def install_tools(image: containers.Image) -> None:
-    """Those of uv.lock. Nothing that the image has is installed again, and its own `leasehold` stays."""
+    """Those of uv.lock. Nothing else that the image has is installed again, and its own `leasehold` stays."""
     uv = ROOT / ".venv/bin/uv"
     cache = subprocess.run([uv, "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip()
     volumes = {str(uv): "/run/uv:ro", cache: "/run/uv-cache"}
@@ -37,17 +40,7 @@ def install_tools(image: containers.Image) -> None:
         *("run", "--isolation", "chroot", "--user", "0:0", "--workingdir", f"/{CHECKOUT}"),
         *(f"--volume={here}:{there}" for here, there in volumes.items()),
         *(f"--env={name}={value}" for name, value in environment.items()),
-        *(
-            image.container,
-            "--",
-            "/run/uv",
-            "sync",
-            "--quiet",
-            "--locked",
-            "--inexact",
-            "--no-install-project",
-            *EXTRAS,
-        ),
+        *(image.container, "--", "/run/uv", *SYNC),
     )
 
 
