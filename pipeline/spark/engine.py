@@ -10,7 +10,7 @@ import asyncio
 import subprocess
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from typing import TypeVar
 
@@ -48,6 +48,9 @@ class SparkEngine:
         self._control = ThreadPoolExecutor(2, thread_name_prefix="spark-control")  # so that jobs can be cancelled
         self._lock = threading.Lock()
         self._running: Running | None = None
+        self._begun: Future[Running] | None = None
+        self._starts_ended = 0
+        self._failed: EngineUnavailable | None = None
         self._starting: subprocess.Popen[bytes] | None = None
         self._is_stopped = False
         self._users = 0
@@ -58,20 +61,46 @@ class SparkEngine:
         """One transform more, until it is released."""
         self._users += 1
 
+    @property
+    def place(self) -> str:
+        """Where Spark runs, for people."""
+        return self._remote or self._conf["spark.master"]
+
     def begin(self) -> None:
-        """Starts in the background what transforms will need. What goes wrong is told to the first that needs it."""
-        self._control.submit(self.running)
+        """Starts in the background what transforms will need. If that fails, so does every transform, for the same reason."""
+        self._begun = self._control.submit(self._run)
 
     def running(self) -> Running:
-        """Spark, started or started again where needed. Blocks. Raises EngineUnavailable."""
+        """Spark, started or started again where needed. Blocks. Raises EngineUnavailable.
+
+        Callers that wait for one start share its failure: pipelines do not try the same thing one after the other.
+        """
+        if self._begun is not None and not self._is_stopped and (error := self._begun.exception()) is not None:
+            raise EngineUnavailable(str(error)) from error
+        return self._run()
+
+    def _run(self) -> Running:
+        starts_ended = self._starts_ended
         with self._lock:
             if self._is_stopped:
                 raise EngineUnavailable("Spark is stopped")
             if self._running is None or not self._running.is_alive:
-                self._stop()
-                self._running = connected(self._remote) if self._remote else started(self._conf, self._launched)
-                self._starting = None
+                if self._failed is not None and self._starts_ended != starts_ended:
+                    raise EngineUnavailable(str(self._failed)) from self._failed
+                self._running = self._start()
             return self._running
+
+    def _start(self) -> Running:
+        self._stop()
+        self._failed = None
+        try:
+            return connected(self._remote) if self._remote else started(self._conf, self._launched)
+        except EngineUnavailable as error:
+            self._failed = error
+            raise
+        finally:
+            self._starting = None
+            self._starts_ended += 1
 
     def _launched(self, process: subprocess.Popen[bytes]) -> None:
         self._starting = process

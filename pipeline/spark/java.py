@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import EngineUnavailable
+from pipeline.spark.java_packages import java_advice
+from pipeline.spark.last_words import one_line
 
 JAVA_MIN = 17
-_REMEDY = f"apt-get install openjdk-{JAVA_MIN}-jre-headless (or newer), or set JAVA_HOME to one"
+LINES_MAX = 200
+"""Enough for the first line of an error above the stack trace or the list of options that follows it."""
 
 
 def require_java() -> None:
@@ -24,12 +28,20 @@ def require_java() -> None:
     if java is None:
         home = os.environ.get("JAVA_HOME")
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "no command `java` was found"
-        raise EngineUnavailable(f"Spark needs Java {JAVA_MIN} or newer, and {where}: {_REMEDY}")
+        raise EngineUnavailable(f"Spark needs Java {JAVA_MIN} or newer, and {where}: {_remedy()}")
     version = _noted_version(java)
     if version is None:
         version = java_version(_said_version(java))
     if version is not None and version < JAVA_MIN:
-        raise EngineUnavailable(f"Spark needs Java {JAVA_MIN} or newer, and {java} is Java {version}: {_REMEDY}")
+        raise EngineUnavailable(f"Spark needs Java {JAVA_MIN} or newer, and {java} is Java {version}: {_remedy()}")
+
+
+def _remedy() -> str:
+    try:
+        text = Path("/etc/os-release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    return f"{java_advice(text, platform.system())}, or set JAVA_HOME to one that is there"
 
 
 def _noted_version(java: str) -> int | None:
@@ -46,8 +58,12 @@ def _said_version(java: str) -> str:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 - the user's own Java
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EngineUnavailable(
-            f"Spark needs Java {JAVA_MIN} or newer, and {java} does not run ({error}): {_REMEDY}"
+            f"Spark needs Java {JAVA_MIN} or newer, and {java} does not run ({error}): {_remedy()}"
         ) from None
+    if said.returncode != 0:  # macOS has a `java` that only says that there is none
+        raise EngineUnavailable(
+            f"Spark needs Java {JAVA_MIN} or newer, and {java} does not run ({one_line(said.stderr)}): {_remedy()}"
+        )
     return said.stderr + said.stdout
 
 
@@ -65,23 +81,30 @@ def java_version(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def drained() -> tuple[deque[str], int]:
-    """The JVM's output must not litter ours, nor fill a disk: its last lines, and the file descriptor to write them to."""
-    said: deque[str] = deque(maxlen=20)
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The last lines that a JVM and its Python workers wrote: they must not litter ours, nor fill a disk."""
+
+    lines: deque[str]
+    thread: threading.Thread
+
+    def wait(self) -> None:
+        """Blocks until a JVM that has ended has been read to its end, a second at most: its children may live on."""
+        self.thread.join(1)
+
+
+def read_output() -> tuple[Output, int]:
+    """What is read, on a thread of its own, and the file descriptor to write it to."""
+    lines: deque[str] = deque(maxlen=LINES_MAX)
     reading, writing = os.pipe()
 
-    def drain() -> None:
-        with open(reading, encoding="utf-8", errors="replace") as lines:
-            said.extend(line.rstrip() for line in lines)
+    def read() -> None:
+        with open(reading, encoding="utf-8", errors="replace") as output:
+            lines.extend(line.rstrip() for line in output)
 
-    threading.Thread(target=drain, name="spark-output", daemon=True).start()
-    return said, writing
-
-
-def last_words(said: Sequence[str]) -> str:
-    """What a JVM said of its end, in one line, or nothing."""
-    lines = (line.strip() for line in list(said))
-    return next((line for line in lines if re.match(r"(Error|Exception|Caused by|java\.)[\w :.]", line)), "")
+    thread = threading.Thread(target=read, name="spark-output", daemon=True)
+    thread.start()
+    return Output(lines, thread), writing
 
 
 def end_process(process: subprocess.Popen[bytes]) -> None:

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
+import threading
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, cast
 
+import pyspark
 from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark.conf import roomy_shm
-from pipeline.spark.java import drained, end_process, last_words, require_java
+from pipeline.spark.java import Output, end_process, read_output, require_java
+from pipeline.spark.last_words import complaint, start_advice, start_reason
+from pipeline.spark.master import is_standalone, require_master
 from pipeline.spark.reason import reason_of
+from pipeline.spark.scratch import Scratch, make_scratch
 
 _ARGUMENTS = (
     *("spark.driver.", "spark.jars", "spark.submit.", "spark.files", "spark.archives"),
@@ -31,6 +35,10 @@ _ARGUMENTS = (
 )
 """What a JVM has to know before it runs, and spark-submit before the JVM. All else is told over the JVM's socket: arguments stand
 in process lists, and a setting may be a key."""
+REGISTRATION_S = 10.0
+"""How long a standalone master that accepts connections may take to register us. A master answers in milliseconds."""
+_CLIENT = "org.apache.spark.deploy.client.StandaloneAppClient$ClientEndpoint"
+_CONNECTING = "StandaloneAppClient$ClientEndpoint: Connecting to master"
 
 
 @dataclass(eq=False, slots=True)
@@ -43,7 +51,7 @@ class Running:
     session: SparkSession
     process: subprocess.Popen[bytes] | None = None
     said: deque[str] = field(default_factory=deque)
-    scratch: str | None = None
+    scratch: Scratch | None = None
     is_broken: bool = False
 
     @property
@@ -72,49 +80,149 @@ class Running:
                 self.session.stop()
         end_process(self.process)
         _forget_context()
-        _forget_scratch(self.scratch)
+        if self.scratch is not None:
+            self.scratch.remove()
+            self.scratch = None
 
 
 def started(conf: Mapping[str, str], launched: Callable[[subprocess.Popen[bytes]], None]) -> Running:
-    """A JVM of our own. Blocks for seconds. launched: told of its process early, so that it can be killed while it starts.
+    """A JVM of our own. Blocks for seconds. launched: gets its process at once, so that it can be killed while it starts.
 
     Raises EngineUnavailable.
     """
     require_java()
-    scratch = None if "spark.local.dir" in conf else tempfile.mkdtemp(prefix="leasehold-spark-", dir=roomy_shm())
+    require_master(conf["spark.master"])
+    scratch = None if "spark.local.dir" in conf else make_scratch(roomy_shm())
     try:
-        return _session_of({**conf, **({"spark.local.dir": scratch} if scratch else {})}, scratch, launched)
+        local = {"spark.local.dir": str(scratch.path)} if scratch else {}
+        return _start({**conf, **local}, scratch, launched)
     except EngineUnavailable:
-        _forget_scratch(scratch)
+        if scratch is not None:
+            scratch.remove()
         raise
 
 
-def _session_of(
-    conf: Mapping[str, str], scratch: str | None, launched: Callable[[subprocess.Popen[bytes]], None]
+def _start(
+    conf: Mapping[str, str], scratch: Scratch | None, launched: Callable[[subprocess.Popen[bytes]], None]
 ) -> Running:
-    settings = _spark_conf(conf)
-    arguments = _spark_conf({name: value for name, value in conf.items() if name.startswith(_ARGUMENTS)})
-    said, output = drained()
-    try:
-        # A session of its own, so that a terminal's Ctrl-C does not take the JVM away before we have stopped.
-        gateway = launch_gateway(arguments, {"stdout": output, "stderr": output, "start_new_session": True})  # type: ignore[no-untyped-call]
-    except (PySparkException, OSError) as error:
-        raise EngineUnavailable(f"Spark did not start: {last_words(said) or error}") from error
-    finally:
-        os.close(output)
-    launched(gateway.proc)
+    gateway, output = _launch(conf, scratch, launched)
     logging.getLogger().addFilter(_is_not_of_py4j)
+    master = conf["spark.master"]
     try:
-        context = SparkContext(gateway=gateway, conf=settings)
-        if conf["spark.master"].startswith("local"):
+        with _registration(master, gateway, output):
+            context = SparkContext(gateway=gateway, conf=_spark_conf(conf))
+        if master.startswith("local"):
             context.pythonExec = sys.executable  # else workers take PYSPARK_PYTHON, or another python3 from PATH
         _quieten(context)
         _find_at_once(context)
-        return Running(SparkSession(context), gateway.proc, said, scratch)
-    except (PySparkException, Py4JError, OSError) as error:
+        return Running(SparkSession(context), gateway.proc, output.lines, scratch)
+    except (
+        PySparkException,
+        Py4JError,
+        OSError,
+        EOFError,
+        TypeError,
+    ) as error:  # TypeError: py4j's, if the JVM is gone
+        text = text_of(error)
         end_process(gateway.proc)
         _forget_context()
-        raise EngineUnavailable(f"Spark did not start: {reason_of(str(error))}") from error
+        output.wait()
+        raise _not_started(reason_of(text) if text else start_reason(output.lines), conf) from error
+    except BaseException:
+        end_process(gateway.proc)
+        _forget_context()
+        raise
+
+
+def _launch(
+    conf: Mapping[str, str], scratch: Scratch | None, launched: Callable[[subprocess.Popen[bytes]], None]
+) -> tuple[Any, Output]:
+    """PySpark's gateway to a JVM, and what the JVM writes. Raises EngineUnavailable."""
+    arguments = _spark_conf({name: value for name, value in conf.items() if name.startswith(_ARGUMENTS)})
+    output, descriptor = read_output()
+    process: _Launched | None = None
+
+    def launch(*command: Any, **options: Any) -> _Launched:
+        nonlocal process
+        process = _Launched(*command, **options)
+        launched(process)
+        return process
+
+    options = {
+        "stdout": descriptor,
+        "stderr": descriptor,
+        "start_new_session": True,  # so that a terminal's Ctrl-C does not take the JVM away before we have stopped
+        "pass_fds": () if scratch is None else (scratch.lock,),
+    }
+    # PySpark hands the process over once it has started, which takes seconds; so its own function gets a Popen of ours.
+    launch_here = FunctionType(launch_gateway.__code__, {**vars(java_gateway), "Popen": launch}, argdefs=(None, None))
+    try:
+        return launch_here(arguments, options), output
+    except (PySparkException, Py4JError, OSError) as error:
+        if process is not None:
+            end_process(process)
+        os.close(descriptor)
+        descriptor = -1
+        output.wait()
+        raise _not_started(start_reason(output.lines) or text_of(error) or "", conf) from error
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class _Launched(subprocess.Popen[bytes]):
+    def poll(self) -> int | None:
+        """Never 0, which PySpark takes for a process that runs, and waits for for ever."""
+        code = super().poll()
+        return 1 if code == 0 else code
+
+
+def _not_started(reason: str, conf: Mapping[str, str]) -> EngineUnavailable:
+    reason = reason or "its JVM ended without a word"
+    return EngineUnavailable(f"Spark did not start: {reason}: {start_advice(reason, conf['spark.driver.memory'])}")
+
+
+@contextmanager
+def _registration(master: str, gateway: Any, output: Output) -> Iterator[None]:
+    """Ends the JVM if a standalone master does not register it in time: Spark would wait for a minute, and then go on without.
+
+    Only the wait for the master is bounded: on a slow machine the rest of a start may take longer. Raises EngineUnavailable.
+    """
+    if not is_standalone(master):
+        yield
+        return
+    with suppress(
+        Py4JError, OSError, TypeError
+    ):  # another logger, or a JVM that is gone, of which more is learned below
+        log4j = gateway.jvm.org.apache.logging.log4j
+        log4j.core.config.Configurator.setLevel(_CLIENT, log4j.Level.INFO)
+    done, is_overdue = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.2):
+            if any(_CONNECTING in line for line in list(output.lines)):
+                if not done.wait(REGISTRATION_S):
+                    is_overdue.set()
+                    gateway.proc.kill()
+                return
+
+    watching = threading.Thread(target=watch, name="spark-registration", daemon=True)
+    watching.start()
+    try:
+        yield
+    except Exception as error:
+        if not is_overdue.is_set():
+            raise
+        output.wait()
+        why = complaint(output.lines)
+        raise EngineUnavailable(
+            f"the Spark master at '{master}' accepts connections, but did not register this application within"
+            f" {REGISTRATION_S:g} s{f' ({why})' if why else ''}: make sure that a Spark master of version"
+            f" {pyspark.__version__} answers there, or correct `spark.master`"
+        ) from error
+    finally:
+        done.set()
+        watching.join()
 
 
 def _spark_conf(conf: Mapping[str, str]) -> SparkConf:
@@ -143,10 +251,17 @@ def connected(remote: str) -> Running:
     try:
         return Running(SparkSession.builder.remote(remote).create())
     except (PySparkException, ImportError, OSError) as error:
-        remedy = ". Install leasehold[connect]" if isinstance(error, ImportError) else ""
-        raise EngineUnavailable(
-            f"the Spark Connect server at '{remote}' cannot be used: {reason_of(str(error))}{remedy}"
-        ) from error
+        remedy = f": pip install 'pyspark[connect]=={pyspark.__version__}'" if isinstance(error, ImportError) else ""
+        reason = reason_of(text_of(error) or type(error).__name__)
+        raise EngineUnavailable(f"the Spark Connect server at '{remote}' cannot be used: {reason}{remedy}") from error
+
+
+def text_of(error: BaseException) -> str | None:
+    """What an error says; None if only a JVM that is gone could say it. Never raises, whatever state the JVM is in."""
+    try:
+        return str(error)
+    except Exception:  # refused connections, and assertions of PySpark's about its own gateway
+        return None
 
 
 def _forget_context() -> None:
@@ -156,8 +271,3 @@ def _forget_context() -> None:
             SparkContext._gateway.shutdown()  # noqa: SLF001
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
     SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
-
-
-def _forget_scratch(scratch: str | None) -> None:
-    if scratch:
-        shutil.rmtree(scratch, ignore_errors=True)

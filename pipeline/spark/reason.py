@@ -23,6 +23,7 @@ _ENGINE = (
     "OutOfMemoryError",
 )
 _IMPORT_ERRORS = ("ModuleNotFoundError: ", "ImportError: ")
+_NO_REASONS = ("\tat ", "An error occurred while calling ")
 _HINTS = re.compile(
     r" (Use `try_|If necessary,? set |Correct the value |Consider setting |You may want to |To tolerate |SQLSTATE: )"
 )
@@ -50,10 +51,10 @@ def reason_of(text: str) -> str:
     elif lost := re.search(r"most recent failure: Lost task [^\n]*? executor [^)]*\): (?:[\w.$]+: )?([^\n]*)", text):
         line = lost[1]
     else:
-        lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
+        lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(_NO_REASONS)]
         causes = [line for line in lines if line.startswith("Caused by: ")]
         line = re.sub(
-            r"^(Caused by: )?([\w.$]+(Exception|Error): )*", "", (causes or lines or [""])[-1 if causes else 0]
+            r"^(Caused by: |: )?([\w.$]+(Exception|Error): )*", "", (causes or lines or [""])[-1 if causes else 0]
         )
     line = _NO_TABLE.sub(r"\1: the events of a batch are the view `events`", line)
     line = re.sub(r"^\[[\w.]+\] ", "", line)

@@ -23,14 +23,14 @@ from pipeline.batch import Batch
 from pipeline.cancelled import await_shielded
 from pipeline.errors import EngineUnavailable, NotImportable, PipelineError, TransformError
 from pipeline.event import EVENT_SCHEMA
-from pipeline.imports import imported
+from pipeline.imports import imported, require_module
 from pipeline.isolating.job import JobFailed, Refused, Slice
 from pipeline.limits import FIRST_ONE, Isolation
 from pipeline.parsing.parse import Misfit, parse
 from pipeline.parsing.schema import Struct, read_schema
 from pipeline.spark.engine import SparkEngine
-from pipeline.spark.java import last_words
-from pipeline.spark.jvm import Running
+from pipeline.spark.jvm import Running, text_of
+from pipeline.spark.last_words import last_words
 from pipeline.spark.micro_batch import MicroBatches, gathered, split
 from pipeline.spark.misfits import fitting, of_partitions, refused_in
 from pipeline.spark.plan import PARTITION, Contract
@@ -79,8 +79,17 @@ class SparkTransform:
     def description(self) -> str:
         return "not prepared" if self.checked is None else str(self.checked)
 
+    @property
+    def waits_for(self) -> str:
+        return f"Spark ({self._engine.place})"
+
     async def prepare(self) -> None:
         """Raises TransformError, EngineUnavailable."""
+        if self._spec.function is not None:
+            try:
+                require_module(self._spec.function)
+            except NotImportable as error:
+                raise TransformError(f"pipeline '{self._spec.name}': {error}") from error
         self.checked = await self._cancellable(self._check)
         self._batches = MicroBatches(self, shares_jobs=self.checked.shares_jobs, isolation=self._isolation)
 
@@ -226,7 +235,9 @@ class SparkTransform:
             try:
                 schema = StructType.fromDDL(self._spec.schema)
             except PySparkException as error:
-                raise TransformError(f"schema: {reason_of(str(error))}") from error
+                if (text := text_of(error)) is None:
+                    raise
+                raise TransformError(f"schema: {reason_of(text)}") from error
         return read_schema(json.loads(schema.json()))
 
     def _analyzed(self, source: DataFrame) -> DataFrame:
@@ -277,7 +288,7 @@ def _translated(error: BaseException, running: Running) -> Exception:
     """What Spark raises, as what it means for the batch."""
     if isinstance(error, PipelineError):
         return error
-    text = _text(error)
+    text = text_of(error)
     if (text is None or not isinstance(error, Py4JJavaError)) and _is_of_connection(error) and running.has_died():
         words = last_words(running.said)
         said = f" ({words})" if words else ""
@@ -297,14 +308,6 @@ def _translated(error: BaseException, running: Running) -> Exception:
         case "output":
             return TransformError(f"the output of one batch is too large ({reason_of(text)}): make batches smaller")
     return JobFailed(reason_of(text))
-
-
-def _text(error: BaseException) -> str | None:
-    """What an error says; None where only a JVM that is gone could have told."""
-    try:
-        return str(error)
-    except (Py4JError, OSError):
-        return None
 
 
 def _is_of_connection(error: BaseException) -> bool:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 from structlog.typing import FilteringBoundLogger as Log
 
 from service.errors import StartFailed
+from service.extras import install_command
 from service.settings.telemetry import TelemetrySettings
 from service.traces.span import Traces
 
@@ -84,6 +85,6 @@ def _made(endpoint: str | None, host: str, log: Log) -> Traces:
 
 def _not_installed(error: ModuleNotFoundError) -> StartFailed:
     return StartFailed(
-        f"traces are asked for and need OpenTelemetry ({error.name} is not installed): pip install 'leasehold[otel]', or"
+        f"traces are asked for and need OpenTelemetry ({error.name} is not installed): {install_command('otel')}, or"
         " remove what asks for them (telemetry.traces)"
     )

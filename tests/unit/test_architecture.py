@@ -17,7 +17,7 @@ PACKAGES = ("leases", "pipeline", "service")
 EDGES = (
     *("leases.clock", "leases.contract", "leases.stores"),
     *("pipeline.connectors", "pipeline.contract", "pipeline.spark.java", "pipeline.spark.engine", "pipeline.spark.jvm"),
-    *("pipeline.spark.session", "pipeline.spark.transform"),
+    *("pipeline.spark.master", "pipeline.spark.session", "pipeline.spark.transform"),
     *(
         "service.api",
         "service.cli",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import NotImportable
-from pipeline.imports import imported
+from pipeline.imports import imported, require_module
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def test_an_attribute_is_found_in_its_module_and_below() -> None:
         ("good_views:Views:balances", "write it as 'module:attribute'"),
         (
             "no_such_views:balances",
-            "there is no module 'no_such_views': install it, or add its directory to PYTHONPATH",
+            "there is no module 'no_such_views': put it beside the YAML file, install it, or add its directory to PYTHONPATH",
         ),
         ("no_such_package.views:balances", "there is no module 'no_such_package'"),
         ("good_views.inner:balances", "there is no module 'good_views.inner'"),
@@ -58,3 +58,26 @@ def test_the_error_of_a_failing_module_is_kept_as_the_cause() -> None:
     with pytest.raises(NotImportable) as refused:
         imported("broken_views:balances")
     assert isinstance(refused.value.__cause__, ValueError)
+
+
+@pytest.mark.parametrize("path", ["good_views:balances", "broken_views:balances", "needy_views:any", "__main__:any"])
+def test_a_module_that_is_there_is_not_run_to_see_that_it_is(path: str) -> None:
+    require_module(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("good_views", "write it as 'module:attribute'"),
+        ("no_such_views:balances", "there is no module 'no_such_views': put it beside the YAML file"),
+        ("no_such_package.views:balances", "there is no module 'no_such_package'"),
+        ("good_views.inner:balances", "there is no module 'good_views.inner'"),
+        ("broken_views.inner:balances", "fails with ValueError: no configuration"),
+        ("needy_views.inner:balances", "fails with ModuleNotFoundError: No module named 'no_such_library'"),
+    ],
+)
+def test_a_module_that_is_not_there_is_said_without_running_it(path: str, message: str) -> None:
+    with pytest.raises(NotImportable) as refused:
+        require_module(path)
+    assert path in str(refused.value)
+    assert message in str(refused.value)

@@ -3,12 +3,14 @@
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import yaml
 
 from pipeline.errors import EngineUnavailable
+from pipeline.spark import engine as spark_engine
 from pipeline.spark.engine import SparkEngine
 from service.config import parse
 from service.engine import begun
@@ -21,7 +23,7 @@ PLAIN = {
 }
 
 
-RUNNING = SparkEngine.running
+RUNNING = SparkEngine._run
 
 
 class Started(Exception):
@@ -36,7 +38,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         started.set()
         raise Started
 
-    monkeypatch.setattr(SparkEngine, "running", running)
+    monkeypatch.setattr(SparkEngine, "_run", running)
     return started
 
 
@@ -76,3 +78,61 @@ print(*(name for name in ("fastapi", "psycopg", "aiohttp", "pandas") if name in 
 def test_neither_the_api_nor_a_connector_is_imported_before_it() -> None:
     ran = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout == "\n", ran.stdout
+
+
+class Refusing:
+    """Instead of starting JVMs: each start waits until it may fail, with its number."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_fail = threading.Event()
+        self.count = 0
+        monkeypatch.setattr(spark_engine, "started", self._start)
+
+    def _start(self, *_: object) -> None:
+        self.count += 1
+        assert self.may_fail.wait(10)
+        raise EngineUnavailable(f"no master (start {self.count})")
+
+
+class Door:
+    """A lock that says when a thread has come to it."""
+
+    def __init__(self) -> None:
+        self.arrived = threading.Semaphore(0)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self.arrived.release()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def failure(engine: SparkEngine) -> str:
+    with pytest.raises(EngineUnavailable) as failed:
+        engine.running()
+    return str(failed.value)
+
+
+def test_a_start_in_the_background_that_fails_is_not_tried_by_each_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts, engine = Refusing(monkeypatch), SparkEngine()
+    starts.may_fail.set()
+    engine.begin()
+    assert [failure(engine) for _ in range(3)] == ["no master (start 1)"] * 3
+    engine.stop()
+
+
+def test_who_waits_for_a_start_shares_its_failure_and_who_comes_later_starts_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    starts, engine, door = Refusing(monkeypatch), SparkEngine(), Door()
+    monkeypatch.setattr(engine, "_lock", door)
+    with ThreadPoolExecutor(3) as threads:
+        failures = [threads.submit(failure, engine) for _ in range(3)]
+        for _ in failures:
+            assert door.arrived.acquire(timeout=10)
+        starts.may_fail.set()
+        assert {each.result() for each in failures} == {"no master (start 1)"}
+    assert failure(engine) == "no master (start 2)"
+    engine.stop()

@@ -209,3 +209,53 @@ def test_check_tells_of_all_parts_and_ends_as_for_wrong_settings(parts: str, tmp
     assert result.exit_code == 2
     assert len(result.output.splitlines()) == 3
     assert "settings: fine" not in result.output
+
+
+PYTHON = """
+leases: {type: memory}
+pipelines:
+  - name: letters
+    feed: {type: files, path: "*.jsonl"}
+    function: %s
+    sink: {type: python, handler: "%s"}
+"""
+
+
+@pytest.fixture
+def handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_handlers.py").write_text("def make(): ...\nNUMBER = 3\n")
+    (tmp_path / "needs_spark.py").write_text("raise RuntimeError('no active Spark session')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize(
+    ("function", "handler", "told"),
+    [
+        (
+            "null",
+            "no_such:make",
+            ["sink handler 'no_such:make' cannot be imported: there is no module 'no_such': put it"],
+        ),
+        (
+            "null",
+            "my_handlers:mak",
+            ["sink handler 'my_handlers:mak' cannot be imported: module 'my_handlers' has no 'mak'"],
+        ),
+        ("null", "my_handlers:NUMBER", ["sink handler 'my_handlers:NUMBER' is of type int"]),
+        (
+            '"no_such:f"',
+            "my_handlers:make",
+            ["`function` 'no_such:f' cannot be imported: there is no module 'no_such'"],
+        ),
+        ('"no_such:f"', "no_such:make", ["`function` 'no_such:f'", "sink handler 'no_such:make'"]),
+        ('"needs_spark:f"', "my_handlers:make", []),
+    ],
+)
+async def test_handlers_and_functions_that_are_not_there_are_told_without_spark(
+    tmp_path: Path, function: str, handler: str, told: list[str]
+) -> None:
+    problems = await problems_of(parse(PYTHON % (function, handler), {}, folder=tmp_path))
+    assert len(problems) == len(told)
+    for problem, text in zip(problems, told, strict=True):
+        assert problem.startswith(f"pipeline 'letters': {text}")

@@ -213,6 +213,105 @@ def test_another_sinks_leases_fail_the_start_and_everything_is_closed() -> None:
     run_virtual(main())
 
 
+class SlowTransform(Identity):
+    """As one that starts Spark."""
+
+    waits_for = "Spark (local[2])"
+
+    def __init__(self, takes_s: float) -> None:
+        self.takes_s = takes_s
+
+    async def prepare(self) -> None:
+        await asyncio.sleep(self.takes_s)
+
+
+def test_another_sinks_leases_are_refused_before_spark_has_started() -> None:
+    class Other(Outlet):
+        identity = "elsewhere"
+
+    async def main() -> None:
+        first = Case()
+        await (processor := first.processor()).start()
+        await processor.stop()
+        case = Case()
+        case.store._documents = first.store._documents
+        before = dict(case.store._documents)
+        case.sink.__class__ = Other
+        case.transform = SlowTransform(20)
+        started = asyncio.get_running_loop().time()
+        with pytest.raises(GroupMismatch):
+            await case.processor().start()
+        assert asyncio.get_running_loop().time() - started < 5
+        assert case.store._documents == before
+        assert_nothing_left()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("part", ["sink", "store"])
+def test_what_refuses_without_spark_is_reported_before_spark_has_started(part: str) -> None:
+    async def main() -> None:
+        case = Case()
+        case.errors["sink.prepare"] = SinkRejected("no schema")
+        if part == "store":
+            case.errors.clear()
+            case.weather.judge = lambda request: Fate(ends="refused")
+        case.transform = SlowTransform(20)
+        started = asyncio.get_running_loop().time()
+        with pytest.raises(StartFailed):
+            await case.processor().start()
+        assert asyncio.get_running_loop().time() - started < 5
+        assert_nothing_left()
+
+    run_virtual(main())
+
+
+def test_problems_of_leases_and_sinks_are_reported_together() -> None:
+    class Other(Outlet):
+        identity = "elsewhere"
+
+    async def main() -> None:
+        first = Case()
+        await (processor := first.processor()).start()
+        await processor.stop()
+        case = Case()
+        case.store._documents = first.store._documents
+        case.sink.__class__ = Other
+        case.errors["sink.prepare"] = SinkRejected("no schema")
+        with pytest.raises(
+            StartFailed, match="2 problems\n  no schema\n  the leases of pipeline 'bank' belong to sink"
+        ):
+            await case.processor().start()
+
+    run_virtual(main())
+
+
+def test_a_start_that_waits_for_spark_says_so_again_and_again() -> None:
+    async def main() -> None:
+        case = Case()
+        case.transform = SlowTransform(25)
+        await (processor := case.processor()).start()
+        await processor.stop()
+        waits = [(line["event"], line["waits_for"], line.get("seconds")) for line in case.log if "waits_for" in line]
+        assert waits == [
+            ("getting ready: Spark takes some seconds to start", "Spark (local[2])", None),
+            ("still getting ready", "Spark (local[2])", 10),
+            ("still getting ready", "Spark (local[2])", 20),
+        ]
+
+    run_virtual(main())
+
+
+def test_a_start_without_spark_does_not_mention_it() -> None:
+    async def main() -> None:
+        case = Case()
+        await (processor := case.processor()).start()
+        await processor.stop()
+        assert not [line for line in case.log if "Spark" in str(line)]
+
+    run_virtual(main())
+
+
 @pytest.mark.parametrize("after_s", [0.5, 1.005, 1.02, 1.03, 1.05, 1.07, 1.1, 1.12])
 def test_a_start_that_is_given_up_leaves_nothing_behind(after_s: float) -> None:
     async def main() -> None:
