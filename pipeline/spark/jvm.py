@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -175,6 +176,12 @@ class _Launched(subprocess.Popen[bytes]):
         """Never 0, which PySpark takes for a process that runs, and waits for for ever."""
         code = super().poll()
         return 1 if code == 0 else code
+
+    def kill(self) -> None:
+        """With the shell script and the Java that prepare the JVM's start, which are its children."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
 
 
 def _not_started(reason: str, conf: Mapping[str, str]) -> EngineUnavailable:

@@ -41,7 +41,9 @@ async def test_a_dead_jvm_blames_nobody_and_the_next_batch_starts_another(
 def test_a_connect_server_without_its_client_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "grpc", None)  # as where it is not installed
     monkeypatch.setattr(sys, "ps1", "", raising=False)  # or pyspark takes a worker of tests for its own doctests
-    with pytest.raises(EngineUnavailable, match=r"'sc://spark' cannot be used: .*\. Install leasehold\[connect\]$"):
+    with pytest.raises(
+        EngineUnavailable, match=r"'sc://spark' cannot be used: .*: pip install 'pyspark\[connect\]==[\d.]+'$"
+    ):
         connected("sc://spark")
 
 
