@@ -38,6 +38,8 @@ _ARGUMENTS = (
 in process lists, and a setting may be a key."""
 REGISTRATION_S = 10.0
 """How long a standalone master that accepts connections may take to register us. A master answers in milliseconds."""
+_FAILURES = (PySparkException, Py4JError, OSError, EOFError, TypeError)
+"""Of calls to a JVM. TypeError: py4j takes what a JVM that is gone cannot look up for a package, which cannot be called."""
 _CLIENT = "org.apache.spark.deploy.client.StandaloneAppClient$ClientEndpoint"
 _CONNECTING = "StandaloneAppClient$ClientEndpoint: Connecting to master"
 
@@ -93,7 +95,13 @@ def started(conf: Mapping[str, str], launched: Callable[[subprocess.Popen[bytes]
     """
     require_java()
     require_master(conf["spark.master"])
-    scratch = None if "spark.local.dir" in conf else make_scratch(roomy_shm())
+    try:
+        scratch = None if "spark.local.dir" in conf else make_scratch(roomy_shm())
+    except OSError as error:
+        raise EngineUnavailable(
+            f"Spark has no directory for its temporary files ({error}): make room there, or set `spark.local.dir` in"
+            " `spark.conf` to another one"
+        ) from error
     try:
         local = {"spark.local.dir": str(scratch.path)} if scratch else {}
         return _start({**conf, **local}, scratch, launched)
@@ -117,13 +125,7 @@ def _start(
         _quieten(context)
         _find_at_once(context)
         return Running(SparkSession(context), gateway.proc, output.lines, scratch)
-    except (
-        PySparkException,
-        Py4JError,
-        OSError,
-        EOFError,
-        TypeError,
-    ) as error:  # TypeError: py4j's, if the JVM is gone
+    except _FAILURES as error:
         text = text_of(error)
         end_process(gateway.proc)
         _forget_context()
@@ -198,9 +200,7 @@ def _registration(master: str, gateway: Any, output: Output) -> Iterator[None]:
     if not is_standalone(master):
         yield
         return
-    with suppress(
-        Py4JError, OSError, TypeError
-    ):  # another logger, or a JVM that is gone, of which more is learned below
+    with suppress(*_FAILURES):  # another logger; or a JVM that is gone, which the next call notices
         log4j = gateway.jvm.org.apache.logging.log4j
         log4j.core.config.Configurator.setLevel(_CLIENT, log4j.Level.INFO)
     done, is_overdue = threading.Event(), threading.Event()

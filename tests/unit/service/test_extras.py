@@ -1,5 +1,8 @@
 """What an extra needs is installed by the names that package indexes have."""
 
+import tomllib
+from pathlib import Path
+
 from service.extras import command_of
 
 REQUIREMENTS = ["click>=8.1", 'b>=2; extra == "otel"', "a>=1 ; extra == 'otel'", 'c[d]==3; extra == "connect"']
@@ -12,3 +15,11 @@ def test_the_command_names_the_requirements_of_the_extra_alone() -> None:
 
 def test_without_metadata_the_extra_itself_is_named() -> None:
     assert command_of("otel", []) == "pip install 'leasehold[otel]'"
+
+
+def test_the_docs_name_what_the_extras_require() -> None:
+    root = Path(__file__).parents[3]
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    page = (root / "docs/configuration.md").read_text()
+    for each in (*extras["connect"], *extras["otel"]):
+        assert f"'{each}'" in page
