@@ -26,6 +26,7 @@ pytest_plugins = [
     "tests.plugins_cli",
     "tests.plugins_hosts",
     "tests.plugins_order",
+    "tests.plugins_total",
 ]
 
 # No test runs long enough to earn back what Java's second compiler costs: half of a Spark's start. The archive saves
@@ -50,6 +51,11 @@ def pytest_runtestloop() -> None:
     """From here on there is garbage: among what tests make, not among what was imported."""
     gc.freeze()
     gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """At exit, Python releases only what it may collect: DuckDB would report the rest as leaked."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,0 +1,100 @@
+"""`make test` and `make connectors`, with a fake pytest: which runs there are, and what the last line says."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PYTEST = """#!/bin/sh
+for argument; do
+  case "$argument" in --total=*) file=${argument#--total=};; esac
+done
+[ -n "$file" ] || exit 0
+name=${file##*/}
+echo "$name" >> runs.log
+[ -e "$name.json" ] || exit 3
+cat "$name.json" > "$file"
+grep -q '"failed": 0' "$name.json"
+"""
+
+
+class Clone:
+    """The Makefile in a folder where each run of pytest writes the counts that a test gave it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        shutil.copy(ROOT / "Makefile", folder)
+        (folder / "uv.lock").touch()
+        python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
+        for name, script in ((".ci/setup", "#!/bin/sh\n"), (".venv/bin/pytest", PYTEST), (".venv/bin/python", python)):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(script)
+            (folder / name).chmod(0o755)
+        (folder / "tests").mkdir()
+        shutil.copy(ROOT / "tests/plugins_total.py", folder / "tests")
+        (folder / "tests/java_archive.py").touch()
+
+    def counts(self, run: str, passed: int, failed: int = 0, skipped: int = 0) -> None:
+        (self.folder / f"{run}.json").write_text(json.dumps({"passed": passed, "failed": failed, "skipped": skipped}))
+
+    def make(self, target: str) -> tuple[int, str]:
+        """The exit code, and the last line."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+        done = subprocess.run(
+            ["make", target], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        return done.returncode, done.stdout.splitlines()[-1]
+
+    @property
+    def runs(self) -> set[str]:
+        return set((self.folder / "runs.log").read_text().split())
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    return Clone(tmp_path)
+
+
+def test_all_runs_count_in_one_last_line(clone: Clone) -> None:
+    clone.counts("unit", 4900, skipped=40)
+    clone.counts("alone", 11)
+    clone.counts("rest", 341, skipped=1)
+    assert clone.make("test") == (0, "5252 passed, 0 failed, 41 skipped")
+
+
+@pytest.mark.parametrize("failing", ["unit", "alone", "rest"])
+def test_all_runs_take_place_even_if_one_fails(clone: Clone, failing: str) -> None:
+    for run in ("unit", "alone", "rest"):
+        clone.counts(run, 5, failed=2 if run == failing else 0)
+    assert clone.make("test") == (2, "15 passed, 2 failed, 0 skipped")
+    assert clone.runs == {"unit", "alone", "rest"}
+
+
+@pytest.mark.parametrize("crashing", ["unit", "alone", "rest"])
+def test_a_run_that_crashes_is_a_failure(clone: Clone, crashing: str) -> None:
+    for run in {"unit", "alone", "rest"} - {crashing}:
+        clone.counts(run, 5)
+    assert clone.make("test") == (2, "10 passed, 1 failed, 0 skipped")
+
+
+def test_counts_of_an_earlier_run_do_not_count_again(clone: Clone) -> None:
+    for run in ("unit", "alone", "rest"):
+        clone.counts(run, 5)
+    assert clone.make("test")[0] == 0
+    (clone.folder / "alone.json").unlink()
+    assert clone.make("test") == (2, "10 passed, 1 failed, 0 skipped")
+
+
+def test_connectors_end_with_their_total(clone: Clone) -> None:
+    clone.counts("alone", 3)
+    clone.counts("rest", 200, failed=1)
+    assert clone.make("connectors") == (2, "203 passed, 1 failed, 0 skipped")
+    clone.counts("rest", 201)
+    assert clone.make("connectors") == (0, "204 passed, 0 failed, 0 skipped")
