@@ -26,7 +26,7 @@ JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=
 
 .DEFAULT_GOAL = help
 .PHONY: help demo test connectors check sim mutants scenarios chaos bench memory unit thorough fuzz integration acceptance lint types arrows format setup
-.PHONY: matrix
+.PHONY: matrix bare
 .PHONY: hosts groups letters collected unit-collected node browser image pods start dist audit poison clean
 
 help:  ## this list
@@ -152,6 +152,9 @@ dist: setup  ## dist/: a wheel, installed in an empty environment outside of thi
 
 audit: setup  ## what is known against the packages of uv.lock, says PyPI or OSV; needs the network, not part of `make test` (ADVISORIES=osv)
 	@.venv/bin/python tests/audit.py $(ADVISORIES)
+
+bare:  ## `make demo` and `make test` on a bare Debian in a chroot, as root and as a user: SUITE=bookworm|trixie (as root, needs debootstrap)
+	@.ci/bare $(SUITE)
 
 clean:  ## remove what was built, caches and .venv
 	rm -rf .venv tests/node/node_modules tests/browser/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
