@@ -220,7 +220,9 @@ def release_lease(file: Path, pipeline: str, partition: str) -> None:
             return f"lease '{partition}' of pipeline '{pipeline}' has no owner: nothing to release"
         return f"lease '{partition}' of pipeline '{pipeline}' released by '{lease.owner}' (epoch {lease.epoch})"
 
-    click.echo(viewed(file, told, pipeline))
+    change = viewed(file, told, pipeline)
+    with unread_is_fine():
+        click.echo(change)
 
 
 for command in (close_leases, reset_lease, export_leases, import_leases):

@@ -14,6 +14,7 @@ from leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreM
 from service.commands import FAILED, FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, fail, viewed
 from service.errors import NotNow
 from service.redaction import redacted
+from service.standard_output import unread_is_fine
 
 if TYPE_CHECKING:
     from leases.family import Partition
@@ -98,7 +99,8 @@ async def _close(
     except (NotNow, StoreConflict, StoreAmbiguous) as error:
         why = str(error)
     else:
-        click.echo(told(closed, cleared_after_s=cleared_after_s(keeper.timing)))
+        with unread_is_fine():  # or the leases behind this one would stay open
+            click.echo(told(closed, cleared_after_s=cleared_after_s(keeper.timing)))
         return True
     click.echo(f"leasehold: {redacted(why)}", err=True)
     return False

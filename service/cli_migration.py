@@ -61,7 +61,8 @@ def reset_lease(file: Path, pipeline: str, partition: str, place: str, yes: bool
         said += "; its document is made anew"
     elif before.owner:
         said += f"; '{before.owner}' loses it at its next write"
-    click.echo(said)
+    with unread_is_fine():
+        click.echo(said)
 
 
 def _ask(file: Path, pipeline: str, partition: str, place: str) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Iterable
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from leases.lease import Lease
 from leases.stores.sqlite import SqliteStore
 from pipeline.connectors.files import FilesFeed
 from service.cli import main
+from service.standard_output import watched_output
 
 SETTINGS = """
 leases: {path: state/leases.db}
@@ -115,6 +118,16 @@ def test_several_are_closed_one_by_one_and_what_stays_open_is_exit_code_1(place:
         "leasehold: pipeline 'letters' has no lease 'nope.jsonl': `leasehold leases list` shows those that it has"
     )
     assert "words-3.jsonl' of pipeline 'letters' stays open: 3 events are left. Wait until the lag is 0" in open_
+    assert place.closed == {NAMES[0]: True, NAMES[1]: True}
+
+
+def test_all_are_closed_also_if_the_reader_of_the_lines_has_left(place: Place) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    arguments = ["leases", "close", str(place.folder / "letters.yaml"), "letters", NAMES[0], NAMES[1]]
+    with open(writer, "w") as unread, redirect_stdout(unread), watched_output(), pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
     assert place.closed == {NAMES[0]: True, NAMES[1]: True}
 
 
