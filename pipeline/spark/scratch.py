@@ -36,6 +36,7 @@ class Scratch:
 def make_scratch(parent: str | None = None) -> Scratch:
     """parent: the directory for temporary files, if not given. Raises OSError."""
     folder = Path(parent or tempfile.gettempdir())
+    remove_abandoned(folder)
     # It gets its name once it is locked: under that name, a directory without a lock would look abandoned.
     hidden = Path(tempfile.mkdtemp(prefix=f".{PREFIX}{os.getpid()}-", dir=folder))
     lock = os.open(hidden / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
