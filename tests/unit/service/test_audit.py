@@ -33,7 +33,8 @@ async def client(resting, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     for name, content in (("readers", READER), ("operators", f"alice {OPERATOR}")):
         (tmp_path / name).write_text(content)
     access = Access(readers=Tokens(tmp_path / "readers"), operators=Tokens(tmp_path / "operators", "api.operators"))
-    transport = httpx.ASGITransport(create_app(resting.view, access), client=("192.0.2.7", 1234))
+    app = create_app(resting.view, access, log=structlog.get_logger().bind(host="host-a"))
+    transport = httpx.ASGITransport(app, client=("192.0.2.7", 1234))
     headers = {"authorization": f"Bearer {OPERATOR}"}
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client:
         yield client
