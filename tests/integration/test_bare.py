@@ -31,7 +31,7 @@ def run(tools: Path, *arguments: str, user: int) -> tuple[int, str]:
         env={"PATH": str(tools), "HOME": os.devnull},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     return done.returncode, done.stderr

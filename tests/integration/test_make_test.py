@@ -48,7 +48,7 @@ class Clone:
         """The exit code, and the last line."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
         done = subprocess.run(
-            ["make", target], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+            ["make", target], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120, check=False
         )
         return done.returncode, done.stdout.splitlines()[-1]
 

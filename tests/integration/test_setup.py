@@ -142,7 +142,7 @@ class Machine:
             },
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=120,
             check=False,
         )
 
