@@ -74,19 +74,15 @@ def write(file: Path, *records: Any) -> None:
 
 def test_transforms_that_cannot_work_are_told_before_anything_is_processed(tmp_path: Path, leasehold: Commands) -> None:
     (tmp_path / "half_done.py").write_text("def transform(events): return evnets\nraise_on = 1 / 0\n")
-    file = settings(
-        tmp_path,
-        "wrong.yaml",
-        {
-            "drops": {"sql": "SELECT key, body FROM events"},
-            "garbled": {"sql": "SELEKT partition, body FROM events"},
-            "column": {"sql": "SELECT partition, bdoy AS body FROM events"},
-            "absent": {"function": "no_such_module:transform"},
-            "crashes": {"function": "half_done:transform"},
-            "schema": {"schema": "amount NUMBRE"},
-            "fine": {"sql": "SELECT partition, body FROM events"},
-        },
-    )
+    wrong = {
+        "drops": {"sql": "SELECT key, body FROM events"},
+        "garbled": {"sql": "SELEKT partition, body FROM events"},
+        "column": {"sql": "SELECT partition, bdoy AS body FROM events"},
+        "crashes": {"function": "half_done:transform"},
+        "schema": {"schema": "amount NUMBRE"},
+        "fine": {"sql": "SELECT partition, body FROM events"},
+    }
+    file = settings(tmp_path, "wrong.yaml", wrong | {"absent": {"function": "no_such_module:transform"}})
     write(tmp_path / "fine-1.jsonl", {"word": "a"})
     said = {
         "drops": "`partition`",
@@ -103,7 +99,10 @@ def test_transforms_that_cannot_work_are_told_before_anything_is_processed(tmp_p
         assert lines[name].startswith(f"{name}: transform: FAILED: pipeline '{name}': "), lines[name]
         assert text in lines[name]
     assert lines["fine"] == "fine: transform: fine, yields partition, body; batches share jobs"
-    run = leasehold("run", file)
+    needs_no_spark = leasehold("run", file)
+    assert needs_no_spark.ended() == 2, needs_no_spark.err
+    assert said.pop("absent") in needs_no_spark.err
+    run = leasehold("run", settings(tmp_path, "wrong.yaml", wrong))
     assert run.ended() == 2, run.err
     assert f"leasehold: {len(said)} problems\n" in run.err
     for name, text in said.items():

@@ -17,7 +17,9 @@ from typing import Any, cast
 import psutil
 import pytest
 from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark import jvm
@@ -26,6 +28,15 @@ from pipeline.spark.jvm import text_of
 from tests.integration.jobs import until
 
 pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(autouse=True)
+def no_other_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process has one context. Other tests in this process may keep theirs, and get it back."""
+    for name in ("_gateway", "_jvm", "_active_spark_context"):
+        monkeypatch.setattr(SparkContext, name, None)
+    for name in ("_instantiatedSession", "_activeSession"):
+        monkeypatch.setattr(SparkSession, name, None)
 
 
 @pytest.fixture
