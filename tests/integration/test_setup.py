@@ -37,7 +37,12 @@ echo 'invalid peer certificate: UnknownIssuer' >&2
 exit 2
 """
 APT_CACHE = """#!/bin/sh
-case "$2" in {offers}) echo "  Candidate: {version}";; esac
+[ "$LC_ALL" = C ] || exit 0
+case "$2" in
+  default-jre-headless) version=1.0;;
+  *) version={version};;
+esac
+case "$2" in {offers}) echo "  Candidate: $version";; esac
 """
 APT_GET = """#!/bin/sh
 case "$*" in *--simulate*)
@@ -263,6 +268,18 @@ def test_continuous_integration_fails_without_a_browser_that_could_be_installed(
     assert machine.no_browser is None
 
 
+def test_continuous_integration_fails_if_apt_has_no_package_lists(machine: Machine) -> None:
+    machine.has_everything()
+    machine.has_apt(as_root=True)
+    machine.is_release("ubuntu", "24.04")
+    result = machine.set_up("browser", CI="true")
+    assert result.returncode == 1
+    assert "setup: apt has no package lists" in result.stderr
+    assert machine.no_browser is None
+    assert machine.set_up("browser").returncode == 0
+    assert "apt has no package lists" in (machine.no_browser or "")
+
+
 def test_a_driver_that_lacks_its_library_gets_that_library_alone(machine: Machine) -> None:
     machine.has_everything()
     machine.has("chromium", BROWSER)
@@ -332,6 +349,15 @@ def test_a_python_of_ones_choice_is_taken_before_all_others(machine: Machine) ->
         machine.has_python(name)
     assert machine.set_up(PYTHON="chosen", SYSTEM_PYTHON=str(machine.tools / "own")).returncode == 0
     assert (machine.clone / ".venv/bin/python").readlink() == machine.tools / "chosen"
+
+
+@pytest.mark.parametrize("chosen", ["/no/python", "old"])
+def test_a_python_of_ones_choice_that_is_not_new_enough_is_named(machine: Machine, chosen: str) -> None:
+    machine.has_everything()
+    machine.has("old", "#!/bin/sh\nexit 1\n")
+    result = machine.set_up(PYTHON=chosen)
+    assert result.returncode == 1
+    assert result.stderr == f"setup: PYTHON={chosen} is not Python 3.11 or newer: name another one, or unset PYTHON\n"
 
 
 def test_a_user_without_root_gets_one_command_for_all_that_is_missing(machine: Machine) -> None:
