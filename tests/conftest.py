@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shlex
+import signal
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,11 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
 settings.register_profile("quick", max_examples=40, deadline=None)
 settings.register_profile("thorough", max_examples=2000, deadline=None)
 settings.load_profile("quick")
+
+
+def pytest_configure() -> None:
+    """SIGTERM ends a run as Ctrl-C does: with the fixtures' clean-up, so that no host outlives it."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,8 @@ done
 [ -n "$file" ] || exit 0
 name=${file##*/}
 echo "$name" >> runs.log
+echo "$UV_SYSTEM_CERTS $NODE_USE_SYSTEM_CA" > certificates.log
+if [ -e hang ]; then echo $$ > "$name.pid"; exec tail -f /dev/null; fi
 [ -e "$name.json" ] || exit 3
 cat "$name.json" > "$file"
 grep -q '"failed": 0' "$name.json"
@@ -44,11 +48,20 @@ class Clone:
     def counts(self, run: str, passed: int, failed: int = 0, skipped: int = 0) -> None:
         (self.folder / f"{run}.json").write_text(json.dumps({"passed": passed, "failed": failed, "skipped": skipped}))
 
+    @property
+    def environment(self) -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+
     def make(self, target: str) -> tuple[int, str]:
         """The exit code, and the last line."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
         done = subprocess.run(
-            ["make", target], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+            ["make", target],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         return done.returncode, done.stdout.splitlines()[-1]
 
@@ -92,9 +105,44 @@ def test_counts_of_an_earlier_run_do_not_count_again(clone: Clone) -> None:
     assert clone.make("test") == (2, "10 passed, 1 failed, 0 skipped")
 
 
+def test_what_tests_download_trusts_the_systems_certificates_unless_the_user_says_otherwise(
+    clone: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("UV_SYSTEM_CERTS", "NODE_USE_SYSTEM_CA"):
+        monkeypatch.delenv(name, raising=False)
+    clone.make("connectors")
+    assert (clone.folder / "certificates.log").read_text() == "1 1\n"
+    monkeypatch.setenv("UV_SYSTEM_CERTS", "0")
+    clone.make("connectors")
+    assert (clone.folder / "certificates.log").read_text() == "0 1\n"
+
+
 def test_connectors_end_with_their_total(clone: Clone) -> None:
     clone.counts("alone", 3)
     clone.counts("rest", 200, failed=1)
     assert clone.make("connectors") == (2, "203 passed, 1 failed, 0 skipped")
     clone.counts("rest", 201)
     assert clone.make("connectors") == (0, "204 passed, 0 failed, 0 skipped")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_all_runs(clone: Clone, number: signal.Signals) -> None:
+    (clone.folder / "hang").touch()
+    make = subprocess.Popen(["make", "connectors"], cwd=clone.folder, env=clone.environment, start_new_session=True)
+    try:
+        pids = [wait_for_pid(clone.folder / f"{run}.pid") for run in ("alone", "rest")]
+        os.killpg(make.pid, number) if number == signal.SIGINT else make.send_signal(number)
+        assert make.wait(timeout=60) != 0
+        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    finally:
+        if make.poll() is None:
+            os.killpg(make.pid, signal.SIGKILL)
+
+
+def wait_for_pid(file: Path) -> int:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if file.exists() and (text := file.read_text().strip()):
+            return int(text)
+        time.sleep(0.05)
+    raise TimeoutError(file)
