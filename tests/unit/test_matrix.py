@@ -18,13 +18,14 @@ case "$*" in
 esac
 """
 UV = """#!/bin/sh
+[ "$UV_SYSTEM_CERTS" = 1 ] || exit 9
 echo "$UV_PYTHON" >> "{log}"
 case "$UV_PYTHON" in *{unfit}*) echo "pyarrow==1 has no wheel for cp399" >&2; exit 2;; esac
 mkdir -p "$UV_PROJECT_ENVIRONMENT/bin"
 printf '#!/bin/sh\\nfor each; do case "$each" in --junitxml=*) report="${{each#*=}}";; esac; done\\n'\
 'echo "<testsuites><testsuite tests=\\"9\\" failures=\\"{failures}\\" errors=\\"0\\" skipped=\\"2\\"/></testsuites>"'\
 ' > "$report"\\n'\
-'exit {code}\\n' > "$UV_PROJECT_ENVIRONMENT/bin/python"
+'{hangs}exit {code}\\n' > "$UV_PROJECT_ENVIRONMENT/bin/python"
 chmod +x "$UV_PROJECT_ENVIRONMENT/bin/python"
 """
 
@@ -50,8 +51,9 @@ class Machine:
         path.chmod(0o755)
         return path
 
-    def uv_does(self, *, failures: int = 0, code: int = 0, unfit: str = "none") -> None:
-        text = UV.format(log=self.log, failures=failures, code=code, unfit=unfit)
+    def uv_does(self, *, failures: int = 0, code: int = 0, unfit: str = "none", hangs: bool = False) -> None:
+        pause = "exec tail -f /dev/null\\n" if hangs else ""
+        text = UV.format(log=self.log, failures=failures, code=code, unfit=unfit, hangs=pause)
         self.script(self.clone / ".venv/bin/uv", text)
 
     def has(self, path: Path, version: str, *, is_broken: bool = False, is_usual: bool = True) -> Path:
@@ -81,7 +83,7 @@ def shell_alone(home: Path) -> Path:
     """A folder with what the stand-ins call, and no Python of this machine's."""
     folder = home / "shell"
     folder.mkdir(exist_ok=True)
-    for tool in ("sh", "mkdir", "chmod"):
+    for tool in ("sh", "mkdir", "chmod", "tail"):
         found = shutil.which(tool)
         assert found, tool
         if not (folder / tool).exists():
@@ -145,6 +147,14 @@ def test_tests_that_fail_or_do_not_end_are_the_result(machine: Machine, failures
     machine.uv_does(failures=failures, code=code)
     result = machine.run()
     assert (result.returncode, rows(result)) == (1, {"3.12.1": row})
+
+
+def test_tests_that_do_not_end_in_time_fail(machine: Machine) -> None:
+    machine.has(machine.usr / "python3.12", "3.12.1")
+    machine.uv_does(hangs=True)
+    result = machine.run(MATRIX_S="1")
+    expected = "error: the tests did not end within 1 s (MATRIX_S sets this limit)"
+    assert (result.returncode, rows(result)) == (1, {"3.12.1": expected})
 
 
 def test_a_broken_one_counts_for_nothing_if_another_has_its_version(machine: Machine) -> None:
