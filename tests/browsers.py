@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -34,6 +35,7 @@ NO_BROWSER = Path(__file__).parents[1] / "build" / "no-browser.txt"
 """Where `make browser` writes why it could not install one."""
 
 
+@cache
 def find_browser() -> str | None:
     """The first browser that answers with a version: Ubuntu's chromium-browser may be a stub that only names a snap."""
     driver = compute_driver_executable()[0]

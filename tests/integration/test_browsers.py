@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import browsers
@@ -14,11 +15,13 @@ echo "Command '$0' requires the chromium snap to be installed."
 
 
 @pytest.fixture(autouse=True)
-def no_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def no_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The file with the reason, which is not there."""
     monkeypatch.setattr(browsers, "NO_BROWSER", tmp_path / "no-browser.txt")
     monkeypatch.delenv("CI", raising=False)
-    return tmp_path / "no-browser.txt"
+    browsers.find_browser.cache_clear()
+    yield tmp_path / "no-browser.txt"
+    browsers.find_browser.cache_clear()
 
 
 def program(path: Path, script: str) -> str:
