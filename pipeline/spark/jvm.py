@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import Any, cast
 
 import pyspark
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from pipeline.errors import EngineUnavailable
 from pipeline.spark.conf import roomy_shm
 from pipeline.spark.java import Output, end_process, read_output, require_java
-from pipeline.spark.last_words import complaint, start_advice, start_reason
+from pipeline.spark.last_words import complaint, end_reason, start_advice, start_reason
 from pipeline.spark.master import is_standalone, require_master
 from pipeline.spark.reason import reason_of
 from pipeline.spark.scratch import Scratch, make_scratch
@@ -37,7 +37,9 @@ _ARGUMENTS = (
 """What a JVM has to know before it runs, and spark-submit before the JVM. All else is told over the JVM's socket: arguments stand
 in process lists, and a setting may be a key."""
 REGISTRATION_S = 10.0
-"""How long a standalone master that accepts connections may take to register us. A master answers in milliseconds."""
+"""How long a standalone master that answers may take to register us, which takes milliseconds."""
+END_S = 10.0
+"""How long a JVM that no longer answers may take to end by itself. Its reason is in what it wrote."""
 _FAILURES = (PySparkException, Py4JError, OSError, EOFError, TypeError)
 """Of calls to a JVM. TypeError: py4j takes what a JVM that is gone cannot look up for a package, which cannot be called."""
 _CLIENT = "org.apache.spark.deploy.client.StandaloneAppClient$ClientEndpoint"
@@ -69,9 +71,7 @@ class Running:
         """Blocks for a moment: a JVM that no longer answers may not be gone yet."""
         if self.process is None:
             return False
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(2)
-        return self.process.poll() is not None
+        return _ends(self.process, within_s=2)
 
     def stop(self) -> None:
         if self.process is None:
@@ -127,10 +127,13 @@ def _start(
         return Running(SparkSession(context), gateway.proc, output.lines, scratch)
     except _FAILURES as error:
         text = text_of(error)
+        is_of_jvm = text is not None and isinstance(error, Py4JJavaError | PySparkException)
+        has_ended = not is_of_jvm and _ends(gateway.proc, within_s=END_S)
         end_process(gateway.proc)
         _forget_context()
         output.wait()
-        raise _not_started(reason_of(text) if text else start_reason(output.lines), conf) from error
+        reason = end_reason(output.lines) if has_ended or text is None else reason_of(text)
+        raise _not_started(reason, conf) from error
     except BaseException:
         end_process(gateway.proc)
         _forget_context()
@@ -188,7 +191,15 @@ class _Launched(subprocess.Popen[bytes]):
 
 def _not_started(reason: str, conf: Mapping[str, str]) -> EngineUnavailable:
     reason = reason or "its JVM ended without a word"
-    return EngineUnavailable(f"Spark did not start: {reason}: {start_advice(reason, conf['spark.driver.memory'])}")
+    advice = start_advice(reason, driver_memory=conf["spark.driver.memory"], master=conf["spark.master"])
+    return EngineUnavailable(f"Spark did not start: {reason}: {advice}")
+
+
+def _ends(process: subprocess.Popen[bytes], *, within_s: float) -> bool:
+    """Whether it ends by itself. Blocks until it does, for within_s at most."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(within_s)
+    return process.poll() is not None
 
 
 @contextmanager
@@ -223,7 +234,7 @@ def _registration(master: str, gateway: Any, output: Output) -> Iterator[None]:
         output.wait()
         why = complaint(output.lines)
         raise EngineUnavailable(
-            f"the Spark master at '{master}' accepts connections, but did not register this application within"
+            f"the Spark master at '{master}' answers, but did not register this application within"
             f" {REGISTRATION_S:g} s{f' ({why})' if why else ''}: make sure that a Spark master of version"
             f" {pyspark.__version__} answers there, or correct `spark.master`"
         ) from error

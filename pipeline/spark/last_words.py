@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from pipeline.spark.reason import with_class
+
 CHARS_MAX = 300
 _WRAPPERS = (
     "Error occurred during initialization of VM",
@@ -19,6 +21,8 @@ _NOISE = re.compile(
 )
 _INTRODUCTION = re.compile(r'(Error: |Exception in thread "[^"]*" |[\w$]+(\.[\w$]+)+(Exception|Error): )+')
 _MEMORY = re.compile(r"heap|memory|Xm[sx]", re.IGNORECASE)
+_MASTER = re.compile(r"\bmaster (URL|must)\b", re.IGNORECASE)
+_LOGGED_ERROR = re.compile(r"\d\d/\d\d/\d\d [\d:]+ ERROR \S+: (.+)")
 _OF_MASTER = re.compile(r" (?:WARN|ERROR) (?:StandaloneAppClient|Transport|NettyRpc)\S*: (.+)")
 
 
@@ -35,6 +39,13 @@ def start_reason(lines: Sequence[str]) -> str:
     return one_line(reasons[0]) if reasons else last_words(said)
 
 
+def end_reason(lines: Sequence[str]) -> str:
+    """Why a JVM ended by itself after its start: the last two errors that Spark logged, or else the reason of a failed start."""
+    said = list(lines)
+    errors = dict.fromkeys(one_line(each[1]) for line in said if (each := _LOGGED_ERROR.match(line)))
+    return "; ".join([*errors][-2:]) or start_reason(said)
+
+
 def complaint(lines: Sequence[str]) -> str:
     """The last thing that Spark logged about its talk with a master, or nothing."""
     found = [each[1] for line in list(lines) if (each := _OF_MASTER.search(line))]
@@ -44,11 +55,13 @@ def complaint(lines: Sequence[str]) -> str:
 def one_line(text: str) -> str:
     """The first line, without the words that introduce every error, and without a full stop."""
     line = text.strip().partition("\n")[0]
-    return _INTRODUCTION.sub("", line).rstrip(". ")[:CHARS_MAX]
+    return with_class(_INTRODUCTION.sub("", line), line).rstrip(". ")[:CHARS_MAX]
 
 
-def start_advice(reason: str, driver_memory: str) -> str:
-    """What to do about a reason for which Spark's JVM did not start."""
+def start_advice(reason: str, *, driver_memory: str, master: str) -> str:
+    """What to do about a reason for which Spark's JVM did not start. driver_memory, master: the settings."""
+    if _MASTER.search(reason):
+        return f"`spark.master` is '{master}': write local[2], spark://HOST:PORT, k8s://ADDRESS or yarn, for example"
     if _MEMORY.search(reason):
         return (
             f"`spark.driver_memory` (or `spark.driver.memory` in `spark.conf`) is '{driver_memory}': Spark needs at least 450m,"

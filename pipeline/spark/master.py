@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import re
 import socket
+import struct
 import threading
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from pipeline.errors import EngineUnavailable
 
 REACH_S = 5.0
+ANSWER_S = 10.0
+"""A master answers in milliseconds."""
 REMEDY = "start it, or correct `spark.master`"
 _STANDALONE = "spark://"
+_ABSENT = b"/files/leasehold"
+_REQUEST = struct.pack(f">qBi{len(_ABSENT)}s", 8 + 1 + 4 + len(_ABSENT), 6, len(_ABSENT), _ABSENT)
+"""A StreamRequest of Spark's network protocol, for a file that no master has. A master answers, with authentication too."""
 _ADDRESS = re.compile(r"\[?([^\[\]]+)\]?:(\d{1,5})")
 
 Address = tuple[str, int]
@@ -32,43 +38,63 @@ def addresses(master: str) -> list[Address]:
     return [(each[1], int(each[2])) for each in found if each]
 
 
-def require_master(master: str, connect: Callable[[Address], str | None] | None = None) -> None:
-    """Return once one of the addresses accepts a connection. Blocks, for REACH_S at most as a rule.
+def require_master(master: str, probe: Callable[[Address], str | None] | None = None) -> None:
+    """Return once one of the addresses answers. Blocks, for REACH_S + ANSWER_S at most.
 
-    connect: returns why an address does not accept one, or None. Raises EngineUnavailable.
+    probe: returns why an address does not answer, or None. Raises EngineUnavailable.
     """
     try:
         wanted = addresses(master)
     except ValueError as error:
         raise EngineUnavailable(str(error)) from None
-    answers: SimpleQueue[tuple[Address, str | None]] = SimpleQueue()
+    if not wanted:
+        return
+    answers: SimpleQueue[tuple[Address, str | None] | None] = SimpleQueue()
     for address in wanted:  # daemons, because nothing ends a name server's silence
-        threading.Thread(target=_answer, args=(connect or _connect, address, answers), daemon=True).start()
-    refusals = dict.fromkeys(wanted, f"no answer within {REACH_S:g} s")
-    for _ in wanted:
-        try:
-            address, refusal = answers.get(timeout=REACH_S + 0.5)
-        except Empty:
-            break
-        if refusal is None:
-            return
-        refusals[address] = refusal
-    if refusals:
-        reasons = "; ".join(f"{host}:{port}: {why}" for (host, port), why in refusals.items())
-        raise EngineUnavailable(f"the Spark master at '{master}' cannot be reached ({reasons}): {REMEDY}")
+        threading.Thread(target=_answer, args=(probe or _probe, address, answers), daemon=True).start()
+    deadline = threading.Timer(REACH_S + ANSWER_S, answers.put, (None,))
+    deadline.daemon = True
+    deadline.start()
+    refusals = dict.fromkeys(wanted, f"no answer within {REACH_S + ANSWER_S:g} s")
+    try:
+        for _ in wanted:
+            if (answer := answers.get()) is None:
+                break
+            address, refusal = answer
+            if refusal is None:
+                return
+            refusals[address] = refusal
+    finally:
+        deadline.cancel()
+    reasons = "; ".join(f"{host}:{port}: {why}" for (host, port), why in refusals.items())
+    raise EngineUnavailable(f"the Spark master at '{master}' cannot be reached ({reasons}): {REMEDY}")
 
 
 def _answer(
-    connect: Callable[[Address], str | None], address: Address, answers: SimpleQueue[tuple[Address, str | None]]
+    probe: Callable[[Address], str | None], address: Address, answers: SimpleQueue[tuple[Address, str | None] | None]
 ) -> None:
-    answers.put((address, connect(address)))
+    answers.put((address, probe(address)))
 
 
-def _connect(address: Address) -> str | None:
+def _probe(address: Address) -> str | None:
     try:
-        socket.create_connection(address, timeout=REACH_S).close()
+        connection = socket.create_connection(address, timeout=REACH_S)
     except TimeoutError:
         return f"no answer within {REACH_S:g} s"
     except (OSError, UnicodeError) as error:  # UnicodeError: a name that DNS cannot carry
         return (getattr(error, "strerror", None) or str(error)).lower()
-    return None
+    with connection:
+        return _first_answer(connection)
+
+
+def _first_answer(connection: socket.socket) -> str | None:
+    """Why it is no master's; None also for a connection that is closed, because a master with TLS does that."""
+    connection.settimeout(ANSWER_S)
+    try:
+        connection.sendall(_REQUEST)
+        answer = connection.recv(16)
+    except TimeoutError:
+        return f"it accepts connections, but answers nothing within {ANSWER_S:g} s"
+    except OSError:
+        return None
+    return "it speaks HTTP, which is a master's web page at best" if answer.startswith(b"HTTP/") else None

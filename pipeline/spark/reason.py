@@ -23,6 +23,9 @@ _ENGINE = (
     "OutOfMemoryError",
 )
 _IMPORT_ERRORS = ("ModuleNotFoundError: ", "ImportError: ")
+_STACK = ("java.lang.StackOverflowError", "[FAILED_TO_PARSE_TOO_COMPLEX]")
+"""The second is the first, where the parser catches it."""
+_BARE_NAME = re.compile(r"\w+(?:Exception|Error): \S*$")
 _NO_REASONS = ("\tat ", "An error occurred while calling ")
 _HINTS = re.compile(
     r" (Use `try_|If necessary,? set |Correct the value |Consider setting |You may want to |To tolerate |SQLSTATE: )"
@@ -46,20 +49,27 @@ def blame(text: str) -> Blame:
 
 def reason_of(text: str) -> str:
     """The first line that tells a person something, without class names, hints to switch checks off, and stack traces."""
-    if "Traceback (most recent call last)" in text:
+    if any(sign in text for sign in _STACK):
+        line = "it nests too deeply, or chains too many operators, for Spark's stack: write it flatter"
+    elif "Traceback (most recent call last)" in text:
         line = _raised(text)
     elif lost := re.search(r"most recent failure: Lost task [^\n]*? executor [^)]*\): (?:[\w.$]+: )?([^\n]*)", text):
         line = lost[1]
     else:
         lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(_NO_REASONS)]
         causes = [line for line in lines if line.startswith("Caused by: ")]
-        line = re.sub(
-            r"^(Caused by: |: )?([\w.$]+(Exception|Error): )*", "", (causes or lines or [""])[-1 if causes else 0]
-        )
+        whole = (causes or lines or [""])[-1 if causes else 0]
+        line = with_class(re.sub(r"^(Caused by: |: )?([\w.$]+(Exception|Error): )*", "", whole), whole)
     line = _NO_TABLE.sub(r"\1: the events of a batch are the view `events`", line)
     line = re.sub(r"^\[[\w.]+\] ", "", line)
     line = _HINTS.split(line, maxsplit=1)[0].rstrip(". ") + _place(text)
     return (line or text.strip() or "no reason given")[:REASON_CHARS_MAX]
+
+
+def with_class(message: str, line: str) -> str:
+    """message: of an exception, whose line it is. A message of one word is a bare name, and means nothing without the class."""
+    named = _BARE_NAME.search(line)
+    return named[0] if named else message
 
 
 def _place(text: str) -> str:

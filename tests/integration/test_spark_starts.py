@@ -40,10 +40,13 @@ def no_other_context(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def silent() -> Iterator[int]:
-    """The port of a listener that accepts connections and never answers."""
+def closing_once() -> Iterator[int]:
+    """The port of a listener that closes its first connection, as a master with TLS may, and never answers on others."""
     with socket.create_server(("127.0.0.1", 0), backlog=50) as listener:
+        closing = threading.Thread(target=lambda: listener.accept()[0].close())
+        closing.start()
         yield listener.getsockname()[1]
+        closing.join(30)
 
 
 def refusal(engine: SparkEngine) -> str:
@@ -72,6 +75,8 @@ MEMORY = "`spark.driver_memory` (or `spark.driver.memory` in `spark.conf`) is"
         ),
         ({"spark.driver.extraJavaOptions": "-Xmx1g"}, "Not allowed to specify max heap(Xmx) memory settings"),
         ({"spark.driver.extraJavaOptions": "-version"}, "openjdk version"),
+        ({"spark.serializer": "nonsense.Class"}, "ClassNotFoundException: nonsense.Class: look at `spark.conf`"),
+        ({"spark.local.dir": "/proc/nope"}, "Failed to create local dir in /proc/nope. "),
     ],
 )
 def test_a_jvm_that_cannot_start_gives_its_own_reason(conf: dict[str, str], reason: str) -> None:
@@ -84,14 +89,22 @@ def test_too_little_memory_for_spark_itself_is_said_as_well() -> None:
     assert f"{MEMORY} '150m'" in said
 
 
-def test_a_listener_that_is_no_spark_master_is_given_up_with_its_address(
-    silent: int, monkeypatch: pytest.MonkeyPatch
+def test_a_master_that_does_not_register_us_is_given_up_with_its_address(
+    closing_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jvm, "REGISTRATION_S", 2.0)
-    said = refusal(SparkEngine(master=f"spark://127.0.0.1:{silent}", driver_memory="512m"))
+    said = refusal(SparkEngine(master=f"spark://127.0.0.1:{closing_once}", driver_memory="512m"))
     assert said.startswith(
-        f"the Spark master at 'spark://127.0.0.1:{silent}' accepts connections, but did not register this application"
+        f"the Spark master at 'spark://127.0.0.1:{closing_once}' answers, but did not register this application"
         " within 2 s"
+    )
+
+
+@pytest.mark.parametrize("master", ["garbage", "local[x]"])
+def test_a_master_of_no_kind_is_refused_with_its_setting(master: str) -> None:
+    said = refusal(SparkEngine(master=master, driver_memory="512m"))
+    assert said.endswith(
+        f": `spark.master` is '{master}': write local[2], spark://HOST:PORT, k8s://ADDRESS or yarn, for example"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.spark.last_words import complaint, last_words, start_advice, start_reason
+from pipeline.spark.last_words import complaint, end_reason, last_words, start_advice, start_reason
 
 INCUBATOR = "WARNING: Using incubator modules: jdk.incubator.vector"
 COULD_NOT = [
@@ -52,14 +52,46 @@ def test_the_reason_is_found_among_the_words_around_it(lines: list[str], reason:
     "reason", ["Too small maximum heap", "Java heap space", "Insufficient driver memory: System memory 104857600"]
 )
 def test_if_it_is_about_memory_our_setting_is_named_with_its_value(reason: str) -> None:
-    assert start_advice(reason, "10m").startswith(
+    assert start_advice(reason, driver_memory="10m", master="local[1]").startswith(
         "`spark.driver_memory` (or `spark.driver.memory` in `spark.conf`) is '10m'"
     )
 
 
 def test_if_it_is_not_about_memory_the_settings_of_java_are_named() -> None:
-    assert "`spark.conf`" in start_advice("Could not find or load main class garbage", "1g")
-    assert "driver_memory" not in start_advice("Could not find or load main class garbage", "1g")
+    advice = start_advice("Could not find or load main class garbage", driver_memory="1g", master="local[1]")
+    assert "`spark.conf`" in advice
+    assert "driver_memory" not in advice
+
+
+@pytest.mark.parametrize(
+    "reason", ["Master must either be yarn or start with spark, k8s, or local", "Could not parse Master URL: 'garbage'"]
+)
+def test_if_it_is_about_the_master_that_setting_alone_is_named(reason: str) -> None:
+    advice = start_advice(reason, driver_memory="1g", master="garbage")
+    assert advice.startswith("`spark.master` is 'garbage': write local[2], spark://HOST:PORT")
+    assert "spark.conf" not in advice
+
+
+def test_a_jvm_that_ends_after_its_start_gives_the_last_errors_that_spark_logged() -> None:
+    said = [
+        "\tat org.apache.spark.SparkEnv$.create(SparkEnv.scala:724)",
+        "26/11/24 03:19:08 ERROR JavaUtils: Failed to create directory /proc/nope/blockmgr-7c25df25",
+        "java.nio.file.NoSuchFileException: /proc/nope",
+        "26/11/24 03:19:08 ERROR DiskBlockManager: Failed to create local dir in /proc/nope. Ignoring this directory.",
+        "java.io.IOException: Failed to create a temp directory (under /proc/nope) after 10 attempts!",
+        "26/11/24 03:19:08 ERROR DiskBlockManager: Failed to create any local dir.",
+    ]
+    assert end_reason(said) == (
+        "Failed to create local dir in /proc/nope. Ignoring this directory; Failed to create any local dir"
+    )
+    assert end_reason(["Terminating due to java.lang.OutOfMemoryError: Java heap space"]).endswith("Java heap space")
+    assert end_reason(LOGGED) == ""
+
+
+def test_a_bare_name_keeps_its_exceptions_class() -> None:
+    assert (
+        start_reason(["java.lang.ClassNotFoundException: nonsense.Class"]) == "ClassNotFoundException: nonsense.Class"
+    )
 
 
 def test_the_last_complaint_about_a_master_is_found() -> None:

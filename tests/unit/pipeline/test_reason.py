@@ -50,11 +50,20 @@ NO_WORKER = f"""Caused by: org.apache.spark.SparkException: {LOST} (TID 2) (host
 TOO_LARGE = "Job aborted due to stage failure: Total size of serialized results of 2 tasks (3.0 MiB) is bigger than spark.driver.maxResultSize (1024.0 KiB)"  # noqa: E501
 
 
+TOO_DEEP = "it nests too deeply, or chains too many operators, for Spark's stack: write it flatter"
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         (RAISED, "unknown kind 0"),
         (DIVISION, "Division by zero"),
+        ("java.lang.StackOverflowError", TOO_DEEP),
+        ("[FAILED_TO_PARSE_TOO_COMPLEX] The statement was too complex to parse. SQLSTATE: 54001", TOO_DEEP),
+        (
+            "An error occurred while calling o1\n: java.lang.ClassNotFoundException: a.B\n\tat x",
+            "ClassNotFoundException: a.B",
+        ),
         (CAST, 'The value \'x0\' of the type "STRING" cannot be cast to "INT" because it is malformed'),
         (SYNTAX, "Syntax error at or near 'selec' (line 1, position 1)"),
         (

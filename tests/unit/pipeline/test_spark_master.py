@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from pipeline.errors import EngineUnavailable
+from pipeline.spark import master
 from pipeline.spark.master import Address, addresses, require_master
 
 
 @pytest.mark.parametrize(
-    ("master", "found"),
+    ("url", "found"),
     [
         ("spark://a:7077", [("a", 7077)]),
         ("spark://a:1,b.example:2", [("a", 1), ("b.example", 2)]),
@@ -21,21 +25,21 @@ from pipeline.spark.master import Address, addresses, require_master
         ("k8s://https://a:443", []),
     ],
 )
-def test_the_addresses_of_standalone_masters_alone_are_read(master: str, found: list[Address]) -> None:
-    assert addresses(master) == found
+def test_the_addresses_of_standalone_masters_alone_are_read(url: str, found: list[Address]) -> None:
+    assert addresses(url) == found
 
 
-@pytest.mark.parametrize("master", ["spark://nohost", "spark://", "spark://a:1,b", "spark://a:port", "spark://a:99999"])
-def test_a_master_without_a_port_is_refused_with_the_form_that_is_wanted(master: str) -> None:
+@pytest.mark.parametrize("url", ["spark://nohost", "spark://", "spark://a:1,b", "spark://a:port", "spark://a:99999"])
+def test_a_master_without_a_port_is_refused_with_the_form_that_is_wanted(url: str) -> None:
     with pytest.raises(EngineUnavailable, match="write it as spark://HOST:PORT"):
-        require_master(master)
+        require_master(url)
 
 
-def test_one_address_that_accepts_a_connection_is_enough() -> None:
+def test_one_address_that_answers_is_enough() -> None:
     require_master("spark://a:1,b:2", lambda address: None if address[0] == "b" else "connection refused")
 
 
-def test_if_no_address_accepts_a_connection_each_is_named_with_its_reason() -> None:
+def test_if_no_address_answers_each_is_named_with_its_reason() -> None:
     with pytest.raises(EngineUnavailable) as refused:
         require_master("spark://a:1,b:2", lambda address: f"no {address[0]}")
     assert str(refused.value) == (
@@ -55,9 +59,63 @@ def test_an_address_that_leads_nowhere_is_a_reason_and_no_traceback(address: str
         require_master(f"spark://{address}")
 
 
-def test_a_real_listener_is_reached_and_a_closed_port_is_not() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        require_master(f"spark://127.0.0.1:{port}")
-    with pytest.raises(EngineUnavailable, match=f"127.0.0.1:{port}: connection refused"):
-        require_master(f"spark://127.0.0.1:{port}")
+def test_a_listener_that_answers_as_a_master_does_is_reached_and_a_closed_port_is_not() -> None:
+    with listener(b"\0\0\0\0\0\0\0\x17\x08") as address:
+        require_master(f"spark://{address}")
+    with pytest.raises(EngineUnavailable, match=f"{address}: connection refused"):
+        require_master(f"spark://{address}")
+
+
+def test_a_listener_that_closes_the_connection_may_be_a_master_with_tls() -> None:
+    with listener(b"") as address:
+        require_master(f"spark://{address}")
+
+
+def test_a_listener_that_answers_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(master, "ANSWER_S", 0.2)
+    with listener(None) as address, pytest.raises(EngineUnavailable, match=r"but answers nothing within 0\.2 s"):
+        require_master(f"spark://{address}")
+
+
+def test_a_web_page_is_no_master() -> None:
+    with (
+        listener(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address,
+        pytest.raises(EngineUnavailable, match=f"{address}: it speaks HTTP"),
+    ):
+        require_master(f"spark://{address}")
+
+
+def test_a_name_server_that_never_answers_does_not_delay_the_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(master, "REACH_S", 0.1)
+    monkeypatch.setattr(master, "ANSWER_S", 0.1)
+    silence = threading.Event()
+
+    def probe(address: Address) -> str | None:
+        silence.wait()
+        return None
+
+    try:
+        with pytest.raises(EngineUnavailable, match=r"a:1: no answer within 0\.2 s; b:2: no answer within 0\.2 s"):
+            require_master("spark://a:1,b:2", probe)
+    finally:
+        silence.set()
+
+
+@contextmanager
+def listener(answer: bytes | None) -> Iterator[str]:
+    """The address of one that answers a request with these bytes and closes the connection; with None it keeps silent."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1024)
+                if answer is not None:
+                    connection.sendall(answer)
+                else:
+                    connection.recv(1)  # until the other side gives up
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        serving.join(30)
