@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from leases.errors import LeasesError
+from leases.errors import GroupMismatch, LeasesError
 from pipeline.errors import PipelineError
 from pipeline.imports import search_in
 from service import config
@@ -105,7 +105,7 @@ def done(work: Coroutine[Any, Any, T]) -> T:
     """Run to the end; whatever is expected to go wrong becomes one message and an exit code."""
     try:
         return asyncio.run(work)
-    except (StartFailed, config.ConfigurationError) as error:
+    except (StartFailed, GroupMismatch, config.ConfigurationError) as error:
         fail(str(error), code=USAGE)
     except (ServiceError, LeasesError, PipelineError) as error:
         fail(str(error))

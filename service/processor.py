@@ -257,12 +257,10 @@ class Problems:
             self._found[str(error)] = error
 
     def raise_any(self) -> None:
-        """Raises StartFailed; GroupMismatch or InvalidDocument if there is nothing else."""
+        """Raises StartFailed; GroupMismatch if there is nothing else."""
         if not self._found:
             return
-        if len(self._found) == 1 and isinstance(
-            error := next(iter(self._found.values())), GroupMismatch | InvalidDocument
-        ):
+        if len(self._found) == 1 and isinstance(error := next(iter(self._found.values())), GroupMismatch):
             raise error
         count = [f"{len(self._found)} problems"] if len(self._found) > 1 else []
         raise StartFailed("\n  ".join(count + sorted(self._found)))

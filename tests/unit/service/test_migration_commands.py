@@ -247,7 +247,7 @@ def test_an_export_of_another_feed_is_refused_unless_forced(place: Place) -> Non
 def test_leases_of_another_feed_are_not_imported_over(place: Place) -> None:
     place.keep(lease(), info=Info(identity=Identity("other", "python:x")))
     told = place.taking("dotnet", [dotnet()])
-    assert told.exit_code == 1
+    assert told.exit_code == 2
     assert "belong to feed 'other', and the configuration says 'etags'" in told.stderr
 
 

@@ -11,6 +11,7 @@ from simulation.group import HostClock, logger, until
 from simulation.loop import run_virtual
 from simulation.weather import Container, Fate, Outlet, Request, Source, Weather
 
+from leases.bootstrap import info_id
 from leases.document import decode_lease, lease_prefix
 from leases.errors import DuplicateHost, GroupMismatch
 from leases.timing import Timing
@@ -282,6 +283,18 @@ def test_problems_of_leases_and_sinks_are_reported_together() -> None:
             StartFailed, match="2 problems\n  no schema\n  the leases of pipeline 'bank' belong to sink"
         ):
             await case.processor().start()
+
+    run_virtual(main())
+
+
+def test_a_group_that_cannot_be_read_fails_the_start() -> None:
+    async def main() -> None:
+        case = Case()
+        await case.store.create(info_id("bank"), "no group")
+        with pytest.raises(StartFailed, match="bank/info"):
+            await case.processor().start()
+        assert case.closed == ALL_CLOSED
+        assert_nothing_left()
 
     run_virtual(main())
 
