@@ -58,6 +58,8 @@ class Credential(Protocol):
 async def await_shielded(task: asyncio.Future[T]) -> T:
     """Await a task that goes on if the caller is cancelled. What becomes of it then is for others to see.
 
+    `pipeline.cancelled` has it, too, because `leases` and `pipeline` do not import each other.
+
     `asyncio.shield` does the same, but since Python 3.14 it also reports an error of that task as one that nobody has seen.
     """
     await asyncio.wait({task})
