@@ -6,12 +6,14 @@ import glob
 import ipaddress
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, StringConstraints, ValidationInfo
+
+from pipeline.sql_nesting import schema_problem, sql_problem
 
 _IMPORTABLE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _MEMORY = re.compile(r"[1-9][0-9]*[kmgt]")
@@ -89,6 +91,15 @@ def _conf(value: object) -> object:
     }
 
 
+def _shallow(problem: Callable[[str], str | None]) -> AfterValidator:
+    def check(value: str) -> str:
+        if (why := problem(value)) is not None:
+            raise ValueError(why)
+        return value
+
+    return AfterValidator(check)
+
+
 def _dsn(value: SecretStr) -> SecretStr:
     from pipeline.connectors.postgres import read_dsn  # here, so that only who uses PostgreSQL waits for its driver
 
@@ -104,6 +115,8 @@ def _url(value: SecretStr) -> SecretStr:
 
 
 Text = Annotated[str, StringConstraints(min_length=1)]
+Ddl = Annotated[Text, _shallow(schema_problem)]
+Sql = Annotated[Text, _shallow(sql_problem)]
 Secret = Annotated[SecretStr, Field(min_length=1)]
 Dsn = Annotated[SecretStr, Field(min_length=1), AfterValidator(_dsn)]
 Url = Annotated[SecretStr, Field(min_length=1), AfterValidator(_url)]
@@ -112,7 +125,7 @@ Port = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=65_535)]
 RecordBytes = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=64 * 1024 * 1024)]
 Connections = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=1000)]
 Seconds = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=10 * 365 * 86_400)]
-LeaseSeconds = Annotated[float, BeforeValidator(_not_bool), Field(ge=0.1, le=10 * 365 * 86_400)]
+LeaseSeconds = Annotated[float, BeforeValidator(_not_bool), Field(ge=0.1, le=3600)]
 SecondsOrNone = Annotated[float, BeforeValidator(_not_bool), Field(ge=0, le=86_400)]
 Share = Annotated[float, BeforeValidator(_not_bool), Field(ge=0, le=1)]
 Memory = Annotated[str, _matching(_MEMORY, "must be a number with k, m, g or t, like 512m")]

@@ -36,9 +36,11 @@ class Expression:
         return int(self.fields["exprId"]["id"])
 
     def walk(self) -> Iterator[Expression]:
-        yield self
-        for child in self.children:
-            yield from child.walk()
+        waiting = [self]
+        while waiting:
+            each = waiting.pop()
+            yield each
+            waiting += reversed(each.children)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +54,12 @@ class Node:
         value = self.fields.get(name)
         if not isinstance(value, list) or not value:
             return ()
-        return tuple(_expression(iter(each)) for each in (value if isinstance(value[0], list) else [value]))
+        return tuple(_expression(each) for each in (value if isinstance(value[0], list) else [value]))
 
     def all_expressions(self) -> Iterator[Expression]:
         for value in self.fields.values():
             for flat in _flat_expressions(value):
-                yield from _expression(iter(flat)).walk()
+                yield from _expression(flat).walk()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,7 @@ def _generated(node: Node, inputs: Sequence[Rows]) -> Rows:
 
 def _expanded(node: Node, inputs: Sequence[Rows]) -> Rows:
     """Grouping sets, and several DISTINCTs in one aggregate: each row, several times over."""
-    lists = [[_expression(iter(flat)) for flat in projection] for projection in node.fields["projections"]]
+    lists = [[_expression(flat) for flat in projection] for projection in node.fields["projections"]]
     columns = _ids(node.expressions("output"))
     kept = (all(_is_own(e, inputs[0]) for e in each) for each in zip(*lists, strict=True))
     own = frozenset(column for column, is_kept in zip(columns, kept, strict=True) if is_kept)
@@ -308,11 +310,13 @@ def _node(rest: Iterator[Mapping[str, Any]]) -> Node:
     return Node(_kind_of(fields["class"]), fields, tuple(_node(rest) for _ in range(fields["num-children"])))
 
 
-def _expression(rest: Iterator[Mapping[str, Any]]) -> Expression:
-    fields = next(rest)
-    return Expression(
-        _kind_of(fields["class"]), fields, tuple(_expression(rest) for _ in range(fields["num-children"]))
-    )
+def _expression(flat: Sequence[Mapping[str, Any]]) -> Expression:
+    """Without recursion: a chain of operators is as deep as it is long."""
+    trees: list[Expression] = []
+    for fields in reversed(flat):
+        children = tuple(trees.pop() for _ in range(fields["num-children"]))
+        trees.append(Expression(_kind_of(fields["class"]), fields, children))
+    return trees[-1]
 
 
 def _flat_expressions(value: object) -> Iterator[Sequence[Mapping[str, Any]]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.nesting import parsed_json
 from pipeline.spark.plan import PARTITION, Contract, read_contract
 
 _BY_REFERENCE = frozenset(
@@ -47,7 +48,7 @@ def contract_of(source: Any, output: Any) -> Contract:
     """source, output: the JVM's DataFrames of the events and of what a transform makes of them."""
     plan = _optimized(output)
     return read_contract(
-        json.loads(plan.toJSON()),
+        parsed_json(plan.toJSON(), JSON_LEVELS_MAX),
         sources=_partitions_of(plan, _rdd_of(_optimized(source))),
         output=next(column for name, column in _attributes(plan) if name == PARTITION),
         is_deterministic=plan.deterministic(),

@@ -7,7 +7,6 @@ one task where the batch is small -> toArrow. With the defaults a small job take
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,8 @@ from pipeline.errors import EngineUnavailable, NotImportable, PipelineError, Tra
 from pipeline.event import EVENT_SCHEMA
 from pipeline.imports import imported, require_module
 from pipeline.isolating.job import JobFailed, Refused, Slice
-from pipeline.limits import FIRST_ONE, Isolation
+from pipeline.limits import FIRST_ONE, JSON_LEVELS_MAX, Isolation
+from pipeline.nesting import parsed_json
 from pipeline.parsing.parse import Misfit, parse
 from pipeline.parsing.schema import Struct, read_schema
 from pipeline.spark.engine import SparkEngine
@@ -37,6 +37,7 @@ from pipeline.spark.plan import PARTITION, Contract
 from pipeline.spark.plan_source import columns_read
 from pipeline.spark.reason import blame, reason_of
 from pipeline.spark.session import VIEW, Own
+from pipeline.sql_nesting import schema_problem, sql_problem
 from pipeline.transform import Checked, TransformSpec
 
 T = TypeVar("T")
@@ -85,6 +86,12 @@ class SparkTransform:
 
     async def prepare(self) -> None:
         """Raises TransformError, EngineUnavailable."""
+        for setting, text, problem in (
+            ("schema", self._spec.schema, schema_problem),
+            ("sql", self._spec.sql, sql_problem),
+        ):
+            if text is not None and (why := problem(text)) is not None:
+                raise TransformError(f"pipeline '{self._spec.name}': `{setting}` {why}")
         if self._spec.function is not None:
             try:
                 require_module(self._spec.function)
@@ -238,7 +245,7 @@ class SparkTransform:
                 if (text := text_of(error)) is None:
                     raise
                 raise TransformError(f"schema: {reason_of(text)}") from error
-        return read_schema(json.loads(schema.json()))
+        return read_schema(parsed_json(schema.json(), JSON_LEVELS_MAX))
 
     def _analyzed(self, source: DataFrame) -> DataFrame:
         """Raises TransformError."""

@@ -11,6 +11,7 @@ from pipeline.pump.budget import BYTES_MAX
 from service.setting_types import (
     Conf,
     Count,
+    Ddl,
     FilePath,
     HostName,
     Importable,
@@ -19,6 +20,7 @@ from service.setting_types import (
     Port,
     Seconds,
     SecondsOrNone,
+    Sql,
     Text,
     is_loopback,
 )
@@ -111,13 +113,16 @@ class PipelineSettings(Section):
         description="Its own name, under which leases and positions are kept: do not change it later."
     )
     feed: AnyFeed = Field(description="Where events come from.")
-    event_schema: Text | None = Field(
+    event_schema: Ddl | None = Field(
         default=None,
         alias="schema",
-        description="Columns to parse from the JSON body, as in SQL's CREATE TABLE; NOT NULL is honoured.",
+        description="Columns to parse from the JSON body, as in SQL's CREATE TABLE; NOT NULL is honoured. Types nest at most"
+        " 32 levels deep.",
     )
-    sql: Text | None = Field(
-        default=None, description="The transform: a SELECT over `events` that keeps the column `partition`."
+    sql: Sql | None = Field(
+        default=None,
+        description="The transform: a SELECT over `events` that keeps the column `partition`. Brackets nest at most 200 levels"
+        " deep.",
     )
     function: Importable | None = Field(
         default=None,

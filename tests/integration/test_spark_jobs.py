@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from pipeline.errors import FailsTogether, PoisonEvent, TransformError
+from pipeline.sql_nesting import SCHEMA_LEVELS_MAX
 from tests.integration.jobs import PER_KEY, MakeBatch, Prepare, Write, keyed, until
 
 
@@ -60,6 +61,12 @@ async def test_ansi_mode_stays_on(prepared: Prepare, batch: MakeBatch) -> None:
         ("SELEC partition", "Syntax error at or near 'SELEC'"),
         ("SELECT partition, nosuch FROM events", "`nosuch` cannot be resolved"),
         ("SELECT partition, key, key FROM events", "several columns `key`"),
+        pytest.param(f"SELECT partition, {'(' * 5000}1{')' * 5000} AS n FROM events", "`sql` must nest", id="brackets"),
+        pytest.param(
+            f"SELECT partition, {'+'.join(['sequence'] * 1000)} AS n FROM events",
+            "nests too deeply, or chains",
+            id="chain",
+        ),
     ],
 )
 async def test_wrong_sql_is_told_in_a_line_before_any_event_is_read(sql: str, words: str, prepared: Prepare) -> None:
@@ -67,6 +74,20 @@ async def test_wrong_sql_is_told_in_a_line_before_any_event_is_read(sql: str, wo
         await prepared(sql=sql)
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith("pipeline 'pipeline-0': ")
+
+
+@pytest.mark.parametrize("kind", ["STRUCT<a: {}>", "ARRAY<{}>", "MAP<STRING, {}>"])
+async def test_a_schema_nests_as_deep_as_it_may_and_no_deeper(kind: str, prepared: Prepare) -> None:
+    def nested(levels: int) -> str:
+        ddl = "INT"
+        for _ in range(levels):
+            ddl = kind.format(ddl)
+        return f"value {ddl}"
+
+    transform = await prepared(schema=nested(SCHEMA_LEVELS_MAX))
+    assert "value" in transform.description
+    with pytest.raises(TransformError, match="'pipeline-1': `schema` must nest <> at most 32 levels deep"):
+        await prepared(schema=nested(SCHEMA_LEVELS_MAX + 1))
 
 
 @pytest.mark.parametrize(

@@ -254,3 +254,9 @@ def test_what_differs_from_run_to_run_mixes() -> None:
 def test_mixing_below_is_not_undone_above() -> None:
     mixed = window(events(), [column(KEY)], 20)
     assert contract(aggregate(mixed, [column(PARTITION)], column(PARTITION))).why_not is not None
+
+
+def test_a_chain_of_operators_may_be_longer_than_pythons_stack() -> None:
+    length = 5000
+    chain = expression("Add", left=0, right=1, **{"num-children": 2}) * length + column(SEQUENCE) * (length + 1)
+    assert contract(project(events(), column(PARTITION), alias(chain, 20))) == SHARED

@@ -111,7 +111,7 @@ def test_without_settings_a_lease_has_the_intervals_of_dotnet() -> None:
     assert settings(PIPELINES).leases.timing == Timing()
 
 
-@pytest.mark.parametrize("duration_s", [0.1, 1, 5, 60, 600, 10 * 365 * 86_400])
+@pytest.mark.parametrize("duration_s", [0.1, 1, 5, 60, 600, 3600])
 def test_a_lease_duration_alone_is_enough(duration_s: float) -> None:
     timing = settings(f"leases: {{duration_s: {duration_s}}}" + PIPELINES).leases.timing
     assert timing == derived_timing(duration_s)
@@ -317,6 +317,7 @@ def test_what_the_driver_takes_is_a_dsn(dsn: str) -> None:
         ("leases: {renew_s: 1e-300}", "line 1: leases.renew_s is 1e-300, and must be greater than or equal to 0.1"),
         ("leases: {balance_s: 0.09}", "line 1: leases.balance_s is 0.09, and must be greater than or equal to 0.1"),
         ("leases: {duration_s: 0}", "line 1: leases.duration_s is 0, and must be greater than or equal to 0.1"),
+        ("leases: {duration_s: 3601}", "line 1: leases.duration_s is 3601, and must be less than or equal to 3600"),
     ],
 )
 def test_a_wrong_value_is_shown_with_its_place_and_what_it_must_be(text: str, expected: str) -> None:
@@ -408,6 +409,21 @@ def test_a_postgres_sink_has_one_target(fields: str, expected: str) -> None:
 
 def test_a_transform_is_one_thing() -> None:
     assert "has both `sql` and `function`" in problem(PIPELINES + "    sql: select 1\n    function: a:b\n")
+
+
+def test_what_nests_too_deeply_is_refused_with_its_setting_and_the_limit() -> None:
+    schema = "a STRUCT<" * 33 + "b INT" + ">" * 33
+    query = "SELECT " + "(" * 5000 + "1" + ")" * 5000
+    found = problems(f'{PIPELINES}    schema: "{schema}"\n    sql: "{query}"\n')
+    for each, expected in zip(
+        found,
+        (
+            r"line \d+: pipelines\[0\]\.schema is '.*, and must nest <> at most 32 levels deep, and nests them 33 levels",
+            r"line \d+: pipelines\[0\]\.sql is '.*, and must nest \(\) at most 200 levels deep, and nests them 5000 levels",
+        ),
+        strict=True,
+    ):
+        assert re.match(expected, each)
 
 
 def test_a_batch_fits_the_buffer() -> None:
