@@ -86,7 +86,8 @@ def _partitions(reader: LogReader, pipeline: str, wanted: str | None) -> list[st
     """Raises LogError."""
     there = reader.partitions()
     if not there:
-        fail(f"log '{reader.path}' is not there yet: run the pipeline that writes it, or check its path")
+        missing = "holds no partitions" if reader.path.exists() else "does not exist"
+        fail(f"log '{reader.path}' {missing} yet: run the pipeline that writes it, or check its path")
     if wanted is not None and wanted not in there:
         fail(f"log '{reader.path}' has no partition '{wanted}': it has {', '.join(there)}")
     return there if wanted is None else [wanted]

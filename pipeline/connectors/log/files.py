@@ -76,8 +76,11 @@ _REMEDIES = {
     sqlite3.SQLITE_IOERR: "the disk failed: look into the system's log",
     sqlite3.SQLITE_NOMEM: "there is not enough memory",
     sqlite3.SQLITE_CORRUPT: "the file is damaged: restore it from a backup",
-    sqlite3.SQLITE_NOTADB: "the file is no log of ours, or damaged: move it away, or restore it from a backup",
+    sqlite3.SQLITE_NOTADB: "the file is damaged, or it is not a log: restore it from a backup, or move it away",
 }
+
+_DAMAGE = ("Could not decode to UTF-8", "unsupported file format")
+"""Errors of a damaged file that SQLite gives no code of their own."""
 
 
 def file_name(partition: str) -> str:
@@ -162,11 +165,13 @@ def translated(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
+        if str(error).startswith(_DAMAGE):
+            raise damaged(path, str(error)) from error
         remedy = _REMEDIES.get(primary_code(error))
         if remedy is None:
             raise  # a fault of this package
         raise LogUnavailable(f"log file '{path}' cannot be used ({error}): {remedy}") from error
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise damaged(path, str(error)) from error
 
 
@@ -194,11 +199,15 @@ def _name_in(connection: sqlite3.Connection, path: Path) -> str:
     ((application,),) = connection.execute("PRAGMA application_id").fetchall()
     ((version,),) = connection.execute("PRAGMA user_version").fetchall()
     if application != APPLICATION_ID:
-        raise LogUnavailable(f"file '{path}' is not a partition of a log: move it out of this directory")
+        raise LogUnavailable(
+            f"file '{path}' is not a partition of a log, or is damaged: move it out of this directory, or restore it from a backup"
+        )
     if version != FORMAT:
         raise LogUnavailable(f"log file '{path}' has format {version}, and this version of Leasehold reads {FORMAT}")
-    ((name,),) = connection.execute("SELECT partition FROM log").fetchall()
-    return str(name)
+    rows = connection.execute("SELECT partition, next FROM log").fetchall()
+    if len(rows) != 1 or not isinstance(rows[0][0], str) or not isinstance(rows[0][1], int):
+        raise damaged(path, "its description cannot be read")
+    return str(rows[0][0])
 
 
 def _partition_of(path: Path, mode_of: Callable[[Path], str]) -> str | None:

@@ -52,6 +52,7 @@ class LogReader:
         while start < end:
             extent, blocks = self._settle(partition, _blocks_from(start))
             if start < extent.first:
+                self._settle(partition, PartitionLog.check_oldest)
                 yield Forgotten(start, extent.first - 1)
                 start = extent.first
             elif not blocks:  # the log was deleted meanwhile, and a shorter one is there

@@ -226,6 +226,15 @@ class PartitionLog:
         with self._reading() as connection:
             return self._extent(connection)
 
+    def check_oldest(self) -> None:
+        """Whether retention dropped what is missing before the oldest block. Raises LogUnavailable if it was damage."""
+        with self._reading() as connection:
+            ((kept, found),) = connection.execute(
+                "SELECT bytes, (SELECT coalesce(sum(length(body)), 0) FROM blocks) FROM log"
+            ).fetchall()
+        if found != kept:
+            raise damaged(self.path, "events are missing")
+
     def version(self) -> Version:
         with self._reading() as connection:
             return self._version(connection)
@@ -251,18 +260,28 @@ class PartitionLog:
                     "SELECT first, enqueued, marker, digest, body FROM blocks WHERE first BETWEEN ? AND ? ORDER BY first",
                     _fitting(connection, start, events_max, bytes_max),
                 ).fetchall()
-        return extent, [self._block(*row) for row in rows]
+        blocks = [self._block(*row) for row in rows]
+        ends = [block.first + block.events.num_rows for block in blocks]
+        if ends and (ends[0] <= start or ends[:-1] != [block.first for block in blocks[1:]]):
+            raise damaged(self.path, "events are missing")
+        return extent, blocks
 
     def _block(self, first: int, enqueued: int, marker: str | None, checked: bytes, body: bytes) -> Block:
-        if digest(body, marker) != checked:
+        has_types = isinstance(enqueued, int) and isinstance(marker, str | None) and isinstance(body, bytes)
+        if not has_types or digest(body, marker) != checked:
             raise damaged(self.path, f"the block at {first} is not what was written")
         with translated(self.path):
             return Block(first, enqueued, marker, decoded(body))
 
     def _extent(self, connection: sqlite3.Connection) -> Extent:
         version = self._version(connection)  # before the look, so that a change behind it is seen as one
-        ((first, end),) = connection.execute("SELECT (SELECT min(first) FROM blocks), next FROM log").fetchall()
-        return Extent(end if first is None else first, end, version)
+        ((first, newest_end, end),) = connection.execute(
+            "SELECT (SELECT min(first) FROM blocks), (SELECT first + events FROM blocks ORDER BY first DESC LIMIT 1), next"
+            " FROM log"
+        ).fetchall()
+        if end is None or newest_end != (end or None):  # retention always keeps the newest block
+            raise damaged(self.path, "its newest events are missing")
+        return Extent(first or 0, end, version)
 
     def _version(self, connection: sqlite3.Connection) -> Version:
         ((version,),) = connection.execute("PRAGMA data_version").fetchall()
@@ -339,7 +358,8 @@ def _end(connection: sqlite3.Connection) -> int:
 def _fitting(connection: sqlite3.Connection, start: int, events_max: int, bytes_max: int) -> tuple[int, int]:
     """The first sequences of the first and the last block to read from `start` on."""
     headers = connection.execute(
-        "SELECT first, events, bytes FROM blocks WHERE first >= (SELECT max(first) FROM blocks WHERE first <= ?) ORDER BY first",
+        "SELECT first, CAST(coalesce(events, 0) AS INTEGER), CAST(coalesce(bytes, 0) AS INTEGER) FROM blocks"
+        " WHERE first >= (SELECT max(first) FROM blocks WHERE first <= ?) ORDER BY first",
         (start,),
     )
     first, events, size = headers.fetchone()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -149,8 +150,50 @@ def test_a_look_during_which_a_writer_came_and_went_is_repeated(
 def test_a_damaged_file_is_reported_at_once(tmp_path: Path) -> None:
     append(tmp_path, "a", ["0"])
     (tmp_path / "a.db").write_bytes(b"not a database, but longer than the hundred bytes of a header" * 3)
-    with pytest.raises(LogUnavailable, match="no log of ours, or damaged"):
+    with pytest.raises(LogUnavailable, match="the file is damaged, or it is not a log"):
         sequences(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [
+        ("DELETE FROM blocks", "its newest events are missing"),
+        ("DELETE FROM blocks WHERE first = 3", "its newest events are missing"),
+        ("DELETE FROM blocks WHERE first = 0", "events are missing"),
+        ("DELETE FROM blocks WHERE first = 2", "events are missing"),
+        ("UPDATE blocks SET events = x'00' WHERE first = 0", None),
+        ("UPDATE blocks SET enqueued = x'00' WHERE first = 0", "the block at 0 is not what was written"),
+        ("UPDATE blocks SET body = x'00' WHERE first = 0", "the block at 0 is not what was written"),
+        ("UPDATE blocks SET marker = CAST(x'ff' AS TEXT)", "Could not decode to UTF-8"),
+        ("DELETE FROM log", "its description cannot be read"),
+    ],
+)
+def test_events_that_are_missing_by_damage_are_not_blamed_on_retention(
+    tmp_path: Path, damage: str, error: str | None
+) -> None:
+    for bodies in (["0", "1"], ["2"], ["3"]):
+        append(tmp_path, "a", bodies)
+    with closing(sqlite3.connect(tmp_path / "a.db")) as connection, connection:
+        connection.execute(damage)
+    if error is None:
+        assert sequences(tmp_path) == [0, 1, 2, 3]
+        return
+    with pytest.raises(LogUnavailable, match=rf"log file '.*a\.db' is damaged \({error}"):
+        sequences(tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_damage_never_raises_anything_but_an_error_with_the_file(tmp_path: Path, seed: int) -> None:
+    for bodies in (["0", "1"], ["2"], ["3"]):
+        append(tmp_path, "a", bodies)
+    whole, chance = (tmp_path / "a.db").read_bytes(), random.Random(seed)
+    for _ in range(20):
+        at = chance.randrange(len(whole)) // 4096 * 4096 + chance.randrange(64)
+        (tmp_path / "a.db").write_bytes(whole[:at] + chance.randbytes(4) + whole[at + 4 :])
+        try:
+            assert sequences(tmp_path) == [0, 1, 2, 3]
+        except LogUnavailable as error:
+            assert "a.db'" in str(error)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

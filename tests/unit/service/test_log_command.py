@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -128,7 +130,7 @@ def test_events_that_retention_has_dropped_are_reported_beside_the_output(comman
         (["nobody"], 2, "there is no pipeline 'nobody' in"),
         (["rows"], 2, "neither writes nor reads a log: name one with a sink or a feed of `type: log`"),
         (["files"], 2, "bank.yaml files` prints its output"),
-        (["writes"], 1, "log' is not there yet: run the pipeline that writes it, or check its path"),
+        (["writes"], 1, "log' does not exist yet: run the pipeline that writes it, or check its path"),
         (["writes", "--from", "-1"], 2, "--from"),
     ],
 )
@@ -146,6 +148,37 @@ def test_a_partition_that_is_not_there_is_reported_with_those_that_are(commands:
     assert (result.exit_code, result.stderr) == (
         1,
         f"leasehold: log '{commands.log}' has no partition 'b': it has a\n",
+    )
+
+
+def test_a_directory_without_a_log_and_an_empty_log_are_reported_as_such(commands: Commands) -> None:
+    commands.log.mkdir()
+    (commands.log / "notes.txt").write_text("")
+    result = commands("writes")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"log '{commands.log}' holds no partitions yet: run the pipeline" in result.stderr
+    log = Log(commands.log)
+    log.partition("a", new=True)
+    log.close()
+    result = commands("writes")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"log '{commands.log}' has no events yet\n")
+
+
+def test_a_file_in_the_place_of_a_log_is_reported(commands: Commands) -> None:
+    commands.log.write_text("")
+    result = commands("writes")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"log '{commands.log}' cannot be used (Not a directory)" in result.stderr
+
+
+def test_a_log_whose_events_are_damaged_is_not_taken_for_one_that_retention_shortened(commands: Commands) -> None:
+    append(commands.log, "a", ["0"])
+    with closing(sqlite3.connect(commands.log / "a.db")) as connection, connection:
+        connection.execute("DELETE FROM blocks")
+    result = commands("writes")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"leasehold: log file '{commands.log / 'a.db'}' is damaged (its newest events are missing): restore it from a backup\n"
     )
 
 
