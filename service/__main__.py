@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 
 from service.importing import importing
-from service.standard_output import watched_output
+from service.standard_output import open_closed_streams, watched_output
 
 INTERRUPTED = 130
 
 
 def main() -> None:
     """Ctrl-C before a command has anything to end is no fault: no traceback."""
+    open_closed_streams()
     try:
         with importing():
             from service.cli import main as command

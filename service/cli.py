@@ -36,10 +36,12 @@ from service.commands import (
     viewed,
 )
 from service.importing import importing
+from service.plurals import counted
 from service.redaction import redacted
 from service.standard_output import unread_is_fine
 
 if TYPE_CHECKING:
+    from leases.balance import Key
     from leases.keeper import Keeper
     from service.lag import Backlog, Lag
     from service.look import Read
@@ -132,8 +134,7 @@ def check(file: Path, probe: bool) -> None:
     problems += [] if probe else done(problems_of(settings))  # a probe makes every part, and tells of each
     if problems:
         fail(*problems, code=USAGE)
-    count = len(settings.pipelines)
-    click.echo(f"settings: fine, {count} pipeline{'s' * (count != 1)}")
+    click.echo(f"settings: fine, {counted(len(settings.pipelines), 'pipeline')}")
     if probe:
         from service.probe import probed
 
@@ -154,22 +155,21 @@ def leases() -> None:
 @click.option("--pipeline", help="Only this one.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON array on standard output.")
 def list_leases(file: Path, pipeline: str | None, as_json: bool) -> None:
-    """Who owns which partition, how far it got, and why it stands still, if it does.
+    """Show who owns which partition, how far it got, and why it stands still, if it does.
 
-    Whether an owner is still alive only hosts know, by watching: ask one at /api/leases. Why a partition fails is what hosts
-    reported last. Of a lease that cannot be read is said what is wrong with it, and what to do.
+    Only hosts know whether an owner is still alive, because they watch it: ask one at /api/leases. Hosts report why a partition
+    fails; if no host runs, this command asks the feeds. For a lease that cannot be read it prints the error and a remedy.
     """
-
-    from service.standstill import failures_of, standstills, untold
+    from service.standstill import Standstill, failures_of, read_standstills, unlisted_failures
     from service.tables import lease_fields, leases_table, reasons, screen_of, unreadable_fields
 
-    async def read(view: View, keeper: Keeper) -> Group:
-        return await view.group()
+    async def read(view: View, keeper: Keeper) -> tuple[Group, dict[Key, tuple[Standstill, ...]]]:
+        return await read_standstills(view)
 
-    group = viewed(file, read, pipeline)
+    group, standing = viewed(file, read, pipeline)
     found = [status for status in group.leases.values() if pipeline in (None, status.lease.pipeline)]
     unreadable = {key: why for key, why in group.unreadable.items() if pipeline in (None, key[0])}
-    held_up = {key: each for key, each in standstills(group).items() if pipeline in (None, key[0])}
+    held_up = {key: each for key, each in standing.items() if pipeline in (None, key[0])}
     if as_json:
         failures = failures_of(group)
         rows = [lease_fields(each, failures.get(each.lease.key), held_up.get(each.lease.key, ())) for each in found]
@@ -178,7 +178,7 @@ def list_leases(file: Path, pipeline: str | None, as_json: bool) -> None:
         return
     screen = screen_of(sys.stdout)
     screen.print(leases_table(found, unreadable, held_up))
-    for why in (*unreadable.values(), *reasons(held_up), *untold(group)):
+    for why in (*unreadable.values(), *reasons(held_up), *unlisted_failures(group)):
         click.echo(redacted(why))
 
 
@@ -188,15 +188,15 @@ def list_leases(file: Path, pipeline: str | None, as_json: bool) -> None:
 @click.argument("partition")
 def show_lease(file: Path, pipeline: str, partition: str) -> None:
     """One lease, whole, as JSON."""
-    from service.standstill import failures_of, standstills
+    from service.standstill import Standstill, failures_of, read_standstills
     from service.tables import lease_fields
 
-    async def read(view: View, keeper: Keeper) -> tuple[LeaseStatus, Group]:
-        return await _one(pipeline, partition)(view, keeper), await view.group()
+    async def read(view: View, keeper: Keeper) -> tuple[LeaseStatus, Group, dict[Key, tuple[Standstill, ...]]]:
+        return await _one(pipeline, partition)(view, keeper), *await read_standstills(view)
 
-    found, group = viewed(file, read, pipeline)
+    found, group, standing = viewed(file, read, pipeline)
     key = found.lease.key
-    fields = lease_fields(found, failures_of(group).get(key), standstills(group).get(key, ()))
+    fields = lease_fields(found, failures_of(group).get(key), standing.get(key, ()))
     click.echo(json.dumps(fields, ensure_ascii=False, indent=2))
 
 
@@ -237,18 +237,18 @@ main.add_command(dead_letters)
 @click.option("--pipeline", help="Only this one.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
-    """How many events lie before each partition, and why one stands still, if it does."""
-
-    from service.standstill import failures_of, standstills, untold
+    """Show how many events each partition is behind, and why it stands still, if it does."""
+    from service.standstill import failures_of, standstills, unlisted_failures
     from service.tables import held_up_fields, lag_table, reasons, screen_of
 
-    async def measured(view: View, keeper: Keeper) -> tuple[Lag, Group]:
+    async def measure(view: View, keeper: Keeper) -> tuple[Lag, Group]:
         found = await view.lag()
         return found if pipeline is None else found.of(pipeline), await view.group()
 
-    found, group = viewed(file, measured, pipeline)
+    found, group = viewed(file, measure, pipeline)
     failures = failures_of(group)
-    held_up = {key: each for key, each in standstills(group).items() if pipeline in (None, key[0])}
+    held_up = {key: each for key, each in standstills(group, found.errors).items() if pipeline in (None, key[0])}
+    unreadable = [why for key, why in group.unreadable.items() if pipeline in (None, key[0])]
     if as_json:
         partitions = [
             {**dataclasses.asdict(one), **held_up_fields(failures.get(one.key), held_up.get(one.key, ()))}
@@ -258,11 +258,7 @@ def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
         click.echo(json.dumps(fields, ensure_ascii=False))
         return
     screen_of(sys.stdout).print(lag_table(found))
-    errors = {one.key: one.error for one in found.partitions if one.error is not None}
-    for (name, partition), why in errors.items():
-        click.echo(f"pipeline '{name}', partition '{partition}': {why}")
-    held_up = {key: each for key, each in held_up.items() if key not in group.waiting or key not in errors}
-    for why in (*reasons(held_up), *untold(group)):
+    for why in (*unreadable, *reasons(held_up), *unlisted_failures(group)):
         click.echo(redacted(why))
 
 

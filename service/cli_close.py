@@ -13,6 +13,7 @@ from leases.document import advised
 from leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreMissing
 from service.commands import FAILED, FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, fail, viewed
 from service.errors import NotNow
+from service.plurals import counted
 from service.redaction import redacted
 from service.standard_output import unread_is_fine
 
@@ -70,8 +71,9 @@ async def _gone(view: View, pipeline: str, listed: Sequence[Partition], skip_res
     names = gone(leases, view.pipelines[pipeline].feed, listed)
     if names and not listed and not skip_rest:
         raise NotNow(
-            f"the feed of pipeline '{pipeline}' lists no partition at all, and {len(names)} leases are open: is its directory"
-            " mounted? If all files are done, add --skip-rest, or name them"
+            f"the feed of pipeline '{pipeline}' lists no partition at all, and"
+            f" {counted(len(names), 'lease is', 'leases are')} open: is its directory mounted? If all files are done, add"
+            " --skip-rest, or name them"
         )
     return [*names, *(forgettable(leases, listed) if forget else [])]
 

@@ -13,6 +13,7 @@ import click
 
 from pipeline.errors import PipelineError
 from service.commands import FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, PathName, fail, settings_of
+from service.plurals import counted
 from service.standard_output import unread_is_fine
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def read_files(file: Path, pipeline: str, partition: str | None, to: Path | None
         whose = f"pipeline '{pipeline}'" + ("" if partition is None else f", partition '{partition}',")
         click.echo(f"{whose} has written no files yet to {place.identity}: `leasehold run {file}` does", err=True)
     if to is not None:
-        click.echo(f"{snapshot.rows} rows of {len(snapshot.files)} files in {to}")
+        click.echo(f"{counted(snapshot.rows, 'row')} of {counted(len(snapshot.files), 'file')} in {to}")
 
 
 @files.command("clean", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from service.commands import FAILED, FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, PathName, fail, settings_of, viewed
+from service.plurals import counted
 from service.redaction import redacted
 from service.standard_output import unread_is_fine
 
@@ -107,7 +108,7 @@ def export_leases(file: Path, pipeline: str | None, output: Path | None) -> None
         click.echo(text, nl=False)
     else:
         _write(output, text)
-        click.echo(f"{len(lines)} lines written to {output}", err=True)
+        click.echo(f"{counted(len(lines), 'line')} written to {output}", err=True)
     if problems:
         fail(*(f"not exported: {problem}" for problem in problems))
 

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from service.errors import ServiceError
+from service.plurals import counted
 from service.redaction import names_a_secret, redacted
 from service.reference import describe, names_in, types_of
 from service.setting_words import said_of
@@ -37,8 +38,9 @@ class ConfigurationError(ServiceError):
     """The settings are wrong. `problems`: each one a line that says where, what and what to do."""
 
     def __init__(self, source: str, problems: list[str]) -> None:
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        super().__init__("\n".join((f"{source}: {count}", *(f"  {problem}" for problem in problems))))
+        super().__init__(
+            "\n".join((f"{source}: {counted(len(problems), 'problem')}", *(f"  {problem}" for problem in problems)))
+        )
         self.problems = tuple(problems)
 
 

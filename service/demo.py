@@ -28,6 +28,7 @@ from service.embedded_postgres import DSN, check_place, make_directory, postgres
 from service.errors import ServiceError
 from service.host_name import host_name
 from service.lag import Backlog
+from service.plurals import counted, noun
 from service.run import processed, stopping
 from service.settings import HostSettings, LogSettings
 from service.settings.leases import SqliteLeases
@@ -120,7 +121,7 @@ async def demo(options: DemoOptions) -> DemoResult:
         rows = await asyncio.to_thread(_transactions, options.transactions)
         directory = stack.enter_context(_directory(options.directory))
         expected = await asyncio.to_thread(_written, directory, rows)
-        _say(screen, f"bank in {directory}: {_counted(expected)}")
+        _say(screen, f"bank in {directory}: {_size(expected)}")
         started = time.monotonic()
         name = stack.enter_context(host_name(HostSettings(), SqliteLeases(path=directory / "leases.db")))
         telemetry.configure(LogSettings(file=directory / "host.log"), name)
@@ -201,13 +202,14 @@ def _report(result: DemoResult, kept: Path | None, screen: Console) -> None:
     shown = result.differing or names[:ACCOUNTS_SHOWN]
     screen.print(balances_table(result.expected.balances, result.found.balances, shown))
     if result.matches and len(shown) < len(names):
-        _say(screen, f"... and {len(names) - len(shown):,} more accounts, which match as well")
+        _say(screen, f"... and {counted(len(names) - len(shown), 'more account')}, which also match")
     for line in _kept(kept):
         _say(screen, line)
-    verdict = "match" if result.matches else f"DIFFER in {len(result.differing)} accounts"
+    verdict = "match" if result.matches else f"DIFFER in {counted(len(result.differing), 'account')}"
     _say(
         screen,
-        f"balances {verdict}: {len(result.expected.balances)} accounts, {result.transactions} transactions,"
+        f"balances {verdict}: {counted(len(result.expected.balances), 'account')}, {result.transactions}"
+        f" {noun(result.transactions, 'transaction')},"
         f" {result.lost} lost, {result.duplicated} duplicated",
     )
 
@@ -222,8 +224,8 @@ def _kept(directory: Path | None) -> list[str]:
     ]
 
 
-def _counted(ledger: Ledger) -> str:
-    return f"{sum(ledger.events.values()):,} transactions of {len(ledger.events):,} accounts"
+def _size(ledger: Ledger) -> str:
+    return f"{counted(sum(ledger.events.values()), 'transaction')} of {counted(len(ledger.events), 'account')}"
 
 
 def _say(screen: Console, line: str) -> None:

@@ -73,14 +73,15 @@ async def serve(directory: Path, stop: asyncio.Event, say: Callable[[str], None]
 
 
 async def query(directory: Path, sql: str) -> int:
-    """Have psql run this and print what it finds; its exit code. Raises StartFailed."""
+    """Have psql run this and print what it finds; its exit code, or 128 + the signal that ended it. Raises StartFailed."""
     if not (directory / "PG_VERSION").is_file():
         raise StartFailed(f"there is no PostgreSQL in '{directory}': `leasehold postgres {directory}` makes one")
     async with postgres(make_directory(directory)) as dsn:
         process = await asyncio.create_subprocess_exec(
             _psql(), dsn, "--no-psqlrc", "--pset=pager=off", "--set=ON_ERROR_STOP=1", "--command", sql
         )
-        return await process.wait()
+        code = await process.wait()
+    return code if code >= 0 else 128 - code
 
 
 def query_command(directory: Path, sql: str) -> str:

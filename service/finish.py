@@ -25,6 +25,7 @@ from pipeline.sink import standing
 from service.actions import CONFLICTS_MAX, Change
 from service.errors import NotNow
 from service.pipeline import Pipeline
+from service.plurals import counted
 
 CALL_S = 10.0
 """How long feed and sink may take to say how many events are left."""
@@ -189,7 +190,7 @@ async def _counted(pipeline: Pipeline, lease: Lease, rest: Rest) -> Rest:
 
 
 def _events(count: int) -> str:
-    return f"{count:,} event{' is' if count == 1 else 's are'}"
+    return counted(count, "event is", "events are")
 
 
 def _name(lease: Lease) -> str:

@@ -80,6 +80,11 @@ class Lag:
         return sum(partition.events is None for partition in self.partitions)
 
     @property
+    def errors(self) -> dict[Key, str]:
+        """Why partitions did not answer."""
+        return {partition.key: partition.error for partition in self.partitions if partition.error is not None}
+
+    @property
     def is_known(self) -> bool:
         """False where there are partitions and none of them answered: then `events` is no measure of anything."""
         return self.unknown == 0 or self.unknown < len(self.partitions)

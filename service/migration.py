@@ -36,6 +36,7 @@ from pipeline.sink import Standing, standing
 from service.alive import Held, alive
 from service.brought import Import, brought, held, recent
 from service.pipeline import Pipeline
+from service.plurals import counted
 
 Say = Callable[[str], None]
 STARTS: Mapping[str, Start] = {"earliest": "earliest", "latest": "latest"}
@@ -140,7 +141,7 @@ class ResetPlan:
             return "how many events are delivered again or skipped is unknown"
         if self.events == 0:
             return "no event is delivered again, none is skipped"
-        count = f"{abs(self.events):,} event{' is' if abs(self.events) == 1 else 's are'}"
+        count = counted(abs(self.events), "event is", "events are")
         return f"{count} delivered again" if self.events > 0 else f"{count} skipped"
 
 
@@ -281,7 +282,8 @@ async def planned_import(keeper: Keeper, order: Import, *, clock: Clock, say: Sa
     if leases or documents:
         watched = len(leases) or len(documents)
         timing = _watching(keeper.timing, order.watch_s if documents else 0.0)
-        say(f"watching for up to {timing.duration_s:g} s whether the owners of {watched} leases are alive")
+        owned = counted(watched, "lease has a live owner", "leases have live owners")
+        say(f"watching for up to {timing.duration_s:g} s whether {owned}")
         found = await alive(lambda: _held(keeper, order, leases, documents), clock=clock, timing=timing)
         owners, writers = ({name: owner for (what, name), owner in found.items() if what == kind} for kind in KINDS)
         changes = await _changes(keeper, order, owners, writers, say)

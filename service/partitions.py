@@ -25,6 +25,7 @@ from pipeline.feed import FeedPartition, no_partitions, remember, uncovered
 from pipeline.sink import standing_of
 from service.failures import Streak
 from service.pipeline import Pipeline
+from service.plurals import counted, noun
 
 T = TypeVar("T")
 Report = Callable[[str, Key | None], None]
@@ -116,9 +117,10 @@ class Partitions:
         if returned := [name for name in finished if name not in before]:
             names = ", ".join(f"'{name}'" for name in returned[:NAMED_MAX]) + ", ..." * (len(returned) > NAMED_MAX)
             self._report(
-                f"pipeline '{pipeline}': the feed lists {len(returned)} partitions whose leases an operator closed ({names})."
-                " They are not read. To read one from its beginning:"
-                f" `leasehold leases reset FILE {pipeline} PARTITION --to earliest`",
+                f"pipeline '{pipeline}': the feed lists"
+                f" {counted(len(returned), 'partition whose lease', 'partitions whose leases')} an operator closed ({names})."
+                f" No host reads {noun(len(returned), 'it', 'them')}. To read one from its beginning:"
+                f" `leasehold leases reset FILE {quote(pipeline)} {quote(returned[0])} --to earliest`",
                 (pipeline, returned[0]) if len(returned) == 1 else None,
             )
 
@@ -134,7 +136,7 @@ class Partitions:
             error = FeedError(
                 f"pipeline '{pipeline}' has a lease for partition '{partition}', which its feed does not have (any more):"
                 " it is set aside. Look at what the feed reads. If the partition is done, close its lease:"
-                f" `leasehold leases close FILE {pipeline} {quote(partition)}`"
+                f" `leasehold leases close FILE {quote(pipeline)} {quote(partition)}`"
             )
             self._report(str(error), (pipeline, partition))
             self._orphaned((pipeline, partition), error, scan)

@@ -16,6 +16,7 @@ from pipeline.spark.engine import SparkEngine
 from service.engine import begun
 from service.errors import StartFailed
 from service.pipeline import Pipeline
+from service.plurals import counted
 from service.redaction import redacted
 from service.settings import Settings
 from service.wiring import pipeline_of, store_of
@@ -36,7 +37,7 @@ async def _probe(settings: Settings, engine: SparkEngine, say: Say) -> bool:
         fine = len(pipelines) == len(settings.pipelines)
         fine &= await _tried(say, "leases", _listed(store, pipelines, settings.leases.timing))
         for pipeline in pipelines:
-            fine &= await _tried(say, f"{pipeline.name}: feed", _counted(pipeline))
+            fine &= await _tried(say, f"{pipeline.name}: feed", _check_feed(pipeline))
             fine &= await _tried(say, f"{pipeline.name}: transform", _prepared(pipeline))
             fine &= await _tried(say, f"{pipeline.name}: sink", _sink_prepared(pipeline))
         return fine
@@ -75,13 +76,13 @@ async def _listed(store: TimedStore, pipelines: list[Pipeline], timing: Timing) 
     return f"fine, {count} there"
 
 
-async def _counted(pipeline: Pipeline) -> str:
+async def _check_feed(pipeline: Pipeline) -> str:
     count = len(await pipeline.feed.partitions())
     if not count:
         return f"warning: {no_partitions(pipeline.feed)}"
     if isinstance(pipeline.feed, ProbedFeed):
         await pipeline.feed.probe()
-    return f"fine, {count} partition{'s' * (count != 1)} now ({pipeline.feed.identity})"
+    return f"fine, {counted(count, 'partition')} now ({pipeline.feed.identity})"
 
 
 async def _prepared(pipeline: Pipeline) -> str:

@@ -1,4 +1,4 @@
-"""Standard output whose reader may leave: `leasehold files read ... | head` ends silently.
+"""Standard streams that may be closed, and standard output whose reader may leave: `leasehold ... | head` ends silently.
 
 Only writes to standard output count. SIGPIPE stays ignored, because it would also end a host whose connection to a database
 breaks; and a BrokenPipeError of a connection stays an error that is reported.
@@ -43,6 +43,18 @@ class _Output(io.FileIO):
         os.close(nothing)
 
 
+def open_closed_streams() -> None:
+    """Give a process that was started without standard input, output or error (`<&-`) empty ones.
+
+    Otherwise Python has None for the stream, and the next file or socket that is opened gets its number.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - gets the number of the missing stream
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+
+
 @contextmanager
 def watched_output() -> Iterator[None]:
     """Within, a write to standard output that is lost raises OutputLost. What is buffered is written at the end."""
@@ -64,10 +76,8 @@ def watched_output() -> Iterator[None]:
         sys.stdout = before
 
 
-def _watched(stream: TextIO | None) -> TextIO | None:
+def _watched(stream: TextIO) -> TextIO | None:
     """None for a stream that is no file of the system, as tests have it."""
-    if stream is None:  # it was closed before the process began
-        return open(os.devnull, "w", encoding="utf-8")
     try:
         number = stream.fileno()
     except (AttributeError, OSError):

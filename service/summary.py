@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from service.plurals import counted
 from service.tally import Tally
 
 
@@ -37,9 +38,5 @@ def summary_lines(summaries: Iterable[Summary], *, finished: Collection[str], is
 def _work(done: Summary, *, is_finished: bool) -> str:
     if is_finished and not done.events:
         return "nothing to do"
-    counts = [_counted(done.events, "event") + " in", _counted(done.rows, "row") + " out"]
-    return ", ".join(counts + [_counted(done.dead_letters, "dead letter")] * bool(done.dead_letters))
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"
+    counts = [counted(done.events, "event") + " in", counted(done.rows, "row") + " out"]
+    return ", ".join(counts + [counted(done.dead_letters, "dead letter")] * bool(done.dead_letters))

@@ -130,7 +130,7 @@ def balances_table(expected: Mapping[str, Decimal], found: Mapping[str, Decimal]
 def reasons(held_up: Mapping[tuple[str, str], Sequence[Standstill]]) -> list[str]:
     """Lines to print under a table."""
     return [
-        f"pipeline '{pipeline}', partition '{partition}' {each.why}"
+        f"pipeline '{pipeline}'" + (f", partition '{partition}' {each.why}" if partition else f" {each.why}")
         for (pipeline, partition), found in held_up.items()
         for each in found
     ]

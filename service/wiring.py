@@ -179,7 +179,10 @@ def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing
     return Pipeline(
         name=settings.name,
         feed=feed_of(
-            settings.feed, keeps_letters=letters is not None, columns=column_names(settings.event_schema or "")
+            settings.feed,
+            pipeline=settings.name,
+            keeps_letters=letters is not None,
+            columns=column_names(settings.event_schema or ""),
         ),
         transform=transform_of(settings, engine, letters),
         sink=sink if box is None or box.sink is None else beside(sink, box),
@@ -205,8 +208,10 @@ def batch_bytes_max_of(settings: PipelineSettings) -> int:
     return settings.batch_bytes_max
 
 
-def feed_of(settings: AnyFeed, *, keeps_letters: bool = False, columns: Sequence[str] = ()) -> ChangeFeed:
-    """keeps_letters: whether there is somebody to keep a record that cannot become an event. columns: what the schema names."""
+def feed_of(
+    settings: AnyFeed, *, pipeline: str = "PIPELINE", keeps_letters: bool = False, columns: Sequence[str] = ()
+) -> ChangeFeed:
+    """keeps_letters: whether a record that cannot become an event becomes a dead letter. columns: those of the schema."""
     if isinstance(settings, FilesFeedSettings):
         return FilesFeed(
             settings.path,
@@ -217,6 +222,7 @@ def feed_of(settings: AnyFeed, *, keeps_letters: bool = False, columns: Sequence
             record_bytes_max=settings.record_bytes_max,
             yields_malformed=keeps_letters,
             columns=columns,
+            pipeline=pipeline,
         )
     if isinstance(settings, LogFeedSettings):
         return LogFeed(settings.path)

@@ -18,6 +18,7 @@ from service.api.reading import PipelineFilter, known
 from service.api.roles import Operator
 from service.brought import Import, Source
 from service.migration import Report, carried_out, exported, mode_of, planned_import
+from service.plurals import counted
 from service.view import View
 
 ERRORS_SHOWN_MAX = 100
@@ -62,7 +63,8 @@ def moving(view: View) -> APIRouter:
         pipelines = [each for name, each in view.pipelines.items() if wanted.pipeline in (None, name)]
         lines, problems = await exported(view.keeper, pipelines)
         if problems and not wanted.skip_unreadable:
-            detail = f"{len(problems)} leases cannot be read: mend them, or leave them out by skip_unreadable=true"
+            unreadable = counted(len(problems), "lease")
+            detail = f"{unreadable} cannot be read: repair them, or leave them out with skip_unreadable=true"
             return problem(HTTPStatus.CONFLICT, detail, errors=problems[:ERRORS_SHOWN_MAX])
         return Response("".join(f"{line}\n" for line in lines), media_type=LINES[0])
 
@@ -124,7 +126,8 @@ def _check(report: Report) -> None:
     """Raises HTTPException: what was to be written was not, or not all of it."""
     if refused := [f"{each.partition}: {each.why}" for each in report.changes if each.kind == "refused"]:
         raise HTTPException(
-            HTTPStatus.CONFLICT, f"nothing was written, as {len(refused)} are refused: {'; '.join(refused[:3])}"
+            HTTPStatus.CONFLICT,
+            f"nothing was written, because {counted(len(refused), 'lease is', 'leases are')} refused: {'; '.join(refused[:3])}",
         )
     if report.problems:
         raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "; ".join(report.problems[:3]))

@@ -14,6 +14,7 @@ from service import schemas
 from service.api.etags import TOLD, etag_of, is_known
 from service.api.problems import documented, shown
 from service.api.roles import READING
+from service.plurals import counted
 from service.status import Group, LeaseState, LeaseStatus
 from service.view import View
 
@@ -143,7 +144,7 @@ def lease_in(group: Group, pipeline: str, partition: str) -> LeaseStatus:
         return group.leases[key]
     if key in group.unreadable:
         raise HTTPException(HTTPStatus.NOT_FOUND, f"the lease cannot be read: {group.unreadable[key]}")
-    unread = f" ({len(group.problems)} problems: GET /api/pipelines)" if group.problems else ""
+    unread = f" ({counted(len(group.problems), 'problem')}: GET /api/pipelines)" if group.problems else ""
     raise HTTPException(
         HTTPStatus.NOT_FOUND,
         f"pipeline '{pipeline}' has no lease for partition {shown(partition)}{unread}:"

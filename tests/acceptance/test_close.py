@@ -50,7 +50,7 @@ def test_a_processed_file_is_archived_and_its_name_is_not_read_again_unasked(
     assert (lag["events"], lag["unknown"]) == (0, 0)
 
     words(tmp_path / "words-1.jsonl", 7)
-    assert "whose leases an operator closed ('words-1.jsonl')" in run("run", "letters.yaml", "--until-idle")
+    assert "whose lease an operator closed ('words-1.jsonl')" in run("run", "letters.yaml", "--until-idle")
     assert rows() == 10
     run("leases", "reset", "letters.yaml", "letters", "words-1.jsonl", "--to", "earliest", code=2)
     run("leases", "reset", "letters.yaml", "letters", "words-1.jsonl", "--to", "earliest", "--yes")

@@ -76,7 +76,9 @@ class FilesFeed:
         page_events_max: int = 10_000,
         page_bytes_max: int = 4 * 1024 * 1024,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        pipeline: str = "PIPELINE",
     ) -> None:
+        """pipeline: its name, for messages that contain a command."""
         limits = {
             "record_bytes_max": record_bytes_max,
             "page_events_max": page_events_max,
@@ -89,6 +91,7 @@ class FilesFeed:
             raise ValueError(f"poll_interval_s is {poll_interval_s}: it has to be more than 0")
         if final_record not in ("wait", "accept"):
             raise ValueError(f"final_record is {final_record!r}: say 'wait' or 'accept'")
+        self._pipeline = pipeline
         self._format = format or _FORMATS.get(PurePath(path).suffix.lower())
         if self._format not in ("csv", "jsonl"):
             raise ValueError(f"the suffix of '{path}' does not tell the format: say `format: csv` or `format: jsonl`")
@@ -237,7 +240,7 @@ class FilesFeed:
         if partition not in self._paths:
             raise FeedUnavailable(
                 f"no file '{partition}' matches '{self._pattern}': put it back, or, if it is done, close its lease:"
-                f" `leasehold leases close FILE PIPELINE {quote(partition)}`"
+                f" `leasehold leases close FILE {quote(self._pipeline)} {quote(partition)}`"
             )
         return FileReader(self._paths[partition], partition, self._reading)
 

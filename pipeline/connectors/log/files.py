@@ -200,7 +200,8 @@ def _name_in(connection: sqlite3.Connection, path: Path) -> str:
     ((version,),) = connection.execute("PRAGMA user_version").fetchall()
     if application != APPLICATION_ID:
         raise LogUnavailable(
-            f"file '{path}' is not a partition of a log, or is damaged: move it out of this directory, or restore it from a backup"
+            f"file '{path}' is not a partition of a log, or is damaged: move it out of this directory, or restore it from a"
+            " backup"
         )
     if version != FORMAT:
         raise LogUnavailable(f"log file '{path}' has format {version}, and this version of Leasehold reads {FORMAT}")

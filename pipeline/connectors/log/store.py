@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -266,7 +267,7 @@ class PartitionLog:
             raise damaged(self.path, "events are missing")
         return extent, blocks
 
-    def _block(self, first: int, enqueued: int, marker: str | None, checked: bytes, body: bytes) -> Block:
+    def _block(self, first: int, enqueued: Any, marker: Any, checked: bytes, body: Any) -> Block:
         has_types = isinstance(enqueued, int) and isinstance(marker, str | None) and isinstance(body, bytes)
         if not has_types or digest(body, marker) != checked:
             raise damaged(self.path, f"the block at {first} is not what was written")

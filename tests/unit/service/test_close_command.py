@@ -190,10 +190,24 @@ def test_a_closed_lease_is_shown_as_closed_and_has_no_lag(place: Place) -> None:
     assert [row["partition"] for row in lag["partitions"]] == [NAMES[1], NAMES[2]]
 
 
-def test_the_lag_of_a_file_that_is_gone_names_the_command_that_closes_it(place: Place) -> None:
+def test_lag_and_leases_name_the_command_that_closes_the_lease_of_a_file_that_is_gone(place: Place) -> None:
     place.move_away([NAMES[0]])
-    told = place("lag", "FILE").stdout
-    assert "close its lease: `leasehold leases close FILE PIPELINE words-1.jsonl`" in told
+    for command in (("lag",), ("leases", "list")):
+        *_, reason = place(*command, "FILE").stdout.splitlines()
+        assert reason.startswith(
+            "pipeline 'letters', partition 'words-1.jsonl' cannot be read: no file 'words-1.jsonl' matches"
+        )
+        assert reason.endswith("close its lease: `leasehold leases close FILE letters words-1.jsonl`")
+    rows = json.loads(place("leases", "list", "FILE", "--json").stdout)
+    assert [[each["kind"] for each in row["held_up"]] for row in rows] == [["unreadable"], [], []]
+    shown = json.loads(place("leases", "show", "FILE", "letters", NAMES[0]).stdout)
+    assert shown == rows[0]
+
+
+def test_one_lease_is_counted_as_one(place: Place) -> None:
+    place.close(NAMES[0], NAMES[1])
+    place.move_away(NAMES)
+    assert "lists no partition at all, and 1 lease is open: is" in place.close("--gone").stderr
 
 
 def test_a_closed_lease_is_opened_by_a_reset_that_was_agreed_to(place: Place) -> None:

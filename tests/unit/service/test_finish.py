@@ -230,7 +230,7 @@ async def test_a_file_that_comes_back_under_a_closed_name_is_not_read_and_is_war
     with structlog.testing.capture_logs() as logs:
 
         def warnings() -> list[str]:
-            return [entry["what"] for entry in logs if "whose leases an operator closed" in str(entry.get("what"))]
+            return [entry["what"] for entry in logs if "an operator closed" in str(entry.get("what"))]
 
         running = await start(feeds={"bank": files})
         await eventually(lambda: ("bank", "a") in running.host.workers)

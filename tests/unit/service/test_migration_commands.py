@@ -199,7 +199,7 @@ def test_an_owner_long_gone_is_watched_and_then_dropped(place: Place) -> None:
     place.keep(lease(owner="host-a", incarnation="1", tick=7))
     told = place.taking("dotnet", [dotnet("0", '"20"')], "--apply")
     assert told.exit_code == 0
-    assert "watching for up to 2.5 s whether the owners of 1 leases are alive" in told.stderr
+    assert "watching for up to 2.5 s whether 1 lease has a live owner" in told.stderr
     assert "was host-a's" in told.stdout
     assert place.leases["0"].owner is None
 

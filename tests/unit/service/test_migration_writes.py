@@ -145,7 +145,7 @@ def test_an_owner_long_gone_is_waited_for_a_lease_duration() -> None:
         report = await bench.imported(bench.order(p0="20", p1="5"))
         assert bench.clock.monotonic() == pytest.approx(TIMING.duration_s)
         assert kinds(report) == [("0", "moved"), ("1", "unchanged")]
-        assert bench.said == ["watching for up to 60 s whether the owners of 1 leases are alive"]
+        assert bench.said == ["watching for up to 60 s whether 1 lease has a live owner"]
 
     run_virtual(run())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -15,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from service.commands import Interruptible
-from service.standard_output import OutputLost, unread_is_fine, watched_output
+from service.standard_output import OutputLost, open_closed_streams, unread_is_fine, watched_output
 
 FULL = Path("/dev/full")
 
@@ -134,6 +135,20 @@ def test_a_disk_that_is_full_is_named() -> None:
 
 def test_a_standard_output_that_was_closed_from_the_start_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
+    open_closed_streams()
     with pytest.raises(SystemExit) as ended:
         _run(one_line)
     assert ended.value.code == 0
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_process_that_is_started_without_a_standard_stream_has_an_empty_one(number: int) -> None:
+    """Also what it starts itself; and no file that it opens takes the stream's number."""
+    program = (
+        "import os, sys; from service.standard_output import open_closed_streams; open_closed_streams();"
+        f"held = os.fstat({number}).st_rdev == os.stat(os.devnull).st_rdev and os.get_inheritable({number});"
+        "sys.exit(0 if held and not sys.stdin.isatty() and not sys.stderr.closed else 1)"
+    )
+    command = f'exec "$0" -c "$1" {number}{"<" if number == 0 else ">"}&-'
+    done = subprocess.run(["sh", "-c", command, sys.executable, program], stdin=subprocess.DEVNULL, check=False)
+    assert done.returncode == 0
