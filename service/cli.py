@@ -61,13 +61,13 @@ def main() -> None:
 @click.option(
     "--until-idle",
     is_flag=True,
-    help="Stop once the whole group has nothing left to do: with exit code 0, or 1 where a partition cannot go on.",
+    help="Stop when the whole group has nothing left to do: with exit code 0, or 1 if a partition cannot continue.",
 )
 def run(file: Path, until_idle: bool) -> None:
-    """Process the pipelines of FILE until told to stop (Ctrl-C, SIGTERM).
+    """Process the pipelines of FILE until Ctrl-C or SIGTERM.
 
-    Run it as often as you like: hosts on one FILE share its partitions. At its end each host logs how many events and rows it
-    has delivered of each pipeline. With --until-idle it also prints them, unless the log is JSON.
+    Run it as often as you like: hosts on one FILE share its partitions. When it stops, each host logs how many events and rows
+    it has delivered for each pipeline. With --until-idle it also prints them, unless the log is JSON.
     """
     with importing():
         from service.engine import begun
@@ -101,7 +101,7 @@ def run(file: Path, until_idle: bool) -> None:
 
 
 def _print_summary(processor: Processor, last: Backlog | None) -> None:
-    """For people: with JSON the log alone has it, because both may go to one stream that a program reads."""
+    """For people. With a JSON log only the log has it, because a program may read both from one stream."""
     from service.summary import summary_lines
 
     unfinished = {name for name, _ in (*last.failed, *last.held)} if last is not None else {*processor.host.pipelines}
@@ -110,7 +110,7 @@ def _print_summary(processor: Processor, last: Backlog | None) -> None:
         finished=processor.host.pipelines.keys() - unfinished,
         is_alone=not processor.host.has_met_others,
     )
-    with unread_is_fine():  # nothing of the work depends on who reads this, its exit code neither
+    with unread_is_fine():  # the exit code does not depend on whether this is read
         for line in lines:
             click.echo(line)
 
@@ -121,17 +121,17 @@ def _print_summary(processor: Processor, last: Backlog | None) -> None:
     "--probe", is_flag=True, help="Also connect: lease container, feeds, sinks, and Spark on every transform."
 )
 def check(file: Path, probe: bool) -> None:
-    """Say what is wrong with the settings in FILE, all of it at once.
+    """Report everything that is wrong with the settings in FILE, at once.
 
-    Whether schema and SQL fit is for Spark to say: with --probe, connect to everything the file names as well, and let Spark
-    look at every transform. Sinks create what they need, and nothing is processed.
+    With --probe, also connect to everything that the file names, and let Spark check schemas and SQL. Sinks create what they
+    need, and no events are processed.
     """
     from service.plugged import problems_of
     from service.traces import lacking
 
     settings = settings_of(file)
     problems = lacking(settings.telemetry)
-    problems += [] if probe else done(problems_of(settings))  # a probe makes every part, and tells of each
+    problems += [] if probe else done(problems_of(settings))  # a probe makes every part, and reports each
     if problems:
         fail(*problems, code=USAGE)
     click.echo(f"settings: fine, {counted(len(settings.pipelines), 'pipeline')}")
@@ -142,12 +142,12 @@ def check(file: Path, probe: bool) -> None:
         if not done(probed(settings, click.echo)):
             sys.exit(USAGE)
     else:
-        click.echo("schemas, SQL and connections: not looked at (--probe does)")
+        click.echo("schemas, SQL and connections were not checked (use --probe)")
 
 
 @main.group()
 def leases() -> None:
-    """Look at leases, release, close and reset them, and move them from and to elsewhere."""
+    """Show, release, close, reset, export and import leases."""
 
 
 @leases.command("list")
@@ -205,14 +205,14 @@ def show_lease(file: Path, pipeline: str, partition: str) -> None:
 @click.argument("pipeline")
 @click.argument("partition")
 def release_lease(file: Path, pipeline: str, partition: str) -> None:
-    """Take a lease from its owner. It keeps its position, and any host may take it next, the same one too.
+    """Take a lease from its owner. The lease keeps its position, and any host may take it next, also the same one.
 
-    The owner notices at its next write to the lease; whatever it still sends is refused by a sink that keeps its position.
+    The owner notices at its next write to the lease. A sink that keeps its position refuses what the owner still sends.
     """
 
     from service.actions import released
 
-    async def told(view: View, keeper: Keeper) -> str:
+    async def release(view: View, keeper: Keeper) -> str:
         await _one(pipeline, partition)(view, keeper)
         change = await released(keeper, pipeline, partition)
         lease = change.before.lease
@@ -220,7 +220,7 @@ def release_lease(file: Path, pipeline: str, partition: str) -> None:
             return f"lease '{partition}' of pipeline '{pipeline}' has no owner: nothing to release"
         return f"lease '{partition}' of pipeline '{pipeline}' released by '{lease.owner}' (epoch {lease.epoch})"
 
-    change = viewed(file, told, pipeline)
+    change = viewed(file, release, pipeline)
     with unread_is_fine():
         click.echo(change)
 
@@ -248,7 +248,11 @@ def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
     found, group = viewed(file, measure, pipeline)
     failures = failures_of(group)
     held_up = {key: each for key, each in standstills(group, found.errors).items() if pipeline in (None, key[0])}
-    unreadable = [why for key, why in group.unreadable.items() if pipeline in (None, key[0])]
+    unreadable = [
+        f"pipeline '{name}', partition '{partition}': {why}"
+        for (name, partition), why in group.unreadable.items()
+        if pipeline in (None, name)
+    ]
     if as_json:
         partitions = [
             {**dataclasses.asdict(one), **held_up_fields(failures.get(one.key), held_up.get(one.key, ()))}
@@ -280,12 +284,12 @@ def run_demo(directory: Path | None, transactions: Path | None, as_json: bool) -
 
 @main.command("postgres")
 @click.argument("directory", type=PathName(path_type=Path, file_okay=False))
-@click.option("--query", "sql", help="Run this SQL with psql instead, print what it finds, and end.")
+@click.option("--query", "sql", help="Instead, run this SQL with psql, print the result, and exit.")
 def run_postgres(directory: Path, sql: str | None) -> None:
     """A PostgreSQL for trying, in DIRECTORY, until Ctrl-C: it prints the DSN to connect with.
 
-    DIRECTORY is created if it is missing, and its data stays there. It is for trying and for the database of `leasehold demo`
-    alone: every user of this machine who can reach its socket is let in without a password.
+    DIRECTORY is created if it is missing, and its data stays there. Use it only for trying and for the database of
+    `leasehold demo`: every user of this machine who can reach its socket can log in without a password.
     """
     from service.embedded_postgres import query, serve
     from service.run import stopping
@@ -309,7 +313,7 @@ def _one(pipeline: str, partition: str) -> Read[LeaseStatus]:
         found = group.leases.get((pipeline, partition))
         if found is None:
             raise StoreMissing(
-                f"pipeline '{pipeline}' has no lease '{partition}': `leasehold leases list` shows those that it has"
+                f"pipeline '{pipeline}' has no lease '{partition}': `leasehold leases list` lists its leases"
             )
         return found
 

@@ -27,25 +27,29 @@ if TYPE_CHECKING:
 @FILE
 @click.argument("pipeline")
 @click.argument("partitions", metavar="[PARTITION]...", nargs=-1)
-@click.option("--gone", "all_gone", is_flag=True, help="Every lease whose partition the feed does not list any more.")
-@click.option("--skip-rest", is_flag=True, help="Also close where events are left, or may be: they are never read.")
+@click.option("--gone", "all_gone", is_flag=True, help="Close every lease whose partition the feed no longer lists.")
+@click.option(
+    "--skip-rest",
+    is_flag=True,
+    help="Also close leases with events left. Those events are never read.",
+)
 @click.option(
     "--forget",
     is_flag=True,
-    help="Leave no tombstone, and remove it from what is closed already: hosts delete the document once the file has gone, and a"
-    " file that comes back under the name is read from its beginning.",
+    help="Leave no tombstone, and remove those of closed leases. Hosts delete the document once the file has gone; a file that"
+    " comes back under its name is read from the beginning.",
 )
 def close_leases(
     file: Path, pipeline: str, partitions: tuple[str, ...], all_gone: bool, skip_rest: bool, forget: bool
 ) -> None:
     """Close the leases of files that are done, so that you can archive the files. No host reads them any more.
 
-    A lease with events left stays open. A closed lease stays in the list: a file that comes back under its name is not read
-    again, and hosts warn of it. `leases reset` opens it. An owner loses the lease at its next write. Each result is a line; exit
-    code 1 if a lease stays open that was to be closed.
+    A lease with events left stays open. A closed lease stays in the list: if the file comes back under its name, hosts warn
+    and do not read it again. `leases reset` opens the lease. An owner loses the lease at its next write. Each lease gets one
+    line of output. The exit code is 1 if a lease could not be closed.
     """
     if bool(partitions) == all_gone:
-        fail("name the partitions to close, or say --gone for all that the feed does not list any more", code=USAGE)
+        fail("name the partitions to close, or use --gone for all that the feed no longer lists", code=USAGE)
 
     async def close(view: View, keeper: Keeper) -> int:
         from service.finish import list_partitions
@@ -64,7 +68,7 @@ def close_leases(
 
 
 async def _gone(view: View, pipeline: str, listed: Sequence[Partition], skip_rest: bool, forget: bool) -> Sequence[str]:
-    """Raises NotNow where the feed lists nothing at all: a directory that is not mounted looks empty."""
+    """Raises NotNow if the feed lists nothing at all: a directory that is not mounted looks empty."""
     from service.finish import forgettable, gone
 
     leases = [status.lease for status in (await view.group()).leases.values() if status.lease.pipeline == pipeline]
@@ -87,22 +91,22 @@ async def _close(
     skip_rest: bool,
     forget: bool,
 ) -> bool:
-    """Whether it is closed now. What fails for one is no reason to leave out the others."""
-    from service.finish import cleared_after_s, close_lease, told
+    """Whether it is closed now. An error of one lease does not stop the others."""
+    from service.finish import cleared_after_s, close_lease, describe
 
     try:
         closed = await close_lease(
             keeper, view.pipelines[pipeline], partition, listed, skip_rest=skip_rest, forget=forget
         )
     except StoreMissing:
-        why = f"pipeline '{pipeline}' has no lease '{partition}': `leasehold leases list` shows those that it has"
+        why = f"pipeline '{pipeline}' has no lease '{partition}': `leasehold leases list` lists its leases"
     except InvalidDocument as error:
         why = str(advised(error, pipeline, partition))
     except (NotNow, StoreConflict, StoreAmbiguous) as error:
         why = str(error)
     else:
-        with unread_is_fine():  # or the leases behind this one would stay open
-            click.echo(told(closed, cleared_after_s=cleared_after_s(keeper.timing)))
+        with unread_is_fine():  # otherwise the leases after this one would stay open
+            click.echo(describe(closed, cleared_after_s=cleared_after_s(keeper.timing)))
         return True
     click.echo(f"leasehold: {redacted(why)}", err=True)
     return False

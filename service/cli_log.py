@@ -1,4 +1,4 @@
-"""`leasehold log`: what an embedded log holds that a pipeline writes or reads."""
+"""`leasehold log`: show the events of an embedded log that a pipeline writes or reads."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from pipeline.connectors.log.reader import LogReader
 
 AT_ONCE = 1000
-"""Events that are made of Python objects at a time."""
+"""How many events become Python objects at a time."""
 NONE = "-"
 
 
 @click.group("log")
 def log() -> None:
-    """Look at what an embedded log holds."""
+    """Show what an embedded log holds."""
 
 
 @log.command("read", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
@@ -36,7 +36,7 @@ def log() -> None:
     "start",
     type=click.IntRange(min=0),
     default=0,
-    help="Of each partition, the first sequence number to print.",
+    help="The first sequence number to print of each partition.",
 )
 @click.option(
     "--limit", type=click.IntRange(min=0), help="How many events to print at most, of all partitions together."
@@ -46,8 +46,8 @@ def read_log(file: Path, pipeline: str, partition: str | None, start: int, limit
     """Print the events of the log that PIPELINE writes, or else of the log that it reads.
 
     A line has partition, sequence number, key and body, separated by tabs; "-" stands for no key and no body. What cannot be
-    printed is escaped as in JSON, and a body that is not UTF-8 is printed in base64. Hosts may be at work: the log is only
-    read, and what they write from now on is not printed.
+    printed is escaped as in JSON, and a body that is not UTF-8 is printed in base64. Hosts may be at work: the command only
+    reads the log, and does not wait for new events.
     """
     from pipeline.connectors.log.errors import LogError
     from pipeline.connectors.log.reader import LogReader
@@ -94,7 +94,7 @@ def _partitions(reader: LogReader, pipeline: str, wanted: str | None) -> list[st
 
 
 def _events(reader: LogReader, partitions: list[str], start: int) -> Iterator[dict[str, Any]]:
-    """As EVENT_SCHEMA has them. Of events that retention has dropped people are told on standard error."""
+    """Rows of EVENT_SCHEMA. Events that retention has dropped are reported on standard error."""
     from pipeline.connectors.log.reader import Forgotten
 
     for partition in partitions:

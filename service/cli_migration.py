@@ -41,33 +41,34 @@ CONNECTION_STRING = "LEASEHOLD_IMPORT_CONNECTION_STRING"
 )
 @click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, a reset needs it.")
 def reset_lease(file: Path, pipeline: str, partition: str, place: str, yes: bool) -> None:
-    """Set the position of a lease, forwards or back. What lies between is skipped, or delivered again.
+    """Set the position of a lease, forwards or back. The events in between are skipped, or delivered again.
 
-    It begins a new generation, in which no position that the sink holds counts: sums count a second time what is delivered again.
-    So the command says what is going to happen, and asks. An owner loses the lease at its next write; pause the pipeline first.
-    A reset opens a lease that was closed. A lease whose document cannot be read, or was deleted, is made anew.
+    A reset starts a new generation, which ignores the position in the sink: sums count a second time what is delivered again. So
+    the command shows what is going to happen, and asks. Pause the pipeline first: an owner loses the lease at its next write. A
+    reset opens a closed lease. It creates a new lease if the document was deleted or cannot be read.
     """
     from service.migration import reset, start_in
 
     if not yes:
         _ask(file, pipeline, partition, place)
 
-    async def moved(view: View, keeper: Keeper) -> tuple[Lease | None, Lease]:
+    async def run(view: View, keeper: Keeper) -> tuple[Lease | None, Lease]:
         now_ms = int(datetime.now(UTC).timestamp() * 1e3)
         return await reset(keeper, view.pipelines[pipeline], partition, start_in(place), now_ms=now_ms)
 
-    before, after = viewed(file, moved, pipeline, heeds=False)
-    said = f"lease '{partition}' of pipeline '{pipeline}' goes on from {_told(after.continuation)}, generation {after.generation}"
+    before, after = viewed(file, run, pipeline, heeds=False)
+    at = "the feed's beginning" if after.continuation is None else after.continuation
+    line = f"lease '{partition}' of pipeline '{pipeline}' was reset to {at}, generation {after.generation}"
     if before is None:
-        said += "; its document is made anew"
+        line += "; its document is new"
     elif before.owner:
-        said += f"; '{before.owner}' loses it at its next write"
+        line += f"; '{before.owner}' loses it at its next write"
     with unread_is_fine():
-        click.echo(said)
+        click.echo(line)
 
 
 def _ask(file: Path, pipeline: str, partition: str, place: str) -> None:
-    """Go on only if a person agrees to what the reset is going to do."""
+    """Continue only if a person agrees to the reset."""
     from service.migration import ResetPlan, plan_reset, start_in
 
     async def plan(view: View, keeper: Keeper) -> ResetPlan:
@@ -93,9 +94,9 @@ def is_at_a_terminal() -> bool:
     "-o", "--output", type=PathName(path_type=Path, dir_okay=False), help="A file, instead of standard output."
 )
 def export_leases(file: Path, pipeline: str | None, output: Path | None) -> None:
-    """All leases with all that they hold, as JSON lines, for `leasehold leases import --from leasehold`.
+    """Print all leases, complete, as JSON lines for `leasehold leases import --from leasehold`.
 
-    Stop the hosts before, or the leases go on while they are read.
+    Stop the hosts first. Otherwise the leases move while they are read.
     """
     from service.migration import exported
 
@@ -137,7 +138,7 @@ def export_leases(file: Path, pipeline: str | None, output: Path | None) -> None
     help="The account of that container, where it is not that of the leases: azure-identity says who we are. Or set"
     f" {CONNECTION_STRING} in the environment.",
 )
-@click.option("--apply", is_flag=True, help="Write. Without it, only what would change is told.")
+@click.option("--apply", is_flag=True, help="Write. Without it, only show what would change.")
 @click.option("--force", is_flag=True, help="Also move back, and take leases that were exported with another feed.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def import_leases(
@@ -164,7 +165,7 @@ def import_leases(
 
     settings, text = settings_of(file), _read(input)
     if settings.leases.type == "memory" and apply:
-        fail("leases: {type: memory} is gone when this command ends: name a lease store that stays")
+        fail("`leases: {type: memory}` ends with this command: use a persistent lease store")
 
     is_in_blobs = source in KINDS and text is None
     if not is_in_blobs and (container or account_url):
@@ -192,7 +193,7 @@ def import_leases(
             now_us=int(datetime.now(UTC).timestamp() * 1e6),
             force=force,
         )
-        report = await planned_import(keeper, order, clock=BootClock(), say=lambda told: click.echo(told, err=True))
+        report = await planned_import(keeper, order, clock=BootClock(), say=lambda line: click.echo(line, err=True))
         return await carried_out(keeper, order, report) if apply else report
 
     report = viewed(file, run, pipeline, writes=apply, heeds=False)
@@ -259,7 +260,3 @@ def _write(output: Path, text: str) -> None:
         os.replace(part, output)
     except OSError as error:
         fail(f"'{output}' cannot be written ({error.strerror}): name another file")
-
-
-def _told(continuation: str | None) -> str:
-    return "the feed's beginning" if continuation is None else continuation

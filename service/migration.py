@@ -177,7 +177,7 @@ def _check_open(lease: Lease) -> None:
     if lease.children:
         names = ", ".join(f"'{child.partition}'" for child in lease.children)
         raise StoreConflict(
-            f"lease '{lease.partition}' of pipeline '{lease.pipeline}' has ended: reset what goes on from it, {names}"
+            f"lease '{lease.partition}' of pipeline '{lease.pipeline}' has ended: reset what continues it, {names}"
         )
 
 

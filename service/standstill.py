@@ -16,9 +16,9 @@ from service.view import View
 
 NOTHING: Mapping[Key, str] = MappingProxyType({})
 
-Kind = Literal["failing", "paused", "waiting", "draining", "silent", "unreadable"]
+Kind = Literal["failing", "paused", "waiting", "draining", "silent", "feed_error"]
 """failing: it is tried again after an error. paused: an operator paused its pipeline. waiting: it gets no lease for now.
-draining: its host is about to stop. silent: its host has reported nothing for a lease duration. unreadable: the feed cannot
+draining: its host is about to stop. silent: its host has reported nothing for a lease duration. feed_error: the feed cannot
 say how far behind it is."""
 
 
@@ -76,7 +76,7 @@ def _of_lease(
     if failure is not None:
         yield Standstill("failing", f"is failing: {_failing(failure)}")
     if error is not None and (failure is None or error not in failure.error):
-        yield Standstill("unreadable", f"cannot be read: {error}")
+        yield Standstill("feed_error", f"cannot be read: {error}")
     if resting is not None:
         yield Standstill("paused", f"is not worked on: {resting}")
     if owner is not None and not owner.is_heard:

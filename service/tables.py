@@ -52,7 +52,9 @@ def leases_table(
             table,
             lease.pipeline,
             lease.partition,
-            ", ".join([status.state.replace("_", " "), *(each.kind for each in held_up.get(lease.key, ()))]),
+            ", ".join(
+                [status.state.replace("_", " "), *(each.kind.replace("_", " ") for each in held_up.get(lease.key, ()))]
+            ),
             lease.owner or "",
             str(lease.epoch),
             str(lease.generation),

@@ -376,7 +376,7 @@ class Worker:
             crash_point("released")
         level = self._log.error if outcome.reason == "failed" else self._log.info
         error = {"error": str(outcome.error)} if outcome.error else {}
-        level("lease let go", position=_shortened(self._position), **self._ending(outcome.reason), **error)
+        level("lease released", position=_shortened(self._position), **self._ending(outcome.reason), **error)
 
     def _ending(self, reason: CloseReason) -> dict[str, object]:
         """How a tenure ended, for the log. A writer gets `shutdown` whenever the lease was released, also to another host."""

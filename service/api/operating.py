@@ -22,7 +22,7 @@ from service.api.problems import documented
 from service.api.reading import known, lease_in
 from service.api.roles import Operator
 from service.errors import NotNow
-from service.finish import cleared_after_s, close_lease, list_partitions, told
+from service.finish import cleared_after_s, close_lease, describe, list_partitions
 from service.migration import moved, start_in
 from service.status import LeaseStatus, state_of
 from service.tally import Action
@@ -131,7 +131,7 @@ def operating(view: View) -> APIRouter:
             before=change.before,
             after=change.after,
             left=None if done.rest is None else done.rest.events,
-            told=told(done, cleared_after_s=cleared_after_s(view.keeper.timing)),
+            told=describe(done, cleared_after_s=cleared_after_s(view.keeper.timing)),
         )
 
     @router.post("/pipelines/{name}/pause")
@@ -168,7 +168,7 @@ def _unchanged(view: View, seen: Seen, if_match: str | None) -> Seen:
         raise _stale(view, seen)
     if seen.lease.children:
         names = ", ".join(f"'{child.partition}'" for child in seen.lease.children)
-        raise NotNow(f"lease '{seen.lease.partition}' has ended: reset what goes on from it, {names}")
+        raise NotNow(f"lease '{seen.lease.partition}' has ended: reset what continues it, {names}")
     return seen
 
 

@@ -222,7 +222,7 @@ def test_an_epoch_has_one_owner_and_nothing_goes_back(day: Day, pipeline: str) -
 def test_what_a_dead_or_sleeping_host_owned_is_taken_in_time(day: Day) -> None:
     assert day.took["a has what b left"] <= TAKEOVER_S
     assert day.took["b has a's leases while a sleeps"] <= TAKEOVER_S
-    assert day.hosts["a"].said("lease let go") > 0
+    assert day.hosts["a"].said("lease released") > 0
 
 
 def test_hosts_that_are_told_to_stop_exit_with_0_and_release(day: Day) -> None:

@@ -54,7 +54,7 @@ class Day:
 
     def reasons(self, name: str) -> set[str]:
         """Why leases were let go by a host."""
-        return {event["reason"] for event in self.hosts[name].events if event["event"] == "lease let go"}
+        return {event["reason"] for event in self.hosts[name].events if event["event"] == "lease released"}
 
 
 @pytest.fixture(scope="module")

@@ -87,7 +87,7 @@ class Group:
     def let_go(self) -> Counter[str]:
         """Why leases were let go by hosts that lived on: how often for each reason."""
         said = [event for path in self.directory.glob("*.log") for event in events_in(path)]
-        return Counter(event["reason"] for event in said if event["event"] == "lease let go")
+        return Counter(event["reason"] for event in said if event["event"] == "lease released")
 
     async def open(self) -> None:
         def create() -> None:

@@ -162,10 +162,10 @@ async def test_lag_is_told_for_leases_whose_ranges_are_gone(bench: Bench) -> Non
 async def test_a_storm_of_429_delays_what_is_read_and_costs_no_lease(bench: Bench) -> None:
     async with bench.host("host-a") as a, bench.host("host-b") as b:
         await bench.until(lambda: len(a.host.workers) == len(b.host.workers) == 2)
-        before = len([e for e in bench.log if e["event"] == "lease let go"])
+        before = len([e for e in bench.log if e["event"] == "lease released"])
         bench.control.fault("throttle", "feed.*", share=0.7, retry_after_ms=100)
         await bench.create(40)
         await bench.drained()
         assert set(bench.delivered.values()) == {1}
-        assert len([e for e in bench.log if e["event"] == "lease let go"]) == before
+        assert len([e for e in bench.log if e["event"] == "lease released"]) == before
         assert not [e for e in bench.log if e["event"] == "will try again"]

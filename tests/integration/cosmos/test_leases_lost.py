@@ -77,7 +77,7 @@ async def test_a_handlers_children_of_a_deleted_lease_wait_until_somebody_says_w
     assert code == 0, said
     for child in children:
         code, said = await deployment.leasehold("reset", "handled", child, "--to", position, "--yes")
-        assert (code, "its document is made anew" in said) == (0, True), said
+        assert (code, "its document is new" in said) == (0, True), said
     await deployment.processed()
     assert Counter(HANDLED) == Counter({f"d{n:05}" for n in range(1, 61)})
 
@@ -97,5 +97,5 @@ async def test_an_unreadable_lease_is_listed_with_what_to_do_and_a_reset_brings_
     code, said = await deployment.leasehold(
         "reset", "transactions", "1", "--to", await held_by(deployment, "1"), "--yes"
     )
-    assert (code, "its document is made anew" in said) == (0, True), said
+    assert (code, "its document is new" in said) == (0, True), said
     assert set((await deployment.processed()).values()) == {1}

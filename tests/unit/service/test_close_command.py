@@ -115,7 +115,7 @@ def test_several_are_closed_one_by_one_and_what_stays_open_is_exit_code_1(place:
     assert [line.split("'")[1] for line in done.stdout.splitlines()] == [NAMES[0], NAMES[1]]
     missing, open_ = done.stderr.splitlines()
     assert missing == (
-        "leasehold: pipeline 'letters' has no lease 'nope.jsonl': `leasehold leases list` shows those that it has"
+        "leasehold: pipeline 'letters' has no lease 'nope.jsonl': `leasehold leases list` lists its leases"
     )
     assert "words-3.jsonl' of pipeline 'letters' stays open: 3 events are left. Wait until the lag is 0" in open_
     assert place.closed == {NAMES[0]: True, NAMES[1]: True}
@@ -177,7 +177,7 @@ def test_forget_leaves_no_tombstone_and_takes_those_of_gone_files_away(place: Pl
 @pytest.mark.parametrize("arguments", [(), ("words-1.jsonl", "--gone")])
 def test_partitions_or_gone_have_to_be_said(place: Place, arguments: tuple[str, ...]) -> None:
     done = place.close(*arguments)
-    assert (done.exit_code, "or say --gone" in done.stderr) == (2, True)
+    assert (done.exit_code, "or use --gone" in done.stderr) == (2, True)
 
 
 def test_a_closed_lease_is_shown_as_closed_and_has_no_lag(place: Place) -> None:
@@ -199,7 +199,7 @@ def test_lag_and_leases_name_the_command_that_closes_the_lease_of_a_file_that_is
         )
         assert reason.endswith("close its lease: `leasehold leases close FILE letters words-1.jsonl`")
     rows = json.loads(place("leases", "list", "FILE", "--json").stdout)
-    assert [[each["kind"] for each in row["held_up"]] for row in rows] == [["unreadable"], [], []]
+    assert [[each["kind"] for each in row["held_up"]] for row in rows] == [["feed_error"], [], []]
     shown = json.loads(place("leases", "show", "FILE", "letters", NAMES[0]).stdout)
     assert shown == rows[0]
 

@@ -18,7 +18,7 @@ from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
 from pipeline.errors import FeedUnavailable
 from pipeline.feed import FeedPartition
 from service.errors import NotNow
-from service.finish import Close, close_lease, list_partitions, told
+from service.finish import Close, close_lease, describe, list_partitions
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -69,7 +69,7 @@ async def closed(running, partition: str = "a", **options: bool) -> Close:
 
 
 def line(done: Close) -> str:
-    return told(done, cleared_after_s=20.0)
+    return describe(done, cleared_after_s=20.0)
 
 
 async def test_a_partition_that_is_delivered_is_closed_where_it_stands(resting) -> None:
@@ -120,7 +120,7 @@ async def test_a_sinks_position_of_an_earlier_generation_says_nothing_of_what_is
 async def test_a_partition_that_is_gone_is_closed_although_nobody_knows_what_was_left(resting, files) -> None:
     files.away.add("a")
     said = line(await closed(resting))
-    assert said.startswith("lease 'a' of pipeline 'bank' closed at '5': the feed does not list it any more")
+    assert said.startswith("lease 'a' of pipeline 'bank' closed at '5': the feed no longer lists it")
     assert "unknown" in said
 
 
@@ -171,7 +171,7 @@ async def test_a_parent_that_was_split_is_said_to_have_ended(resting) -> None:
     await resting.keeper.create(
         Lease(pipeline="bank", partition="p", closed=True, children=(Child("a", "1"), Child("b", "1")))
     )
-    with pytest.raises(NotNow, match="has ended, and 'a', 'b' go on from it"):
+    with pytest.raises(NotNow, match="has ended, and 'a', 'b' continue it"):
         await closed(resting, "p")
 
 
@@ -248,7 +248,7 @@ async def test_a_file_that_comes_back_under_a_closed_name_is_not_read_and_is_war
         await eventually(warnings)
         await rounds(running, eventually, 3)
         assert len(warnings()) == 1
-        assert "`leasehold leases reset FILE bank PARTITION --to earliest`" in warnings()[0]
+        assert "`leasehold leases reset FILE bank a --to earliest`" in warnings()[0]
         await eventually(lambda: ("bank", "a") not in running.host.workers)
 
 

@@ -263,7 +263,7 @@ def test_an_owner_that_raised_its_epoch_without_hearing_so_goes_on_with_its_leas
         group.append("a", 1)
         await until(group.is_delivered, within_s=30)
         assert group.epochs["a"] > before
-        assert a.said("lease let go") == []
+        assert a.said("lease released") == []
         await a.stop()
 
     run_virtual(main())

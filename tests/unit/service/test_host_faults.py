@@ -209,7 +209,7 @@ def test_some_host_reports_a_failure_at_any_time_while_hosts_try_in_vain_and_non
         for _ in range(1800):
             await asyncio.sleep(0.1)
             assert a.host.failures or b.host.failures
-        assert {"host-a", "host-b"} <= {each.name for each in (a, b) if each.said("lease let go")}
+        assert {"host-a", "host-b"} <= {each.name for each in (a, b) if each.said("lease released")}
         poison.is_mended = True
         await until(group.is_delivered, within_s=100)
         await until(lambda: not a.host.failures and not b.host.failures, within_s=30)
@@ -298,7 +298,7 @@ def test_a_lease_document_that_is_spoilt_while_owned_stops_itself_alone(body: st
         await asyncio.sleep(60)
         assert sorted(a.host.workers) == [("bank", "a"), ("bank", "c")]
         assert len(a.said("needs attention")) == 1
-        [let_go] = a.said("lease let go")
+        [let_go] = a.said("lease released")
         assert "leasehold leases reset FILE bank b --to" in let_go["error"]
         group.put(lease_id("bank", "b"), good)
         await until(group.is_balanced, within_s=14)

@@ -25,7 +25,7 @@ from service.tally import Tally
 ROOT = Path(__file__).parents[3]
 LEASE = {"pipeline", "partition", "epoch"}
 EVENTS = {
-    *("lease acquired", "lease let go", "handoff requested", "handoff asked for", "renewal failed", "suspended"),
+    *("lease acquired", "lease released", "handoff requested", "handoff asked for", "renewal failed", "suspended"),
     *("will try again", "asking for a lease failed"),
 }
 

@@ -300,7 +300,7 @@ def test_a_store_in_memory_takes_no_import(place: Place) -> None:
     file = place.folder / "orders.yaml"
     file.write_text(file.read_text().replace("path: state/leases.db", "type: memory"))
     told = place.taking("dotnet", [dotnet()], "--apply")
-    assert (told.exit_code, told.stderr.split(":")[1]) == (1, " leases")
+    assert (told.exit_code, told.stderr.split(":")[1]) == (1, " `leases")
 
 
 def test_a_reset_is_a_new_generation_at_the_place_that_was_named(place: Place) -> None:
@@ -308,11 +308,11 @@ def test_a_reset_is_a_new_generation_at_the_place_that_was_named(place: Place) -
     told = place("reset", "orders", "0", "--to", '"3"', "--yes")
     assert told.exit_code == 0
     assert told.stdout == (
-        "lease '0' of pipeline 'orders' goes on from \"3\", generation 2; 'host-a' loses it at its next write\n"
+        "lease '0' of pipeline 'orders' was reset to \"3\", generation 2; 'host-a' loses it at its next write\n"
     )
     assert place.leases["0"] == lease(owner="host-a", incarnation="1", generation=1).reset('"3"')
     assert place("reset", "orders", "0", "--to", "earliest", "--yes").stdout == (
-        "lease '0' of pipeline 'orders' goes on from the feed's beginning, generation 3\n"
+        "lease '0' of pipeline 'orders' was reset to the feed's beginning, generation 3\n"
     )
 
 
@@ -331,7 +331,7 @@ def test_a_reset_to_nowhere_changes_nothing(place: Place) -> None:
         "is no continuation of a Cosmos DB container"
         in place("reset", "orders", "0", "--to", "yesterday", "--yes").stderr
     )
-    assert "has ended: reset what goes on from it, '2'" in place("reset", "orders", "1", "--to", '"3"', "--yes").stderr
+    assert "has ended: reset what continues it, '2'" in place("reset", "orders", "1", "--to", '"3"', "--yes").stderr
     assert place("reset", "orders", "9", "--to", '"3"', "--yes").exit_code == 1
     assert place("reset", "orders", "0").exit_code == 2
     assert place.leases == {"0": lease(), "1": ended}
@@ -364,7 +364,7 @@ def test_at_a_terminal_a_reset_asks(place: Place, monkeypatch: pytest.MonkeyPatc
     assert told.exit_code == code
     assert "Reset it? [y/N]" in told.stderr
     assert place.leases["0"].generation == (1 if code == 0 else 0)
-    assert ('goes on from "3", generation 1' in told.stdout) == (code == 0)
+    assert ('was reset to "3", generation 1' in told.stdout) == (code == 0)
     assert ("nothing was changed" in told.stderr) == (code == 1)
 
 

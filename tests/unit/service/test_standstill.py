@@ -80,7 +80,7 @@ def test_a_partition_without_a_lease_says_what_it_waits_for() -> None:
 def test_a_partition_that_the_feed_cannot_read_and_one_without_a_lease_say_so() -> None:
     found = standstills(group(RELEASED), {KEY: "its file is gone", ("bank", "z"): "it has no lease (yet)"})
     assert [(key, each.kind, each.why) for key, [each] in found.items()] == [
-        (KEY, "unreadable", "cannot be read: its file is gone"),
+        (KEY, "feed_error", "cannot be read: its file is gone"),
         (("bank", "z"), "waiting", "waits: it has no lease (yet)"),
     ]
 
@@ -99,6 +99,6 @@ def test_an_ended_partition_stands_still_for_good_and_is_not_mentioned() -> None
 @pytest.mark.parametrize("more", [0, 3])
 def test_failing_partitions_for_which_a_document_has_no_room_are_counted(more: int) -> None:
     found = unlisted_failures(group(RELEASED, report(Activity(failures=(KNOWN,), failing=1 + more, at=NOW))))
-    assert [text.partition(" without")[0] for text in found] == ["host 'host-a' reports 3 more failing partitions"] * bool(
-        more
-    )
+    assert [text.partition(" without")[0] for text in found] == [
+        "host 'host-a' reports 3 more failing partitions"
+    ] * bool(more)

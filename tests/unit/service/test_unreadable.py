@@ -111,8 +111,8 @@ def is_advice(text: str) -> bool:
 def test_a_list_names_it_with_what_is_wrong_and_what_to_do(place: Place) -> None:
     told = place("leases", "list", "FILE")
     assert told.exit_code == 0
-    assert [line.split()[:3] for line in told.stdout.splitlines()[2:4]] == [
-        ["orders", "a", "available"],
+    assert [line.split()[:5] for line in told.stdout.splitlines()[2:4]] == [
+        ["orders", "a", "available,", "feed", "error"],  # its position is beyond what this feed holds
         ["orders", "b", "unreadable"],
     ]
     assert is_advice(told.stdout)
@@ -156,9 +156,9 @@ def test_where_all_are_unreadable_they_are_listed_all_the_same(place: Place) -> 
 
 def test_a_reset_makes_it_anew_in_a_generation_that_its_sink_has_not_seen(place: Place) -> None:
     told = place("leases", "reset", "FILE", "orders", "b", "--to", "2", "--yes")
-    assert told.stdout == (
-        "lease 'b' of pipeline 'orders' goes on from 2, generation 4; its document is made anew\n"
-    ), told.stderr
+    assert told.stdout == ("lease 'b' of pipeline 'orders' was reset to 2, generation 4; its document is new\n"), (
+        told.stderr
+    )
     lease = place.leases["b"]
     assert (lease.continuation, lease.generation, lease.owner) == ("2", 4, None)
     assert lease.epoch > 10**12

@@ -54,7 +54,7 @@ def test_a_stop_checkpoints_releases_and_closes_the_sink_with_shutdown() -> None
         outcome = await tenure.task
         assert (outcome.reason, outcome.error) == ("shutdown", None)
         assert handler.calls == [("open", None), *(("process", n) for n in "123"), ("close", "shutdown")]
-        [let_go] = tenure.said("lease let go")
+        [let_go] = tenure.said("lease released")
         assert (let_go["reason"], "to" in let_go) == ("released", False)
         lease = group.leases["a"]
         assert (lease.owner, lease.incarnation, lease.continuation, lease.handoff_to) == (None, None, "3", None)
@@ -79,7 +79,7 @@ def test_a_handoff_finishes_the_batch_in_hand_checkpoints_and_is_logged_as_hande
         assert 3.5 < asyncio.get_running_loop().time() - began < 4.5
         lease = group.leases["a"]
         assert (lease.owner, lease.handoff_to, lease.continuation) == (None, "host-b", "4")
-        [let_go] = tenure.said("lease let go")
+        [let_go] = tenure.said("lease released")
         assert (let_go["reason"], let_go["to"]) == ("handed_over", "host-b")
         assert handler.calls[-2:] == [("process", "4"), ("close", "shutdown")]
 
@@ -265,7 +265,7 @@ def test_an_error_that_will_not_pass_releases_the_lease_behind_what_is_safe(erro
         assert handler.calls[-2:] == [("process", "4"), ("close", "failed")]
         lease = group.leases["a"]
         assert (lease.owner, lease.continuation) == (None, "3")
-        assert [entry["level"] for entry in tenure.said("lease let go")] == ["error"]
+        assert [entry["level"] for entry in tenure.said("lease released")] == ["error"]
 
     run_virtual(main())
 
