@@ -123,14 +123,14 @@ def told(error: InvalidDocument) -> str:
 
 
 def advised(error: InvalidDocument, pipeline: str, partition: str) -> InvalidDocument:
-    """Of a document that stands for a lease: it may hold the only position there is, and deleting it may cost that."""
+    """Advice for the document of a lease, which may hold the only position there is: deleting it may lose that."""
     said = str(error)
     for remedy in _REMEDIES:
         said = said.removesuffix(remedy)
     return InvalidDocument(
-        f"{said}: until that is mended the partition is not processed, nor what it is split into. Restore the document, or give"
-        f" the partition a position: `leasehold leases reset FILE {pipeline} {partition} --to ...`. (Deleted, it begins anew,"
-        " unless a host or its sink knows where it stood)"
+        f"{said}: until you repair it, the partition and its children are not processed. Restore the document, or give"
+        f" the partition a position: `leasehold leases reset FILE {pipeline} {partition} --to ...`. (If you delete the document,"
+        " the partition starts over, unless a host or its sink knows its position)"
     )
 
 

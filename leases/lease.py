@@ -153,7 +153,7 @@ class Lease:
 
     def finished(self, continuation: str | None, *, tombstone: bool) -> Lease:
         """Closed by an operator: the owner finds out at its next write. As every edit of others, it leaves the tick alone."""
-        assert not (self.closed and self.children), "what has ended goes on in its children"
+        assert not (self.closed and self.children), "the children of an ended partition continue it"
         return replace(
             self,
             owner=None,

@@ -21,9 +21,9 @@ def is_cancelled(error: BaseException) -> bool:
 
 
 async def await_shielded(task: asyncio.Future[T]) -> T:
-    """Await a task that goes on if the caller is cancelled. What becomes of it then is for others to see.
+    """Await a task that continues if the caller is cancelled. Others then handle its outcome.
 
-    `asyncio.shield` does the same, but since Python 3.14 it also reports an error of that task as one that nobody has seen.
+    `asyncio.shield` does the same, but since Python 3.14 it also reports an error of that task as never retrieved.
     """
     await asyncio.wait({task})
     return task.result()

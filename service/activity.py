@@ -55,7 +55,7 @@ class BatchStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureStatus:
-    """Why a partition does not go on.
+    """Why a partition stands still.
 
     failures: how many in a row. retry_at: when the host tries again.
     since, at: when the first and the last of these failures happened.

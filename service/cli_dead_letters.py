@@ -90,7 +90,7 @@ def replay(file: Path, pipeline: str, partition: str | None) -> None:
 
 
 def _read(file: Path, pipeline: str, partition: str | None) -> list[Judged]:
-    """What nobody can find out of their states is said on standard error."""
+    """Problems that leave states unknown are printed on standard error."""
     from pipeline.dead_letters.box import kept_in
     from pipeline.dead_letters.settled import judge
     from service import telemetry
@@ -106,7 +106,7 @@ def _read(file: Path, pipeline: str, partition: str | None) -> list[Judged]:
         letters = [kept async for kept in kept_in(box, pipeline, partition=partition)]
         return await judge(box, pipeline, letters, replayed)
 
-    async def looked() -> tuple[list[Judged], list[str]]:
+    async def read_states() -> tuple[list[Judged], list[str]]:
         box = box_of(one, settings.leases.timing)
         assert box is not None, "a pipeline with dead letters has a box"
         try:
@@ -114,7 +114,7 @@ def _read(file: Path, pipeline: str, partition: str | None) -> list[Judged]:
         finally:
             await box.close()
 
-    found, problems = done(looked())
+    found, problems = done(read_states())
     for why in problems:
         click.echo(f"leasehold: the state of dead letters is unknown: {redacted(why)}", err=True)
     return found

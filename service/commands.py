@@ -79,14 +79,14 @@ def log_of(settings: Settings, host: str) -> Log:
 def viewed(file: Path, read: Read[T], pipeline: str | None, *, writes: bool = False, heeds: bool = True) -> T:
     """What `read` finds in the lease container of FILE, seen from a process that runs no host; as `service.look` has it."""
     from service import telemetry
-    from service.look import looked_in
+    from service.look import look_into
 
     settings = settings_of(file)
     telemetry.hush(settings.log)
     names = [each.name for each in settings.pipelines]
     if pipeline is not None and pipeline not in names:
         fail(f"there is no pipeline '{pipeline}' in {file}: it has {', '.join(names)}", code=USAGE)
-    return done(looked_in(settings, read, pipeline, creates=writes, heeds=heeds))
+    return done(look_into(settings, read, pipeline, creates=writes, heeds=heeds))
 
 
 class Interruptible(click.Group):

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from leases.lease import Lease
-from service.lag import measured
+from service.lag import measure_lag
 from service.processor import Processor
 
 REFRESH_S = 0.2
@@ -26,8 +26,8 @@ async def done_before(processor: Processor) -> dict[str, int]:
     """How many events each pipeline has behind it, by its leases, before the processor starts. Raises StoreError."""
     feeds = {pipeline.name: pipeline.feed for pipeline in processor.pipelines}
     leases = (await processor.keeper.scan(feeds)).leases
-    left = await measured(leases, feeds)
-    whole = await measured([replace(lease, continuation=None) for lease in leases], feeds)
+    left = await measure_lag(leases, feeds)
+    whole = await measure_lag([replace(lease, continuation=None) for lease in leases], feeds)
     return {name: max(0, whole.of(name).events - left.of(name).events) for name in feeds}
 
 

@@ -34,7 +34,7 @@ async def postgres(directory: Path) -> AsyncIterator[str]:
         server = await asyncio.to_thread(get_server, directory, cleanup_mode="stop")
     except Exception as error:
         raise StartFailed(
-            f"the embedded PostgreSQL did not start in '{directory}' ({type(error).__name__}): its file `log` may tell more"
+            f"the embedded PostgreSQL did not start in '{directory}' ({type(error).__name__}): its file `log` may have the reason"
         ) from error
     try:
         yield server.get_uri()
@@ -50,7 +50,7 @@ def make_directory(wanted: Path) -> Path:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StartFailed(
-            f"directory '{wanted}' cannot be made ({error.strerror}): name one that this user may write"
+            f"directory '{wanted}' cannot be created ({error.strerror}): name one that this user may write"
         ) from None
     return place
 
@@ -75,7 +75,7 @@ async def serve(directory: Path, stop: asyncio.Event, say: Callable[[str], None]
 async def query(directory: Path, sql: str) -> int:
     """Have psql run this and print what it finds; its exit code, or 128 + the signal that ended it. Raises StartFailed."""
     if not (directory / "PG_VERSION").is_file():
-        raise StartFailed(f"there is no PostgreSQL in '{directory}': `leasehold postgres {directory}` makes one")
+        raise StartFailed(f"there is no PostgreSQL in '{directory}': `leasehold postgres {directory}` creates one")
     async with postgres(make_directory(directory)) as dsn:
         process = await asyncio.create_subprocess_exec(
             _psql(), dsn, "--no-psqlrc", "--pset=pager=off", "--set=ON_ERROR_STOP=1", "--command", sql

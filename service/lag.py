@@ -1,11 +1,11 @@
 """How far the group is behind its feeds, and whether it has anything left to do.
 
-Both are told from the lease documents and the feeds alone, so any process may ask, even one that works on nothing. A feed that
-cannot answer for one partition is reported with its error; the others still answer.
+Both come from the lease documents and the feeds alone, so any process can find out, even one without workers. A feed that cannot
+answer for one partition is reported with its error; the others still answer.
 
-    lag = await measured(leases, feeds)                          events behind, by partition and in total
-    look = await looked(leases, feeds, failures)                 one look at the backlog of the whole group
-    last = await until_idle(view.backlog, clock=clock, told=tell) for `run --until-idle`: last.failed, .held -> exit 1
+    lag = await measure_lag(leases, feeds)                          events behind, by partition and in total
+    look = await read_backlog(leases, feeds, failures)                 one look at the backlog of the whole group
+    last = await until_idle(view.backlog, clock=clock, report=show) for `run --until-idle`: last.failed, .held -> exit 1
 
 Waiting until idle takes two looks in a row that find nothing to do and nothing moved. So the order in which pipelines feed each
 other does not matter: what an upstream had delivered by the first look, its downstream had to finish by the second.
@@ -45,8 +45,8 @@ class Patience:
 PATIENCE = Patience()
 NONE: Mapping[Key, str] = MappingProxyType({})
 NO_LEASE = "it has no lease (yet): a host makes one, or says why not"
-TOLD_S = 10.0
-"""How often whoever waits for idleness is told what is still to be done."""
+REPORT_S = 10.0
+"""How often `until_idle` reports what is left to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class Lag:
         return Lag(tuple(partition for partition in self.partitions if partition.pipeline == pipeline))
 
 
-async def measured(
+async def measure_lag(
     leases: Iterable[Lease],
     feeds: Mapping[str, ChangeFeed],
     *,
@@ -151,7 +151,7 @@ class Backlog:
 
 
 def verdict(before: Backlog | None, now: Backlog) -> Verdict:
-    """What two looks in a row say. failed: as idle as it gets, with partitions that only a person can mend."""
+    """What two looks in a row say. failed: idle, but for partitions that only a person can repair."""
     if before is None or not (before.is_done and now.is_done):
         return "busy"
     if (before.ends, before.failed.keys(), before.held) != (now.ends, now.failed.keys(), now.held):
@@ -159,7 +159,7 @@ def verdict(before: Backlog | None, now: Backlog) -> Verdict:
     return "failed" if now.failed or now.held else "idle"
 
 
-async def looked(
+async def read_backlog(
     leases: Collection[Lease],
     feeds: Mapping[str, ChangeFeed],
     failures: Mapping[Key, str],
@@ -193,18 +193,18 @@ async def until_idle(
     look: Callable[[], Awaitable[Backlog]],
     *,
     clock: Clock,
-    told: Callable[[Backlog], None] = lambda look: None,
+    report: Callable[[Backlog], None] = lambda look: None,
     pause_s: float = 0.5,
 ) -> Backlog:
-    """The look that found nothing more to do; its `failed` and `held` are the partitions that only a person can bring on.
+    """The look that found nothing more to do. Only a person can help the partitions in its `failed` and `held`.
 
-    told: what is still waited for, every TOLD_S seconds.
+    report: called every REPORT_S seconds with what is left to do.
     """
-    before, last_told = None, clock.monotonic()
+    before, last_report = None, clock.monotonic()
     while verdict(before, now := await look()) == "busy":
-        if clock.monotonic() - last_told >= TOLD_S:
-            told(now)
-            last_told = clock.monotonic()
+        if clock.monotonic() - last_report >= REPORT_S:
+            report(now)
+            last_report = clock.monotonic()
         before = now
         await clock.sleep(pause_s)
     return now

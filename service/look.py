@@ -22,7 +22,7 @@ T = TypeVar("T")
 Read = Callable[[View, Keeper], Awaitable[T]]
 
 
-async def looked_in(
+async def look_into(
     settings: Settings, read: Read[T], pipeline: str | None = None, *, creates: bool = False, heeds: bool = True
 ) -> T:
     """What `read` finds; nothing is started, and everything is closed again. creates: a container that is missing is made.

@@ -83,7 +83,7 @@ async def _info(store: LeaseStore, pipeline: Pipeline) -> Info:
 async def reset(
     keeper: Keeper, pipeline: Pipeline, partition: str, to: Start | str, *, now_ms: int
 ) -> tuple[Lease | None, Lease]:
-    """The lease before and after; None before where its document was unreadable or gone, and is made anew.
+    """The lease before and after; None before if its document was unreadable or missing, and a new one is created.
 
     to: where to start, or a continuation. now_ms: wall clock, since 1970. Raises LeasesError, PipelineError.
     """
@@ -91,16 +91,16 @@ async def reset(
     try:
         stored = await keeper.store.read(lease_id(pipeline.name, partition))
     except StoreMissing:
-        return None, await _made_anew(keeper, pipeline, partition, to, now_ms, scan)
+        return None, await _create(keeper, pipeline, partition, to, now_ms, scan)
     try:
         lease = decode_lease(stored.id, stored.body)
     except InvalidDocument:
-        wanted = await _anew(pipeline, await _part_of(pipeline, partition, []), partition, to, now_ms)
+        wanted = await _read_new_lease(pipeline, await _part_of(pipeline, partition, []), partition, to, now_ms)
         await keeper.rewrite(Seen(wanted, stored.etag), wanted)
         return None, wanted
     if (pipeline.name, partition) in scan.unreadable:  # there are two, and this is one of them
         raise scan.unreadable[pipeline.name, partition]
-    return lease, (await moved(keeper, pipeline, Seen(lease, stored.etag), to)).lease
+    return lease, (await move(keeper, pipeline, Seen(lease, stored.etag), to)).lease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +185,7 @@ def _shown(continuation: str | None) -> str:
     return "the feed's beginning" if continuation is None else f"'{continuation}'"
 
 
-async def moved(keeper: Keeper, pipeline: Pipeline, seen: Seen, to: Start | str) -> Seen:
+async def move(keeper: Keeper, pipeline: Pipeline, seen: Seen, to: Start | str) -> Seen:
     """A lease that was read, in its new generation. Raises LeasesError (StoreConflict where it has changed), PipelineError."""
     lease = seen.lease
     _check_open(lease)
@@ -208,12 +208,12 @@ def start_in(text: str) -> Start | str:
     return time if time.tzinfo is not None else text
 
 
-async def _made_anew(
+async def _create(
     keeper: Keeper, pipeline: Pipeline, partition: str, to: Start | str, now_ms: int, scan: Scan
 ) -> Lease:
     """Of a partition whose lease was deleted. Raises as `_free_part`."""
     part = await _free_part(keeper, pipeline, partition, scan)
-    wanted = await _anew(pipeline, part, partition, to, now_ms)
+    wanted = await _read_new_lease(pipeline, part, partition, to, now_ms)
     if not await keeper.create(wanted):
         raise StoreConflict(f"lease '{partition}' of pipeline '{pipeline.name}' has just been made: {AGAIN}")
     return wanted
@@ -241,7 +241,9 @@ async def _part_of(pipeline: Pipeline, partition: str, leases: Collection[Lease]
     return next((part for part in free if part.name == partition), None)
 
 
-async def _anew(pipeline: Pipeline, part: FeedPartition | None, partition: str, to: Start | str, now_ms: int) -> Lease:
+async def _read_new_lease(
+    pipeline: Pipeline, part: FeedPartition | None, partition: str, to: Start | str, now_ms: int
+) -> Lease:
     """A lease about which nothing is known but what an operator says. Its epoch is one that no count of owners ever reached."""
     place = await _checked_place(pipeline.feed, partition, to)
     held = await standing(pipeline.sink, pipeline.name, partition)

@@ -102,6 +102,6 @@ def _flush(output: TextIO, *, keeps_code: bool) -> None:
 
 @contextmanager
 def unread_is_fine() -> Iterator[None]:
-    """For the report of a command whose work is done: its exit code tells about the work, whether its report was read or not."""
+    """For the report of a command whose work is done: its exit code is that of the work, whether its report was read or not."""
     with suppress(OutputLost):
         yield

@@ -26,7 +26,7 @@ from leases.membership import HOSTS_PREFIX, HostRecord, decode_host
 from leases.store import Stored
 from service.activity import activity_of
 from service.host import Host
-from service.lag import PATIENCE, Backlog, Lag, Patience, looked, measured
+from service.lag import PATIENCE, Backlog, Lag, Patience, measure_lag, read_backlog
 from service.pipeline import Pipeline
 from service.status import Group, group_of, sight_of
 
@@ -136,7 +136,9 @@ class View:
             scan = await self._keeper.scan(self.pipelines)
         except StoreError as error:
             return Backlog(ends={}, behind=frozenset(), missing=frozenset(), failed={}, unknown=(str(error),))
-        return await looked(scan.leases, self._feeds, {**group.failures, **group.resting}, patience=self._patience)
+        return await read_backlog(
+            scan.leases, self._feeds, {**group.failures, **group.resting}, patience=self._patience
+        )
 
     def health(self) -> Health:
         host, reasons = self.host, []
@@ -152,7 +154,7 @@ class View:
         group = await self.group()
         leases = [status.lease for status in group.leases.values()]
         waiting = {**group.waiting, **(self.host.waiting if self.host is not None else {})}
-        return await measured(
+        return await measure_lag(
             leases, self._feeds, unreadable=group.unreadable, waiting=waiting, patience=self._patience
         )
 

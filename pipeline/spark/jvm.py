@@ -160,7 +160,7 @@ def _launch(
         "start_new_session": True,  # so that a terminal's Ctrl-C does not take the JVM away before we have stopped
         "pass_fds": () if scratch is None else (scratch.lock,),
     }
-    # PySpark hands the process over once it has started, which takes seconds; so its own function gets a Popen of ours.
+    # PySpark hands the process over once it has started, which takes seconds; so its own function gets our Popen.
     launch_here = FunctionType(launch_gateway.__code__, {**vars(java_gateway), "Popen": launch}, argdefs=(None, None))
     try:
         return launch_here(arguments, options), output

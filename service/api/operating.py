@@ -23,7 +23,7 @@ from service.api.reading import known, lease_in
 from service.api.roles import Operator
 from service.errors import NotNow
 from service.finish import cleared_after_s, close_lease, describe, list_partitions
-from service.migration import moved, start_in
+from service.migration import move, start_in
 from service.status import LeaseStatus, state_of
 from service.tally import Action
 from service.view import View
@@ -107,7 +107,7 @@ def operating(view: View) -> APIRouter:
         await _there(view, pipeline, partition)
         before = _unchanged(view, await view.keeper.read(pipeline, partition), if_match)
         try:
-            after = await moved(view.keeper, view.pipelines[pipeline], before, start_in(wanted.to))
+            after = await move(view.keeper, view.pipelines[pipeline], before, start_in(wanted.to))
         except StoreConflict:
             raise _stale(view, await view.keeper.read(pipeline, partition)) from None
         return _done(view, request, response, "reset", Change(before, after))

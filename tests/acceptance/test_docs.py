@@ -99,7 +99,7 @@ def test_a_query_where_no_postgresql_is_creates_none(tmp_path: Path, leasehold: 
     query = leasehold("postgres", "state/none", "--query", "SELECT 1")
     assert query.ended() == 2
     assert query.err == (
-        "leasehold: there is no PostgreSQL in 'state/none': `leasehold postgres state/none` makes one\n"
+        "leasehold: there is no PostgreSQL in 'state/none': `leasehold postgres state/none` creates one\n"
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -20,7 +20,7 @@ from leases.timing import Timing
 from pipeline.connectors.cosmos import CosmosFeed
 from pipeline.connectors.memory import MemoryDestination, MemorySink
 from pipeline.transform import Identity
-from service.lag import looked, measured
+from service.lag import measure_lag, read_backlog
 from service.pipeline import Pipeline
 from service.processor import Processor
 from tests.plugins_cosmos import Cosmos
@@ -123,7 +123,7 @@ async def test_through_a_split_and_a_merge_every_document_is_delivered_once(benc
         assert (held[0][0], held[-1][1]) == ("", "FF")
         assert all(x[1] == y[0] for x, y in pairwise(held))
         assert not [entry for entry in bench.log if entry["event"] == "needs attention"]
-        look = await looked(list(found.values()), {"bank": a.host.pipelines["bank"].feed}, {})
+        look = await read_backlog(list(found.values()), {"bank": a.host.pipelines["bank"].feed}, {})
         assert not look.missing | look.failed.keys()
 
 
@@ -153,7 +153,7 @@ async def test_lag_is_told_for_leases_whose_ranges_are_gone(bench: Bench) -> Non
     found = await leases(bench)
     bench.control.merge(Bank.name, "0", "1")
     feed: CosmosFeed = bench.bank.feed()
-    lag = await measured(found.values(), {"bank": feed})
+    lag = await measure_lag(found.values(), {"bank": feed})
     assert {one.partition: (one.events, one.error) for one in lag.partitions}["0"] == (3, None)
     assert lag.unknown == 0
     await feed.close()

@@ -8,7 +8,7 @@ from simulation.loop import run_virtual
 
 from leases.membership import DEAD_AFTER
 from leases.timing import Timing
-from service.lag import looked, measured
+from service.lag import measure_lag, read_backlog
 
 
 def merging(partitions: str, timing: Timing | None = None) -> Group:
@@ -68,10 +68,10 @@ def test_a_merged_partition_is_not_missing_where_its_parts_have_leases() -> None
         feeds = {"bank": group.feed}
         await until(lambda: {part_of(name) for name in "ab"} <= group.leases.keys())
         leases = list(group.leases.values())
-        assert (await looked(leases, feeds, {})).missing == frozenset()
+        assert (await read_backlog(leases, feeds, {})).missing == frozenset()
         part = next(lease for lease in leases if lease.partition == part_of("a"))
         left = [lease for lease in leases if lease != part]
-        assert (await looked(left, feeds, {})).missing == {("bank", part_of("a"))}
+        assert (await read_backlog(left, feeds, {})).missing == {("bank", part_of("a"))}
 
     run_virtual(main())
 
@@ -98,7 +98,7 @@ def test_a_feed_is_told_the_scopes_of_leases_before_it_is_asked_about_them() -> 
         feed.merge_in_parts("ab")
         await until(lambda: {part_of(name) for name in "ab"} <= group.leases.keys())
         asked.clear()
-        await measured(group.leases.values(), {"bank": feed})
+        await measure_lag(group.leases.values(), {"bank": feed})
         assert told[-1] == {part_of("a"): "a", part_of("b"): "b"}
         assert asked[0] == "remember"
         assert asked.count("lag") == 2

@@ -9,7 +9,7 @@ from leases.lease import Child, Lease
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.errors import FeedUnavailable
 from pipeline.feed import FeedPartition
-from service.lag import Backlog, Patience, looked, measured, until_idle, verdict
+from service.lag import Backlog, Patience, measure_lag, read_backlog, until_idle, verdict
 
 T = TypeVar("T")
 
@@ -84,20 +84,20 @@ NOTHING = Backlog(ends={}, behind=frozenset(), missing=frozenset(), failed={}, u
 
 
 async def test_lag_is_what_the_feed_holds_behind_each_lease() -> None:
-    lag = await measured([lease("a", "2"), lease("b")], {"bank": feed(a=5, b=4)})
+    lag = await measure_lag([lease("a", "2"), lease("b")], {"bank": feed(a=5, b=4)})
     assert [(p.partition, p.events) for p in lag.partitions] == [("a", 3), ("b", 4)]
     assert (lag.events, lag.unknown) == (7, 0)
 
 
 async def test_lag_is_told_for_one_pipeline_alone() -> None:
     leases = [lease("a"), replace(lease("a"), pipeline="other")]
-    lag = await measured(leases, {"bank": feed(a=5), "other": feed(a=2)})
+    lag = await measure_lag(leases, {"bank": feed(a=5), "other": feed(a=2)})
     assert (lag.events, lag.of("other").events, lag.of("nowhere").events) == (7, 2, 0)
 
 
 async def test_what_has_no_lease_or_one_that_nobody_can_read_counts_as_unknown() -> None:
     unreadable = {("bank", "b"): "document 'b' is not JSON"}
-    lag = await measured([lease("a", "2")], {"bank": feed(a=5, b=4, c=3)}, unreadable=unreadable)
+    lag = await measure_lag([lease("a", "2")], {"bank": feed(a=5, b=4, c=3)}, unreadable=unreadable)
     assert [(p.partition, p.events) for p in lag.partitions] == [("a", 3), ("b", None), ("c", None)]
     assert lag.partitions[1].error == "document 'b' is not JSON"
     assert "it has no lease" in str(lag.partitions[2].error)
@@ -105,7 +105,7 @@ async def test_what_has_no_lease_or_one_that_nobody_can_read_counts_as_unknown()
 
 
 async def test_where_a_host_knows_why_there_is_no_lease_that_is_told() -> None:
-    lag = await measured(
+    lag = await measure_lag(
         [], {"bank": feed(a=5)}, waiting={("bank", "a"): "it came from '0', whose lease is unreadable"}
     )
     assert [p.error for p in lag.partitions] == ["it came from '0', whose lease is unreadable"]
@@ -118,28 +118,28 @@ async def test_a_feed_that_cannot_list_its_partitions_may_have_more_than_there_a
             raise FeedUnavailable("the broker is away")
 
     unlisted = Unlisted(["a"])
-    lag = await measured([lease("a")], {"bank": unlisted})
+    lag = await measure_lag([lease("a")], {"bank": unlisted})
     assert [(p.partition, p.events) for p in lag.partitions] == [("", None), ("a", 0)]
     assert "the feed cannot list its partitions (the broker is away)" in str(lag.partitions[0].error)
 
 
 async def test_closed_leases_have_no_lag() -> None:
     closed = lease("a", closed=True, children=(Child("b", None),))
-    lag = await measured([closed, lease("b")], {"bank": feed(a=5, b=1)})
+    lag = await measure_lag([closed, lease("b")], {"bank": feed(a=5, b=1)})
     assert lag.events == 1
 
 
 async def test_a_partition_whose_feed_fails_is_reported_and_the_others_still_answer() -> None:
     broken = Broken(["a", "b"], {"a"}, FeedUnavailable("the broker is away"))
     broken.append("b", [b"{}"])
-    lag = await measured([lease("a"), lease("b")], {"bank": broken})
+    lag = await measure_lag([lease("a"), lease("b")], {"bank": broken})
     assert [(p.events, p.error) for p in lag.partitions] == [(None, "the broker is away"), (1, None)]
     assert (lag.events, lag.unknown, lag.is_known) == (1, 1, True)
 
 
 async def test_a_lost_position_and_a_faulty_connector_are_errors_of_one_partition() -> None:
     broken = Broken(["a", "b", "c"], {"b"}, ZeroDivisionError("division by zero"))
-    lag = await measured([lease("a", "99"), lease("b"), lease("c")], {"bank": broken})
+    lag = await measure_lag([lease("a", "99"), lease("b"), lease("c")], {"bank": broken})
     assert "99 is none of them" in str(lag.partitions[0].error)
     assert lag.partitions[1].error == "unexpected ZeroDivisionError: division by zero"
     assert lag.partitions[2].events == 0
@@ -147,7 +147,7 @@ async def test_a_lost_position_and_a_faulty_connector_are_errors_of_one_partitio
 
 async def test_a_feed_that_never_answers_costs_its_partition_the_call_timeout() -> None:
     silent = Broken(["a", "b"], {"a"}, None)
-    lag = await measured([lease("a"), lease("b")], {"bank": silent}, patience=Patience(call_s=0.02, total_s=5))
+    lag = await measure_lag([lease("a"), lease("b")], {"bank": silent}, patience=Patience(call_s=0.02, total_s=5))
     assert [p.error for p in lag.partitions] == ["no answer within 0.02 s", None]
 
 
@@ -156,7 +156,7 @@ async def test_many_silent_partitions_together_cost_the_total_timeout() -> None:
     silent = Broken(names, set(names), None)
     patience = Patience(call_s=0.05, total_s=0.12, at_once=2)
     async with asyncio.timeout(1):
-        lag = await measured(map(lease, names), {"bank": silent}, patience=patience)
+        lag = await measure_lag(map(lease, names), {"bank": silent}, patience=patience)
     assert lag.unknown == 100
     assert not lag.is_known
     assert {p.error for p in lag.partitions} == {"no answer within 0.05 s", "no answer within 0.12 s"}
@@ -165,13 +165,13 @@ async def test_many_silent_partitions_together_cost_the_total_timeout() -> None:
 async def test_feeds_are_asked_a_few_at_a_time() -> None:
     names = [str(n) for n in range(50)]
     crowded = Crowded(names)
-    await measured(map(lease, names), {"bank": crowded}, patience=Patience(at_once=4))
+    await measure_lag(map(lease, names), {"bank": crowded}, patience=Patience(at_once=4))
     assert crowded.most == 4
 
 
 async def test_asking_can_be_cancelled() -> None:
     silent = Broken(["a"], {"a"}, None)
-    asking = asyncio.create_task(measured([lease("a")], {"bank": silent}))
+    asking = asyncio.create_task(measure_lag([lease("a")], {"bank": silent}))
     await asyncio.sleep(0)
     asking.cancel()
     await asyncio.wait({asking})
@@ -183,27 +183,27 @@ async def test_asking_can_be_cancelled() -> None:
 
 async def test_a_group_that_has_read_everything_is_idle_after_two_equal_looks() -> None:
     at_end = [lease("a", "3", **OWNED), lease("b")]
-    first = await looked(at_end, {"bank": feed(a=3, b=0)}, {})
+    first = await read_backlog(at_end, {"bank": feed(a=3, b=0)}, {})
     assert verdict(None, first) == "busy"
-    assert verdict(first, await looked(at_end, {"bank": feed(a=3, b=0)}, {})) == "idle"
+    assert verdict(first, await read_backlog(at_end, {"bank": feed(a=3, b=0)}, {})) == "idle"
 
 
 async def test_a_lease_behind_its_feed_keeps_the_group_busy() -> None:
-    behind = await looked([lease("a", "2")], {"bank": feed(a=3)}, {})
+    behind = await read_backlog([lease("a", "2")], {"bank": feed(a=3)}, {})
     assert behind.behind == {("bank", "a")}
     assert verdict(behind, behind) == "busy"
 
 
 async def test_a_partition_without_a_lease_keeps_the_group_busy() -> None:
-    missing = await looked([lease("a", "3")], {"bank": feed(a=3, b=0)}, {})
+    missing = await read_backlog([lease("a", "3")], {"bank": feed(a=3, b=0)}, {})
     assert missing.missing == {("bank", "b")}
     assert verdict(missing, missing) == "busy"
 
 
 async def test_an_upstream_that_moved_between_two_looks_keeps_the_group_busy() -> None:
-    """The downstream was looked at before the upstream wrote to it; whichever is asked first, the second look tells."""
-    first = await looked([lease("a", "3")], {"bank": feed(a=3)}, {})
-    second = await looked([lease("a", "4")], {"bank": feed(a=4)}, {})
+    """The first look sees the downstream before the upstream writes to it. The second look finds that, in either order."""
+    first = await read_backlog([lease("a", "3")], {"bank": feed(a=3)}, {})
+    second = await read_backlog([lease("a", "4")], {"bank": feed(a=4)}, {})
     assert first.is_done
     assert second.is_done
     assert verdict(first, second) == "busy"
@@ -213,20 +213,20 @@ async def test_a_closed_lease_does_not_count_but_its_children_do() -> None:
     source = feed(a=3)
     source.split("a", ["a1"])
     closed = lease("a", "1", closed=True, children=(Child("a1", None),))
-    without = await looked([closed], {"bank": source}, {})
+    without = await read_backlog([closed], {"bank": source}, {})
     assert (without.missing, without.behind) == ({("bank", "a1")}, frozenset())
-    assert (await looked([closed, lease("a1")], {"bank": source}, {})).is_done
+    assert (await read_backlog([closed, lease("a1")], {"bank": source}, {})).is_done
 
 
 async def test_a_partition_emptied_by_retention_is_not_behind() -> None:
     source = feed(a=5)
     source.trim("a", "5")
-    assert (await looked([lease("a")], {"bank": source}, {})).is_done
+    assert (await read_backlog([lease("a")], {"bank": source}, {})).is_done
 
 
 async def test_a_feed_that_does_not_answer_leaves_the_group_busy_and_is_named() -> None:
     broken = Broken(["a", "b"], {"a"}, FeedUnavailable("the broker is away"))
-    look = await looked([lease("a"), lease("b")], {"bank": broken}, {})
+    look = await read_backlog([lease("a"), lease("b")], {"bank": broken}, {})
     assert look.unknown == ("pipeline 'bank', partition 'a': the broker is away",)
     assert verdict(look, look) == "busy"
 
@@ -234,57 +234,57 @@ async def test_a_feed_that_does_not_answer_leaves_the_group_busy_and_is_named() 
 async def test_a_failed_partition_ends_the_wait_once_all_others_are_idle() -> None:
     failures = {("bank", "a"): "line 17 is malformed"}
     source = feed(a=3, b=2)
-    busy = await looked([lease("a", "1"), lease("b", "1")], {"bank": source}, failures)
+    busy = await read_backlog([lease("a", "1"), lease("b", "1")], {"bank": source}, failures)
     assert verdict(busy, busy) == "busy"
-    rest = await looked([lease("a", "1"), lease("b", "2")], {"bank": source}, failures)
+    rest = await read_backlog([lease("a", "1"), lease("b", "2")], {"bank": source}, failures)
     assert verdict(rest, rest) == "failed"
     assert rest.failed == failures
 
 
 async def test_a_failed_partition_that_somebody_works_on_again_is_busy() -> None:
-    retried = await looked([lease("a", "1", **OWNED)], {"bank": feed(a=3)}, {("bank", "a"): "was malformed"})
+    retried = await read_backlog([lease("a", "1", **OWNED)], {"bank": feed(a=3)}, {("bank", "a"): "was malformed"})
     assert (retried.failed, retried.behind) == ({}, {("bank", "a")})
 
 
 async def test_a_partition_that_fails_although_nothing_waits_is_a_failure_too() -> None:
-    look = await looked([lease("a")], {"bank": feed(a=0)}, {("bank", "a"): "the sink refuses"})
+    look = await read_backlog([lease("a")], {"bank": feed(a=0)}, {("bank", "a"): "the sink refuses"})
     assert verdict(look, look) == "failed"
 
 
 async def test_a_failed_partition_whose_feed_fails_as_well_does_not_hold_up_the_end() -> None:
     broken = Broken(["a"], {"a"}, FeedUnavailable("the file is gone"))
-    look = await looked([lease("a")], {"bank": broken}, {("bank", "a"): "the file is gone"})
+    look = await read_backlog([lease("a")], {"bank": broken}, {("bank", "a"): "the file is gone"})
     assert verdict(look, look) == "failed"
 
 
 async def test_an_unfinished_event_that_is_all_a_partition_has_left_ends_the_wait_as_a_failure() -> None:
     source = Holding(a="line 3: a quote is open")
     source.append("b", [b"{}"])
-    busy = await looked([lease("a"), lease("b")], {"bank": source}, {})
+    busy = await read_backlog([lease("a"), lease("b")], {"bank": source}, {})
     assert (busy.behind, busy.held) == ({("bank", "b")}, {("bank", "a"): "line 3: a quote is open"})
     assert verdict(busy, busy) == "busy"
-    rest = await looked([lease("a"), lease("b", "1")], {"bank": source}, {})
+    rest = await read_backlog([lease("a"), lease("b", "1")], {"bank": source}, {})
     assert verdict(rest, rest) == "failed"
 
 
 async def test_whole_events_before_an_unfinished_one_keep_the_group_busy() -> None:
     source = Holding(a="line 3: a quote is open")
     source.append("a", [b"{}"])
-    look = await looked([lease("a")], {"bank": source}, {})
+    look = await read_backlog([lease("a")], {"bank": source}, {})
     assert (look.behind, look.held) == ({("bank", "a")}, {})
 
 
 async def test_an_event_that_was_finished_between_two_looks_is_looked_at_again() -> None:
     source = Holding(a="line 3: a quote is open")
-    first = await looked([lease("a"), lease("b")], {"bank": source}, {})
+    first = await read_backlog([lease("a"), lease("b")], {"bank": source}, {})
     source.held.clear()
-    second = await looked([lease("a"), lease("b")], {"bank": source}, {})
+    second = await read_backlog([lease("a"), lease("b")], {"bank": source}, {})
     assert [verdict(first, second), verdict(second, second)] == ["busy", "idle"]
 
 
 async def test_a_partition_that_failed_is_told_once_though_its_end_is_unfinished_too() -> None:
     source = Holding(a="line 3: a quote is open")
-    look = await looked([lease("a")], {"bank": source}, {("bank", "a"): "the sink refuses"})
+    look = await read_backlog([lease("a")], {"bank": source}, {("bank", "a"): "the sink refuses"})
     assert (look.failed, look.held) == ({("bank", "a"): "the sink refuses"}, {})
 
 

@@ -102,7 +102,7 @@ def is_advice(text: str) -> bool:
         part in text
         for part in (
             "document 'orders/leases/b': field 'partition' must be a text",
-            "nor what it is split into",
+            "the partition and its children are not processed",
             "leasehold leases reset FILE orders b --to",
         )
     )
