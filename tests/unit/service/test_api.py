@@ -104,7 +104,7 @@ async def test_documents_that_cannot_be_trusted_are_told(store, client) -> None:
     await store.create(lease_id("bank", "z"), "{")
     assert "document 'bank/leases/z' is not JSON" in (await client.get("/api/pipelines")).json()["problems"][0]
     assert "the lease cannot be read: document" in problem(await client.get("/api/leases/bank/z"), 404)["detail"]
-    assert "1 problems" in problem(await client.get("/api/leases/bank/y"), 404)["detail"]
+    assert "(1 problem: GET" in problem(await client.get("/api/leases/bank/y"), 404)["detail"]
 
 
 async def test_hosts_and_batches_of_the_whole_group_are_told(start, eventually) -> None:
