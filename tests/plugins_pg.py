@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,20 @@ class Postgres:
     @property
     def data_dir(self) -> Path:
         return Path(self.server.pgdata)
+
+
+@contextmanager
+def directory_for_all() -> Iterator[Path]:
+    """A temporary directory that all users may enter, unlike pytest's: for root, another user runs PostgreSQL."""
+    with tempfile.TemporaryDirectory(prefix="leasehold-test-") as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    with directory_for_all() as directory:
+        yield directory
 
 
 @pytest.fixture(scope="session")

