@@ -128,7 +128,13 @@ def test_connectors_end_with_their_total(clone: Clone) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_all_runs(clone: Clone, number: signal.Signals) -> None:
     (clone.folder / "hang").touch()
-    make = subprocess.Popen(["make", "connectors"], cwd=clone.folder, env=clone.environment, start_new_session=True)
+    command = [
+        "env",
+        "--default-signal",
+        "make",
+        "connectors",
+    ]  # a run in the background ignores SIGINT, and passes that on
+    make = subprocess.Popen(command, cwd=clone.folder, env=clone.environment, start_new_session=True)
     try:
         pids = [wait_for_pid(clone.folder / f"{run}.pid") for run in ("alone", "rest")]
         os.killpg(make.pid, number) if number == signal.SIGINT else make.send_signal(number)
