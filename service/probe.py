@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from leases.bootstrap import Bootstrap
 from leases.clock import BootClock
-from leases.errors import StoreError
+from leases.errors import GroupMismatch, StoreError
 from leases.keeper import Keeper
 from leases.store import TimedStore
 from leases.timing import Timing
@@ -17,8 +18,10 @@ from service.engine import begun
 from service.errors import StartFailed
 from service.pipeline import Pipeline
 from service.plurals import counted
+from service.processor import Problems
 from service.redaction import redacted
-from service.settings import Settings
+from service.server import listen
+from service.settings import ApiSettings, Settings
 from service.wiring import pipeline_of, store_of
 
 Say = Callable[[str], None]
@@ -40,6 +43,8 @@ async def _probe(settings: Settings, engine: SparkEngine, say: Say) -> bool:
             fine &= await _tried(say, f"{pipeline.name}: feed", _check_feed(pipeline))
             fine &= await _tried(say, f"{pipeline.name}: transform", _prepared(pipeline))
             fine &= await _tried(say, f"{pipeline.name}: sink", _sink_prepared(pipeline))
+        if settings.api.enabled:
+            fine &= await _tried(say, "api", _open_port(settings.api))
         return fine
     finally:
         closing = [part.close() for each in pipelines for part in (each.feed, each.transform, each.sink)]
@@ -61,14 +66,19 @@ def _made(settings: Settings, engine: SparkEngine, say: Say) -> list[Pipeline]:
 async def _tried(say: Say, what: str, step: Awaitable[str]) -> bool:
     try:
         say(f"{what}: {await step}")
-    except (PipelineError, StoreError) as error:
+    except (PipelineError, StoreError, StartFailed, GroupMismatch) as error:
         say(f"{what}: FAILED: {redacted(str(error))}")
         return False
     return True
 
 
 async def _listed(store: TimedStore, pipelines: list[Pipeline], timing: Timing) -> str:
+    """Raises StartFailed or GroupMismatch if `run` would refuse these leases."""
     keeper = Keeper(store, host="check", incarnation="", clock=BootClock(), timing=timing)
+    problems = Problems()
+    for pipeline in pipelines:
+        await problems.of(Bootstrap(keeper, pipeline.name, pipeline.identity).recorded())
+    problems.raise_any()
     scan = await keeper.scan([pipeline.name for pipeline in pipelines])
     count = len(scan.seen) + len(scan.invalid)
     if scan.invalid:
@@ -93,3 +103,9 @@ async def _prepared(pipeline: Pipeline) -> str:
 async def _sink_prepared(pipeline: Pipeline) -> str:
     await pipeline.sink.prepare()
     return f"fine ({pipeline.sink.identity})"
+
+
+async def _open_port(api: ApiSettings) -> str:
+    """Raises StartFailed."""
+    with listen(api.host, api.port) as listener:
+        return f"fine, port {listener.getsockname()[1]} is free" if api.port else "fine, any free port"

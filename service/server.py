@@ -32,7 +32,7 @@ App = Callable[..., Awaitable[Any]]
 @asynccontextmanager
 async def serve(app: App, *, host: str, port: int, log: Log) -> AsyncIterator[int]:
     """Yields the port that is bound. Raises StartFailed where it cannot be."""
-    listener = _listening(host, port)
+    listener = listen(host, port)
     with listener, _forwarded(log):
         server = _Server(
             uvicorn.Config(
@@ -64,7 +64,8 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Port 0 takes a free one. Raises StartFailed."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=128)

@@ -180,6 +180,7 @@ def test_leases_and_lag_before_and_after_a_run(folder: Path, leasehold: Commands
         f"copy: feed: fine, 2 partitions now (files:jsonl:{folder}/words-*.jsonl)",
         "copy: transform: fine, none: events are delivered as they are",
         f"copy: sink: fine (log:{folder}/state/copied)",
+        "api: fine, any free port",
     ]
     refused(leasehold("lag", "copy.yaml"), f"no leases yet in {folder}/state/leases.db: no host has run this", code=1)
     run = leasehold("run", "--until-idle", "copy.yaml")
