@@ -17,6 +17,7 @@ from leases.bootstrap import Audit, Bootstrap
 from leases.clock import Clock
 from leases.family import Partition
 from leases.keeper import Keeper, Scan
+from leases.lease import Lease
 from leases.lost import Standing
 from leases.timing import Timing
 from pipeline.cancelled import is_cancelled
@@ -107,21 +108,21 @@ class Partitions:
         if audit.created:
             self._log.info("leases created", pipeline=name, partitions=list(audit.created))
         self._attend(name, audit, scan)
-        self._warn_of_returned(name, audit.finished, frozenset(partition.name for partition in found))
+        self._warn_of_returned(name, audit.finished, frozenset(partition.name for partition in found), scan)
         return audit
 
-    def _warn_of_returned(self, pipeline: str, finished: Collection[str], listed: frozenset[str]) -> None:
+    def _warn_of_returned(self, pipeline: str, finished: Collection[str], listed: frozenset[str], scan: Scan) -> None:
         """A closed partition that the feed lists (again). One that is closed before its file is moved away is no surprise."""
         before = self._seen.get(pipeline, frozenset())
         self._seen[pipeline] = listed
         if returned := [name for name in finished if name not in before]:
+            one = returned[0]
             names = ", ".join(f"'{name}'" for name in returned[:NAMED_MAX]) + ", ..." * (len(returned) > NAMED_MAX)
             self._report(
                 f"pipeline '{pipeline}': the feed lists"
                 f" {counted(len(returned), 'partition whose lease', 'partitions whose leases')} an operator closed ({names})."
-                f" No host reads {noun(len(returned), 'it', 'them')}. To read one from its beginning:"
-                f" `leasehold leases reset FILE {quote(pipeline)} {quote(returned[0])} --to earliest`",
-                (pipeline, returned[0]) if len(returned) == 1 else None,
+                f" No host reads {noun(len(returned), 'it', 'them')}. {_reopening(scan.seen[pipeline, one].lease)}",
+                (pipeline, one) if len(returned) == 1 else None,
             )
 
     def _attend(self, pipeline: str, audit: Audit, scan: Scan) -> None:
@@ -161,3 +162,15 @@ class Partitions:
                 return await call
         except TimeoutError:
             raise FeedUnavailable(f"{what} did not answer within {self._timing.call_timeout_s:g} s") from None
+
+
+def _reopening(closed: Lease) -> str:
+    """How to read what came after the close, and how to read all of it."""
+    command = f"leasehold leases reset FILE {quote(closed.pipeline)} {quote(closed.partition)}"
+    again = f"`{command} --to earliest --yes`"
+    if closed.continuation is None:
+        return f"To read '{closed.partition}': {again}"
+    return (
+        f"To read what came to '{closed.partition}' after the close: `{command} --to {quote(closed.continuation)} --yes`."
+        f" To read it from its beginning, which delivers its events a second time: {again}"
+    )

@@ -248,7 +248,9 @@ async def test_a_file_that_comes_back_under_a_closed_name_is_not_read_and_is_war
         await eventually(warnings)
         await rounds(running, eventually, 3)
         assert len(warnings()) == 1
-        assert "`leasehold leases reset FILE bank a --to earliest`" in warnings()[0]
+        since_the_close, from_the_beginning = warnings()[0].split("To read it from its beginning")
+        assert "`leasehold leases reset FILE bank a --to 5 --yes`" in since_the_close
+        assert "`leasehold leases reset FILE bank a --to earliest --yes`" in from_the_beginning
         await eventually(lambda: ("bank", "a") not in running.host.workers)
 
 
