@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from shlex import quote
 from typing import Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import pyarrow as pa
@@ -211,3 +212,12 @@ async def standing(sink: Sink, pipeline: str, partition: str) -> Standing | None
 
 def standing_of(sink: Sink) -> StandingSink | None:
     return cast(StandingSink, sink) if offers(sink, StandingSink) else None
+
+
+def to_write_again(claim: Claim) -> str:
+    """Advice if output was deleted. A box of dead letters has its pipeline's name and a suffix after a slash."""
+    pipeline, partition = quote(claim.pipeline.partition("/")[0]), quote(claim.partition)
+    return (
+        f"deliver all its events again: `leasehold leases reset FILE {pipeline} {partition} --to earliest --yes` (instead of the"
+        " partition, --all resets all of the pipeline)"
+    )

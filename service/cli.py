@@ -20,7 +20,7 @@ from service.cli_close import close_leases
 from service.cli_dead_letters import dead_letters
 from service.cli_files import files
 from service.cli_log import log
-from service.cli_migration import export_leases, import_leases, reset_lease
+from service.cli_migration import export_leases, import_leases, reset_leases
 from service.commands import (
     FAILED,
     FILE,
@@ -225,7 +225,7 @@ def release_lease(file: Path, pipeline: str, partition: str) -> None:
         click.echo(change)
 
 
-for command in (close_leases, reset_lease, export_leases, import_leases):
+for command in (close_leases, reset_leases, export_leases, import_leases):
     leases.add_command(command)
 main.add_command(files)
 main.add_command(log)

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from leases.errors import LeasesError
 from pipeline.errors import PipelineError
 from service.commands import FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, PathName, fail, settings_of
+from service.errors import ServiceError
 from service.plurals import counted
 from service.standard_output import unread_is_fine
 
 if TYPE_CHECKING:
+    from leases.keeper import Keeper
     from pipeline.connectors.filesink import Snapshot
     from pipeline.connectors.filesink.place import Place
+    from service.view import View
 
 T = TypeVar("T")
 PARTITION = click.option("--partition", help="Only this one.")
@@ -72,10 +78,35 @@ def read_files(file: Path, pipeline: str, partition: str | None, to: Path | None
 
     _done(read)
     if not snapshot.files:
-        whose = f"pipeline '{pipeline}'" + ("" if partition is None else f", partition '{partition}',")
-        click.echo(f"{whose} has written no files yet to {place.identity}: `leasehold run {file}` does", err=True)
+        click.echo(_explain_nothing(file, pipeline, partition, place, is_claimed=bool(snapshot.partitions)), err=True)
     if to is not None:
         click.echo(f"{counted(snapshot.rows, 'row')} of {counted(len(snapshot.files), 'file')} in {to}")
+
+
+def _explain_nothing(file: Path, pipeline: str, partition: str | None, place: Place, *, is_claimed: bool) -> str:
+    """is_claimed: whether the place has a manifest of the pipeline or partition."""
+    whose = f"pipeline '{pipeline}'" + ("" if partition is None else f", partition '{partition}',")
+    if is_claimed or not _has_progress(file, pipeline, partition):
+        return f"{whose} has written no files yet to {place.identity}: `leasehold run {file}` does"
+    which = "--all" if partition is None else quote(partition)
+    return (
+        f"{whose} has no files in {place.identity}, although its leases have positions: the directory is empty or was deleted."
+        f" Restore it, or deliver all events again: `leasehold leases reset {file} {pipeline} {which} --to earliest --yes`"
+    )
+
+
+def _has_progress(file: Path, pipeline: str, partition: str | None) -> bool:
+    """Whether a lease of the pipeline has a position, as far as its leases can be read."""
+    from service.look import look_into
+
+    async def read(view: View, keeper: Keeper) -> bool:
+        leases = (await keeper.scan([pipeline])).leases
+        return any(each.continuation is not None for each in leases if partition in (None, each.partition))
+
+    try:
+        return asyncio.run(look_into(settings_of(file), read, heeds=False))
+    except (LeasesError, PipelineError, ServiceError):
+        return False
 
 
 @files.command("clean", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)

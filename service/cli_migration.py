@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from leases.errors import GroupMismatch, LeasesError
+from pipeline.errors import PipelineError
 from service.commands import FAILED, FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, PathName, fail, settings_of, viewed
-from service.plurals import counted
+from service.plurals import counted, noun
 from service.redaction import redacted
 from service.standard_output import unread_is_fine
 
@@ -32,7 +35,8 @@ CONNECTION_STRING = "LEASEHOLD_IMPORT_CONNECTION_STRING"
 @click.command("reset", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
 @FILE
 @click.argument("pipeline")
-@click.argument("partition")
+@click.argument("partitions", metavar="[PARTITION]...", nargs=-1)
+@click.option("--all", "reset_all", is_flag=True, help="Reset every lease of the pipeline, except closed ones.")
 @click.option(
     "--to",
     "place",
@@ -40,46 +44,77 @@ CONNECTION_STRING = "LEASEHOLD_IMPORT_CONNECTION_STRING"
     help="earliest, latest, a time with its offset from UTC (2026-01-31T12:00:00Z), or a continuation as `leases show` has it.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, a reset needs it.")
-def reset_lease(file: Path, pipeline: str, partition: str, place: str, yes: bool) -> None:
-    """Set the position of a lease, forwards or back. The events in between are skipped, or delivered again.
+def reset_leases(
+    file: Path, pipeline: str, partitions: tuple[str, ...], reset_all: bool, place: str, yes: bool
+) -> None:
+    """Set the position of leases, forwards or back. The events in between are skipped, or delivered again.
 
     A reset starts a new generation, which ignores the position in the sink: sums count a second time what is delivered again. So
-    the command shows what is going to happen, and asks. Pause the pipeline first: an owner loses the lease at its next write. A
-    reset opens a closed lease. It creates a new lease if the document was deleted or cannot be read.
+    the command shows what is going to happen, and asks once for all partitions. Pause the pipeline first: an owner loses the
+    lease at its next write. A reset opens a closed lease that is named. It creates a new lease if the document was deleted or
+    cannot be read.
     """
     from service.migration import reset, start_in
 
+    if bool(partitions) == reset_all:
+        fail("name the partitions to reset, or use --all for all leases of the pipeline", code=USAGE)
+    names = _all_of(file, pipeline) if reset_all else [*dict.fromkeys(partitions)]
     if not yes:
-        _ask(file, pipeline, partition, place)
+        _ask(file, pipeline, names, place)
 
-    async def run(view: View, keeper: Keeper) -> tuple[Lease | None, Lease]:
-        now_ms = int(datetime.now(UTC).timestamp() * 1e3)
-        return await reset(keeper, view.pipelines[pipeline], partition, start_in(place), now_ms=now_ms)
+    async def run(view: View, keeper: Keeper) -> list[str]:
+        problems = []
+        for name in names:
+            try:
+                now_ms = int(datetime.now(UTC).timestamp() * 1e3)
+                before, after = await reset(keeper, view.pipelines[pipeline], name, start_in(place), now_ms=now_ms)
+            except GroupMismatch:
+                raise
+            except (LeasesError, PipelineError) as error:  # does not stop the others
+                problems.append(str(error))
+                continue
+            with unread_is_fine():
+                click.echo(_describe_reset(before, after))
+        return problems
 
-    before, after = viewed(file, run, pipeline, heeds=False)
+    if problems := viewed(file, run, pipeline, heeds=False):
+        fail(*problems)
+
+
+def _all_of(file: Path, pipeline: str) -> list[str]:
+    """The partitions of all leases that an operator has not closed and that have not ended. Fails if there are none."""
+
+    async def read(view: View, keeper: Keeper) -> list[str]:
+        scan = await keeper.scan([pipeline])
+        still_open = {lease.partition for lease in scan.leases if not lease.closed}
+        return sorted(still_open | {partition for _, partition in scan.unreadable})
+
+    names = viewed(file, read, pipeline)
+    return names or fail(f"all leases of pipeline '{pipeline}' are closed: name those to open")
+
+
+def _describe_reset(before: Lease | None, after: Lease) -> str:
     at = "the feed's beginning" if after.continuation is None else after.continuation
-    line = f"lease '{partition}' of pipeline '{pipeline}' was reset to {at}, generation {after.generation}"
+    line = f"lease '{after.partition}' of pipeline '{after.pipeline}' was reset to {at}, generation {after.generation}"
     if before is None:
-        line += "; its document is new"
-    elif before.owner:
-        line += f"; '{before.owner}' loses it at its next write"
-    with unread_is_fine():
-        click.echo(line)
+        return f"{line}; its document is new"
+    return f"{line}; '{before.owner}' loses it at its next write" if before.owner else line
 
 
-def _ask(file: Path, pipeline: str, partition: str, place: str) -> None:
+def _ask(file: Path, pipeline: str, partitions: Sequence[str], place: str) -> None:
     """Continue only if a person agrees to the reset."""
-    from service.migration import ResetPlan, plan_reset, start_in
+    from service.migration import plan_reset, start_in
 
-    async def plan(view: View, keeper: Keeper) -> ResetPlan:
-        return await plan_reset(keeper, view.pipelines[pipeline], partition, start_in(place))
+    async def plan(view: View, keeper: Keeper) -> list[str]:
+        plans = [await plan_reset(keeper, view.pipelines[pipeline], name, start_in(place)) for name in partitions]
+        return [*dict.fromkeys(line for each in plans for line in each.lines)]
 
-    lines = viewed(file, plan, pipeline, heeds=False).lines
+    lines = viewed(file, plan, pipeline, heeds=False)
     if not is_at_a_terminal():
-        fail(*lines, "nothing was changed: to reset it, add --yes", code=USAGE)
+        fail(*lines, f"nothing was changed: to reset {noun(len(partitions), 'it', 'them')}, add --yes", code=USAGE)
     for line in lines:
         click.echo(redacted(line), err=True)
-    if not click.confirm("Reset it?", err=True):
+    if not click.confirm(f"Reset {noun(len(partitions), 'it', 'them')}?", err=True):
         fail("nothing was changed")
 
 

@@ -260,7 +260,13 @@ async def _read_new_lease(
 async def _checked_place(feed: ChangeFeed, partition: str, to: Start | str) -> str | None:
     """Raises PipelineError, Incomparable."""
     place = await _place(feed, partition, to)
-    _compare_of(feed)(place, place)
+    try:
+        _compare_of(feed)(place, place)
+    except Incomparable as error:
+        raise Incomparable(
+            f"{str(to)[:100]!r} is neither `earliest`, `latest`, a time with its offset from UTC, nor a position of this feed"
+            f" ({error})"
+        ) from error
     return place
 
 

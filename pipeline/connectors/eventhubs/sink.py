@@ -38,7 +38,7 @@ from pipeline.producer import (
     decoded,
 )
 from pipeline.publishing import generation_lost, newest
-from pipeline.sink import Claim, Standing
+from pipeline.sink import Claim, Standing, to_write_again
 
 
 class EventHubsSink:
@@ -147,7 +147,7 @@ class EventHubsSink:
         if tail.is_binding and state.tail > extent.last:
             raise SinkRejected(
                 f"{self._broker.name}, partition '{target}' ends at {extent.last}, and this lease has seen it end at"
-                f" {state.tail}: the hub was deleted and made again, and output is lost. Reset the lease"
+                f" {state.tail}: the hub was deleted and made again, and output is lost. To recover, {to_write_again(claim)}"
             )
         search = await self._searched(claim, target, tail, extent.first)
         return HubWriter(

@@ -16,7 +16,7 @@ from pipeline.connectors.filesink.layout import Folders, Listing, folders_of, li
 from pipeline.connectors.filesink.place import Place
 from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, NotTrusted, SinkRejected
-from pipeline.sink import Claim
+from pipeline.sink import Claim, to_write_again
 
 Check = Callable[[], None]
 PUTS_MAX = 3
@@ -166,5 +166,5 @@ def _check_seen(place: Place, claim: Claim, head: Entry | None, seen: int) -> No
     if version < seen:
         raise SinkRejected(
             f"{place.identity}, partition '{claim.partition}' ends at entry {version}, and this lease has seen entry {seen}: it"
-            " was deleted or restored, and output is lost. Restore it, or reset the lease"
+            f" was deleted or restored, and output is lost. Restore it, or {to_write_again(claim)}"
         )

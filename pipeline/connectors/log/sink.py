@@ -33,7 +33,7 @@ from pipeline.markers import Marker, lease_of
 from pipeline.producer import ProducerState, claimed, decoded, group_of, number_after
 from pipeline.published import events_of
 from pipeline.publishing import PublishingWriter, generation_lost, marker_of, newest, outranked, published
-from pipeline.sink import Claim, CloseReason, Output, Permit, Standing
+from pipeline.sink import Claim, CloseReason, Output, Permit, Standing, to_write_again
 
 T = TypeVar("T")
 SENDS_MAX = 3
@@ -89,7 +89,7 @@ class LogSink:
         if state.group == producer.group and state.tail >= end:
             raise SinkRejected(
                 f"log '{self._log.path}', partition '{claim.partition}' ends at {end - 1}, and this lease has seen it end at"
-                f" {state.tail}: it was deleted or restored, and output is lost. Restore the log, or reset the lease"
+                f" {state.tail}: it was deleted or restored, and output is lost. Restore the log, or {to_write_again(claim)}"
             )
         state = replace(state, group=producer.group, number=line.number, tail=end - 1)
         return LogWriter(

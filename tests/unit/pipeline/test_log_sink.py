@@ -219,8 +219,9 @@ async def test_a_log_that_was_deleted_stops_the_lease_until_it_is_reset(
     emptied(tmp_path)
     with pytest.raises(SinkUnavailable):
         await writer.write(output(1, 2), Permit())
-    with pytest.raises(SinkRejected, match="ends at -1, and this lease has seen it end at 0"):
+    with pytest.raises(SinkRejected, match="ends at -1, and this lease has seen it end at 0") as lost:
         await sink.open(claim(state, continuation="1"))
+    assert "`leasehold leases reset FILE bank p --to earliest --yes`" in str(lost.value)
     with pytest.raises(Fenced):
         await writer.write(output(1, 2), Permit())
     writer = await sink.open(claim(sink.claimed(state), generation=1, continuation="1"))

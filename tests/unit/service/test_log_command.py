@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 from contextlib import closing
@@ -12,6 +13,9 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
+from leases.document import encode_lease, lease_id
+from leases.lease import Lease
+from leases.stores.sqlite import SqliteStore
 from pipeline.connectors.log import append
 from pipeline.connectors.log.block import BLOCK_SCHEMA
 from pipeline.connectors.log.store import Log, Retention
@@ -203,3 +207,21 @@ def test_a_pipeline_that_has_written_no_files_yet_is_reported_with_their_place(c
     assert (result.exit_code, result.stdout) == (0, "")
     assert "pipeline 'files' has written no files yet to" in result.stderr
     assert str(commands.folder / "out") in result.stderr
+
+
+def test_files_that_were_deleted_are_not_called_files_that_were_never_written(commands: Commands) -> None:
+    lease = Lease(pipeline="files", partition="a.csv", continuation="5")
+
+    async def create() -> None:
+        store = SqliteStore(commands.folder / "leases.db")
+        await store.list("")
+        await store.create(lease_id("files", "a.csv"), encode_lease(lease))
+        await store.close()
+
+    asyncio.run(create())
+    result = commands("files", command="files read")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "no files yet" not in result.stderr
+    assert "the directory is empty or was deleted" in result.stderr
+    assert f"`leasehold leases reset {commands.folder / 'bank.yaml'} files --all --to earliest --yes`" in result.stderr
+    assert "has written no files yet" in commands("files", "--partition", "b.csv", command="files read").stderr

@@ -327,17 +327,40 @@ def test_a_partition_may_begin_with_a_dash(place: Place) -> None:
 def test_a_reset_to_nowhere_changes_nothing(place: Place) -> None:
     ended = lease("1", closed=True, children=(Child("2", '"10"'),))
     place.keep(lease(), ended)
-    assert (
-        "is no continuation of a Cosmos DB container"
-        in place("reset", "orders", "0", "--to", "yesterday", "--yes").stderr
-    )
+    told = place("reset", "orders", "0", "--to", "yesterday", "--yes").stderr
+    assert "'yesterday' is neither `earliest`, `latest`, a time with its offset from UTC, nor a position" in told
+    assert "is no continuation of a Cosmos DB container" in told
     assert "has ended: reset what continues it, '2'" in place("reset", "orders", "1", "--to", '"3"', "--yes").stderr
     assert place("reset", "orders", "9", "--to", '"3"', "--yes").exit_code == 1
     assert place("reset", "orders", "0").exit_code == 2
     assert place.leases == {"0": lease(), "1": ended}
 
 
+def test_several_leases_or_all_open_ones_are_reset_at_once(place: Place) -> None:
+    closed = lease("c", closed=True, tombstone=True)
+    place.keep(lease("a"), lease("b"), closed)
+    assert place("reset", "orders", "--to", "earliest").exit_code == 2
+    assert place("reset", "orders", "a", "--all", "--to", "earliest").exit_code == 2
+    told = place("reset", "orders", "a", "nowhere", "b", "--to", '"3"', "--yes")
+    assert (told.exit_code, len(told.stdout.splitlines())) == (1, 2)
+    assert "no host has run it" in told.stderr
+    told = place("reset", "orders", "--all", "--to", '"4"', "--yes")
+    assert (told.exit_code, told.stdout.splitlines()) == (
+        0,
+        [f"lease '{name}' of pipeline 'orders' was reset to \"4\", generation 2" for name in "ab"],
+    )
+    assert place.leases["c"] == closed
+
+
 # What is asked before a reset
+
+
+def test_for_several_leases_a_reset_asks_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.keep(lease("a"), lease("b"))
+    monkeypatch.setattr("service.cli_migration.is_at_a_terminal", lambda: True)
+    told = place("reset", "orders", "--all", "--to", '"3"', input="y\n")
+    assert (told.exit_code, told.stderr.count("Reset them? [y/N]"), told.stderr.count("would move")) == (0, 1, 2)
+    assert {name: each.generation for name, each in place.leases.items()} == {"a": 1, "b": 1}
 
 
 def test_without_a_terminal_a_reset_says_what_it_would_do_and_wants_to_be_told(place: Place) -> None:
