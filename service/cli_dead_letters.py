@@ -1,4 +1,4 @@
-"""`leasehold dead-letters`: which events could not be processed and why, one of them whole, and sending them through again."""
+"""`leasehold dead-letters`: which events could not be processed and why, one of them whole; replay or discard them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from service.commands import FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, done, fail, log_of, named, settings_of
+from service.commands import (
+    FILE,
+    NAMES_MAY_BEGIN_WITH_A_DASH,
+    USAGE,
+    done,
+    fail,
+    is_at_a_terminal,
+    log_of,
+    named,
+    settings_of,
+)
+from service.plurals import counted
 from service.redaction import redacted
 from service.standard_output import unread_is_fine
 
@@ -24,7 +35,7 @@ PARTITION = click.option("--partition", help="Only this one.")
 
 @click.group("dead-letters")
 def dead_letters() -> None:
-    """Look at the events that could not be processed, and send them through again."""
+    """Look at the events that could not be processed, and replay or discard them."""
 
 
 @dead_letters.command("list", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
@@ -36,8 +47,9 @@ def dead_letters() -> None:
 def list_letters(file: Path, pipeline: str, partition: str | None, open_only: bool, as_json: bool) -> None:
     """All dead letters, in the order in which they were written, replayed ones too.
 
-    Their state: `open` until a replay has processed them, `replayed` if their event went through, `failed again` if it became
-    a dead letter again, whose number follows. `unknown` if the leases of the replay, or its sink, cannot be read.
+    Their state: `open` until a replay has processed them, `replayed` if their event went through or was discarded, `failed
+    again` if it became a dead letter again, whose number follows. `unknown` if the leases of the replay, or its sink, cannot
+    be read.
     """
     from service.tables import letters_table, screen_of
 
@@ -89,8 +101,50 @@ def replay(file: Path, pipeline: str, partition: str | None) -> None:
         fail(*(f"partition '{key[1]}': {why}" for key, why in sorted((last.failed if last else {}).items())))
 
 
+@dead_letters.command("discard", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
+@FILE
+@click.argument("pipeline")
+@PARTITION
+@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, it is needed.")
+def discard(file: Path, pipeline: str, partition: str | None, yes: bool) -> None:
+    """Give up all open dead letters of a pipeline, or of one partition: no replay sends their events.
+
+    Replay first what you can still process: only the letters that failed again are open then. The command lists the letters
+    that it discards, and asks. Later letters stay open. Discarded letters stay in their place and in the list.
+    """
+    from service.replay import replayed
+    from service.tables import letters_table, screen_of
+
+    settings, one = _pipeline(file, pipeline)
+    ends, found = _read_until(file, pipeline, partition)
+    given_up = [letter for letter in found if letter.state == "open"]
+    if any(letter.state == "unknown" for letter in found):
+        fail("nothing was discarded: it is unknown which dead letters are open")
+    if not given_up:
+        click.echo(f"pipeline '{pipeline}' has no open dead letters: nothing to discard")
+        return
+    screen_of(sys.stderr).print(letters_table(given_up))
+    count = counted(len(given_up), "dead letter")
+    if not yes:
+        if not is_at_a_terminal():
+            fail(f"nothing was changed: to discard {count}, add --yes", code=USAGE)
+        if not click.confirm(f"Discard {count}?", err=True):
+            fail("nothing was changed")
+    with named(settings, role="-replay") as host:
+        _, _, last = done(replayed(settings, one, partition, host=host, log=log_of(settings, host), discarded_to=ends))
+    if last is None or last.failed:
+        fail(*(f"partition '{key[1]}': {why}" for key, why in sorted((last.failed if last else {}).items())))
+    with unread_is_fine():
+        click.echo(f"{count} of pipeline '{pipeline}' discarded")
+
+
 def _read(file: Path, pipeline: str, partition: str | None) -> list[Judged]:
     """Problems that leave states unknown are printed on standard error."""
+    return _read_until(file, pipeline, partition)[1]
+
+
+def _read_until(file: Path, pipeline: str, partition: str | None) -> tuple[dict[str, str | None], list[Judged]]:
+    """By partition, a position such that all letters up to it are among those returned; and the letters."""
     from pipeline.dead_letters.box import kept_in
     from pipeline.dead_letters.settled import judge
     from service import telemetry
@@ -100,13 +154,15 @@ def _read(file: Path, pipeline: str, partition: str | None) -> list[Judged]:
     settings, one = _pipeline(file, pipeline)
     telemetry.hush(settings.log)
 
-    async def read(box: LetterBox) -> tuple[list[Judged], list[str]]:
+    async def read(box: LetterBox) -> tuple[dict[str, str | None], list[Judged], list[str]]:
+        feed = box.by_partition or box.feed
+        ends = {each.name: await feed.latest(each.name) for each in await feed.partitions()}
         # The position first: what failed again below it is then among the letters.
-        replayed = await read_replayed(settings, one, (box.by_partition or box.feed).compare)
+        replayed = await read_replayed(settings, one, feed.compare)
         letters = [kept async for kept in kept_in(box, pipeline, partition=partition)]
-        return await judge(box, pipeline, letters, replayed)
+        return ends, *await judge(box, pipeline, letters, replayed)
 
-    async def read_states() -> tuple[list[Judged], list[str]]:
+    async def read_states() -> tuple[dict[str, str | None], list[Judged], list[str]]:
         box = box_of(one, settings.leases.timing)
         assert box is not None, "a pipeline with dead letters has a box"
         try:
@@ -114,10 +170,10 @@ def _read(file: Path, pipeline: str, partition: str | None) -> list[Judged]:
         finally:
             await box.close()
 
-    found, problems = done(read_states())
+    ends, found, problems = done(read_states())
     for why in problems:
         click.echo(f"leasehold: the state of dead letters is unknown: {redacted(why)}", err=True)
-    return found
+    return ends, found
 
 
 def _pipeline(file: Path, pipeline: str) -> tuple[Settings, PipelineSettings]:

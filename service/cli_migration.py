@@ -15,7 +15,17 @@ import click
 
 from leases.errors import GroupMismatch, LeasesError
 from pipeline.errors import PipelineError
-from service.commands import FAILED, FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, PathName, fail, settings_of, viewed
+from service.commands import (
+    FAILED,
+    FILE,
+    NAMES_MAY_BEGIN_WITH_A_DASH,
+    USAGE,
+    PathName,
+    fail,
+    is_at_a_terminal,
+    settings_of,
+    viewed,
+)
 from service.plurals import counted, noun
 from service.redaction import redacted
 from service.standard_output import unread_is_fine
@@ -116,10 +126,6 @@ def _ask(file: Path, pipeline: str, partitions: Sequence[str], place: str) -> No
         click.echo(redacted(line), err=True)
     if not click.confirm(f"Reset {noun(len(partitions), 'it', 'them')}?", err=True):
         fail("nothing was changed")
-
-
-def is_at_a_terminal() -> bool:
-    return sys.stdin.isatty()
 
 
 @click.command("export")

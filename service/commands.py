@@ -113,6 +113,10 @@ def done(work: Coroutine[Any, Any, T]) -> T:
         sys.exit(INTERRUPTED)
 
 
+def is_at_a_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
 def fail(*messages: str, code: int = FAILED) -> NoReturn:
     for message in messages:
         click.echo(f"leasehold: {redacted(message)}", err=True)

@@ -1,4 +1,4 @@
-"""`leasehold dead-letters replay`: a pipeline's dead letters through its transform and into its sink, each once.
+"""`leasehold dead-letters replay`: a pipeline's dead letters through its transform and into its sink, each once; or discard them.
 
 It runs as a host of its own, over one pipeline that is the given one but for its name and its feed, until no letter is left that
 was there when it began.
@@ -6,6 +6,7 @@ was there when it began.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from structlog.typing import FilteringBoundLogger as Log
@@ -23,12 +24,21 @@ from service.wiring import pipeline_of, store_of
 
 
 async def replayed(
-    settings: Settings, pipeline: PipelineSettings, partition: str | None, *, host: str, log: Log
+    settings: Settings,
+    pipeline: PipelineSettings,
+    partition: str | None,
+    *,
+    host: str,
+    log: Log,
+    discarded_to: Mapping[str, str | None] | None = None,
 ) -> tuple[int, int, Backlog | None]:
-    """How many letters were sent through, how many of them are dead again, and what is left; as `service.run.run`."""
+    """How many letters were sent through, how many of them are dead again, and what is left; as `service.run.run`.
+
+    discarded_to: as of `ReplayFeed`.
+    """
     made = pipeline_of(pipeline, engine_of(settings.spark), settings.leases.timing)
     await made.feed.close()
-    one = replay_of(made, partition)
+    one = replay_of(made, partition, discarded_to)
     processor = Processor(
         [one],
         store_of(settings, [one]),
@@ -42,7 +52,9 @@ async def replayed(
     return processor.tally.events[one.name], processor.tally.dead_letters[one.name], last
 
 
-def replay_of(pipeline: Pipeline, partition: str | None) -> Pipeline:
+def replay_of(
+    pipeline: Pipeline, partition: str | None, discarded_to: Mapping[str, str | None] | None = None
+) -> Pipeline:
     """No guard: these events are dead already, and may well be so again."""
     box, letters = pipeline.box, pipeline.letters
     assert isinstance(box, LetterBox), "only a pipeline with dead letters can replay them"
@@ -50,7 +62,7 @@ def replay_of(pipeline: Pipeline, partition: str | None) -> Pipeline:
     return replace(
         pipeline,
         name=pipeline.name + REPLAY,
-        feed=ReplayFeed(box, pipeline.name, partition=partition),
+        feed=ReplayFeed(box, pipeline.name, partition=partition, discarded_to=discarded_to),
         start="earliest",
         letters=replace(letters, share_max=1.0, stops_at_misfits=False, guards={}),
     )

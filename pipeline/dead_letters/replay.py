@@ -10,7 +10,7 @@ left out since it is buried, and as the new one. Both have one sequence. So the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 
 import pyarrow as pa
@@ -24,21 +24,36 @@ from pipeline.limits import REPLAY
 
 
 class ReplayFeed:
-    """Implements pipeline.feed.ChangeFeed over a box. partition: of the pipeline's feed; None for all."""
+    """Implements pipeline.feed.ChangeFeed over a box. partition: of the pipeline's feed; None for all.
 
-    def __init__(self, box: LetterBox, pipeline: str, *, partition: str | None = None) -> None:
+    discarded_to: if given, discard all letters up to these positions, by partition: their pages come without events. Partitions
+    that it does not name are left alone.
+    """
+
+    def __init__(
+        self,
+        box: LetterBox,
+        pipeline: str,
+        *,
+        partition: str | None = None,
+        discarded_to: Mapping[str, str | None] | None = None,
+    ) -> None:
         self._box = box
         self._feed = box.by_partition or box.feed
         self._pipeline = pipeline
         self._partition = partition
-        self._ends: dict[str, str | None] = {}
+        self._discarded_to = discarded_to
+        self._ends: dict[str, str | None] = {**(discarded_to or {})}
 
     @property
     def identity(self) -> str:
         return f"dead letters of '{self._pipeline}' in {self._feed.identity}"
 
     async def partitions(self) -> list[FeedPartition]:
-        return [each for each in await self._feed.partitions() if self._partition in (None, each.name)]
+        listed = await self._feed.partitions()
+        if self._discarded_to is not None:
+            listed = [each for each in listed if each.name in self._discarded_to]
+        return [each for each in listed if self._partition in (None, each.name)]
 
     async def start_of(self, partition: str, start: Start) -> str | None:
         return await self._feed.start_of(partition, start)
@@ -81,8 +96,10 @@ class ReplayFeed:
             await self._box.close()
 
     def _letters(self, page: Page, end: str | None) -> list[Letter | None]:
-        """What a page holds before the end; None for what is no letter of the pipeline."""
+        """What a page holds before the end; None for what is no letter of the pipeline, or is discarded."""
         events = page.events.slice(0, self._count(page, end)).to_pylist()
+        if self._discarded_to is not None:
+            return [None] * len(events)
         return [
             found if found is not None and found.pipeline == self._pipeline else None
             for found in map(letter_of, events)

@@ -21,7 +21,7 @@ def test_the_orders_of_the_page_die_are_looked_at_and_replayed(tmp_path: Path, l
         (tmp_path / name).write_text(text)
     lines = [line.partition("  #")[0] for line in re.findall(r"^\$ (.*)", PAGE, re.MULTILINE)]
     subprocess.run(lines[0], shell=True, cwd=tmp_path, check=True)
-    run, listed, show, replay = (line.split()[1:] for line in lines[1:])
+    run, listed, show, replay, discard = (line.split()[1:] for line in lines[1:])
 
     def said(*arguments: str) -> str:
         command = leasehold(*arguments)
@@ -61,3 +61,18 @@ def test_the_orders_of_the_page_die_are_looked_at_and_replayed(tmp_path: Path, l
     settings.write_text(settings.read_text().replace("DECIMAL(18,2)", "DECIMAL(18,3)"))
     assert said(*replay).splitlines()[-1] == "1 dead letters of pipeline 'orders' replayed: 1 processed, 0 dead again"
     assert said(*listed, "--open", "--json") == ""
+    with (tmp_path / "orders-1.jsonl").open("a") as file:
+        file.write('{"customer": "eve", "amount": "none"}\n')
+    said(*run)
+    output = events_in(tmp_path / "state/orders")
+    refused = leasehold(*[word for word in discard if word != "--yes"])
+    assert refused.ended() == 2
+    assert '"none"' in refused.err or "'none'" in refused.err
+    assert refused.err.endswith("nothing was changed: to discard 1 dead letter, add --yes\n")
+    assert len(said(*listed, "--open", "--json").splitlines()) == 1
+    assert said(*discard) == "1 dead letter of pipeline 'orders' discarded\n"
+    assert said(*listed, "--open", "--json") == ""
+    assert len(said(*listed, "--json").splitlines()) == 4
+    assert said(*discard) == "pipeline 'orders' has no open dead letters: nothing to discard\n"
+    assert said(*replay).splitlines()[-1] == "0 dead letters of pipeline 'orders' replayed: 0 processed, 0 dead again"
+    assert events_in(tmp_path / "state/orders") == output

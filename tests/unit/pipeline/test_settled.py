@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,10 +31,10 @@ class Replay:
     def __init__(self, group: Group) -> None:
         self.group, self.epoch, self.position, self.state = group, 0, None, ""
 
-    async def run(self, *, dies: bool = False) -> None:
+    async def run(self, *, dies: bool = False, discarded_to: Mapping[str, str | None] | None = None) -> None:
         """All letters that are there now; or until its sink fails, after letters were written and before the output was."""
         group = self.group
-        feed = ReplayFeed(group.box_of(group.path / "letters"), "pipe")
+        feed = ReplayFeed(group.box_of(group.path / "letters"), "pipe", discarded_to=discarded_to)
         again = Group(
             group.path, feed=feed, destination=group.destination, transform=group.transform, box_of=group.box_of
         )
@@ -58,6 +58,34 @@ class Replay:
         found, problems = await judge(self.group.box, "pipe", letters, Replayed({"a": self.position}))
         assert problems == []
         return [((one.kept.letter.body or b"").decode(), one.state, one.again) for one in found]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_open_letters_are_discarded_and_later_ones_stay_open(group: Group, dies: bool) -> None:
+    """Also after a replay that died between its letters and its output."""
+    group.feed.append("a", bodies("a b! c! d"), at=NOW)
+    await group.run(4)
+    replay = Replay(group)
+    await replay.run(dies=dies)
+    letters = len(await group.letters())
+    feed = group.box.by_partition or group.box.feed
+    ends = {"a": await feed.latest("a")}
+    group.feed.append("a", bodies("e!"), at=NOW)
+    await group.run(5)
+    await replay.run(discarded_to=ends)
+    still_open = [body for body, state, _ in await replay.states() if state == "open"]
+    assert (still_open, group.delivered) == (["e!"], bodies("a d"))
+    assert len(await group.letters()) == letters + 1
+    group.transform.mended = {b"b!", b"c!", b"e!"}
+    await replay.run()
+    assert ([state for _, state, _ in await replay.states()].count("open"), group.delivered) == (0, bodies("a d e!"))
+
+
+async def test_partitions_whose_letters_were_not_listed_are_left_alone(group: Group) -> None:
+    group.feed.append("a", bodies("b!"), at=NOW)
+    await group.run(1)
+    feed = ReplayFeed(group.box, "pipe", discarded_to={"other": None})
+    assert await feed.partitions() == []
 
 
 async def test_a_letter_is_open_until_a_replay_has_processed_it_and_then_replayed_or_failed_again(group: Group) -> None:
