@@ -147,7 +147,10 @@ def check(file: Path, probe: bool) -> None:
 
 @main.group()
 def leases() -> None:
-    """Show, release, close, reset, export and import leases."""
+    """Show, release, close, reset, export and import leases.
+
+    To pause or resume a pipeline, use the REST API of a running host: POST /api/pipelines/NAME/pause, or .../resume.
+    """
 
 
 @leases.command("list")

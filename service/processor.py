@@ -173,8 +173,8 @@ class Processor:
     def _waiting(self, look: Backlog) -> None:
         self._log.info(
             "not idle yet",
-            behind=len(look.behind),
-            missing=len(look.missing),
+            partitions_behind=len(look.behind),
+            partitions_without_lease=len(look.missing),
             unknown=len(look.unknown),
             **({"why_unknown": look.unknown[0]} if look.unknown else {}),
         )

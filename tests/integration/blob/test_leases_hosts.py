@@ -57,6 +57,7 @@ class Group:
             textwrap.dedent(f"""
                 leases: {{type: blob, connection_string: "{connection_string}", container: {self.container},
                           duration_s: 6, renew_s: 1, balance_s: 0.5, call_timeout_s: 3, margin_s: 0.5}}
+                api: {{enabled: false}}
                 pipelines:
                   - name: copy
                     feed: {{type: files, path: "in/*.jsonl", poll_interval_s: 0.05}}

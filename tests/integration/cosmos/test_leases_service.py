@@ -56,6 +56,7 @@ def file(tmp_path: Path, bank: Bank, elsewhere: Cosmos, monkeypatch: pytest.Monk
         textwrap.dedent(f"""
             leases: {{type: cosmos, connection_string: "${{LEASES}}", database: operations, ca_file: "{elsewhere.ca}",
                       duration_s: 2, renew_s: 0.6, balance_s: 0.3, call_timeout_s: 1}}
+            api: {{enabled: false}}
             pipelines:
               - name: transactions
                 feed: {{type: cosmos, endpoint: "{bank.cosmos.endpoint}", key: "${{KEY}}", database: bank,

@@ -14,6 +14,7 @@ from simulation.weather import Container, Fate, Outlet, Request, Source, Weather
 from leases.bootstrap import info_id
 from leases.document import decode_lease, lease_prefix
 from leases.errors import DuplicateHost, GroupMismatch
+from leases.lease import Lease
 from leases.timing import Timing
 from pipeline.connectors.memory import MemoryDestination
 from pipeline.errors import SinkRejected, SinkUnavailable, TransformError
@@ -102,6 +103,23 @@ def test_it_logs_what_it_has_delivered_of_each_pipeline_when_it_stops() -> None:
         await processor.stop()
         (summary,) = [line for line in case.log if line["event"] == "pipeline summary"]
         assert (summary["pipeline"], summary["events"], summary["rows"], summary["dead_letters"]) == ("bank", 3, 3, 0)
+
+    run_virtual(main())
+
+
+def test_while_it_waits_until_idle_it_logs_how_many_partitions_have_work_left() -> None:
+    async def main() -> None:
+        case = Case()
+        processor = case.processor()
+        await processor.keeper.create(Lease(pipeline="bank", partition="a"))
+        case.feed.append("a", [b"0", b"1", b"2"])
+        waiting = asyncio.create_task(processor.idle())
+        await until(lambda: any(line["event"] == "not idle yet" for line in case.log))
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        line = next(line for line in case.log if line["event"] == "not idle yet")
+        assert (line["partitions_behind"], line["partitions_without_lease"], line["unknown"]) == (1, 1, 0)
+        await processor.stop()
 
     run_virtual(main())
 
