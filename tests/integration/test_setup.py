@@ -46,10 +46,12 @@ case "$2" in {offers}) echo "  Candidate: $version";; esac
 """
 APT_GET = """#!/bin/sh
 case "$*" in *--simulate*)
+  case "$*" in {refuses}) exit 100;; esac
   for package in {brings}; do echo "Inst $package (252.39 Debian)"; done
   exit 0;;
 esac
 echo "$*" >> "{clone}/apt.log"
+case "$*" in update*) [ -z "{problem}" ] || {{ echo "{problem}" >&2; exit 100; }};; esac
 case "$*" in install*jre*)
   echo '#!/bin/sh' > "{tools}/java"
   echo "echo 'openjdk version \\"21.0.1\\"' >&2" >> "{tools}/java"
@@ -64,6 +66,7 @@ case "$*" in install*-venv*) echo > "{tools}/ensurepip";; esac
 """
 LISTED = "default-jre-headless"
 """Each Debian and Ubuntu with package lists offers it."""
+UPDATE = "update -q -o APT::Update::Error-Mode=any"
 BROWSER_PACKAGES = "chromium-headless-shell fonts-dejavu-core libatomic1"
 
 
@@ -110,14 +113,25 @@ class Machine:
         node.write_text('#!/bin/sh\necho "$*" >> npm.log\nmkdir -p "$4/node_modules"\n')
         node.chmod(0o755)
 
-    def has_apt(self, *offers: str, as_root: bool, brings: str = "", version: str = "1.0") -> None:
+    def has_apt(
+        self,
+        *offers: str,
+        as_root: bool,
+        brings: str = "",
+        version: str = "1.0",
+        problem: str = "",
+        refuses: str = "nothing",
+    ) -> None:
         """An apt that offers these packages, and installs what works.
 
         brings: packages that every installation would bring with it
+        problem: why package lists cannot be updated
+        refuses: a pattern of arguments that no installation can satisfy
         """
         self.has("id", f"#!/bin/sh\necho {0 if as_root else 1000}\n")
         self.has("apt-cache", APT_CACHE.format(offers="|".join(offers) or "none", version=version))
-        self.has("apt-get", APT_GET.format(clone=self.clone, tools=self.tools, brings=brings))
+        script = APT_GET.format(clone=self.clone, tools=self.tools, brings=brings, problem=problem, refuses=refuses)
+        self.has("apt-get", script)
 
     def is_release(self, id: str, version: str) -> None:
         self.release.write_text(f'ID={id}\nVERSION_ID="{version}"\n')
@@ -223,7 +237,7 @@ def test_root_gets_the_smallest_browser_and_the_library_of_its_driver(machine: M
     machine.has_everything()
     machine.has_apt(LISTED, "chromium", "chromium-headless-shell", as_root=True)
     assert machine.set_up("browser").returncode == 0
-    assert machine.log("apt") == ["update -q", f"install -y -q --no-install-recommends {BROWSER_PACKAGES}"]
+    assert machine.log("apt") == [UPDATE, f"install -y -q --no-install-recommends {BROWSER_PACKAGES}"]
     assert machine.no_browser is None
 
 
@@ -233,7 +247,7 @@ def test_no_browser_is_installed_that_brings_an_init_system_or_a_snap(machine: M
     machine.has_apt(LISTED, "chromium", as_root=True, brings=init_system)
     result = machine.set_up("browser", CI="true")
     assert result.returncode == 0, result.stderr
-    assert machine.log("apt") == ["update -q"]
+    assert machine.log("apt") == [UPDATE]
     assert "no package of it without an init system" in (machine.no_browser or "")
 
 
@@ -243,7 +257,7 @@ def test_a_snap_stub_neither_counts_as_a_browser_nor_is_installed(machine: Machi
     machine.has_apt(LISTED, "chromium", "chromium-browser", as_root=True, version="2:1snap1-0ubuntu2")
     result = machine.set_up("browser")
     assert result.returncode == 0, result.stderr
-    assert machine.log("apt") == ["update -q"]
+    assert machine.log("apt") == [UPDATE]
     assert "CHROMIUM=/path/to/chrome make test" in (machine.no_browser or "")
 
 
@@ -268,16 +282,46 @@ def test_continuous_integration_fails_without_a_browser_that_could_be_installed(
     assert machine.no_browser is None
 
 
-def test_continuous_integration_fails_if_apt_has_no_package_lists(machine: Machine) -> None:
+@pytest.mark.parametrize(("id", "version"), [("debian", "13"), ("ubuntu", "24.04")])
+def test_continuous_integration_fails_with_apts_messages_if_package_lists_cannot_be_had(
+    machine: Machine, id: str, version: str
+) -> None:
     machine.has_everything()
-    machine.has_apt(as_root=True)
-    machine.is_release("ubuntu", "24.04")
+    machine.has_apt(as_root=True, problem="E: Failed to fetch the list")
+    machine.is_release(id, version)
     result = machine.set_up("browser", CI="true")
     assert result.returncode == 1
-    assert "setup: apt has no package lists" in result.stderr
+    assert "E: Failed to fetch the list\nsetup: apt has no package lists" in result.stderr
     assert machine.no_browser is None
-    assert machine.set_up("browser").returncode == 0
+    result = machine.set_up("browser")
+    assert result.returncode == 0
+    assert "E: Failed to fetch the list" in result.stderr
     assert "apt has no package lists" in (machine.no_browser or "")
+
+
+def test_old_package_lists_without_a_browser_excuse_nothing(machine: Machine) -> None:
+    machine.has_everything()
+    machine.has_apt(LISTED, as_root=True, problem="E: Failed to fetch the list")
+    result = machine.set_up("browser", CI="true")
+    assert result.returncode == 1
+    assert "E: Failed to fetch the list" in result.stderr
+
+
+def test_old_package_lists_will_do_if_they_have_what_is_missing(machine: Machine) -> None:
+    machine.has_everything()
+    machine.has_apt(LISTED, "chromium", as_root=True, problem="E: Failed to fetch the list")
+    assert machine.set_up("browser", CI="true").returncode == 0
+    assert machine.no_browser is None
+
+
+def test_an_offered_browser_that_apt_cannot_install_excuses_nothing(machine: Machine) -> None:
+    machine.has_everything()
+    machine.has_apt(LISTED, "chromium", as_root=True, refuses="*chromium*")
+    result = machine.set_up("browser", CI="true")
+    assert result.returncode == 1
+    assert "'apt-get install --simulate chromium' shows why" in result.stderr
+    assert machine.set_up("browser").returncode == 0
+    assert "'apt-get install --simulate chromium' shows why" in (machine.no_browser or "")
 
 
 def test_a_driver_that_lacks_its_library_gets_that_library_alone(machine: Machine) -> None:
@@ -351,10 +395,15 @@ def test_a_python_of_ones_choice_is_taken_before_all_others(machine: Machine) ->
     assert (machine.clone / ".venv/bin/python").readlink() == machine.tools / "chosen"
 
 
+@pytest.mark.parametrize("is_set_up", [False, True])
 @pytest.mark.parametrize("chosen", ["/no/python", "old"])
-def test_a_python_of_ones_choice_that_is_not_new_enough_is_named(machine: Machine, chosen: str) -> None:
+def test_a_python_of_ones_choice_that_is_not_new_enough_is_named(
+    machine: Machine, chosen: str, is_set_up: bool
+) -> None:
     machine.has_everything()
     machine.has("old", "#!/bin/sh\nexit 1\n")
+    if is_set_up:
+        assert machine.set_up().returncode == 0
     result = machine.set_up(PYTHON=chosen)
     assert result.returncode == 1
     assert result.stderr == f"setup: PYTHON={chosen} is not Python 3.11 or newer: name another one, or unset PYTHON\n"
@@ -406,7 +455,7 @@ def test_root_gets_the_package_for_environments(machine: Machine) -> None:
     machine.has_python(ensurepip=False)
     machine.has_apt(LISTED, "python3.11-venv", as_root=True)
     assert machine.set_up().returncode == 0
-    assert machine.log("apt") == ["update -q", "install -y -q --no-install-recommends python3.11-venv"]
+    assert machine.log("apt") == [UPDATE, "install -y -q --no-install-recommends python3.11-venv"]
 
 
 def test_packages_that_bring_an_init_system_are_left_to_the_administrator(machine: Machine) -> None:
@@ -415,7 +464,7 @@ def test_packages_that_bring_an_init_system_are_left_to_the_administrator(machin
     result = machine.set_up()
     assert result.returncode == 1
     assert "apt-get would install an init system or snapd with openjdk-21-jre-headless" in result.stderr
-    assert machine.log("apt") == ["update -q"]
+    assert machine.log("apt") == [UPDATE]
 
 
 @pytest.mark.parametrize("version", ["11.0.20", "1.8.0_392"])
@@ -458,4 +507,4 @@ def test_root_gets_the_java_that_apt_offers(machine: Machine, offered: tuple[str
     machine.has_apt(LISTED, *offered, as_root=True)
     result = machine.set_up()
     assert result.returncode == 0, result.stderr
-    assert machine.log("apt") == ["update -q", f"install -y -q --no-install-recommends {installed}"]
+    assert machine.log("apt") == [UPDATE, f"install -y -q --no-install-recommends {installed}"]
