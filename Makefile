@@ -1,8 +1,11 @@
 # Every target sets the project up first (.ci/setup): Python environment and Java, at once when nothing changed.
 export PYTHON
-# Downloads trust the system's certificates, as .ci/setup explains.
+# Downloads trust the system's certificates, as .ci/setup explains. Without any, uv has its own.
+CERTIFICATES = $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/ca-bundle.pem /etc/ssl/cert.pem)
+ifneq ($(CERTIFICATES),)
 export UV_SYSTEM_CERTS ?= 1
 export NODE_USE_SYSTEM_CA ?= 1
+endif
 # What Python has compiled is kept, wherever an environment says that it should not be: of a host's start it is the larger part.
 export PYTHONPYCACHEPREFIX = $(CURDIR)/build/pycache
 unexport PYTHONDONTWRITEBYTECODE
@@ -20,10 +23,10 @@ CONNECTORS = $(addprefix tests/integration/,cosmos blob eventhubs producer http 
 TOTALS = build/totals
 TOTAL = .venv/bin/python tests/plugins_total.py $(addprefix $(TOTALS)/,$(1))
 # Whole hosts whose times are bound, and beside them, with what they leave of the machine, all other tests. A shell ignores Ctrl-C for
-# what it starts in the background, so it passes the interrupt on.
+# what it starts in the background, so it passes the interrupt on. A second Ctrl-C does not wait for the tests to clean up.
 TESTED = { $(PYTEST) --total=$(TOTALS)/alone -m alone $(1) > build/alone.txt 2>&1 & alone=$$!; \
 	nice -n 19 $(PYTEST) --total=$(TOTALS)/rest $(SPREAD) -m "not alone" $(1) & rest=$$!; \
-	trap 'trap "" INT TERM; kill $$alone $$rest; wait; exit 130' INT TERM; \
+	trap 'trap "" TERM; trap "kill -KILL $$alone $$rest; wait; exit 130" INT; kill $$alone $$rest; wait; exit 130' INT TERM; \
 	wait $$rest; wait $$alone; cat build/alone.txt; }
 # Spark's classes as Java likes them: a third off every start of a test's Spark. Tests do without it as well.
 ARCHIVE = build/spark.jsa

@@ -39,6 +39,15 @@ def test_the_first_browser_that_answers_with_a_version_is_used(tmp_path: Path, m
     assert browsers.find_browser() == works
 
 
+def test_browsers_start_once_for_all_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "starts.log"
+    works = program(tmp_path / "works", f"#!/bin/sh\necho started >> {log}\necho Chromium 150.0.7871.100\n")
+    monkeypatch.setattr(browsers, "compute_driver_executable", lambda: (works, "cli.js"))
+    monkeypatch.setattr(browsers, "NAMES", (works,))
+    assert browsers.find_browser() == browsers.find_browser() == works
+    assert log.read_text().split() == ["started"] * 2
+
+
 def test_no_browser_is_of_use_without_playwrights_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = program(tmp_path / "node", "#!/bin/sh\nexit 127\n")
     works = program(tmp_path / "works", "#!/bin/sh\necho Chromium 150.0.7871.100\n")

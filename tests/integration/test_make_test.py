@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,11 @@ done
 name=${file##*/}
 echo "$name" >> runs.log
 echo "$UV_SYSTEM_CERTS $NODE_USE_SYSTEM_CA" > certificates.log
+if [ -e stubborn ]; then
+  trap 'echo $$ > "$name.cleanup"' TERM
+  echo $$ > "$name.pid"
+  while :; do tail --pid=$$ -f /dev/null & wait; done
+fi
 if [ -e hang ]; then echo $$ > "$name.pid"; exec tail -f /dev/null; fi
 [ -e "$name.json" ] || exit 3
 cat "$name.json" > "$file"
@@ -52,10 +58,10 @@ class Clone:
     def environment(self) -> dict[str, str]:
         return {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
 
-    def make(self, target: str) -> tuple[int, str]:
+    def make(self, *arguments: str) -> tuple[int, str]:
         """The exit code, and the last line."""
         done = subprocess.run(
-            ["make", target],
+            ["make", *arguments],
             cwd=self.folder,
             env=self.environment,
             capture_output=True,
@@ -117,6 +123,15 @@ def test_what_tests_download_trusts_the_systems_certificates_unless_the_user_say
     assert (clone.folder / "certificates.log").read_text() == "0 1\n"
 
 
+def test_on_a_machine_without_certificates_downloads_use_those_of_uv(
+    clone: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("UV_SYSTEM_CERTS", "NODE_USE_SYSTEM_CA"):
+        monkeypatch.delenv(name, raising=False)
+    clone.make("connectors", "CERTIFICATES=")
+    assert (clone.folder / "certificates.log").read_text() == " \n"
+
+
 def test_connectors_end_with_their_total(clone: Clone) -> None:
     clone.counts("alone", 3)
     clone.counts("rest", 200, failed=1)
@@ -141,8 +156,27 @@ def test_an_interrupt_ends_all_runs(clone: Clone, number: signal.Signals) -> Non
         assert make.wait(timeout=60) != 0
         assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
     finally:
-        if make.poll() is None:
+        with suppress(ProcessLookupError):
             os.killpg(make.pid, signal.SIGKILL)
+        make.wait()
+
+
+def test_a_second_interrupt_ends_runs_that_do_not_finish_their_cleanup(clone: Clone) -> None:
+    (clone.folder / "stubborn").touch()
+    make = subprocess.Popen(["make", "connectors"], cwd=clone.folder, env=clone.environment, start_new_session=True)
+    try:
+        pids = [wait_for_pid(clone.folder / f"{run}.pid") for run in ("alone", "rest")]
+        os.killpg(make.pid, signal.SIGINT)
+        for run in ("alone", "rest"):
+            wait_for_pid(clone.folder / f"{run}.cleanup")
+        assert all(Path(f"/proc/{pid}").exists() for pid in pids)
+        os.killpg(make.pid, signal.SIGINT)
+        assert make.wait(timeout=60) != 0
+        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(make.pid, signal.SIGKILL)
+        make.wait()
 
 
 def wait_for_pid(file: Path) -> int:
