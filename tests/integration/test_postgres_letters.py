@@ -15,6 +15,7 @@ from pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_
 from pipeline.dead_letters import LetterBox
 from pipeline.dead_letters.box import kept_in, until_now
 from pipeline.dead_letters.letter import dead_events, letters_of
+from pipeline.dead_letters.replay import ReplayFeed
 from pipeline.dead_letters.settled import Replayed, judge
 from pipeline.errors import Fenced, Poison
 from pipeline.event import EVENT_SCHEMA
@@ -132,6 +133,24 @@ async def test_the_state_of_letters_follows_from_the_position_that_moved_with_th
     assert await states() == [("open", False), ("open", False)]
     await replaying.write(output(None, str(end), 2), Open())
     assert await states() == [("replayed", False), ("failed_again", True), ("open", False)]
+
+
+async def test_discarded_letters_come_without_events_up_to_the_position_and_no_further(
+    sink: PostgresSink, letters: PostgresLetters
+) -> None:
+    writer = await sink.open(claim())
+    await writer.write(output(None, "3", 1, 2), Open())
+    end = await letters.latest("0")
+    await writer.write(output("3", "5", 4), Open())
+    discarding = ReplayFeed(LetterBox(feed=letters), "balances", discarded_to={"0": end})
+    assert await discarding.lag("0", None) == 2
+    async with asyncio.timeout(30), aclosing(discarding.open("0", None)) as pages:
+        page = await anext(pages)
+    assert (page.events.num_rows, page.to) == (0, end)
+    assert await discarding.lag("0", page.to) == 0
+    replaying = ReplayFeed(LetterBox(feed=letters), "balances")
+    async with asyncio.timeout(30), aclosing(replaying.open("0", page.to)) as pages:
+        assert (await anext(pages)).events["sequence"].to_pylist() == [4]
 
 
 async def test_nothing_is_there_before_the_first_letter(letters: PostgresLetters) -> None:
