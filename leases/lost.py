@@ -127,7 +127,7 @@ def unknown(lease: Lease, family: Sequence[str]) -> str:
 
 
 def to_reset(lease: Lease) -> str:
-    return f"`leasehold leases reset FILE {lease.pipeline} {lease.partition} --to ...`"
+    return f"`leasehold leases reset FILE {lease.pipeline} {lease.partition} --to ... --yes`"
 
 
 def names_of(names: Sequence[str]) -> str:

@@ -95,7 +95,7 @@ def replay(file: Path, pipeline: str, partition: str | None) -> None:
         sent, again, last = done(replayed(settings, one, partition, host=host, log=log_of(settings, host)))
     with unread_is_fine():
         click.echo(
-            f"{sent} dead letters of pipeline '{pipeline}' replayed: {sent - again} processed, {again} dead again"
+            f"{counted(sent, 'dead letter')} of pipeline '{pipeline}' replayed: {sent - again} processed, {again} dead again"
         )
     if last is None or last.failed:
         fail(*(f"partition '{key[1]}': {why}" for key, why in sorted((last.failed if last else {}).items())))

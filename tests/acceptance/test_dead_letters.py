@@ -59,7 +59,7 @@ def test_the_orders_of_the_page_die_are_looked_at_and_replayed(tmp_path: Path, l
     still_open = [json.loads(line) for line in said(*listed, "--open", "--json").splitlines()]
     assert still_open == letters[2:]
     settings.write_text(settings.read_text().replace("DECIMAL(18,2)", "DECIMAL(18,3)"))
-    assert said(*replay).splitlines()[-1] == "1 dead letters of pipeline 'orders' replayed: 1 processed, 0 dead again"
+    assert said(*replay).splitlines()[-1] == "1 dead letter of pipeline 'orders' replayed: 1 processed, 0 dead again"
     assert said(*listed, "--open", "--json") == ""
     with (tmp_path / "orders-1.jsonl").open("a") as file:
         file.write('{"customer": "eve", "amount": "none"}\n')

@@ -45,7 +45,7 @@ def test_a_child_that_nobody_saw_being_deleted_begins_again_where_its_parent_end
         [told] = audit.told
         assert told.startswith("partition '1': its lease was deleted, and nobody knows where it stood")
         assert "it begins once more where '0' ended (120)" in told
-        assert "`leasehold leases reset FILE p 1 --to ...`" in told
+        assert "`leasehold leases reset FILE p 1 --to ... --yes`" in told
         assert (await host.round(SPLIT)).told == ()
 
     run_virtual(main())
