@@ -129,8 +129,8 @@ def advised(error: InvalidDocument, pipeline: str, partition: str) -> InvalidDoc
         said = said.removesuffix(remedy)
     return InvalidDocument(
         f"{said}: until you repair it, the partition and its children are not processed. Restore the document, or give"
-        f" the partition a position: `leasehold leases reset FILE {pipeline} {partition} --to ... --yes`. (If you delete the document,"
-        " the partition starts over, unless a host or its sink knows its position)"
+        f" the partition a position: `leasehold leases reset FILE {pipeline} {partition} --to ... --yes`. (If you delete the"
+        " document, the partition starts over, unless a host or its sink knows its position)"
     )
 
 
