@@ -10,7 +10,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, cast, runtime_checkable
 
-from pipeline.errors import FeedError
+from pipeline.errors import FeedError, PositionLost
 from pipeline.event import Page
 from pipeline.offers import offers
 
@@ -93,6 +93,25 @@ class ChangeFeed(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+def check_forward(feed: ChangeFeed, partition: str, start: str | None, to: str, *, events: int) -> None:
+    """Raise FeedError unless `to` lies behind `start`; without events the two may be the same position. Pure.
+
+    A sink that checks its position by equality would store such events twice. A start that the feed cannot compare passes: an
+    event hub's offset alone, for example, which only an operator or an import writes.
+    """
+    try:
+        order = feed.compare(start, to)
+    except PositionLost:
+        feed.compare(to, to)  # a position it has to be
+        return
+    if order > 0 or (order == 0 and events):
+        raise FeedError(
+            f"feed '{feed.identity}', partition '{partition}': {events} events read from {start!r} end at {to!r}, which does not"
+            " lie behind it; none of them was delivered, and the partition is read again. If this error stays, the source went"
+            " back (it was restored, say), or the feed's positions are wrong: set the lease to a position, or correct the feed"
+        )
 
 
 @runtime_checkable

@@ -22,7 +22,7 @@ from pipeline.dead_letters.refusals import Refusals, Sent
 from pipeline.dead_letters.sieve import DeadLetters, Sieve
 from pipeline.errors import FailsTogether, NotTrusted, OutputRefused, OutputSuspected, PipelineError, PoisonEvent
 from pipeline.event import Page
-from pipeline.feed import ChangeFeed, PartitionEnded, opened
+from pipeline.feed import ChangeFeed, PartitionEnded, check_forward, opened
 from pipeline.limits import BatchLimits
 from pipeline.pump.budget import Budget
 from pipeline.pump.buffer import PageBuffer
@@ -121,6 +121,7 @@ class Runner:
         self._clock = clock
         self._progress = progress
         self._delivered = delivered
+        self._read_to = writer.position
         self._share = budget.share()
         self._buffer = PageBuffer(
             partition, writer.position, limits=limits, bytes_max=buffer_bytes_max, share=self._share, clock=clock
@@ -172,9 +173,14 @@ class Runner:
         await self._buffer.room()
         page = await heeding(anext(pages, None))
         if page is not None:
+            self._check_forward(self._read_to, page.to, page.events.num_rows)
+            self._read_to = page.to
             await self._buffer.put(page)
             crash_point("page read")
         return page is not None
+
+    def _check_forward(self, start: str | None, to: str, events: int) -> None:
+        check_forward(self._feed, self._partition, start, to, events=events)
 
     async def _transform_batches(self) -> None:
         try:
@@ -232,6 +238,7 @@ class Runner:
         await self._pass_on_apart(parts, batch.bytes)
 
     async def _transformed(self, batch: Batch) -> _Ready:
+        self._check_forward(batch.start, batch.to, batch.events)
         started = self._clock.monotonic()
         with self._progress.working("transform", started):
             table, dead = await self._sieve.sift(batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from decimal import Decimal
 from typing import Any
 
@@ -11,9 +11,16 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from pipeline.clock import LoopClock
+from pipeline.connectors.memory import MemoryFeed
 from pipeline.connectors.postgres import PostgresSink, Timeouts
-from pipeline.contract import Row, SinkContract, SinkHarness
-from pipeline.errors import Fenced, SinkRejected, SinkUnavailable
+from pipeline.contract import Row, SinkContract, SinkHarness, event_table
+from pipeline.errors import FeedError, Fenced, SinkRejected, SinkUnavailable
+from pipeline.event import Page
+from pipeline.limits import BatchLimits
+from pipeline.pump.budget import Budget
+from pipeline.pump.runner import Delivered, Progress, Runner
+from pipeline.transform import Identity
 from tests.plugins_bank import BALANCES, ONE, Make, Open, claim, output
 from tests.plugins_pg import Postgres
 
@@ -292,3 +299,39 @@ async def test_a_statement_that_takes_too_long_is_given_up(sink_of: Make) -> Non
     writer = await sink.open(claim())
     with pytest.raises(SinkUnavailable, match="57014"):
         await writer.write(output(ONE), Open())
+
+
+class FallsBack(MemoryFeed):
+    """Four events, then the last two once more under the same position, as a lagging replica may answer."""
+
+    async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
+        yield Page(event_table(partition, range(4)), "4")
+        yield Page(event_table(partition, range(2, 4)), "4")
+
+
+async def test_a_feed_that_falls_back_makes_nothing_count_twice(postgres: Postgres, sink_of: Make) -> None:
+    """The guard compares positions as texts, and would take the second page: it starts where the first one ended."""
+    sink = sink_of(setup=EVENTS, merge=MERGE)
+    await sink.prepare()
+    writer = await sink.open(claim())
+
+    async def delivered(one: Delivered) -> None: ...
+
+    runner = Runner(
+        partition="0",
+        epoch=1,
+        feed=FallsBack("0"),
+        transform=Identity(),
+        writer=writer,
+        permit=Open(),
+        limits=BatchLimits(events_max=4),
+        buffer_bytes_max=1 << 20,
+        budget=Budget(),
+        clock=LoopClock(),
+        progress=Progress(),
+        delivered=delivered,
+    )
+    with pytest.raises(FeedError, match="2 events read from '4' end at '4'"):
+        await runner.run(asyncio.Event())
+    await writer.close("failed")
+    assert postgres.fetch("SELECT sequence FROM events ORDER BY id") == [(0,), (1,), (2,), (3,)]

@@ -45,6 +45,9 @@ class Numbers:
             raise PartitionEnded("7", ())
         await asyncio.get_running_loop().create_future()
 
+    def compare(self, a: str | None, b: str | None) -> int:
+        return int(a or 0) - int(b or 0)
+
 
 def _events(start: int, to: int) -> pa.Table:
     count = to - start

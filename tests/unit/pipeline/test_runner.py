@@ -13,15 +13,18 @@ from simulation.loop import VirtualClock, run_virtual
 
 from pipeline.batch import Batch
 from pipeline.connectors.memory import MemoryFeed
+from pipeline.contract import event_table
 from pipeline.errors import (
     Ambiguous,
     EngineUnavailable,
+    FeedError,
     FeedUnavailable,
     Fenced,
     MalformedRecord,
     NotTrusted,
     PipelineError,
     PoisonEvent,
+    PositionLost,
     TransformError,
 )
 from pipeline.event import Page
@@ -412,6 +415,108 @@ def test_an_error_of_the_transform_is_raised_once_everything_before_it_is_delive
         assert type(told.value) is raised
         assert case.writer.numbers == [0, 1, 2]
         assert_nothing_left()
+
+    run_virtual(main())
+
+
+class Lagging(MemoryFeed):
+    """Yields the pages given, whatever was read before, as a lagging replica may."""
+
+    pages: tuple[Page, ...] = ()
+
+    async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
+        for page in self.pages:
+            yield page
+        await asyncio.Event().wait()
+
+
+def lagging(*pages: Page) -> Lagging:
+    feed = Lagging("a")
+    feed.pages = pages
+    return feed
+
+
+def numbered(first: int, count: int, to: int) -> Page:
+    return Page(event_table("a", range(first, first + count)), str(to))
+
+
+@pytest.mark.parametrize("to", [4, 3])
+def test_a_page_that_ends_at_or_before_its_start_is_refused_and_what_came_before_is_delivered(to: int) -> None:
+    async def main() -> None:
+        case = Case(feed=lagging(numbered(0, 4, 4), numbered(2, 2, to)), limits=BatchLimits())
+        with pytest.raises(FeedError) as refused:
+            await case.started()
+        assert type(refused.value) is FeedError
+        for part in ("feed 'memory", "partition 'a'", "'4'", f"'{to}'", "set the lease to a position"):
+            assert part in str(refused.value)
+        assert case.writer.numbers == [0, 1, 2, 3]
+        assert case.transform.batches[-1].to == "4"
+        assert_nothing_left()
+
+    run_virtual(main())
+
+
+def test_the_first_page_is_compared_with_where_the_sink_stands() -> None:
+    async def main() -> None:
+        case = Case(feed=lagging(numbered(3, 1, 4)))
+        case.writer.position = "4"
+        with pytest.raises(FeedError, match="does not lie behind it"):
+            await case.started()
+        assert case.transform.batches == case.writer.began == []
+
+    run_virtual(main())
+
+
+def test_a_cut_inside_a_page_that_does_not_move_forward_is_refused() -> None:
+    async def main() -> None:
+        page = Page(event_table("a", range(1, 5)), "5", lambda n: "1")
+        case = Case(feed=lagging(page), limits=BatchLimits(events_max=10))
+        case.writer.position = "1"
+        case.transform.poison = {3}
+        with pytest.raises(FeedError, match="2 events read from '1' end at '1', which does not lie behind it"):
+            await case.started()
+        assert case.writer.began == []
+
+    run_virtual(main())
+
+
+def test_a_page_without_events_may_stay_where_it_is_and_not_fall_back() -> None:
+    async def main() -> None:
+        case = Case(feed=lagging(numbered(0, 2, 2), numbered(2, 0, 2), numbered(2, 1, 3), numbered(3, 0, 2)))
+        with pytest.raises(FeedError, match="0 events read from '3' end at '2'"):
+            await case.started()
+        assert case.writer.numbers == [0, 1, 2]
+
+    run_virtual(main())
+
+
+def test_positions_that_the_feed_cannot_compare_are_not_refused() -> None:
+    """An event hub's offset alone, which only an operator or an import writes."""
+
+    class Offsets(Lagging):
+        def compare(self, a: str | None, b: str | None) -> int:
+            if "@" in (a or ""):
+                raise PositionLost("an offset alone tells no order")
+            return super().compare(a, b)
+
+    async def main() -> None:
+        feed = Offsets("a")
+        feed.pages = (numbered(7, 1, 8),)
+        case = Case(feed=feed)
+        case.writer.position = "@70"
+        running = case.started()
+        await case.until(lambda: case.writer.numbers == [7])
+        await case.stopped(running)
+
+    run_virtual(main())
+
+
+def test_an_end_that_is_no_position_is_refused() -> None:
+    async def main() -> None:
+        case = Case(feed=lagging(Page(event_table("a", range(4)), "beyond")))
+        with pytest.raises(PositionLost, match="'beyond' is not a position"):
+            await case.started()
+        assert case.writer.began == []
 
     run_virtual(main())
 
