@@ -247,9 +247,12 @@ class CosmosBank:
 
     @contextmanager
     def storm(self, share: float) -> Iterator[None]:
-        """So much of what is asked of either account is answered with 429."""
+        """So much of what is asked of either account is answered with 429, and the same share of the bank's feeds by old replicas."""
         faults = [
             (each.control, each.control.fault("throttle", share=share, retry_after_ms=50)) for each in self.accounts
+        ]
+        faults += [
+            (self.bank, self.bank.fault("lag", "feed.*", share=share, lsns=3, again=again)) for again in (True, False)
         ]
         try:
             yield

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from functools import partial
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -18,7 +17,7 @@ from pipeline.connectors.cosmos.account import Account
 from pipeline.connectors.cosmos.ask import FROM_NOW, GONE, NOT_MODIFIED, OK, TIMEOUT, Answer, Ask, Mode, refusal
 from pipeline.connectors.cosmos.client import Container
 from pipeline.connectors.cosmos.page_size import PageSize
-from pipeline.connectors.cosmos.position import BEGINNING, estimated, lsn_of, position_behind, session_lsn
+from pipeline.connectors.cosmos.position import BEGINNING, estimated, furthest, lsn_of, position_behind, session_lsn
 from pipeline.connectors.cosmos.ranges import Place, partition_of, uncovered
 from pipeline.connectors.cosmos.records import Record, pages_of, records_of
 from pipeline.connectors.cosmos.whereabouts import Whereabouts
@@ -120,13 +119,13 @@ class CosmosFeed:
                 place = await self._place_or_end(partition, delivered)
                 answer = await self._asked(place, after, size.items)
                 size = size.shrunk() if answer.status == TIMEOUT else size.served() if answer.status == OK else size
-                pages = await self._pages(partition, answer)
+                pages = await self._pages(partition, answer, after)
             except FeedUnavailable as error:
                 await patience.pause(error)
                 continue
             patience.served()
             in_reach_at = self._in_reach(partition, delivered, answer, in_reach_at)
-            after = answer.etag
+            after = pages[-1].to if pages else furthest(after, answer.etag)
             if not pages:
                 if self._mode == "all_versions" and self._pauses.monotonic() - moved_at >= REFRESHED_S:
                     pages.append(Page(EVENT_SCHEMA.empty_table(), after))
@@ -201,32 +200,39 @@ class CosmosFeed:
         if answer.status == NOT_MODIFIED:
             lsn_of(answer.etag)
             return answer.etag
-        records = await self._records(answer)
+        records = await self._records(answer, None)
         return position_behind(records[0].lsn - 1) if records else answer.etag
 
     async def _lag_at(self, place: Place, continuation: str | None) -> int:
         answer = await self._answered(place, continuation)
-        records = await self._records(answer) if answer.status == OK else []
+        records = await self._records(answer, continuation) if answer.status == OK else []
         return estimated(session_lsn(answer.session), records[0].lsn) if records else 0
 
-    async def _pages(self, partition: str, answer: Answer) -> list[Page]:
-        """None where there is nothing new. Raises FeedError."""
+    async def _pages(self, partition: str, answer: Answer, after: str | None) -> list[Page]:
+        """Empty if nothing lies behind `after`, whatever a lagging replica answers. Raises FeedError."""
         if answer.status not in (OK, NOT_MODIFIED):
             raise self._refused(partition, answer)
         lsn_of(answer.etag)
         if answer.status == NOT_MODIFIED:
             return []
         paths = await self._paths()
-        limits = partial(pages_of, events_max=self._page_items_max, bytes_max=self._page_bytes_max)
-        all_versions = self._mode == "all_versions"
-        return await self._threaded(
-            lambda: limits(partition, records_of(answer.body, paths, all_versions=all_versions), answer.etag)
-        )
+        return await self._threaded(lambda: self._cut(partition, self._behind(answer, paths, after), answer.etag))
 
-    async def _records(self, answer: Answer) -> list[Record]:
+    def _cut(self, partition: str, records: list[Record], etag: str) -> list[Page]:
+        if not records:
+            return []
+        to = furthest(position_behind(records[-1].lsn), etag)
+        return pages_of(partition, records, to, events_max=self._page_items_max, bytes_max=self._page_bytes_max)
+
+    async def _records(self, answer: Answer, after: str | None) -> list[Record]:
         paths = await self._paths()
-        all_versions = self._mode == "all_versions"
-        return await self._threaded(lambda: records_of(answer.body, paths, all_versions=all_versions))
+        return await self._threaded(lambda: self._behind(answer, paths, after))
+
+    def _behind(self, answer: Answer, paths: tuple[str, ...], after: str | None) -> list[Record]:
+        """What an answer holds behind `after`: a replica that lags may repeat what lies before."""
+        read = lsn_of(after)
+        records = records_of(answer.body, paths, all_versions=self._mode == "all_versions")
+        return [record for record in records if record.lsn > read]
 
     async def _paths(self) -> tuple[str, ...]:
         if self._key_paths is None:
@@ -243,7 +249,8 @@ class CosmosFeed:
         Nothing would be read until it has come so far again, and what was written by then never would. Raises PositionLost.
         """
         session, now = session_lsn(answer.session), self._pauses.monotonic()
-        if session is None or session >= lsn_of(delivered):
+        session = lsn_of(answer.etag) if session is None else session
+        if session >= lsn_of(delivered):
             return now
         if now - in_reach_at > self._pauses.patience_s:
             raise PositionLost(

@@ -36,6 +36,11 @@ def position_behind(lsn: int) -> str:
     return f'"{lsn}"'
 
 
+def furthest(a: str | None, b: str) -> str:
+    """The later one: a replica that lags answers with an earlier position than it was asked for."""
+    return a if a is not None and lsn_of(a) > lsn_of(b) else b
+
+
 def session_lsn(token: str) -> int | None:
     """How far a range had come when it answered: `range:version#globalLSN#...`, or `range:LSN`. None where it cannot be read."""
     parts = token.rpartition(":")[2].split("#")

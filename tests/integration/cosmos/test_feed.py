@@ -11,6 +11,7 @@ import pytest
 from integration.cosmos.bank import QUICK, Bank, banked
 
 from pipeline.connectors.cosmos import CosmosFeed, Pauses, account_of
+from pipeline.connectors.cosmos.ask import Mode
 from pipeline.connectors.cosmos.records import SEQUENCE_BITS
 from pipeline.errors import FeedError, FeedUnavailable, PositionLost
 from pipeline.event import Page
@@ -294,6 +295,47 @@ async def test_a_range_that_stays_behind_what_was_read_is_told_instead_of_waited
     with pytest.raises(PositionLost, match=r"has come to 3 and was read up to \"999\".*like '\"3\"'"):
         await read(feed, "0", '"999"', 1)
     await feed.close()
+
+
+# Replicas that lag
+
+
+@pytest.mark.parametrize("mode", ["latest", "all_versions"])
+@pytest.mark.parametrize("again", [False, True], ids=["304", "200"])
+async def test_what_a_lagging_replica_answers_moves_nothing_back_and_repeats_nothing(
+    bank: Bank, mode: Mode, again: bool
+) -> None:
+    """It is two transactions behind, for three answers, and again after each of the next events."""
+    feed = bank.feed(mode=mode)
+    account = bank.account_in("1")
+    start = await feed.start_of("1", "latest")
+    made = await filled(bank, account, 4)
+    reader = feed.open("1", start)
+    pages: list[Page] = []
+    async with asyncio.timeout(PATIENCE_S):
+        pages.append(await anext(reader))
+        for _ in range(2):
+            bank.cosmos.control.fault("lag", "feed.*", container=bank.name, lsns=2, again=again, times=3)
+            made += await filled(bank, account, 1)
+            pages.append(await anext(reader))
+    await reader.aclose()
+    assert [fault["taken"] for fault in bank.cosmos.control.faults()] == [3, 3]
+    assert (ids(pages), [page.to for page in pages]) == (made, ['"4"', '"5"', '"6"'])
+    assert await feed.lag("1", '"6"') == 0
+    await feed.close()
+
+
+async def test_a_replica_that_has_a_part_of_what_is_new_delivers_that_part(bank: Bank, feed: CosmosFeed) -> None:
+    made = await filled(bank, bank.account_in("1"), 5)
+    bank.cosmos.control.fault("lag", "feed.*", container=bank.name, lsns=2, times=2)
+    pages = await read(feed, "1", '"1"', 4)
+    assert (ids(pages), [page.to for page in pages]) == (made[1:], ['"3"', '"5"'])
+
+
+async def test_what_a_replica_repeats_is_no_lag(bank: Bank, feed: CosmosFeed) -> None:
+    await filled(bank, bank.account_in("1"), 4)
+    bank.cosmos.control.fault("lag", "feed.*", container=bank.name, lsns=2, again=True, times=1)
+    assert await feed.lag("1", '"4"') == 0
 
 
 # Lag

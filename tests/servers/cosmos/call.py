@@ -14,13 +14,18 @@ PAGE, PAGE_MAX = 100, 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """path: its parts, unquoted. headers: with small letters. endpoint: as the client addressed it."""
+    """path: its parts, unquoted. headers: with small letters. endpoint: as the client addressed it.
+
+    lag: how many LSNs the replica that answers is behind. again: whether it repeats its last change (200) instead of 304.
+    """
 
     method: str
     path: tuple[str, ...]
     headers: Mapping[str, str]
     body: bytes
     endpoint: str
+    lag: int = 0
+    again: bool = False
 
     def header(self, name: str) -> str | None:
         return self.headers.get(name)

@@ -65,6 +65,13 @@ class Partition:
         for i in range(bisect.bisect_right(self.log, lsn, key=BY_LSN), len(self.log)):
             yield self.log[i]
 
+    def replica(self, lsns: int) -> Partition:
+        """As it was so many LSNs ago: what a replica that lags so far answers from."""
+        lsn = max(0, self.lsn - lsns)
+        log = self.log[: bisect.bisect_right(self.log, lsn, key=BY_LSN)]
+        last = {change.key: change for change in log}
+        return Partition(self.range, lsn, log, {key: change for key, change in last.items() if change.body is not None})
+
     def part(self, range: Range) -> Partition:
         """The share of a child: what was and will be written there, and LSNs that go on from the parent's."""
         return Partition(

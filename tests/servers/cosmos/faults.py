@@ -11,13 +11,14 @@ from servers.cosmos.call import Call, Reply, refusal
 from servers.cosmos.refused import THROTTLED, Refused
 from servers.stubborn import Stubborn
 
-KINDS = ("throttle", "fail", "cut", "delay", "lose_reply")
+KINDS = ("throttle", "fail", "cut", "delay", "lose_reply", "lag")
 
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
     """do: throttle (429), fail (`status`, `substatus`), cut (nothing is done, the connection drops), delay (`delay_s`),
-    lose_reply (done, then the connection drops).
+    lose_reply (done, then the connection drops), lag (of a feed: a replica answers that is `lsns` behind, 304 or, where `again`, 200
+    with its last change, either with its own ETag).
     of: kinds of request (`document.replace`, `documents.*`, `feed.*`, `*`); container, range_id, id: only there, where given.
     page_min: only requests for pages of at least so many.
     times: how many more it takes, None for no end. share: of those that match; in_a_row: how often it takes the same one of them
@@ -37,6 +38,8 @@ class Fault:
     substatus: int = 0
     retry_after_ms: int = 100
     delay_s: float = 0.0
+    lsns: int = 1
+    again: bool = False
     number: int = 0
     taken: int = 0
 

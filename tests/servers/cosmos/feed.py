@@ -33,7 +33,7 @@ class Page:
 
 
 def page(partition: Partition, ask: Ask) -> Page:
-    """Never cut within one LSN, which is a transaction."""
+    """Never cut within one LSN, which is a transaction. A replica that has not come so far as `after` says so by its own LSN."""
     changes: list[Change] = []
     for change in partition.after(ask.after):
         if not _is_wanted(partition, change, ask):
@@ -41,7 +41,7 @@ def page(partition: Partition, ask: Ask) -> Page:
         if len(changes) >= ask.limit and change.lsn != changes[-1].lsn:
             return Page(changes=changes, lsn=changes[-1].lsn)
         changes.append(change)
-    return Page(changes=changes, lsn=max(partition.lsn, ask.after))
+    return Page(changes=changes, lsn=partition.lsn)
 
 
 def _is_wanted(partition: Partition, change: Change, ask: Ask) -> bool:

@@ -20,6 +20,8 @@ def answer(container: Container, call: Call) -> Reply:
         if call.header("x-ms-start-epk") is not None:
             raise range_gone(f"of {span_of(call)}")
         raise bad("A change feed is read range by range: a partition key range id or a partition key has to be given.")
+    if call.lag:
+        touched = [touched[0].replica(call.lag)]
     check_session(call, touched)
     partition = touched[0]
     ask, is_first = _ask(container, partition, call)
@@ -43,6 +45,8 @@ def _ask(container: Container, partition: Partition, call: Call) -> tuple[feed.A
     is_first = known is None and since is not None
     after = feed.position_at(partition, since) if is_first and since is not None else _lsn(known, partition)
     values = partition_key(call)
+    if call.again and after >= partition.lsn:
+        after = max(0, partition.lsn - 1)
     ask = feed.Ask(
         after=after,
         since=since,

@@ -6,7 +6,7 @@ import asyncio
 import traceback
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from urllib.parse import unquote
 
@@ -65,6 +65,8 @@ class Wire:
                 return fault.reply
             if len(call.body) > BODY_BYTES_MAX:
                 raise Refused(413, "Request size is too large.")
+            if fault and fault.do == "lag":
+                call = replace(call, lag=fault.lsns, again=fault.again)
             return answer(self.account, call, self.now())
         except Refused as refused:
             return refusal(refused)

@@ -108,3 +108,12 @@ def test_a_span_of_a_range_has_its_own_documents_alone_and_goes_on_to_the_ranges
     within = page(partition, Ask(after=0, span=Span(min=epk, max=epk + "0"), limit=9))
     assert (beside.changes, beside.lsn) == ([], 2)
     assert len(within.changes) == 2
+
+
+def test_a_replica_that_lags_shows_what_was_the_latest_then_and_its_own_lsn() -> None:
+    container = container_with([["a"], ["b"], ["a"]])
+    replica = container.partition("0").replica(1)
+    read = page(replica, Ask(after=0, span=Span(), limit=10))
+    assert ([(change.key.id, change.lsn) for change in read.changes], read.lsn) == ([("a", 1), ("b", 2)], 2)
+    assert page(replica, Ask(after=3, span=Span(), limit=10)).lsn == 2
+    assert container.partition("0").replica(9).lsn == 0
