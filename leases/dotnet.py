@@ -93,6 +93,16 @@ def bounds_of(text: str) -> tuple[str, str] | None:
     return (found[1], found[2]) if found else None
 
 
+def bound_order(bound: str) -> str:
+    """What orders bounds of any length, as .NET compares them: "1F" is "1F00", and "" is "00"."""
+    return bound.rstrip("0")
+
+
+def is_same_bounds(a: str, b: str) -> bool:
+    """Whether two texts `min-max` name one range."""
+    return [*map(bound_order, a.split("-"))] == [*map(bound_order, b.split("-"))]
+
+
 def timestamp_of(now: datetime) -> str:
     """As .NET writes it: UTC, seven digits, `Z`."""
     return f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}0Z"

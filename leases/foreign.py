@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from leases.document import BODY_BYTES_MAX, Fields, parsed, told
-from leases.dotnet import DOCUMENT_ID_BYTES_MAX, FIELD, bounds_of, decode, document_id
+from leases.dotnet import DOCUMENT_ID_BYTES_MAX, FIELD, bounds_of, decode, document_id, is_same_bounds
 from leases.errors import InvalidDocument
 from leases.java import Token, is_packed, unpacked
 from leases.lease import Child, Lease
@@ -148,8 +148,10 @@ def _check(name: str, token: Token, lease: Lease, mode: str | None) -> None:
     fields = Fields(name, {})
     if mode is not None and token.mode != mode:
         fields.refuse("ContinuationToken", f"is of mode {token.mode!r}, and this pipeline reads in mode {mode!r}")
-    covered = f"{token.parts[0].min}-{token.parts[-1].max}" if token.parts else lease.scope
-    if lease.scope is not None and covered != lease.scope:
+    if not token.parts or lease.scope is None:
+        return
+    covered = f"{token.parts[0].min}-{token.parts[-1].max}"
+    if not is_same_bounds(covered, lease.scope):
         fields.refuse("ContinuationToken", f"covers {covered}, and the lease {lease.scope}")
 
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from leases.document import CHILDREN_MAX, CONTINUATION_BYTES_MAX, NAME_BYTES_MAX, Fields
-from leases.dotnet import FULL_FIDELITY, INCREMENTAL
+from leases.dotnet import FULL_FIDELITY, INCREMENTAL, bound_order
 from leases.errors import InvalidDocument
 
 VERSION = 1
@@ -82,8 +82,10 @@ def _check_start(start: Fields) -> None:
 
 def _parts(continuation: Fields) -> tuple[Part, ...]:
     _check_version(continuation)
-    found = sorted(map(_part, continuation.objects("Continuation", CHILDREN_MAX)))
-    if not found or any(one.max != other.min for one, other in pairwise(found)):
+    found = sorted(
+        map(_part, continuation.objects("Continuation", CHILDREN_MAX)), key=lambda part: bound_order(part.min)
+    )
+    if not found or any(bound_order(one.max) != bound_order(other.min) for one, other in pairwise(found)):
         continuation.refuse("Continuation", "has ranges with gaps, or none")
     return tuple(found)
 
@@ -91,7 +93,7 @@ def _parts(continuation: Fields) -> tuple[Part, ...]:
 def _part(fields: Fields) -> Part:
     bounds = fields.inner("range")
     low, high = (bounds.text(name, NAME_BYTES_MAX).upper() for name in ("min", "max"))
-    if not (_HEX.fullmatch(low) and _HEX.fullmatch(high) and low < high):
+    if not (_HEX.fullmatch(low) and _HEX.fullmatch(high) and bound_order(low) < bound_order(high)):
         bounds.refuse("min", "and max are no bounds of hashed keys")
     token = fields.optional_text("token", CONTINUATION_BYTES_MAX)
     if token is not None and token.startswith(("[", "{")):

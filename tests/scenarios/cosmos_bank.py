@@ -247,7 +247,7 @@ class CosmosBank:
 
     @contextmanager
     def storm(self, share: float) -> Iterator[None]:
-        """So much of what is asked of either account is answered with 429, and the same share of the bank's feeds by old replicas."""
+        """Either account answers this share of all requests with 429; the bank's feeds answer as often by a replica that lags."""
         faults = [
             (each.control, each.control.fault("throttle", share=share, retry_after_ms=50)) for each in self.accounts
         ]

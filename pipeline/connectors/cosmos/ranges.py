@@ -21,8 +21,16 @@ _BOUNDS = re.compile(r"([0-9A-Fa-f]{0,256})-([0-9A-Fa-f]{1,256})")
 _ID = re.compile(r"[0-9A-Za-z_]{1,64}")
 
 
+def order(bound: str) -> str:
+    """What orders bounds of any length, as the SDKs compare them: "1F" is "1F00", and "" is "00"."""
+    return bound.rstrip("0")
+
+
 class Span(NamedTuple):
-    """From `min`, inclusive, to `max`, exclusive: upper-case hexadecimal, ordered as text. Everything is "" to "FF"."""
+    """From `min`, inclusive, to `max`, exclusive: upper-case hexadecimal, ordered by `order`. Everything is "" to "FF".
+
+    Compare with `covers` and `is_same`: two texts may name the same bound.
+    """
 
     min: str
     max: str
@@ -31,11 +39,15 @@ class Span(NamedTuple):
         return f"{self.min}-{self.max}"
 
     def covers(self, other: Span) -> bool:
-        return self.min <= other.min and other.max <= self.max
+        return order(self.min) <= order(other.min) and order(other.max) <= order(self.max)
+
+    def is_same(self, other: Span) -> bool:
+        return self.covers(other) and other.covers(self)
 
     def common(self, other: Span) -> Span | None:
-        low, high = max(self.min, other.min), min(self.max, other.max)
-        return Span(low, high) if low < high else None
+        """With the texts of this one where both have the same bound."""
+        low, high = max(self.min, other.min, key=order), min(self.max, other.max, key=order)
+        return Span(low, high) if order(low) < order(high) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +75,7 @@ def span_of(text: str) -> Span | None:
     """The bounds that a name or a scope spells; None where it is anything else."""
     match = _BOUNDS.fullmatch(text)
     span = Span(match[1].upper(), match[2].upper()) if match else None
-    return span if span is not None and span.min < span.max else None
+    return span if span is not None and order(span.min) < order(span.max) else None
 
 
 def is_name(text: str) -> bool:
@@ -79,7 +91,8 @@ def place_of(partition: str, live: Iterable[PhysicalRange]) -> Place | None:
     mine = span_of(partition)
     if mine is None:
         return next((Place(each.id) for each in live if each.id == partition), None)
-    return next((Place(each.id, None if each.span == mine else mine) for each in live if each.span.covers(mine)), None)
+    whole = next((each for each in live if each.span.covers(mine)), None)
+    return Place(whole.id, None if whole.span.is_same(mine) else mine) if whole else None
 
 
 def successors(partition: str, scope: Span | None, live: Sequence[PhysicalRange]) -> list[Successor]:
@@ -93,11 +106,11 @@ def successors(partition: str, scope: Span | None, live: Sequence[PhysicalRange]
     mine = bounds or scope or _of_direct_children(partition, live)
     parts = [(each, part) for each in sorted(live, key=_min) if (part := mine.common(each.span))]
     spans = [part for _, part in parts]
-    if not spans or (spans[0].min, spans[-1].max) != mine or not _is_gapless(spans):
+    if not spans or not Span(spans[0].min, spans[-1].max).is_same(mine) or not _is_gapless(spans):
         raise FeedUnavailable(f"partition '{partition}' is being split or merged: the container's ranges have gaps")
     if bounds:
         return [Successor(str(part), part) for part in spans]
-    return [Successor(each.id if part == each.span else str(part), part) for each, part in parts]
+    return [Successor(each.id if part.is_same(each.span) else str(part), part) for each, part in parts]
 
 
 def _of_direct_children(partition: str, live: Sequence[PhysicalRange]) -> Span:
@@ -128,18 +141,18 @@ def uncovered(partition: FeedPartition, scopes: Collection[str]) -> list[FeedPar
         return [partition]
     left: list[Span] = []
     low = whole.min
-    for span in sorted(held):
-        if low < span.min:
+    for span in sorted(held, key=lambda span: order(span.min)):
+        if order(low) < order(span.min):
             left.append(Span(low, span.min))
-        low = max(low, span.max)
-    if low < whole.max:
+        low = max(low, span.max, key=order)
+    if order(low) < order(whole.max):
         left.append(Span(low, whole.max))
     return [FeedPartition(str(span), (), str(span)) for span in left]
 
 
 def _is_gapless(spans: Sequence[Span]) -> bool:
-    return all(a.max == b.min for a, b in pairwise(spans))
+    return all(order(a.max) == order(b.min) for a, b in pairwise(spans))
 
 
 def _min(range: PhysicalRange) -> str:
-    return range.span.min
+    return order(range.span.min)

@@ -258,6 +258,21 @@ async def test_a_part_of_a_range_that_is_cut_ends_and_each_side_goes_on(bank: Ba
     assert end.children == ((f"{left.min}-{cut}", '"0"'), (f"{cut}-{left.max}", '"0"'))
 
 
+async def test_bounds_of_other_lengths_are_the_same_bounds(bank: Bank, feed: CosmosFeed) -> None:
+    """As the ranges of hierarchical keys have them, and .NET's leases of them."""
+    cut = "1F"
+    [left, right] = bank.cosmos.control.split(bank.name, "1", at=cut)
+    made = await filled(bank, bank.account(left.min, cut), 2)
+    assert left.max == right.min == cut
+    part = f"{left.min.rstrip('0')}-{cut}00"
+    assert ids(await read(feed, part, None, 2)) == made
+    merged = bank.cosmos.control.merge(bank.name, right.id, "2")
+    end = await ended(feed, f"{left.min}-{right.max.rstrip('0')}", '"0"')
+    assert [name for name, _ in end.children] == [f"{left.min}-{cut}", f"{cut}-{right.max.rstrip('0')}"]
+    listed = next(each for each in await feed.partitions() if each.name == merged.id)
+    assert feed.uncovered(listed, [f"{cut}00-{right.max}", f"{right.max.rstrip('0')}-{merged.max}"]) == []
+
+
 async def test_all_versions_go_on_through_a_merge_each_part_by_itself(bank: Bank) -> None:
     feed = bank.feed(mode="all_versions")
     halves = bank.cosmos.control.ranges(bank.name)[:2]

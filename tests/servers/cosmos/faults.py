@@ -17,8 +17,8 @@ KINDS = ("throttle", "fail", "cut", "delay", "lose_reply", "lag")
 @dataclass(slots=True, kw_only=True)
 class Fault:
     """do: throttle (429), fail (`status`, `substatus`), cut (nothing is done, the connection drops), delay (`delay_s`),
-    lose_reply (done, then the connection drops), lag (of a feed: a replica answers that is `lsns` behind, 304 or, where `again`, 200
-    with its last change, either with its own ETag).
+    lose_reply (done, then the connection drops), lag (of a feed: a replica answers that is `lsns` behind, with its own ETag: 304,
+    or 200 with its last transaction once more where `again`).
     of: kinds of request (`document.replace`, `documents.*`, `feed.*`, `*`); container, range_id, id: only there, where given.
     page_min: only requests for pages of at least so many.
     times: how many more it takes, None for no end. share: of those that match; in_a_row: how often it takes the same one of them

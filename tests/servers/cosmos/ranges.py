@@ -9,19 +9,23 @@ from servers.cosmos.epk import BITS, BOTTOM, TOP
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """From min, inclusive, to max, exclusive: upper-case hexadecimal, compared as text."""
+    """From min, inclusive, to max, exclusive: upper-case hexadecimal, of any length: "1F" is "1F00"."""
 
     min: str = BOTTOM
     max: str = TOP
 
     def holds(self, epk: str) -> bool:
-        return self.min <= epk < self.max
+        return order(self.min) <= order(epk) < order(self.max)
 
     def overlaps(self, other: Span) -> bool:
-        return self.min < other.max and other.min < self.max
+        return order(self.min) < order(other.max) and order(other.min) < order(self.max)
 
     def covers(self, other: Span) -> bool:
-        return self.min <= other.min and other.max <= self.max
+        return order(self.min) <= order(other.min) and order(other.max) <= order(self.max)
+
+
+def order(bound: str) -> str:
+    return bound.rstrip("0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +57,7 @@ def middle(span: Span) -> str:
 
 def halves(parent: Range, at: str, ids: tuple[str, str], since: int) -> tuple[Range, Range]:
     """Raises ValueError where `at` is not inside."""
-    if not parent.span.min < at < parent.span.max:
+    if not order(parent.span.min) < order(at) < order(parent.span.max):
         raise ValueError(f"{at!r} is not inside range {parent.id} ({parent.span.min!r} to {parent.span.max!r})")
     parents = (*parent.parents, parent.id)
     spans = Span(min=parent.span.min, max=at), Span(min=at, max=parent.span.max)
@@ -65,7 +69,7 @@ def halves(parent: Range, at: str, ids: tuple[str, str], since: int) -> tuple[Ra
 
 def union(left: Range, right: Range, id: str, since: int) -> Range:
     """Raises ValueError where they are not neighbours, the left one first."""
-    if left.span.max != right.span.min:
+    if order(left.span.max) != order(right.span.min):
         raise ValueError(f"ranges {left.id} and {right.id} are no neighbours")
     parents = dict.fromkeys((*left.parents, *right.parents, left.id, right.id))
     return Range(id=id, span=Span(min=left.span.min, max=right.span.max), parents=tuple(parents), since=since)

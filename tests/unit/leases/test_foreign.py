@@ -147,6 +147,12 @@ def test_what_is_no_lease_is_refused_by_document_and_field(document: Any, told: 
     assert "\n" not in said
 
 
+def test_bounds_of_other_lengths_are_the_same_bounds() -> None:
+    parts = [("", "1F", '"5"'), ("1F00", "7F0", '"6"')]
+    [found] = brought(java("-7F", parts), is_java=True)
+    assert found.parts == (Child("-1F", '"5"', "-1F"), Child("1F00-7F0", '"6"', "1F00-7F0"))
+
+
 def test_javas_mode_and_bounds_have_to_be_the_leases() -> None:
     other = java("-FF", None, ContinuationToken=packed([("", "FF", '"5"')], Mode="FULL_FIDELITY"))
     assert "is of mode 'Full-Fidelity Feed'" in refusal(other, is_java=True, mode=INCREMENTAL)

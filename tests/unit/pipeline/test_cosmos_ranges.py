@@ -42,7 +42,7 @@ def test_bounds_are_read_in_either_case(text: str, span: tuple[str, str]) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0", "-", "7F-", "7F-05", "7F-7F", "G-H", "0-1-2", "é-f", "-" + "F" * 300, "0 -1"]
+    "text", ["", "0", "-", "7F-", "7F-7F00", "-00", "7F-05", "7F-7F", "G-H", "0-1-2", "é-f", "-" + "F" * 300, "0 -1"]
 )
 def test_what_is_no_bounds_is_none(text: str) -> None:
     assert span_of(text) is None
@@ -113,6 +113,45 @@ def test_what_is_held_is_left_out() -> None:
     whole = partition_of(PhysicalRange("7", Span("", "FF")))
     assert uncovered(whole, ["-FF"]) == uncovered(whole, ["-40", "40-80", "60-FF"]) == []
     assert [part.name for part in uncovered(whole, ["20-40", "30-60"])] == ["-20", "60-FF"]
+
+
+UNEVEN = [
+    PhysicalRange("7", Span("", "1F"), ("1",)),
+    PhysicalRange("8", Span("1F00", "2F80"), ("1",)),
+    PhysicalRange("9", Span("2F8000", "FF"), ("2",)),
+]
+"""As ranges of hierarchical keys are bounded: by texts of different lengths."""
+
+
+@pytest.mark.parametrize(
+    ("partition", "place"),
+    [
+        ("1F-2F80", Place("8")),
+        ("1F0000-2F8000", Place("8")),
+        ("00-1F0", Place("7")),
+        ("1F-2F", Place("8", Span("1F", "2F"))),
+        ("2F8-FF00", Place("9")),
+        ("1E-1F01", None),
+    ],
+)
+def test_bounds_of_any_length_are_compared_as_if_they_were_padded(partition: str, place: Place | None) -> None:
+    assert place_of(partition, UNEVEN) == place
+
+
+def test_successors_of_bounds_of_other_lengths_have_no_gap() -> None:
+    heirs = [Successor("7", Span("", "1F")), Successor("8", Span("1F00", "2F80"))]
+    for mine in (Span("", "2F8"), Span("00", "2F8000")):
+        found = successors("1", mine, UNEVEN)
+        assert [heir.name for heir in found] == ["7", "8"]
+        assert all(heir.span.is_same(expected.span) for heir, expected in zip(found, heirs, strict=True))
+    assert successors("1", None, UNEVEN) == heirs
+    assert [heir.name for heir in successors("10-FF", None, UNEVEN)] == ["10-1F", "1F00-2F80", "2F8000-FF"]
+
+
+def test_what_is_held_under_bounds_of_other_lengths_is_left_out() -> None:
+    whole = partition_of(PhysicalRange("7", Span("", "FF")))
+    assert uncovered(whole, ["00-1F00", "1F-2F8", "2F80-FF00"]) == []
+    assert [part.name for part in uncovered(whole, ["00-1F00", "20-FF0"])] == ["1F00-20"]
 
 
 bounds = st.integers(1, 14).map("{:X}0".format)

@@ -104,8 +104,8 @@ def test_a_span_of_a_range_has_its_own_documents_alone_and_goes_on_to_the_ranges
     container = container_with([["a"], ["b"]])
     partition = container.partition("0")
     epk = partition.log[0].epk
-    beside = page(partition, Ask(after=0, span=Span(min=epk + "0"), limit=9))
-    within = page(partition, Ask(after=0, span=Span(min=epk, max=epk + "0"), limit=9))
+    beside = page(partition, Ask(after=0, span=Span(min=epk + "FF"), limit=9))
+    within = page(partition, Ask(after=0, span=Span(min=epk, max=epk + "FF"), limit=9))
     assert (beside.changes, beside.lsn) == ([], 2)
     assert len(within.changes) == 2
 
