@@ -53,6 +53,9 @@ class Control(Orders):
     def images(self, container: str, previous: str) -> None:
         self.order("images", container=container, previous=previous)
 
+    def consistency(self, level: str) -> None:
+        self.order("consistency", level=level)
+
     def statistics(self, *, clear: bool = False) -> list[dict[str, Any]]:
         return list(self.order("statistics", clear=clear))
 

@@ -25,6 +25,7 @@ from leases.stores.azure_http import OnceOverTls, tls_of
 from leases.stores.cosmos.answers import REMEDIES, translated
 from leases.stores.cosmos.documents import PARTITION_KEY
 
+TOO_WEAK = ("ConsistentPrefix", "Eventual")
 _NOTHING_INDEXED: dict[str, Any] = {
     "indexingMode": "consistent",
     "includedPaths": [],
@@ -83,7 +84,7 @@ class Connection:
 
 
 async def connect(account: Account, place: Place, tls: ssl.SSLContext, timeout_s: float) -> Connection:
-    """Raises StoreUnavailable, StoreMissing (it is not there, and not to be made)."""
+    """Raises StoreUnavailable (an account whose consistency is too weak, too), StoreMissing (not there, and not to be made)."""
     chosen = {"managed_identity_client_id": account.identity} if account.identity else {}
     credential = None if account.key else DefaultAzureCredential(**chosen)
     transport = _Transport(tls)
@@ -91,6 +92,7 @@ async def connect(account: Account, place: Place, tls: ssl.SSLContext, timeout_s
     try:
         await client.__aenter__()
         transport.is_opening = False
+        await _check_consistency(client, account)
         proxy = client.get_database_client(place.database).get_container_client(place.container)
         return Connection(
             client=client, credential=credential, proxy=proxy, has_own_keys=await _has_own_keys(client, proxy, place)
@@ -104,6 +106,17 @@ async def connect(account: Account, place: Place, tls: ssl.SSLContext, timeout_s
     except BaseException:
         await _closed(client, credential)
         raise
+
+
+async def _check_consistency(client: CosmosClient, account: Account) -> None:
+    """Java's processor refuses the same: with less, a read may miss this host's own write, and compare-and-swap fails often."""
+    policy = (await client._get_database_account()).ConsistencyPolicy or {}  # noqa: SLF001  # nothing public tells it
+    level = policy.get("defaultConsistencyLevel")
+    if level in TOO_WEAK:
+        raise StoreUnavailable(
+            f"the Cosmos DB account {account.endpoint} has the default consistency {level}, and leases need Session or a stronger"
+            " one: raise the account's default consistency, or keep the leases in another account"
+        )
 
 
 class _Unauthorized(Exception):

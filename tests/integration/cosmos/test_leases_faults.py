@@ -250,6 +250,26 @@ async def test_a_container_that_does_not_do_for_leases_is_refused(
         await open_store().list("")
 
 
+@pytest.mark.parametrize("level", ["Eventual", "ConsistentPrefix"])
+async def test_an_account_of_weak_consistency_is_refused(
+    open_store: Callable[..., CosmosStore], cosmos: Cosmos, level: str
+) -> None:
+    cosmos.control.consistency(level)
+    with pytest.raises(
+        StoreUnavailable, match=f"default consistency {level}, and leases need Session.*raise the account's"
+    ):
+        await open_store().list("")
+    assert cosmos.control.requests("container.create") == 0
+
+
+@pytest.mark.parametrize("level", ["Session", "BoundedStaleness", "Strong"])
+async def test_an_account_of_stronger_consistency_does(
+    open_store: Callable[..., CosmosStore], cosmos: Cosmos, level: str
+) -> None:
+    cosmos.control.consistency(level)
+    assert await open_store().list("") == []
+
+
 async def test_an_opening_that_takes_longer_than_a_caller_waits_is_there_for_the_next(
     store: CosmosStore, cosmos: Cosmos
 ) -> None:

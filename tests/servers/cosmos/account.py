@@ -33,6 +33,7 @@ class Account:
     def __init__(self, ranges: int = 1) -> None:
         self.ranges = ranges
         self.ranges_of: dict[str, int] = {}
+        self.consistency = "Session"
         self.databases: dict[str, Database] = {}
         self._made = 0
 
@@ -108,7 +109,7 @@ class Account:
         }
 
 
-def account_properties(endpoint: str) -> dict[str, Any]:
+def account_properties(endpoint: str, consistency: str) -> dict[str, Any]:
     location = {"name": "Here", "databaseAccountEndpoint": endpoint}
     return {
         "_self": "",
@@ -123,7 +124,7 @@ def account_properties(endpoint: str) -> dict[str, Any]:
         "continuousBackupEnabled": True,
         "enablePerPartitionFailoverBehavior": False,
         "userReplicationPolicy": {"asyncReplication": False, "minReplicaSetSize": 3, "maxReplicasetSize": 4},
-        "userConsistencyPolicy": {"defaultConsistencyLevel": "Session"},
+        "userConsistencyPolicy": {"defaultConsistencyLevel": consistency},
         "systemReplicationPolicy": {"minReplicaSetSize": 3, "maxReplicasetSize": 4},
         "readPolicy": {"primaryReadCoefficient": 1, "secondaryReadCoefficient": 1},
         "queryEngineConfiguration": QUERY_ENGINE,

@@ -17,7 +17,7 @@ def answer(account: Account, call: Call, now: float) -> Reply:
     """Raises Refused. All that it does is done when it returns."""
     match call.path:
         case ():
-            return Reply(content=account_properties(call.endpoint))
+            return Reply(content=account_properties(call.endpoint, account.consistency))
         case ("dbs",):
             return _databases(account, call, now)
         case ("dbs", database):

@@ -102,10 +102,17 @@ def images(control: Control, container: str, previous: str) -> Any:
     return {}
 
 
+def consistency(control: Control, level: str) -> Any:
+    """The account's default, as its properties say it. What is read is the latest all the same (see the fault `lag`)."""
+    control.account.consistency = level
+    return {}
+
+
 def reset(control: Control) -> Any:
     """As if just started: no databases, no faults, nothing counted, the machine's time."""
     control.account.databases.clear()
     control.account.ranges_of.clear()
+    control.account.consistency = "Session"
     control.wire.faults.remove()
     control.wire.counts.clear()
     control.clock.offset_s = 0.0
@@ -176,6 +183,7 @@ ORDERS: dict[str, Callable[..., Any]] = {
         clock,
         ranges_of,
         images,
+        consistency,
         reset,
         faults,
         statistics,
