@@ -57,10 +57,10 @@ class Batch:
                 events -= page.events.num_rows
                 continue
             if events > 0:
-                to = page.position_after(events)
-                if to is None:
+                first = page.first(events)
+                if first is None:
                     return None
-                pages.append(Page(page.events.slice(0, events), to, page.position_after))
+                pages.append(first)
             break
         return Batch(self.partition, self.start, tuple(pages), self.opened_at)
 
@@ -97,8 +97,7 @@ class Batch:
         taken = head.pages[-1].events.num_rows
         first = pages.pop(0)
         if taken < first.events.num_rows:
-            after = first.position_after
-            pages.insert(0, Page(first.events.slice(taken), first.to, lambda n: after(taken + n)))
+            pages.insert(0, first.behind(taken))
         return Batch(self.partition, head.to, tuple(pages), self.opened_at)
 
 
@@ -109,6 +108,18 @@ def without(events: pa.Table, places: Sequence[int]) -> pa.Table:
     keep = np.ones(events.num_rows, dtype=bool)
     keep[np.asarray(places)] = False
     return events.filter(pa.array(keep))
+
+
+def fitting(page: Page, room: int, *, at_least_one: bool) -> int:
+    """How many events of a page that holds more than `room` to take: as many as fit, where the feed can be cut.
+
+    0 if it cannot be cut within `room`; with `at_least_one` the fewest beyond it instead, as a last resort all.
+    """
+    cuts = (n for n in range(room, 0, -1) if page.position_after(n) is not None)
+    if (fits := next(cuts, 0)) or not at_least_one:
+        return fits
+    rows = page.events.num_rows
+    return next((n for n in range(room + 1, rows) if page.position_after(n) is not None), rows)
 
 
 def is_full(events: int, bytes: int, limits: BatchLimits) -> bool:

@@ -44,3 +44,25 @@ class Page:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bytes", int(self.events.nbytes))  # once: Arrow takes its time to count
+
+    def first(self, n: int) -> Page | None:
+        """The first n events (0 < n < len), without copying them; None if the feed cannot be cut there."""
+        to = self.position_after(n)
+        return None if to is None else type(self)(self.events.slice(0, n), to, self.position_after)
+
+    def behind(self, n: int) -> Page:
+        """All but the first n events (0 < n < len), without copying them."""
+        after = self.position_after
+        whole, taken = (after.whole, after.taken) if isinstance(after, _Behind) else (after, 0)
+        return type(self)(self.events.slice(n), self.to, _Behind(whole, taken + n))
+
+
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """`position_after` of what is left of a page. Not a closure in a closure: a page may be cut ten thousand times."""
+
+    whole: Callable[[int], str | None]
+    taken: int
+
+    def __call__(self, n: int) -> str | None:
+        return self.whole(self.taken + n)

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 
-from pipeline.batch import Batch, due_in_s, is_full
+from pipeline.batch import Batch, due_in_s, fitting, is_full
 from pipeline.clock import Clock
 from pipeline.errors import PipelineError
 from pipeline.event import Page
@@ -101,25 +101,37 @@ class PageBuffer:
         return due_in_s(self._events, self._bytes, self._pages[0][1], self._limits, self._clock.monotonic())
 
     def _cut(self) -> Batch:
-        """As many pages as the limits allow, and at least one."""
+        """As many events as the limits allow; more only where the feed cannot be cut earlier, and one page of many bytes."""
         opened_at = self._pages[0][1]
         pages: list[Page] = []
         events = bytes_ = 0
-        while self._pages and (not pages or self._joins(self._pages[0][0], events, bytes_)):
-            page, _ = self._pages.popleft()
-            self._count(page, -1)
-            events += page.events.num_rows
-            bytes_ += page.bytes
-            pages.append(page)
+        while self._pages and not is_full(events, bytes_, self._limits):
+            part = self._part(self._limits.events_max - events, at_least_one=not pages)
+            if part is None or (pages and bytes_ + part.bytes > self._limits.bytes_max):
+                break
+            self._take(part)
+            events += part.events.num_rows
+            bytes_ += part.bytes
+            pages.append(part)
         return Batch(self._partition, self._position, tuple(pages), opened_at)
 
-    def _joins(self, page: Page, events: int, bytes_: int) -> bool:
-        """Whether the page has room in a batch that holds so much."""
-        return (
-            not is_full(events, bytes_, self._limits)
-            and events + page.events.num_rows <= self._limits.events_max
-            and bytes_ + page.bytes <= self._limits.bytes_max
-        )
+    def _part(self, room: int, *, at_least_one: bool) -> Page | None:
+        """As much of the first page as has room: all of it, its first events, or nothing."""
+        page, _ = self._pages[0]
+        if page.events.num_rows <= room:
+            return page
+        count = fitting(page, room, at_least_one=at_least_one)
+        return page if count == page.events.num_rows else page.first(count) if count else None
+
+    def _take(self, part: Page) -> None:
+        """Out of the first page, of which the rest stays."""
+        page, came_at = self._pages.popleft()
+        self._count(page, -1)
+        if part is not page:
+            rest = page.behind(part.events.num_rows)
+            self._count(rest, 1)
+            self._pages.appendleft((rest, came_at))
+            self._share.hold(part.bytes + rest.bytes - page.bytes)  # Arrow counts the two otherwise than the whole
 
     def _count(self, page: Page, sign: int) -> None:
         self._events += sign * page.events.num_rows

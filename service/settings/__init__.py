@@ -131,8 +131,7 @@ class PipelineSettings(Section):
     sink: AnySink = Field(description="Where output goes.")
     batch_events_max: Count = Field(
         default=BatchLimits().events_max,
-        description="A batch closes when it holds this many events, or earlier because of `batch_bytes_max` or"
-        " `batch_age_max_s`.",
+        description="A batch holds at most this many events. `batch_bytes_max` or `batch_age_max_s` may close it earlier.",
     )
     batch_bytes_max: Count = Field(
         default=BatchLimits().bytes_max, description="A batch closes when it holds this many bytes."

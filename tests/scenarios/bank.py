@@ -27,7 +27,7 @@ from scenarios.host import Failed, Host, Process
 from service import demo_data
 
 TRANSACTIONS = 1000
-PAGE_EVENTS = 50
+BATCH_EVENTS = 50
 """So that a partition is five batches."""
 SLOW_PAGE_EVENTS = 25
 """Of a slow host: ten batches in a partition, so that there is more to read than it may."""
@@ -77,19 +77,19 @@ class Bank:
         settings["leases"] |= {"duration_s": 6, "renew_s": 2}
         settings["spark"] |= {"driver_memory": "512m"}
         wanted = [each for each in settings["pipelines"] if each["name"] in roles]
-        settings["pipelines"] = [self._slow(each) if slow else self._paged(each, PAGE_EVENTS) for each in wanted]
+        settings["pipelines"] = [
+            self._slow(each) if slow else {**each, "batch_events_max": BATCH_EVENTS} for each in wanted
+        ]
         path = self.directory / f"{host}.yaml"
         path.write_text(yaml.safe_dump(settings))
         return path
 
-    def _paged(self, pipeline: dict[str, Any], events: int) -> dict[str, Any]:
-        """The same feed in small pages, a batch each."""
-        return {**pipeline, "feed": self.ground.paged(pipeline["feed"], events), "batch_events_max": events}
-
     def _slow(self, pipeline: dict[str, Any]) -> dict[str, Any]:
         buffer_bytes = self.ground.buffer_bytes[pipeline["name"]]
         return {
-            **self._paged(pipeline, SLOW_PAGE_EVENTS),
+            **pipeline,
+            "feed": self.ground.paged(pipeline["feed"], SLOW_PAGE_EVENTS),
+            "batch_events_max": SLOW_PAGE_EVENTS,
             "sink": self.ground.slow(pipeline["sink"], self.gate),
             "buffer_bytes_max": buffer_bytes,
             "batch_bytes_max": buffer_bytes,

@@ -43,7 +43,7 @@ OFTEN, SELDOM = 7, 2
 REQUESTS_BEFORE = {"before submit": 30, "submitted": 30}
 """The same of points that each batch passes several times: there have to be checkpoints behind it, which may be wrong."""
 RARE = (
-    *("lease acquired", "partition claimed", "sink claimed", "position written", "folded"),
+    *("page read", "lease acquired", "partition claimed", "sink claimed", "position written", "folded"),
     *("before flush", "flushed", "before checkpoint", "checkpointed", "before release", "released"),
 )
 TESTS = Path(__file__).parents[1]
@@ -58,10 +58,11 @@ def times_of(point: str) -> int:
 class Room:
     """Two files, a host or two, and where they deliver to."""
 
-    def __init__(self, directory: Path, make: MakeOutlet) -> None:
+    def __init__(self, directory: Path, make: MakeOutlet, *, events: int = EVENTS) -> None:
         self.directory = directory
+        self.events = events
         self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
-        self._outlet: Outlet = make(directory)
+        self.outlet: Outlet = make(directory)
         self._hosts: set[Host] = set()
         self._is_closed = False
 
@@ -69,26 +70,20 @@ class Room:
         """As if nothing had been."""
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir()
-        self._outlet.empty()
+        self.outlet.empty()
         for account in ACCOUNTS:
-            lines = (json.dumps(event_of(account, number)) + "\n" for number in range(1, EVENTS + 1))
+            lines = (json.dumps(event_of(account, number)) + "\n" for number in range(1, self.events + 1))
             (self.directory / f"{account}.jsonl").write_text("".join(lines))
 
     def settings(self, host: str) -> Path:
-        batch = self._outlet.batch
-        feed = {
-            "type": "pipeline.connectors.files:FilesFeed",
-            "path": str(self.directory / "*.jsonl"),
-            "key": "line",
-            "page_events_max": batch,
-            "poll_interval_s": 0.1,
-        }
+        batch = self.outlet.batch
+        feed = {"type": "files", "path": str(self.directory / "*.jsonl"), "key": "line", "poll_interval_s": 0.1}
         settings = {
             "host": {"name": host},
             "log": {"format": "json", "file": f"{host}.log"},
             "api": {"port": 0},
             "leases": {"type": "sqlite", "path": "leases.db", "duration_s": 6, "renew_s": 2, "balance_s": 1},
-            "pipelines": [{"name": ROLE, "feed": feed, "sink": self._outlet.sink(), "batch_events_max": batch}],
+            "pipelines": [{"name": ROLE, "feed": feed, "sink": self.outlet.sink(), "batch_events_max": batch}],
         }
         path = self.directory / f"{host}.yaml"
         path.write_text(yaml.safe_dump(settings))
@@ -117,7 +112,7 @@ class Room:
         return ["leases.db"] if is_locked(self.directory / "leases.db") else []
 
     def verdict(self, incidents: int) -> str:
-        outlet = self._outlet
+        outlet = self.outlet
         return judged(outlet.arrived(), incidents=incidents, again_max=outlet.again_max, lines=outlet.lines)
 
     def close(self) -> None:

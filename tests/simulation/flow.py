@@ -32,8 +32,8 @@ class NumberedFeed(Source):
     partition, and each of the old ones goes on as its part of it, which is not listed, by its own numbers.
     """
 
-    def __init__(self, partitions: Iterable[str], *, page_events_max: int) -> None:
-        super().__init__(partitions, page_events_max=page_events_max)
+    def __init__(self, partitions: Iterable[str]) -> None:
+        super().__init__(partitions)
         self._parts: dict[str, tuple[str, int]] = {}
         self._merged: list[FeedPartition] = []
         self._forgotten: set[str] = set()
@@ -157,6 +157,7 @@ class WeatheredTransform:
     async def apply(self, batch: Batch) -> pa.Table:
         world = self._world
         rng = world.skies.rng
+        world.onlooker.batched(batch.partition, batch.start, batch.to, batch.events)
         if not world.skies.is_calm:
             if host_of(current()) in world.skies.hanging and rng.random() < 0.5:
                 world.tell(incarnation(), f"the transform of {batch.partition} hangs")

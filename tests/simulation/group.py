@@ -35,7 +35,6 @@ from leases.membership import HostRecord, Membership
 from leases.store import Stored, TimedStore
 from leases.timing import Timing
 from pipeline.connectors.memory import MemoryDestination
-from pipeline.limits import BatchLimits
 from pipeline.pump.budget import Budget
 from pipeline.sink import Sink
 from service.failures import Failures
@@ -96,7 +95,7 @@ class Tenure:
 
 
 class Group:
-    """One pipeline, `bank`, and the hosts that share it. `settings`: those of its Pipeline; pages are as large as batches."""
+    """One pipeline, `bank`, and the hosts that share it. `settings`: those of its Pipeline. Pages may be larger than batches."""
 
     def __init__(
         self,
@@ -109,7 +108,7 @@ class Group:
         self.timing = timing or Timing()
         self.weather = Weather()
         self.store = Container(self.weather)
-        self.feed = Source(partitions, page_events_max=settings.get("limits", BatchLimits()).events_max)
+        self.feed = Source(partitions)
         self.feed.weather = self.weather
         self.destination = MemoryDestination()
         self.hosts: list[Running] = []

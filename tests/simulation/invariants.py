@@ -77,6 +77,15 @@ class Onlooker:
         if not holds:
             self.violated(invariant, what())
 
+    def batched(self, partition: str, start: str | None, to: str, events: int) -> None:
+        """A batch is about to be transformed."""
+        most = self.batch_events_max
+        self.check(
+            events <= most, "bound", lambda: f"a batch of '{partition}' holds {events} events, and may hold {most}"
+        )
+        is_forward = number(start) < number(to) or not events
+        self.check(is_forward, "forward", lambda: f"a batch of '{partition}' leads from {start} to {to}")
+
     # Leases
 
     def dark(self, is_dark: bool) -> None:

@@ -210,6 +210,18 @@ MUTANTS = (
         "        if self._end is not None:\n",
     ),
     mutant(
+        "a batch holds whole pages",
+        "pipeline.pump.buffer",
+        "            part = self._part(self._limits.events_max - events, at_least_one=not pages)\n",
+        "            part = self._pages[0][0]\n",
+    ),
+    mutant(
+        "what is left of a page begins where the page began",
+        "pipeline.event",
+        "self.events.slice(n), self.to, _Behind(whole, taken + n)",
+        "self.events, self.to, _Behind(whole, taken + n)",
+    ),
+    mutant(
         "the owner level is not raised after an ambiguous send",
         "service.worker",
         "await self.owned.raise_epoch(above, self.pipeline.claimed(state))",

@@ -75,7 +75,7 @@ class World(Group):
         self.skies = Skies(setup, onlooker=self.onlooker, tell=self.tell, running=self.running)
         self.weather.fate = self.skies.judged  # type: ignore[method-assign]  # a call less for every request
         self.store = WatchedContainer(self)
-        self.feed: NumberedFeed = NumberedFeed(names, page_events_max=setup.batch_events_max)
+        self.feed: NumberedFeed = NumberedFeed(names)
         self.feed.weather = self.weather
         self.destination = WatchedDestination(self)
         self.broker = Broker(self.onlooker, self.weather)

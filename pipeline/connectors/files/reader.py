@@ -82,6 +82,11 @@ class Cursor:
         """Whether the line end of a record that was taken without it is still to come."""
         return self.position is not None and self.position.unterminated and self.position.offset == self.offset
 
+    @property
+    def encoded(self) -> str:
+        assert self.position is not None, "there is a record before it"
+        return self.position.encode()
+
     def moved(self, data: bytes, lines: int) -> Cursor:
         """Behind `data`, which follows it."""
         return replace(
@@ -119,20 +124,28 @@ class Trail:
     """What tells the position behind any record of a page, once somebody asks.
 
     before: where the page began. data: the bytes that it was made from. ends, lines: of its records, as in `Cut`.
+    reached: behind how many records the last position lay, and its cursor. A page is cut from front to back, so that each of its
+    bytes is fingerprinted once for that, however many batches it becomes.
     """
 
     before: Cursor
     data: bytes
     ends: Offsets
     lines_behind: Offsets
+    reached: dict[int, Cursor] = field(default_factory=dict)
 
     def cursor_behind(self, count: int) -> Cursor:
+        return self._moved(0, self.before, count)
+
+    def _moved(self, done: int, since: Cursor, count: int) -> Cursor:
+        """From behind `done` records to behind `count`."""
+        start, lines_before = (int(self.ends[done - 1]), int(self.lines_behind[done - 1])) if done else (0, 0)
         end, lines = int(self.ends[count - 1]), int(self.lines_behind[count - 1])
         is_unterminated = end > len(self.data)
-        cursor = self.before.moved(self.data[:end], lines - is_unterminated)
+        cursor = since.moved(self.data[start:end], lines - lines_before - is_unterminated)
         position = Position(
             offset=cursor.offset,
-            record=cursor.record + count,
+            record=cursor.record + count - done,
             line=cursor.line,
             header=cursor.header,
             prefix=cursor.prefix.text,
@@ -142,9 +155,11 @@ class Trail:
         return replace(cursor, record=position.record, position=position)
 
     def position_behind(self, count: int) -> str:
-        position = self.cursor_behind(count).position
-        assert position is not None, "there is a record before it"
-        return position.encode()
+        done, since = next(((done, at) for done, at in self.reached.items() if done <= count), (0, self.before))
+        cursor = since if done == count else self._moved(done, since, count)
+        self.reached.clear()
+        self.reached[count] = cursor
+        return cursor.encoded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,9 +349,7 @@ class FileReader:
         behind = trail.cursor_behind(count)
         more = 2 if count == len(cut) else 1.1  # what no page takes would be cut in vain
         window = min(max(int(more * len(trail.data)), WINDOW_BYTES_MIN), WINDOW_BYTES)
-        return Step(
-            replace(behind, window=window), "read", Page(events, trail.position_behind(count), trail.position_behind)
-        )
+        return Step(replace(behind, window=window), "read", Page(events, behind.encoded, trail.position_behind))
 
     def _apart(self, cursor: Cursor, data: bytes, trouble: Unreadable) -> Step:
         """A page with a malformed record alone, as it is; raises MalformedRecord where nobody keeps it, or where it may go on."""

@@ -17,6 +17,7 @@ from pipeline.errors import FeedError, FeedUnavailable, PositionLost
 from pipeline.event import Page
 from pipeline.feed import FeedPartition, PartitionEnded
 from tests.plugins_cosmos import Cosmos
+from tests.unit.pipeline.bounds import batch_sizes
 
 PATIENCE_S = 15.0
 
@@ -96,6 +97,14 @@ async def test_a_transaction_that_is_larger_than_a_page_comes_whole(bank: Bank) 
     feed = bank.feed(page_items_max=3, page_bytes_max=500)
     assert [page.events.num_rows for page in await read(feed, "2", None, 8)] == [7, 1]
     await feed.close()
+
+
+async def test_batches_of_the_feeds_own_pages_are_cut_between_transactions(bank: Bank, feed: CosmosFeed) -> None:
+    account = bank.account_in("2")
+    for count in (70, 70, 70, 90, 1, 1):
+        await bank.create_together(account, count)
+    assert len(await read(feed, "2", None, 302)) == 1
+    assert await batch_sizes(feed, "2", 302) == [140, 162]
 
 
 async def test_of_a_changed_document_the_latest_version_is_read(bank: Bank, feed: CosmosFeed) -> None:

@@ -20,6 +20,7 @@ from pipeline.event import EVENT_SCHEMA
 from tests.integration.eventhubs.clients import HUB, WAIT_S, producer
 from tests.integration.eventhubs.feeds import bodies, events, feed, pages, sent, sent_raw, until
 from tests.plugins_eventhubs import EventHubs
+from tests.unit.pipeline.bounds import BATCH_EVENTS_MAX, batch_sizes
 
 
 def typed(kind: AMQPTypes, value: Any) -> dict[str, Any]:
@@ -219,3 +220,9 @@ async def test_bodies_are_what_json_made_them(eventhubs: EventHubs) -> None:
     eventhubs.control.append(HUB, "0", texts)
     async with feed(eventhubs) as made:
         assert await bodies(made, 100) == texts
+
+
+async def test_batches_hold_at_most_so_many_events_of_the_feeds_own_pages(eventhubs: EventHubs) -> None:
+    eventhubs.control.fill(HUB, "0", 12_345, body_bytes=20)
+    async with feed(eventhubs) as made:
+        assert max(await batch_sizes(made, "0", 12_345)) == BATCH_EVENTS_MAX

@@ -135,8 +135,6 @@ class Group:
 
     async def run_to(self, end: str) -> None:
         self.epoch += 1
-        if isinstance(self.feed, MemoryFeed):
-            self.feed._page_events_max = self.events_max  # and each page is a batch
         self.state = self.beside.claimed(self.state)
         await self.beside.prepare()
         writer = await self.beside.open(self.claim(self.continuation))
@@ -155,7 +153,7 @@ class Group:
             transform=self.transform,
             writer=writer,
             permit=Trust(),
-            limits=BatchLimits(events_max=1),
+            limits=BatchLimits(events_max=self.events_max),
             buffer_bytes_max=1 << 20,
             budget=Budget(),
             clock=LoopClock(),

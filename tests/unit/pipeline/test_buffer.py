@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,12 @@ from pipeline.pump.buffer import PageBuffer
 
 
 def page(first: int, events: int = 1) -> Page:
-    return Page(event_table("a", range(first, first + events)), str(first + events))
+    return Page(event_table("a", range(first, first + events)), str(first + events), lambda n: str(first + n))
+
+
+def whole(first: int, events: int) -> Page:
+    """A page of one transaction."""
+    return replace(page(first, events), position_after=lambda n: None)
 
 
 ONE = page(0).bytes
@@ -150,12 +156,71 @@ def test_a_page_larger_than_the_buffer_gets_in_alone() -> None:
     run_virtual(main())
 
 
-def test_a_page_larger_than_a_batch_is_a_batch_of_its_own() -> None:
+def test_a_page_larger_than_a_batch_is_cut_and_its_rest_joins_what_follows() -> None:
     async def main() -> None:
-        pages = buffer(events_max=5)
+        share = Budget().share()
+        pages = buffer(events_max=5, share=share)
         for first, events in ((0, 3), (3, 9), (12, 2)):
             await pages.put(page(first, events))
-        assert [(await pages.batch()).events for _ in range(3)] == [3, 9, 2]
+        batches = [await pages.batch() for _ in range(3)]
+        assert [(batch.start, batch.to, batch.events) for batch in batches] == [
+            (None, "5", 5),
+            ("5", "10", 5),
+            ("10", "14", 4),
+        ]
+        assert [n for batch in batches for n in batch.table["sequence"].to_pylist()] == list(range(14))
+        assert (pages.is_empty, pages.bytes, share.held) == (True, 0, sum(batch.bytes for batch in batches))
+
+    run_virtual(main())
+
+
+def test_a_page_of_ten_thousand_is_cut_event_by_event_without_being_copied() -> None:
+    async def main() -> None:
+        pages, one = buffer(events_max=1), page(0, 10_000)
+        await pages.put(one)
+        address = one.events["sequence"].chunk(0).buffers()[1].address
+        for n in range(10_000):
+            batch = await pages.batch()
+            assert (batch.to, batch.events) == (str(n + 1), 1)
+            assert batch.pages[0].events["sequence"].chunk(0).buffers()[1].address == address
+        assert pages.is_empty
+
+    run_virtual(main())
+
+
+def test_a_page_is_cut_only_where_the_feed_can_be_cut() -> None:
+    """Transactions of 3, 1, 6 and 2 events."""
+    ends = {3: "3", 4: "4", 10: "10"}
+
+    async def main() -> None:
+        pages = buffer(events_max=5)
+        await pages.put(replace(page(0, 12), position_after=ends.get))
+        assert [(batch.to, batch.events) for batch in [await pages.batch() for _ in range(3)]] == [
+            ("4", 4),
+            ("10", 6),  # a transaction comes whole
+            ("12", 2),
+        ]
+
+    run_virtual(main())
+
+
+def test_a_page_that_cannot_be_cut_joins_none_that_it_would_make_too_large() -> None:
+    async def main() -> None:
+        pages = buffer(events_max=5)
+        for each in (page(0, 3), whole(3, 4), whole(7, 9)):
+            await pages.put(each)
+        assert [(await pages.batch()).events for _ in range(3)] == [3, 4, 9]
+
+    run_virtual(main())
+
+
+def test_what_is_left_of_a_page_is_as_old_as_the_page() -> None:
+    async def main() -> None:
+        pages, clock = buffer(events_max=5, age_max_s=10), VirtualClock()
+        await pages.put(page(0, 7))
+        assert (await pages.batch()).events == 5
+        await clock.sleep(4)
+        assert ((await pages.batch()).opened_at, clock.monotonic()) == (0, 10)
 
     run_virtual(main())
 
@@ -207,7 +272,7 @@ def test_whoever_waits_for_whom_every_event_comes_once_in_order_within_the_bound
                 await reading
                 return numbers
             assert batch.start == position
-            assert batch.events <= max(events_max, batch.pages[0].events.num_rows)
+            assert batch.events <= events_max
             position = batch.to
             numbers += batch.table["sequence"].to_pylist()
             await asyncio.sleep(next(waits, 0))

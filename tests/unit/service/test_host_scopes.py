@@ -13,7 +13,7 @@ from service.lag import measure_lag, read_backlog
 
 def merging(partitions: str, timing: Timing | None = None) -> Group:
     group = Group(partitions, timing=timing)
-    feed = NumberedFeed(partitions, page_events_max=100)
+    feed = NumberedFeed(partitions)
     feed.weather = group.weather
     group.feed = feed
     return group
@@ -91,7 +91,7 @@ def test_a_feed_is_told_the_scopes_of_leases_before_it_is_asked_about_them() -> 
                 asked.append("lag")
                 return 0
 
-        feed = Telling("ab", page_events_max=100)
+        feed = Telling("ab")
         feed.weather = group.weather
         group.feed = feed
         await group.start("host-a")

@@ -1,0 +1,65 @@
+"""A runner over a real feed with the feed's own page size, and how large the batches are that reach the sink."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+from pipeline.clock import LoopClock
+from pipeline.connectors.memory import MemorySink
+from pipeline.feed import ChangeFeed
+from pipeline.limits import BatchLimits
+from pipeline.pump.budget import Budget
+from pipeline.pump.runner import Delivered, Progress, Runner
+from pipeline.sink import Claim
+from pipeline.transform import Identity
+from tests.unit.pipeline.destinations import Trust
+
+BATCH_EVENTS_MAX = 200
+BUFFER_BYTES_MAX = 64 * 1024 * 1024
+PATIENCE_S = 60
+
+
+async def batch_sizes(feed: ChangeFeed, partition: str, count: int) -> list[int]:
+    """The events of each batch until `count` are delivered. Batches are contiguous, and no event is missing or repeated."""
+    claim = Claim(
+        pipeline="bounds",
+        partition=partition,
+        owner="a",
+        epoch=1,
+        generation=0,
+        continuation=None,
+        state="",
+        compare=feed.compare,
+    )
+    writer = await MemorySink().open(claim)
+    batches: list[Delivered] = []
+    stopping = asyncio.Event()
+
+    async def delivered(batch: Delivered) -> None:
+        batches.append(batch)
+        if sum(each.output.events for each in batches) >= count:
+            stopping.set()
+
+    runner = Runner(
+        partition=partition,
+        epoch=1,
+        feed=feed,
+        transform=Identity(),
+        writer=writer,
+        permit=Trust(),
+        limits=BatchLimits(events_max=BATCH_EVENTS_MAX),
+        buffer_bytes_max=BUFFER_BYTES_MAX,
+        budget=Budget(),
+        clock=LoopClock(),
+        progress=Progress(),
+        delivered=delivered,
+    )
+    async with asyncio.timeout(PATIENCE_S):
+        await runner.run(stopping)
+    outputs = [batch.output for batch in batches]
+    sequences = [number for output in outputs for number in output.table["sequence"].to_pylist()]
+    assert len(sequences) == count
+    assert all(a < b for a, b in pairwise(sequences))
+    assert all(before.to == after.start for before, after in pairwise(outputs))
+    return [output.events for output in outputs]
