@@ -68,14 +68,14 @@ def _version(text: str, start: tuple[int, int], item: Any, key_paths: Sequence[s
     lsn, time_s = _numbers(metadata, "lsn", "crts")
     assert isinstance(metadata, dict)
     operation = str(metadata.get("operationType", "replace"))
-    current = item.get("current") if operation != "delete" else None
+    current = item.get("current")
     known = current or item.get("previous") or _deleted(metadata)
     properties = [("id", str(known.get("id", "")))]
     if metadata.get("timeToLiveExpired") is True:
         properties.append(("timeToLiveExpired", "true"))
     if item.get("previous"):
         properties.append(("previous", _slice(text, start[0], "previous")))
-    body = _slice(text, start[0], "current").encode() if current else None
+    body = _slice(text, start[0], "current").encode() if current and operation != "delete" else None
     return Record(lsn, time_s, _key(known, key_paths), body, operation, tuple(properties))
 
 

@@ -38,6 +38,11 @@ class Change:
     previous: Change | None
     is_expired: bool = False
 
+    @property
+    def renames(self) -> Key | None:
+        """What the document was called until now, if it was replaced under another id."""
+        return self.previous.key if self.previous and self.previous.key != self.key else None
+
 
 @dataclass(slots=True)
 class Partition:
@@ -53,10 +58,7 @@ class Partition:
         self.lsn = changes[0].lsn
         for change in changes:
             self.log.append(change)
-            if change.body is None:
-                self.documents.pop(change.key, None)
-            else:
-                self.documents[change.key] = change
+            noted(self.documents, change)
 
     def is_latest(self, change: Change) -> bool:
         return self.documents.get(change.key) is change
@@ -69,8 +71,10 @@ class Partition:
         """As it was so many LSNs ago: what a replica that lags so far answers from."""
         lsn = max(0, self.lsn - lsns)
         log = self.log[: bisect.bisect_right(self.log, lsn, key=BY_LSN)]
-        last = {change.key: change for change in log}
-        return Partition(self.range, lsn, log, {key: change for key, change in last.items() if change.body is not None})
+        documents: dict[Key, Change] = {}
+        for change in log:
+            noted(documents, change)
+        return Partition(self.range, lsn, log, documents)
 
     def part(self, range: Range) -> Partition:
         """The share of a child: what was and will be written there, and LSNs that go on from the parent's."""
@@ -80,6 +84,16 @@ class Partition:
             [change for change in self.log if range.span.holds(change.epk)],
             {key: change for key, change in self.documents.items() if range.span.holds(change.epk)},
         )
+
+
+def noted(documents: dict[Key, Change], change: Change) -> None:
+    """A change is the latest of its document."""
+    if change.renames:
+        documents.pop(change.renames, None)
+    if change.body is None:
+        documents.pop(change.key, None)
+    else:
+        documents[change.key] = change
 
 
 def merged(left: Partition, right: Partition, range: Range) -> Partition:

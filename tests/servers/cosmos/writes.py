@@ -46,6 +46,8 @@ class Draft:
 
     def find(self, key: Key) -> Change | None:
         for change in reversed(self.changes):
+            if change.key != key and change.renames == key:
+                return None
             if change.key == key:
                 return change if change.body is not None else None
         return self.partition.documents.get(key)
@@ -106,8 +108,8 @@ def _upsert(draft: Draft, write: Write, epk: str) -> Outcome:
 def _replace(draft: Draft, write: Write, epk: str) -> Outcome:
     last = _existing(draft, write)
     key, body = _named(draft.container, write)
-    if key != last.key:
-        raise bad("A replacement keeps the document's id and partition key.")
+    if key != last.key and draft.find(key):
+        raise Refused(409, "Entity with the specified id already exists in the system.")
     return Outcome(status=200, document=draft.put(key, epk, body, last))
 
 
