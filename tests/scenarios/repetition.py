@@ -29,7 +29,7 @@ EVENTS = 4000
 """In each file."""
 BATCH, BUFFERED = 200, 1000
 REQUESTS = {"batch_entries_max": 20, "in_flight_max": 2, "buffered_entries_max": BUFFERED, "buffer_age_max_s": 0.02}
-KILLS = {"http": 20, "python": 20, "cosmos": 8}
+KILLS = {"http": 20, "python": 20, "cosmos": 5}
 """As many as a minute or two allow."""
 AGAIN_MAX = {"http": BUFFERED + 2 * BATCH, "cosmos": BUFFERED + 2 * BATCH, "python": BATCH}
 """Of a partition and for each kill, as docs/guarantees.md says."""
