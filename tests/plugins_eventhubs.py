@@ -79,9 +79,9 @@ class Control(Orders):
     def trim(self, hub: str, partition: str, first: int) -> None:
         self.order("trim", hub=hub, partition=partition, first=first)
 
-    def reply_with(self, number: str) -> None:
-        """What a producer that is behind is told: `known` (the last number of the service) or `asked` (its own)."""
-        self.order("rules", reply=number)
+    def rules(self, **rules: Any) -> None:
+        """Choose what nobody knows of the service. A rule that is left out is as at the start."""
+        self.order("rules", **rules)
 
     # --- what there is ---
 

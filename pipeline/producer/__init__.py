@@ -9,7 +9,7 @@ from pipeline.producer.errors import AlreadyPublished, BatchLocked, Outcome, Pub
 from pipeline.producer.event import Event, EventBatch
 from pipeline.producer.idempotent import IdempotentProducer
 from pipeline.producer.lease_state import LEVEL_MAX, STATE_BYTES_MAX, ProducerState, claimed, decoded, group_of
-from pipeline.producer.numbers import NUMBER_MAX, Asked, Numbers, number_after
+from pipeline.producer.numbers import NOTHING_YET, NUMBER_MAX, Asked, Numbers, number_after
 from pipeline.producer.partition import PartitionProducer
 from pipeline.producer.properties import HubProperties, PartitionProperties, PublishingProperties
 from pipeline.producer.retry import RetryPolicy
@@ -34,6 +34,7 @@ __all__ = [
     "Numbers",
     "number_after",
     "NUMBER_MAX",
+    "NOTHING_YET",
     "ProducerState",
     "claimed",
     "decoded",

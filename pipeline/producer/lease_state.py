@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pipeline.errors import SinkRejected
 from pipeline.limits import JSON_LEVELS_MAX
 from pipeline.nesting import parsed_json
-from pipeline.producer.numbers import GROUP_MAX, NUMBER_MAX
+from pipeline.producer.numbers import GROUP_MAX, NOTHING_YET, NUMBER_MAX
 
 LEVEL_MAX = 2**15 - 2
 """The last level that is ever claimed. The one above it is left for closing a used-up group: it outranks all its owners."""
@@ -23,7 +23,7 @@ _BOUNDS = {
     "group": (0, GROUP_MAX),
     "series": (0, 2**31 - 1),
     "level": (0, LEVEL_MAX),
-    "number": (0, NUMBER_MAX),
+    "number": (NOTHING_YET, NUMBER_MAX),
     "tail": (-1, 2**63 - 1),
 }
 
@@ -34,7 +34,7 @@ class ProducerState:
 
     group: the producer group last attached, None before the first time. series: how many groups were used up before.
     level: owner level of the present claim, 0 before the first. number: of the last event published, under the level
-    that the group was last attached at, 0 for none.
+    that the group was last attached at, 0 or -1 for none.
     tail: the broker's sequence of the last event that is settled together with the lease's position, -1 for none; markers
     that are news lie behind it. target: the partition that is published to, None for the one of the same name.
     """

@@ -9,13 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 NUMBER_MAX = 2**31 - 1
+NOTHING_YET = -1
+"""The last number of a producer that has published nothing: some brokers answer this, others 0."""
 GROUP_MAX = 2**63 - 1
 OWNER_LEVEL_MAX = 2**15 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """A producer of one partition. number: of the last event published, or the one to start behind."""
+    """A producer of one partition. number: of the last event published, or the one to start behind, or NOTHING_YET."""
 
     group: int
     level: int
@@ -34,7 +36,7 @@ class Asked:
     """What a link asks for; None leaves the choice to the broker.
 
     group: the producer group's id. level: the owner level; a higher one closes the lower ones. number: the sequence number
-    of the last event that was published: the first event bears the one that follows it.
+    of the last event that was published: the first event bears the one that follows it. NOTHING_YET leaves it to the broker, too.
     """
 
     group: int | None = None
@@ -42,10 +44,11 @@ class Asked:
     number: int | None = None
 
     def __post_init__(self) -> None:
-        for name, most in (("group", GROUP_MAX), ("level", OWNER_LEVEL_MAX), ("number", NUMBER_MAX)):
+        bounds = (("group", 0, GROUP_MAX), ("level", 0, OWNER_LEVEL_MAX), ("number", NOTHING_YET, NUMBER_MAX))
+        for name, least, most in bounds:
             value = getattr(self, name)
-            if value is not None and not 0 <= value <= most:
-                raise ValueError(f"{name} has to be a number from 0 to {most}, or None, and is {value}")
+            if value is not None and not least <= value <= most:
+                raise ValueError(f"{name} has to be a number from {least} to {most}, or None, and is {value}")
 
     @property
     def is_whole(self) -> bool:

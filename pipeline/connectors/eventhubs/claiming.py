@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.producer import LEVEL_MAX, Numbers, ProducerState, group_of
+from pipeline.producer import LEVEL_MAX, NOTHING_YET, Numbers, ProducerState, group_of
 from pipeline.sink import Claim
 
 CLOSING_LEVEL = LEVEL_MAX + 1
@@ -81,8 +81,7 @@ def tail_of(claim: Claim, state: ProducerState, known: Numbers, before: int, end
     """
     has_published = state.group in (group(claim, state), group(claim, state, series=max(0, state.series - 1)))
     is_untouched = state.group == known.group and (known.level, known.number) == (state.level - 1, state.number)
-    is_new = (
-        not has_published and (known.level, known.number) == (0, 0) and (state.group is not None or not state.series)
-    )
+    is_unknown = known.level == 0 and known.number in (0, NOTHING_YET)
+    is_new = not has_published and is_unknown and (state.group is not None or not state.series)
     behind = max(before, state.tail) if is_untouched or is_new else state.tail
     return Tail(behind=behind, end=end, is_binding=has_published)

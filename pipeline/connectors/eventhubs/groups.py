@@ -34,7 +34,7 @@ class Groups:
         self._rng = rng
 
     async def standing(self, target: str, of: int) -> Numbers:
-        """What the service knows of a group; number and level 0 where it knows none. Nothing is fenced by the question."""
+        """What the service knows of a group; level 0 and number 0 or -1 where it knows none. The question fences nothing."""
         asking = PartitionProducer(self._broker, target, asked=Asked(group=of, level=None), retry=self._retry)
         try:
             await asking.ready()

@@ -16,7 +16,7 @@ from pipeline.connectors.eventhubs.encoding import GROUP, LEVEL, NUMBER, PARTITI
 from pipeline.connectors.eventhubs.hooks import sdk
 from pipeline.connectors.eventhubs.hub import Hub, TokenRefused, connect, disconnect
 from pipeline.connectors.eventhubs.publish_errors import attach_refused, batch_refused, link_ended
-from pipeline.producer import Asked, Numbers, PublishError
+from pipeline.producer import NOTHING_YET, Asked, Numbers, PublishError
 
 IDEMPOTENT = b"com.microsoft:idempotent-producer"
 IDLE_S = 60.0
@@ -169,10 +169,11 @@ def _is_attached(client: Any) -> bool:
 
 
 def _wished(asked: Asked) -> dict[bytes, Any]:
-    """All three, null where the service chooses."""
+    """All three, null where the service chooses. It may answer -1 as the last number, and does not take it as one."""
     parts = sdk()
     types = parts.AMQPTypes
-    wishes = ((GROUP, types.long, asked.group), (LEVEL, types.short, asked.level), (NUMBER, types.int, asked.number))
+    number = None if asked.number == NOTHING_YET else asked.number
+    wishes = ((GROUP, types.long, asked.group), (LEVEL, types.short, asked.level), (NUMBER, types.int, number))
     return {
         name: {parts.TYPE: types.null if value is None else kind, parts.VALUE: value} for name, kind, value in wishes
     }

@@ -42,8 +42,9 @@ class HubHarness(SinkHarness):
 
 
 class TestEventHubsSink(SinkContract):
-    @pytest.fixture
-    async def harness(self, eventhubs: EventHubs) -> AsyncIterator[SinkHarness]:
+    @pytest.fixture(params=[0, -1], ids=["fresh producers at 0", "fresh producers at -1"])
+    async def harness(self, request: pytest.FixtureRequest, eventhubs: EventHubs) -> AsyncIterator[SinkHarness]:
+        eventhubs.control.rules(nothing=request.param)
         harness = HubHarness(eventhubs)
         yield harness
         for sink in harness.sinks:

@@ -160,6 +160,19 @@ async def test_a_claim_that_fails_half_way_is_made_again(eventhubs: EventHubs, s
     assert stored(eventhubs) == bodies(1, 2, 3, 4)
 
 
+@pytest.mark.parametrize("nothing", [0, -1])
+async def test_a_new_lease_reads_nothing_of_what_others_have_published(
+    eventhubs: EventHubs, sinks: Sinks, nothing: int
+) -> None:
+    eventhubs.control.rules(nothing=nothing)
+    eventhubs.control.fill(HUB, "0", 5_000)
+    lease = Lease(sinks())
+    await delivered(lease, 2)
+    assert eventhubs.control.count("delivered", HUB) < 100
+    await delivered(lease, 4)
+    assert stored(eventhubs)[5_000:] == bodies(1, 2, 3, 4)
+
+
 async def test_a_host_that_dies_with_its_batch_stored_is_followed_behind_it(eventhubs: EventHubs, sinks: Sinks) -> None:
     lease = Lease(sinks())
     writer = await lease.open()

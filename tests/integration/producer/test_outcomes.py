@@ -101,7 +101,7 @@ async def test_a_lost_acknowledgement_is_made_up_for_whatever_the_service_replie
     hub: Hub, reply: str, fault: str
 ) -> None:
     """Some services tell a producer that comes back how far it got, some what it has asked for."""
-    hub.eventhubs.control.reply_with(reply)
+    hub.eventhubs.control.rules(reply=reply)
     async with IdempotentProducer(hub.broker(), retry=IMPATIENT) as one:
         await one.send(events("a"), "0")
         hub.eventhubs.control.fault(fault, times=1)
@@ -113,10 +113,38 @@ async def test_a_lost_acknowledgement_is_made_up_for_whatever_the_service_replie
     assert hub.eventhubs.control.partition(HUB, "0").repeated == (reply == "asked")
 
 
+@pytest.mark.parametrize("fault", ["cut", "cut_after"])
+@pytest.mark.parametrize("nothing", [0, -1])
+async def test_the_first_batch_survives_a_lost_link_whatever_number_the_service_begins_with(
+    hub: Hub, nothing: int, fault: str
+) -> None:
+    hub.eventhubs.control.rules(nothing=nothing)
+    async with IdempotentProducer(hub.broker(), retry=IMPATIENT) as one:
+        batch = await batch_of(one, "a")
+        hub.eventhubs.control.cut()
+        hub.eventhubs.control.fault(fault, times=1)
+        await one.send(batch)
+        await one.send(events("b"), "0")
+    assert (hub.bodies("0"), batch.starting_sequence_number) == (["a", "b"], nothing + 1)
+
+
+@pytest.mark.parametrize("nothing", [0, -1])
+async def test_a_producer_that_has_published_nothing_is_restored_from_its_snapshot(hub: Hub, nothing: int) -> None:
+    hub.eventhubs.control.rules(nothing=nothing)
+    async with IdempotentProducer(hub.broker(), retry=IMPATIENT) as fresh:
+        await fresh.create_batch("0")
+        kept, group = fresh.snapshot(), (await fresh.publishing_properties("0")).producer_group
+    async with IdempotentProducer(hub.broker(), retry=IMPATIENT, snapshot=kept) as restored:
+        made = events("a")
+        await restored.send(made, "0")
+        assert (await restored.publishing_properties("0")).producer_group == group
+    assert (hub.bodies("0"), made[0].number) == (["a"], nothing + 1)
+
+
 @pytest.mark.parametrize("reply", ["known", "asked"])
 async def test_other_contents_after_a_lost_acknowledgement_are_not_taken_for_a_repetition(hub: Hub, reply: str) -> None:
     """As many events under the same numbers would be, and never be stored."""
-    hub.eventhubs.control.reply_with(reply)
+    hub.eventhubs.control.rules(reply=reply)
     async with IdempotentProducer(hub.broker(), retry=RetryPolicy(retries_max=0, try_timeout_s=1.0)) as one:
         await one.send(events("a"), "0")
         hub.eventhubs.control.fault("lose_ack", times=1)
@@ -239,7 +267,7 @@ async def test_without_idempotence_the_service_routes_by_turn_or_by_key(hub: Hub
 
 
 async def test_a_crash_before_the_answer_is_made_up_for_by_a_snapshot_and_the_same_batch(hub: Hub) -> None:
-    hub.eventhubs.control.reply_with("asked")
+    hub.eventhubs.control.rules(reply="asked")
     async with IdempotentProducer(hub.broker()) as crashed:
         await crashed.send(events("a"), "0")
         kept = crashed.snapshot()

@@ -189,7 +189,9 @@ def clock(control: Control, said: Fields) -> Fields:
 
 def rules(control: Control, said: Fields) -> Fields:
     """Where nobody knows what the service does: both ways."""
-    control.namespace.replies_known = {"known": True, "asked": False}[said["reply"]]
+    namespace = control.namespace
+    namespace.replies_known = {"known": True, "asked": False}[said.get("reply", "known")]
+    namespace.nothing = {0: 0, -1: -1}[said.get("nothing", 0)]
     return {}
 
 
@@ -201,7 +203,7 @@ def reset(control: Control, said: Fields) -> Fields:
     namespace.faults.heal()
     namespace.counts.clear()
     control.clock.moved_s = 0.0
-    namespace.replies_known = True
+    rules(control, {})
     control.edges.accepted = 0
     control.make_hubs()
     return {}

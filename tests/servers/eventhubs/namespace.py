@@ -77,7 +77,7 @@ class Hub:
 
 @dataclass(slots=True, kw_only=True)
 class Namespace:
-    """now_ms: its clock. replies_known: as in `producers.attached`. counts: (what, hub, partition, detail) -> how many."""
+    """now_ms: its clock. counts: (what, hub, partition, detail) -> how many. The rest is as in `producers.attached`."""
 
     keys: Keys
     now_ms: Callable[[], int]
@@ -86,6 +86,7 @@ class Namespace:
     faults: Faults = field(default_factory=Faults)
     counts: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     replies_known: bool = True
+    nothing: int = 0
     producer_ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def make_hub(
@@ -113,7 +114,7 @@ class Namespace:
     def attach_producer(self, partition: Partition, asked: Asked) -> Attached | Refusal:
         known = None if asked.id is None else partition.producers.get(asked.id)
         fresh_id = next(self.producer_ids) if asked.id is None else asked.id
-        outcome = attached(known, asked, fresh_id, replies_known=self.replies_known)
+        outcome = attached(known, asked, fresh_id, replies_known=self.replies_known, nothing=self.nothing)
         if isinstance(outcome, Attached):
             partition.producers[outcome.producer.id] = outcome.producer
         return outcome

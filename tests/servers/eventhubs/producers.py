@@ -67,22 +67,25 @@ def following(number: int, steps: int = 1) -> int:
     return (number + steps) % (NUMBER_MAX + 1)
 
 
-def attached(known: Producer | None, asked: Asked, fresh_id: int, *, replies_known: bool = True) -> Attached | Refusal:
+def attached(
+    known: Producer | None, asked: Asked, fresh_id: int, *, replies_known: bool = True, nothing: int = 0
+) -> Attached | Refusal:
     """The producer as the link begins. known: the one of the id that is asked for, if there is one.
 
     replies_known: to a client that is behind, the reply is what the service knows; else what the client has asked for.
+    nothing: the last number of a producer that has published nothing, 0 or -1.
     """
     if asked.level is not None and not 0 <= asked.level <= LEVEL_MAX:
         return Refusal(condition=OUT_OF_RANGE, description=f"The producer epoch {asked.level} is out of range.")
     if asked.last is not None and not 0 <= asked.last <= NUMBER_MAX:
         return Refusal(condition=OUT_OF_RANGE, description=f"The sequence number {asked.last} is out of range.")
     if known is None:
-        return _begun(fresh_id if asked.id is None else asked.id, asked.level or 0, asked)
+        return _begun(fresh_id if asked.id is None else asked.id, asked.level or 0, asked, nothing)
     level = known.level if asked.level is None else asked.level
     if level < known.level:
         return _stolen(known, level)
     if level > known.level:
-        return _begun(known.id, level, asked)
+        return _begun(known.id, level, asked, nothing)
     if asked.last is None:
         return Attached(producer=known, replied=known.last)
     if not _is_behind(asked.last, known):
@@ -91,8 +94,8 @@ def attached(known: Producer | None, asked: Asked, fresh_id: int, *, replies_kno
     return Attached(producer=known, replied=known.last if replies_known else asked.last)
 
 
-def _begun(id_: int, level: int, asked: Asked) -> Attached:
-    producer = Producer(id=id_, level=level, last=asked.last or 0)
+def _begun(id_: int, level: int, asked: Asked, nothing: int) -> Attached:
+    producer = Producer(id=id_, level=level, last=nothing if asked.last is None else asked.last)
     return Attached(producer=producer, replied=producer.last)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,9 +76,10 @@ def test_what_was_published_since_the_last_checkpoint_is_searched() -> None:
         assert (tail.behind, tail.end, tail.is_binding) == (40, 65, True)
 
 
-def test_a_lease_that_has_never_published_searches_nothing_and_a_lost_document_all() -> None:
+@pytest.mark.parametrize("nothing", [0, -1])
+def test_a_lease_that_has_never_published_searches_nothing_and_a_lost_document_all(nothing: int) -> None:
     new = replace(STATE, tail=-1)
-    assert tail_of(CLAIM, new, known(0, 0), before=60, end=60).is_empty
+    assert tail_of(CLAIM, new, known(0, nothing), before=60, end=60).is_empty
     lost = tail_of(CLAIM, new, known(7, 3), before=60, end=65)
     assert (lost.behind, lost.end, lost.is_binding) == (-1, 65, False)
     used_up = tail_of(CLAIM, replace(new, series=1), known(0, 0), before=60, end=65)

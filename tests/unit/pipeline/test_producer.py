@@ -15,7 +15,7 @@ STATES = st.builds(
     group=st.none() | st.integers(0, 2**63 - 1),
     series=st.integers(0, 2**31 - 2),
     level=st.integers(0, LEVEL_MAX),
-    number=st.integers(0, NUMBER_MAX),
+    number=st.integers(-1, NUMBER_MAX),
     tail=st.integers(-1, 2**63 - 1),
     target=st.none() | st.text("0123abc./", min_size=1, max_size=100),
 )
@@ -43,6 +43,7 @@ def test_a_new_lease_claims_level_one_and_a_used_up_group_is_followed_by_the_nex
 
 
 def test_numbers_wrap_after_the_largest_int32() -> None:
+    assert number_after(-1) == 0
     assert number_after(0) == 1
     assert number_after(2**31 - 2) == 2**31 - 1
     assert number_after(2**31 - 1) == 0
@@ -83,6 +84,7 @@ GOOD = asdict(ProducerState(group=5, level=3, number=7, tail=9))
         ),
         json.dumps({**GOOD, "group": 2**63}),
         json.dumps({**GOOD, "number": 2**31}),
+        json.dumps({**GOOD, "number": -2}),
         json.dumps({**GOOD, "tail": -2}),
         json.dumps(GOOD) + " " * 2000,
         json.dumps({**GOOD, "tail": 10**1000}),

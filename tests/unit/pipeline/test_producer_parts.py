@@ -15,7 +15,7 @@ NUMBERS = st.builds(
     Numbers,
     group=st.integers(0, GROUP_MAX),
     level=st.integers(0, OWNER_LEVEL_MAX),
-    number=st.integers(0, NUMBER_MAX),
+    number=st.integers(-1, NUMBER_MAX),
 )
 
 
@@ -54,7 +54,7 @@ def test_a_snapshot_is_restored_as_it_was(partitions: dict[str, Asked]) -> None:
         '{"0":{"group":1,"level":1,"number":1,"more":1}}',
         '{"0":{"group":1,"level":1,"number":true}}',
         '{"0":{"group":1,"level":1,"number":1.0}}',
-        '{"0":{"group":1,"level":1,"number":-1}}',
+        '{"0":{"group":1,"level":1,"number":-2}}',
         '{"0":{"group":1,"level":32768,"number":1}}',
         '{"0":{"group":9223372036854775808,"level":1,"number":1}}',
         '{"0":{"group":null,"level":1,"number":1}}',

@@ -59,6 +59,13 @@ def test_a_fresh_producer_has_published_0_and_begins_with_1() -> None:
     assert condition(published(FRESH, batch(2, 5))) == OUT_OF_ORDER
 
 
+def test_a_fresh_producer_may_have_published_minus_1_and_begin_with_0() -> None:
+    outcome = attached(None, Asked(), fresh_id=1, nothing=-1)
+    assert isinstance(outcome, Attached)
+    assert outcome.replied == -1
+    assert after(outcome.producer, batch(0, 5)).last == 4
+
+
 def test_what_a_new_producer_asks_for_it_gets() -> None:
     assert begun(None, Asked(id=77, level=3, last=41)) == (Producer(id=77, level=3, last=41), 41)
 
