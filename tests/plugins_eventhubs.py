@@ -137,13 +137,14 @@ def running(*arguments: str) -> Iterator[EventHubs]:
 
 @pytest.fixture(scope="session")
 def eventhubs_server() -> Iterator[EventHubs]:
-    with running("--hubs", ",".join(f"{name}:{partitions}" for name, partitions in HUBS.items())) as server:
+    hubs = ",".join(f"{name}:{partitions}" for name, partitions in HUBS.items())
+    with running("--hubs", hubs, "--groups", "sinks") as server:
         yield server
 
 
 @pytest.fixture
 def eventhubs(eventhubs_server: EventHubs) -> Iterator[EventHubs]:
-    """Empty hubs `raw-event` and `transformed-event` of 4 partitions, without faults, the clock right, nobody connected."""
+    """Empty hubs `raw-event` and `transformed-event` of 4 partitions with a consumer group `sinks`, no faults, no connections."""
     eventhubs_server.control.reset()
     yield eventhubs_server
     eventhubs_server.control.reset()

@@ -81,11 +81,22 @@ class EventHubsSinkSettings(EventHub):
         description="An event hub, exactly once: idempotent publishing, a marker on every event."
     )
     consumer_group: ConsumerGroup = Field(
-        default="$Default",
-        description="In which the end of a partition is read after a crash. Nobody may read in it with an epoch, as the feed"
+        description="In which the sink reads the end of a partition. No reader with an epoch may use it, as the feed"
         " `eventhubs` does.",
     )
     timeout_s: Seconds = Field(default=20.0, description="How long one try of a send, or one answer, may take.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_a_group(cls, given: Any) -> Any:
+        is_missing = isinstance(given, dict) and "consumer_group" not in given
+        if is_missing and cls.model_fields["consumer_group"].is_required():
+            raise ValueError(
+                "needs `consumer_group`: the sink reads the end of the hub's partitions in it, which fails while a feed reads"
+                " there with an epoch. Create a consumer group that no feed uses, and set, for example,"
+                " `consumer_group: leasehold-sink`"
+            )
+        return given
 
 
 class FilesSinkSettings(StorageAccount):

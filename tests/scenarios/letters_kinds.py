@@ -75,7 +75,7 @@ def hub_box(where: Where) -> LetterBox:
     from pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink, account_of  # its SDK takes a second
 
     account = account_of(connection_string=where.server["connection_string"], event_hub=PLACE)
-    return LetterBox(feed=EventHubsFeed(account), sink=EventHubsSink(account))
+    return LetterBox(feed=EventHubsFeed(account), sink=EventHubsSink(account, consumer_group="$Default"))
 
 
 # Sinks

@@ -16,7 +16,6 @@ from pipeline.connectors.eventhubs.account import Account, is_consumer_group
 from pipeline.connectors.eventhubs.broker import EventHubsBroker
 from pipeline.connectors.eventhubs.claiming import Tail, group, tail_of, target_of, to_close
 from pipeline.connectors.eventhubs.groups import CLOSED, Groups
-from pipeline.connectors.eventhubs.hub import GROUP
 from pipeline.connectors.eventhubs.receiver import tried
 from pipeline.connectors.eventhubs.tail import searched
 from pipeline.connectors.eventhubs.writer import HubWriter, translated
@@ -44,7 +43,7 @@ from pipeline.sink import Claim, Standing, to_write_again
 class EventHubsSink:
     """A source partition goes to the hub's partition of its name, or else to one that is chosen once.
 
-    Output columns: as for the log. consumer_group: to read a partition's end in; nobody may read in it with an epoch.
+    Output columns: as for the log. consumer_group: in which the sink reads a partition's end; no reader with an epoch may use it.
     """
 
     holds_position = True
@@ -53,7 +52,7 @@ class EventHubsSink:
         self,
         account: Account,
         *,
-        consumer_group: str = GROUP,
+        consumer_group: str,
         timeout_s: float = 20.0,
         retry: RetryPolicy | None = None,
         credential: Any = None,

@@ -33,7 +33,9 @@ def hub_box(eventhubs: EventHubs) -> LetterBox:
     account = account_of(connection_string=eventhubs.connection_string, event_hub=HUB)
     feed = EventHubsFeed(account, timeout_s=20)
     by_partition = StrandedLetters(HubLetters(feed, "pipe"))
-    return LetterBox(feed=feed, sink=EventHubsSink(account, retry=QUICK), by_partition=by_partition)
+    return LetterBox(
+        feed=feed, sink=EventHubsSink(account, consumer_group="$Default", retry=QUICK), by_partition=by_partition
+    )
 
 
 def grouped(eventhubs: EventHubs, path: Path, **given: object) -> Group:
@@ -87,7 +89,9 @@ async def test_a_replay_reads_by_the_letters_partitions_whatever_else_the_hub_ho
     def box() -> LetterBox:
         feed = EventHubsFeed(account, timeout_s=20)
         by_partition = StrandedLetters(HubLetters(feed, "pipe"))
-        return LetterBox(feed=feed, sink=EventHubsSink(account, retry=QUICK), by_partition=by_partition)
+        return LetterBox(
+            feed=feed, sink=EventHubsSink(account, consumer_group="$Default", retry=QUICK), by_partition=by_partition
+        )
 
     eventhubs.control.append("narrow", "0", ["none of ours"])
     for partition in "ab":

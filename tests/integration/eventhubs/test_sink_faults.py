@@ -17,7 +17,7 @@ from pipeline.sink import Claim, Output, SinkWriter
 from tests.integration.eventhubs import clients
 from tests.plugins_eventhubs import EventHubs
 
-HUB = "transformed-event"
+HUB, GROUP = "transformed-event", "sinks"
 QUICK = RetryPolicy(retries_max=2, delay_s=0.01, try_timeout_s=1)
 ONCE = RetryPolicy(retries_max=0, try_timeout_s=1)
 Sinks = Callable[..., EventHubsSink]
@@ -83,7 +83,7 @@ async def sinks(eventhubs: EventHubs) -> AsyncIterator[Sinks]:
 
     def make(**options: Any) -> EventHubsSink:
         account = account_of(connection_string=eventhubs.connection_string, event_hub=HUB)
-        made.append(EventHubsSink(account, **{"retry": QUICK} | options))
+        made.append(EventHubsSink(account, **{"retry": QUICK, "consumer_group": GROUP} | options))
         return made[-1]
 
     yield make
@@ -297,11 +297,13 @@ async def test_retention_does_not_stop_a_lease_that_has_published_nothing_since(
 async def test_a_handover_in_good_order_needs_no_reader(eventhubs: EventHubs, sinks: Sinks) -> None:
     lease = Lease(sinks())
     await delivered(lease, 2)
-    async with clients.receiver(eventhubs, "0", hub=HUB, epoch=5):  # who reads with an epoch lets nobody else
+    async with clients.receiver(
+        eventhubs, "0", hub=HUB, group=GROUP, epoch=5
+    ):  # who reads with an epoch lets nobody else
         await delivered(lease, 4)
         writer = await lease.open()
         await writer.write(output(4, 5), Permit())  # a crash
-        with pytest.raises(SinkRejected, match=r"consumer group '\$Default': give it one of its own"):
+        with pytest.raises(SinkRejected, match=r"consumer group 'sinks': give it one of its own"):
             await lease.open()
     await delivered(lease, 6)
     assert stored(eventhubs) == bodies(*range(1, 7))

@@ -24,7 +24,8 @@ leases: {{type: sqlite, path: leases.db}}
 pipelines:
   - name: generate
     feed: {{type: files, path: "numbers-*.jsonl"}}
-    sink: {{type: eventhubs, connection_string: "{connection_string}", event_hub: {hub}, timeout_s: 1}}
+    sink: {{type: eventhubs, connection_string: "{connection_string}", event_hub: {hub}, consumer_group: sinks,
+           timeout_s: 1}}
 """
 
 
@@ -33,10 +34,10 @@ leases: {{type: sqlite, path: leases.db}}
 pipelines:
   - name: generate
     feed: {{type: files, path: "numbers-*.jsonl", key: name}}
-    sink: {{type: eventhubs, connection_string: "{connection_string}", event_hub: {source}, consumer_group: published}}
+    sink: {{type: eventhubs, connection_string: "{connection_string}", event_hub: {source}, consumer_group: sinks}}
   - name: copy
     feed: {{type: eventhubs, connection_string: "{connection_string}", event_hub: {source}}}
-    sink: {{type: eventhubs, connection_string: "{connection_string}", event_hub: {hub}}}
+    sink: {{type: eventhubs, connection_string: "{connection_string}", event_hub: {hub}, consumer_group: sinks}}
 """
 
 
@@ -86,7 +87,6 @@ async def test_every_record_of_every_file_is_published_once(eventhubs: EventHubs
 
 
 async def test_a_key_survives_from_hub_to_hub(eventhubs: EventHubs, tmp_path: Path) -> None:
-    eventhubs.control.make_hub(SOURCE, 4, ["published"])
     lines = [json.dumps({"name": f"key {number % 3}", "number": number}) + "\n" for number in range(20)]
     (tmp_path / "numbers-a.jsonl").write_text("".join(lines))
     await run(eventhubs, tmp_path, "first", FROM_HUB_TO_HUB)

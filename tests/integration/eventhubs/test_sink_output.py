@@ -12,6 +12,7 @@ from pipeline.producer import decoded
 from pipeline.sink import Output
 from tests.integration.eventhubs import clients
 from tests.integration.eventhubs.test_sink_faults import (
+    GROUP,
     HUB,
     ONCE,
     Lease,
@@ -88,7 +89,7 @@ async def test_a_claim_that_fails_leaves_no_link(eventhubs: EventHubs, sinks: Si
     writer = await lease.open()
     await writer.write(output(0, 1), Permit())
     await writer.close("failed")
-    async with clients.receiver(eventhubs, "0", hub=HUB, epoch=5):  # nobody can read what was published
+    async with clients.receiver(eventhubs, "0", hub=HUB, group=GROUP, epoch=5):  # nobody can read what was published
         with pytest.raises(SinkRejected):
             await lease.open()
     assert eventhubs.control.links(role="sender") == []
@@ -107,8 +108,8 @@ async def test_a_busy_service_is_left_alone_for_as_long_as_its_own_clients_leave
 async def test_a_consumer_group_in_which_nothing_can_be_read_is_told_before_anything_is_published(
     eventhubs: EventHubs, sinks: Sinks
 ) -> None:
-    async with clients.receiver(eventhubs, "0", hub=HUB, epoch=5):
-        with pytest.raises(SinkRejected, match=r"'\$Default': give it one of its own \(`consumer_group`\)"):
+    async with clients.receiver(eventhubs, "0", hub=HUB, group=GROUP, epoch=5):
+        with pytest.raises(SinkRejected, match=r"'sinks': give it one of its own \(`consumer_group`\)"):
             await sinks().prepare()
     with pytest.raises(
         SinkRejected, match=r"consumer group 'nobody'.*check the name of the hub and of the consumer group"
@@ -120,7 +121,7 @@ async def test_a_consumer_group_in_which_nothing_can_be_read_is_told_before_anyt
 
 async def test_what_is_wrong_with_the_hub_is_told(eventhubs: EventHubs) -> None:
     account = account_of(connection_string=eventhubs.connection_string, event_hub="missing")
-    sink = EventHubsSink(account, retry=ONCE, timeout_s=2)
+    sink = EventHubsSink(account, consumer_group=GROUP, retry=ONCE, timeout_s=2)
     with pytest.raises(SinkError, match="missing"):
         await sink.prepare()
     await sink.close()

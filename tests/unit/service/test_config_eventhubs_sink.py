@@ -24,9 +24,9 @@ def pipeline(fields: str, more: str = "") -> PipelineSettings:
 @pytest.mark.parametrize(
     "access",
     [
-        "connection_string: '${S}', event_hub: h",
+        "connection_string: '${S}', event_hub: h, consumer_group: tails",
         "connection_string: '${S};EntityPath=h', consumer_group: tails, transport: websockets, timeout_s: 5",
-        "namespace: bank.servicebus.windows.net, identity: default, event_hub: h",
+        "namespace: bank.servicebus.windows.net, identity: default, event_hub: h, consumer_group: tails",
     ],
 )
 async def test_the_same_hub_is_the_same_sink_however_it_is_reached(access: str) -> None:
@@ -41,10 +41,14 @@ async def test_the_same_hub_is_the_same_sink_however_it_is_reached(access: str) 
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ("event_hub: h", "needs `connection_string`, or `namespace` and `identity`"),
-        ("connection_string: '${S}'", "needs the hub's name"),
+        ("event_hub: h, consumer_group: g", "needs `connection_string`, or `namespace` and `identity`"),
+        ("connection_string: '${S}', consumer_group: g", "needs the hub's name"),
         ("connection_string: '${S}', event_hub: h, consumer_group: 'a/b'", "must be the name of a consumer group"),
-        ("connection_string: '${S}', event_hub: h, partition_key: k", "partition_key"),
+        ("connection_string: '${S}', event_hub: h, consumer_group: g, partition_key: k", "partition_key"),
+        (
+            "connection_string: '${S}', event_hub: h",
+            "no feed uses, and set, for example, `consumer_group: leasehold-sink`",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_told_without_secrets(fields: str, expected: str) -> None:
@@ -55,7 +59,7 @@ def test_what_does_not_go_together_is_told_without_secrets(fields: str, expected
 
 
 def test_batches_for_a_hub_are_closed_before_they_are_too_large_for_it() -> None:
-    hub = "type: eventhubs, connection_string: '${S}', event_hub: h"
+    hub = "type: eventhubs, connection_string: '${S}', event_hub: h, consumer_group: g"
     assert batch_bytes_max_of(pipeline(hub)) == EVENT_HUB_BATCH_BYTES
     assert batch_bytes_max_of(pipeline(hub, ", batch_bytes_max: 1000")) == 1000
     assert batch_bytes_max_of(pipeline("type: log, path: y")) == 32 * 1024 * 1024
