@@ -18,7 +18,7 @@ from pipeline.connectors.eventhubs.claiming import Tail, group, tail_of, target_
 from pipeline.connectors.eventhubs.groups import CLOSED, Groups
 from pipeline.connectors.eventhubs.receiver import tried
 from pipeline.connectors.eventhubs.tail import searched
-from pipeline.connectors.eventhubs.writer import HubWriter, translated
+from pipeline.connectors.eventhubs.writer import TAIL_S, HubWriter, translated
 from pipeline.errors import (
     FeedError,
     FeedUnavailable,
@@ -44,6 +44,7 @@ class EventHubsSink:
     """A source partition goes to the hub's partition of its name, or else to one that is chosen once.
 
     Output columns: as for the log. consumer_group: in which the sink reads a partition's end; no reader with an epoch may use it.
+    tail_s: how many seconds of other publishers' events a claim reads at most besides those since the last checkpoint.
     """
 
     holds_position = True
@@ -54,6 +55,7 @@ class EventHubsSink:
         *,
         consumer_group: str,
         timeout_s: float = 20.0,
+        tail_s: float = TAIL_S,
         retry: RetryPolicy | None = None,
         credential: Any = None,
         rng: random.Random | None = None,
@@ -64,6 +66,7 @@ class EventHubsSink:
         self._broker = EventHubsBroker(account, credential=credential, timeout_s=timeout_s)
         self._consumer_group = consumer_group
         self._timeout_s = timeout_s
+        self._tail_s = tail_s
         policy = retry or RetryPolicy(retries_max=3, delay_s=0.1, delay_max_s=2.0, try_timeout_s=timeout_s)
         self._groups = Groups(self._broker, policy, rng or random.SystemRandom())
         self._targets: tuple[str, ...] = ()
@@ -162,7 +165,12 @@ class EventHubsSink:
             producer,
             target,
             position=newest(claim, search.newest.to if search.newest else None),
+            end=lambda: self._end(target),
+            tail_s=self._tail_s,
         )
+
+    async def _end(self, target: str) -> int:
+        return (await self._broker.extent(target)).last
 
     async def _target(self, partition: str, state: ProducerState) -> str:
         if (state.target or partition) not in self._targets:

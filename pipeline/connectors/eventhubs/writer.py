@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from pipeline.connectors.eventhubs.broker import ENVELOPE_BYTES, size_of
@@ -20,12 +23,18 @@ from pipeline.published import events_of
 from pipeline.publishing import PublishingWriter, marker_of, published
 from pipeline.sink import Claim, CloseReason, Output, Permit
 
+TAIL_S = 60.0
+"""How old the tail may be before a batch is published: the next claim may read all events behind it, of all publishers."""
+TAIL_TIMEOUT_S = 2.0
 SMALL_EVENTS = 100
 """What is encoded at once: going to a thread and back would take longer."""
 
 
 class HubWriter(PublishingWriter):
-    """producer: None where the partition has ended, or its lease is of an earlier generation than the hub has seen."""
+    """producer: None if the partition has ended, or if its lease is of an earlier generation than the hub has seen.
+
+    end: asks for the sequence of the partition's last event, -1 for none. tail_s: how often, in seconds, before a batch.
+    """
 
     def __init__(
         self,
@@ -36,8 +45,13 @@ class HubWriter(PublishingWriter):
         target: str,
         *,
         position: str | None,
+        end: Callable[[], Awaitable[int]],
+        tail_s: float = TAIL_S,
     ) -> None:
         super().__init__(state, position=position, compare=claim.compare)
+        self._end = end
+        self._tail_s = tail_s
+        self._tail_at = time.monotonic()
         self._groups = groups
         self._claim = claim
         self._producer = producer
@@ -57,6 +71,7 @@ class HubWriter(PublishingWriter):
         size = ENVELOPE_BYTES + sum(map(size_of, bodies))
         if size > link.bytes_max:
             raise _too_large(output, size, link.bytes_max)
+        await self._move_tail()
         crash_point("before publish")
         try:
             await self._producer.publish(Bodies(bodies), permit.check)
@@ -64,6 +79,18 @@ class HubWriter(PublishingWriter):
             raise translated(error, self._state) from error
         crash_point("published")
         return published(self._state, len(bodies), self._state.tail + len(bodies))
+
+    async def _move_tail(self) -> None:
+        """Move the tail to the partition's end. All that this lease has published is settled now, so none of it is news there.
+
+        An old answer is a lower end, which is as true. Without an answer the tail stays where it is until the next time.
+        """
+        if time.monotonic() < self._tail_at + self._tail_s:
+            return
+        self._tail_at = time.monotonic()
+        with suppress(PublishError, TimeoutError):
+            async with asyncio.timeout(TAIL_TIMEOUT_S):
+                self._state = replace(self._state, tail=max(self._state.tail, await self._end()))
 
     def parts(self, output: Output) -> int:
         """By a size that is never too small; what is refused in the end is what cannot be cut."""

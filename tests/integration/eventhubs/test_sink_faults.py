@@ -196,6 +196,68 @@ async def test_events_of_others_lie_between_ours(eventhubs: EventHubs, sinks: Si
     assert (await lease.open()).position == "3"
 
 
+@pytest.mark.parametrize("others", [1, 200_000])
+async def test_a_claim_reads_what_came_since_the_last_checkpoint_whoever_else_publishes(
+    eventhubs: EventHubs, sinks: Sinks, others: int
+) -> None:
+    lease = Lease(sinks(tail_s=0))
+    writer = await lease.open()
+    for start in range(5):
+        eventhubs.control.fill(HUB, "0", others // 5 or 1, 20)
+        await writer.write(output(start, start + 1), Permit())
+    lease.continuation, lease.state = writer.position, writer.state  # a checkpoint at the partition's end
+    await writer.write(output(5, 6), Permit())  # a crash before the next one
+    before = eventhubs.control.count("delivered", HUB)
+    assert (await lease.open()).position == "6"
+    assert eventhubs.control.count("delivered", HUB) - before < 100
+
+
+async def test_each_of_many_leases_that_share_a_partition_reads_what_came_since_its_checkpoint(
+    eventhubs: EventHubs, sinks: Sinks
+) -> None:
+    eventhubs.control.make_hub(HUB, 1, [GROUP])
+    sink = sinks(tail_s=0)
+    leases = [Lease(sink, f"source-{number}") for number in range(8)]
+    writers = [await lease.open() for lease in leases]
+    for start in range(0, 200, 50):
+        for lease, writer in zip(leases, writers, strict=True):
+            await writer.write(output(start, start + 50), Permit())
+            lease.continuation, lease.state = writer.position, writer.state
+    await writers[0].write(output(200, 210), Permit())  # a crash before its checkpoint
+    before = eventhubs.control.count("delivered", HUB)
+    assert (await leases[0].open()).position == "210"
+    since_its_checkpoint = 50 + 7 * 50 + 10
+    assert eventhubs.control.count("delivered", HUB) - before <= since_its_checkpoint
+
+
+async def test_retention_that_passed_an_old_claim_does_not_stop_a_lease_that_publishes(
+    eventhubs: EventHubs, sinks: Sinks
+) -> None:
+    lease = Lease(sinks(tail_s=0))
+    writer = await lease.open()
+    for start in range(5):
+        await writer.write(output(start, start + 1), Permit())
+        eventhubs.control.fill(HUB, "0", 100, 20)
+    await writer.write(output(5, 6), Permit())
+    lease.continuation, lease.state = writer.position, writer.state
+    eventhubs.control.trim(HUB, "0", eventhubs.control.partition(HUB, "0").end - 10)
+    await writer.write(output(6, 7), Permit())  # a crash before its checkpoint
+    await delivered(lease, 8)
+    assert stored(eventhubs)[-2:] == bodies(7, 8)
+
+
+async def test_a_tail_that_cannot_be_moved_delays_nothing(eventhubs: EventHubs, sinks: Sinks) -> None:
+    lease = Lease(sinks(tail_s=0, timeout_s=0.5))
+    writer = await lease.open()
+    for do in ("cut", "throttle", "refuse", "hang"):
+        eventhubs.control.fault(do, of="management")
+        position = int(writer.position or 0)
+        await writer.write(output(position, position + 1), Permit())
+        eventhubs.control.heal()
+    await delivered(lease, 5)
+    assert stored(eventhubs) == bodies(1, 2, 3, 4, 5)
+
+
 async def test_a_zombie_s_late_batch_is_refused(eventhubs: EventHubs, sinks: Sinks) -> None:
     """It was on its way when the next claim raised the level: it must not arrive."""
     lease = Lease(sinks(retry=ONCE))
