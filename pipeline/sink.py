@@ -29,7 +29,8 @@ class Claim:
     """What an owner brings to its sink.
 
     continuation: the position in the lease; state: the sink state in the lease, as `claimed` made it for this epoch.
-    compare: orders the feed's positions.
+    compare: orders the feed's positions. report_progress: to be called while `open` takes long and advances; a sink that does not
+    open and does not report for `batch_timeout_s` is cancelled.
     """
 
     pipeline: str
@@ -40,6 +41,7 @@ class Claim:
     continuation: str | None
     state: str
     compare: Callable[[str | None, str | None], int]
+    report_progress: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

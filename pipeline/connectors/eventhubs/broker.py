@@ -54,8 +54,7 @@ class EventHubsBroker:
 
     async def partition(self, partition: str) -> PartitionProperties:
         extent = await self.extent(partition)
-        is_empty = extent.first > extent.last
-        return PartitionProperties(partition=partition, first=extent.first, last=extent.last, is_empty=is_empty)
+        return PartitionProperties(partition=partition, first=extent.first, last=extent.last, is_empty=extent.is_empty)
 
     async def close(self) -> None:
         await self._management.close()

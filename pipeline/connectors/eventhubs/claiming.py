@@ -54,34 +54,28 @@ def to_close(claim: Claim, state: ProducerState) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """The events behind `behind`, up to `end`, have to be searched for markers; those up to `behind` hold none that is news.
+    """The events behind the sequence `behind` have to be searched for markers; those up to it hold none that is news.
 
-    is_binding: whether it matters that retention may have forgotten some of them.
+    is_binding: whether this lease may have published some of them, so that retention must not have forgotten any.
     """
 
     behind: int
-    end: int
     is_binding: bool
 
-    @property
-    def is_empty(self) -> bool:
-        return self.behind >= self.end
 
-    def is_cut(self, first: int) -> bool:
-        """first: the sequence of the oldest event that is still there."""
-        return self.is_binding and not self.is_empty and first > self.behind + 1
+def tail_of(claim: Claim, state: ProducerState, known: Numbers, before: int) -> Tail:
+    """Where markers of this lease may be that its document does not know of.
 
-
-def tail_of(claim: Claim, state: ProducerState, known: Numbers, before: int, end: int) -> Tail:
-    """Where markers of this lease may lie that its document does not know of.
-
-    known: what the service knew of our group before we attached. before: the partition's end before that question, end: after
-    the attach. Where the group stands as the last checkpoint left it, nothing was published up to `before`; a group that the
-    service does not know has published nothing at all.
+    known: what the service knew of our group before we attached. before: the partition's end before that question, or an older
+    one. If the group stands as the last checkpoint left it, nothing was published up to `before`; a group that the service does
+    not know has published nothing at all.
     """
     has_published = state.group in (group(claim, state), group(claim, state, series=max(0, state.series - 1)))
     is_untouched = state.group == known.group and (known.level, known.number) == (state.level - 1, state.number)
     is_unknown = known.level == 0 and known.number in (0, NOTHING_YET)
     is_new = not has_published and is_unknown and (state.group is not None or not state.series)
-    behind = max(before, state.tail) if is_untouched or is_new else state.tail
-    return Tail(behind=behind, end=end, is_binding=has_published)
+    if is_untouched:
+        return Tail(behind=max(before, state.tail), is_binding=False)
+    if is_new:
+        return Tail(behind=before, is_binding=False)
+    return Tail(behind=state.tail if has_published else min(before, state.tail), is_binding=has_published)

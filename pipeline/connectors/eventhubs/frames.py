@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pipeline.connectors.eventhubs.message import Event, event_at
+from pipeline.connectors.eventhubs.message import Event, event_at, reported_end
 from pipeline.connectors.eventhubs.values import Described, Malformed, value_at
 
 _BEGINS = b"\x00\x53\x14"
@@ -64,6 +64,8 @@ class Frames:
         self._left = b""
         self._message = bytearray()
         self._tails: dict[bytes, tuple[bool, bool]] = {}
+        self.end: int | None = None
+        """The partition's end, as it was reported with the first event; None if it was not."""
 
     def read(self, octets: bytes) -> Read:
         """All frames that are whole by now. A message that is no event ends it: what came before it is there, nothing else."""
@@ -106,6 +108,8 @@ class Frames:
             at, end = 0, len(data)
             self._message.clear()
         try:
+            end_reported, at = reported_end(data, at, is_known=self.end is not None)
+            self.end = self.end if end_reported is None else end_reported
             read.events.append(event_at(data, at, end))
         except Malformed as malformed:
             read.malformed = malformed

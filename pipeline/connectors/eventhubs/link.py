@@ -19,6 +19,7 @@ from pipeline.errors import FeedUnavailable
 EPOCH = b"com.microsoft:epoch"
 GEOREPLICATION = b"com.microsoft:georeplication"
 """Wanted by the SDK's own consumers: offsets are then those of the primary region."""
+RUNTIME_METRIC = b"com.microsoft:enable-receiver-runtime-metric"
 CHUNK_BYTES_MAX = 256 * 1024
 SIGN_OF_LIFE_S = 60.0
 """The service is asked to send something at least this often, be it an empty frame: who is silent for longer has gone."""
@@ -40,10 +41,22 @@ class Link:
 
     @classmethod
     async def attached(
-        cls, hub: Hub, path: str, selector: str, *, epoch: int | None, credit: int, timeout_s: float
+        cls,
+        hub: Hub,
+        path: str,
+        selector: str,
+        *,
+        epoch: int | None,
+        credit: int,
+        timeout_s: float,
+        reports_end: bool = False,
     ) -> Link:
-        """path: of the partition in a consumer group. epoch: of the reader, who displaces those with a lower one, or None."""
-        client = await _client(hub, path, selector, epoch)
+        """path: of the partition in a consumer group. epoch: of the reader, who displaces those with a lower one, or None.
+
+        reports_end: whether the service is to report the partition's end with each event.
+        """
+        wishes = [GEOREPLICATION, RUNTIME_METRIC] if reports_end else [GEOREPLICATION]
+        client = await _client(hub, path, selector, epoch, wishes)
         try:
             async with asyncio.timeout(timeout_s):
                 await connect(client)
@@ -132,7 +145,7 @@ async def _renew(authenticator: Any) -> None:
         authenticator.auth_state = states.OK
 
 
-async def _client(hub: Hub, path: str, selector: str, epoch: int | None) -> Any:
+async def _client(hub: Hub, path: str, selector: str, epoch: int | None, wishes: list[bytes]) -> Any:
     names = sdk()
     name = names.ApacheFilters.selector_filter
     source = names.Source(address=hub.address(path), filters={name: (name, selector)})
@@ -141,7 +154,7 @@ async def _client(hub: Hub, path: str, selector: str, epoch: int | None) -> Any:
         auth=await hub.auth(),
         receive_settle_mode=names.ReceiverSettleMode.First,
         link_properties=None if epoch is None else {EPOCH: {names.TYPE: names.AMQPTypes.long, names.VALUE: epoch}},
-        desired_capabilities=[GEOREPLICATION],
+        desired_capabilities=wishes,
         streaming_receive=True,
         idle_timeout=SIGN_OF_LIFE_S,
         auth_timeout=RENEWAL_S,

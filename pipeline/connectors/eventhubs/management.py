@@ -23,12 +23,16 @@ KEPT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """first: number of the oldest event that is there. last, offset, time_ms: of the newest that ever was, -1 where none was."""
+    """first: number of the oldest event that is there. last, offset, time_ms: of the newest that ever was, -1 where none was.
+
+    is_empty: whether no event is there, or none any more.
+    """
 
     first: int
     last: int
     offset: str
     time_ms: int
+    is_empty: bool
 
     @property
     def is_new(self) -> bool:
@@ -54,10 +58,11 @@ class Management:
 
     async def extent(self, partition: str) -> Extent:
         found = await self._asked(OF_PARTITION, f"{self._hub.name}, partition '{partition}'", partition=partition)
-        last = int(found[b"last_enqueued_sequence_number"])
+        first, last = max(0, int(found[b"begin_sequence_number"])), int(found[b"last_enqueued_sequence_number"])
         return Extent(
-            first=max(0, int(found[b"begin_sequence_number"])),
+            first=first,
             last=last,
+            is_empty=first > last or bool(found.get(b"is_partition_empty")),
             offset=_text(found[b"last_enqueued_offset"]),
             time_ms=int(found[b"last_enqueued_time_utc"]),
         )

@@ -84,6 +84,10 @@ _HEAD = re.compile(
 )
 """The service's own annotations in the order in which it writes them, with or without a key, and none of the client's."""
 _SHORT, _LONG = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0"
+_DELIVERY = b"\x00\x53\x71"
+END = "last_enqueued_sequence_number"
+_SIZES = {0xC1: (1, 5), 0xD1: (4, 8)}
+"""Of a map, by its constructor: octets of its size, and where what is counted begins."""
 _U32, _I64 = struct.Struct(">I"), struct.Struct(">q")
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999, which dates have."""
@@ -110,6 +114,21 @@ def event_at(data: bytes, at: int, end: int) -> Event:
         return Event(sequence, offset, time_ms, key, data[only:end])
     properties, body = _rest(_sections(data[begin:end]))
     return _event(sequence, offset, time_ms, key, body, properties)
+
+
+def reported_end(data: bytes, at: int, *, is_known: bool) -> tuple[int | None, int]:
+    """The sequence of the partition's last event, if it is reported with the message, and where the rest of that begins.
+
+    is_known: it is skipped. Raises Malformed.
+    """
+    if not data.startswith(_DELIVERY, at):
+        return None, at
+    if is_known and data[at + 3] in _SIZES:
+        size, begin = _SIZES[data[at + 3]]
+        return None, at + begin + int.from_bytes(data[at + 4 : at + 4 + size])
+    section, behind = value_at(data, at)
+    found = dict(_pairs(section.value)).get(END)
+    return found if type(found) is int else None, behind
 
 
 def _only_body(data: bytes, at: int, end: int) -> int | None:

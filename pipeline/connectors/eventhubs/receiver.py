@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,6 +38,8 @@ class Received:
     pages: list[Page]
     first: int | None
     malformed: Malformed | None
+    end: int | None = None
+    """The sequence of the partition's last event when the link's first event came, if its place `reports_end`."""
 
 
 Decoded = tuple[Read, list[Page]]
@@ -46,12 +49,16 @@ Threaded = Callable[[Callable[[], Decoded]], Awaitable[Decoded]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where to receive: a partition in a consumer group, what the selector lets through, and with which rank."""
+    """Where to receive: a partition in a consumer group, what the selector lets through, and with which rank.
+
+    reports_end: whether the service reports the partition's end with each event.
+    """
 
     partition: str
     group: str
     selector: str
     epoch: int | None = None
+    reports_end: bool = False
 
     @property
     def path(self) -> str:
@@ -60,17 +67,30 @@ class Place:
 
 async def received(hub: Hub, place: Place, limits: Limits, threaded: Threaded) -> AsyncGenerator[Received, None]:
     """For as long as the link holds. Raises FeedUnavailable, FeedError, PositionLost, Fenced."""
+    async with receiving(hub, place, limits, threaded) as receiver:
+        while True:
+            yield await receiver.next()
+
+
+@asynccontextmanager
+async def receiving(hub: Hub, place: Place, limits: Limits, threaded: Threaded) -> AsyncIterator[Receiver]:
+    """Attached, and closed at the end. Raises as `received` does."""
     what = _named(hub, place)
     try:
         link = await Link.attached(
-            hub, place.path, place.selector, epoch=place.epoch, credit=limits.prefetch, timeout_s=limits.timeout_s
+            hub,
+            place.path,
+            place.selector,
+            epoch=place.epoch,
+            credit=limits.prefetch,
+            timeout_s=limits.timeout_s,
+            reports_end=place.reports_end,
         )
     except Exception as error:
         raise refusal(error, what) from error
-    receiver = _Receiver(link, place.partition, limits, threaded, what)
+    receiver = Receiver(link, place.partition, limits, threaded, what)
     try:
-        while True:
-            yield await receiver.next()
+        yield receiver
     finally:
         await receiver.close()
 
@@ -89,7 +109,9 @@ def _named(hub: Hub, place: Place) -> str:
     return f"event hub {hub.name}, partition '{place.partition}', consumer group '{place.group}'"
 
 
-class _Receiver:
+class Receiver:
+    """Made by `receiving`."""
+
     def __init__(self, link: Link, partition: str, limits: Limits, threaded: Threaded, what: str) -> None:
         self._link = link
         self._partition = partition
@@ -111,7 +133,8 @@ class _Receiver:
             except Exception as error:
                 raise ended(error, self._what) from error
             if pages or read.malformed:
-                return Received(pages, read.events[0].sequence if pages else None, read.malformed)
+                first = read.events[0].sequence if pages else None
+                return Received(pages, first, read.malformed, self._frames.end)
 
     async def close(self) -> None:
         await self._intake.close()

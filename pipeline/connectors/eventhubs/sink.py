@@ -7,7 +7,7 @@ That is read where a claim finds more published than the lease knows of: after a
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ from pipeline.connectors.eventhubs.broker import EventHubsBroker
 from pipeline.connectors.eventhubs.claiming import Tail, group, tail_of, target_of, to_close
 from pipeline.connectors.eventhubs.groups import CLOSED, Groups
 from pipeline.connectors.eventhubs.receiver import tried
-from pipeline.connectors.eventhubs.tail import searched
+from pipeline.connectors.eventhubs.tail import QUIET_S, Reading, Tails
 from pipeline.connectors.eventhubs.writer import TAIL_S, HubWriter, translated
 from pipeline.errors import (
     FeedError,
@@ -37,7 +37,7 @@ from pipeline.producer import (
     decoded,
 )
 from pipeline.publishing import generation_lost, newest
-from pipeline.sink import Claim, Standing, to_write_again
+from pipeline.sink import Claim, Standing
 
 
 class EventHubsSink:
@@ -45,6 +45,7 @@ class EventHubsSink:
 
     Output columns: as for the log. consumer_group: in which the sink reads a partition's end; no reader with an epoch may use it.
     tail_s: how many seconds of other publishers' events a claim reads at most besides those since the last checkpoint.
+    quiet_s: how many seconds a partition that seems empty may take to show an event.
     """
 
     holds_position = True
@@ -56,6 +57,7 @@ class EventHubsSink:
         consumer_group: str,
         timeout_s: float = 20.0,
         tail_s: float = TAIL_S,
+        quiet_s: float = QUIET_S,
         retry: RetryPolicy | None = None,
         credential: Any = None,
         rng: random.Random | None = None,
@@ -68,6 +70,8 @@ class EventHubsSink:
         self._timeout_s = timeout_s
         self._tail_s = tail_s
         policy = retry or RetryPolicy(retries_max=3, delay_s=0.1, delay_max_s=2.0, try_timeout_s=timeout_s)
+        self._tails = Tails(self._broker, consumer_group, timeout_s=timeout_s, quiet_s=quiet_s)
+        self._unfinished: dict[tuple[str, int | None, str], Reading] = {}
         self._groups = Groups(self._broker, policy, rng or random.SystemRandom())
         self._targets: tuple[str, ...] = ()
 
@@ -94,9 +98,9 @@ class EventHubsSink:
         """By reading all that the partition still has: it may take its time."""
         with self._in_our_words():
             target = await self._target(partition, ProducerState())
-            extent = await self._broker.extent(target)
-            search = Search(lease_of(pipeline, partition), None)
-            await self._search(target, search, behind=extent.first - 1, end=extent.last)
+            search, _ = await self._search(
+                lease_of(pipeline, partition), None, target, Tail(behind=-1, is_binding=False)
+            )
         return None if search.newest is None else Standing(search.later, search.newest.to)
 
     @contextmanager
@@ -141,17 +145,13 @@ class EventHubsSink:
         before: int,
         producer: PartitionProducer | None,
     ) -> HubWriter:
-        """known, before: of our group and of the partition's end, as they were before the attach."""
+        """known, before: of our group and of the partition's end, as they were before the attach. `before` may be older."""
         for earlier in to_close(claim, state):
             await self._groups.close(target, earlier)
-        extent = await self._broker.extent(target)
-        tail = tail_of(claim, state, known, before, extent.last)
-        if tail.is_binding and state.tail > extent.last:
-            raise SinkRejected(
-                f"{self._broker.name}, partition '{target}' ends at {extent.last}, and this lease has seen it end at"
-                f" {state.tail}: the hub was deleted and made again, and output is lost. To recover, {to_write_again(claim)}"
-            )
-        search = await self._searched(claim, target, tail, extent.first)
+        lease, tail = lease_of(claim.pipeline, claim.partition), tail_of(claim, state, known, before)
+        search, end = await self._search(lease, claim.generation, target, tail, claim.report_progress)
+        if search.later > claim.generation:
+            raise generation_lost(claim, self._broker.name, search.later)
         return HubWriter(
             self._groups,
             claim,
@@ -159,7 +159,7 @@ class EventHubsSink:
                 state,
                 group=group(claim, state),
                 number=producer.numbers.number if producer and producer.numbers else known.number,
-                tail=extent.last,
+                tail=end,
                 target=None if target == claim.partition else target,
             ),
             producer,
@@ -183,27 +183,22 @@ class EventHubsSink:
             )
         return target
 
-    async def _searched(self, claim: Claim, target: str, tail: Tail, first: int) -> Search:
-        """Raises FeedError, SinkRejected."""
-        search = Search(lease_of(claim.pipeline, claim.partition), claim.generation)
-        if tail.is_cut(first):
-            raise SinkRejected(
-                f"{self._broker.name}, partition '{target}' begins at {first} by now, and what this lease published behind"
-                f" {tail.behind} is forgotten: nobody can tell how far it got. Look at what arrived, then reset the lease"
-            )
-        if not tail.is_empty and first <= tail.end:
-            await self._search(target, search, behind=max(tail.behind, first - 1), end=tail.end)
-        if search.later > claim.generation:
-            raise generation_lost(claim, self._broker.name, search.later)
-        return search
-
-    async def _search(self, target: str, search: Search, *, behind: int, end: int) -> None:
-        await searched(
-            self._broker.links,
-            target,
-            self._consumer_group,
-            search,
-            behind=behind,
-            end=end,
-            timeout_s=self._timeout_s,
-        )
+    async def _search(
+        self,
+        lease: str,
+        generation: int | None,
+        target: str,
+        tail: Tail,
+        report_progress: Callable[[], None] = lambda: None,
+    ) -> tuple[Search, int]:
+        """All markers of the lease behind `tail.behind`, and the partition's end. What was read is kept for the next attempt."""
+        key = (lease, generation, target)
+        reading = self._unfinished.pop(key, None)
+        if reading is None or not reading.covers(tail.behind):
+            reading = Reading(Search(lease, generation), tail.behind, tail.behind)
+        try:
+            end = await self._tails.read(target, reading, is_binding=tail.is_binding, report_progress=report_progress)
+        except BaseException:
+            self._unfinished[key] = reading
+            raise
+        return reading.search, end

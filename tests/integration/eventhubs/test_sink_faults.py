@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from pipeline.connectors.eventhubs import account_of
 from pipeline.connectors.eventhubs.sink import EventHubsSink
 from pipeline.contract import body, event_table
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkRejected, SinkUnavailable
-from pipeline.producer import LEVEL_MAX, ProducerState, RetryPolicy, decoded
+from pipeline.producer import LEVEL_MAX, Numbers, ProducerState, RetryPolicy, decoded
 from pipeline.sink import Claim, Output, SinkWriter
 from tests.integration.eventhubs import clients
 from tests.plugins_eventhubs import EventHubs
@@ -83,7 +84,7 @@ async def sinks(eventhubs: EventHubs) -> AsyncIterator[Sinks]:
 
     def make(**options: Any) -> EventHubsSink:
         account = account_of(connection_string=eventhubs.connection_string, event_hub=HUB)
-        made.append(EventHubsSink(account, **{"retry": QUICK, "consumer_group": GROUP} | options))
+        made.append(EventHubsSink(account, **{"retry": QUICK, "consumer_group": GROUP, "quiet_s": 0.1} | options))
         return made[-1]
 
     yield make
@@ -185,6 +186,52 @@ async def test_a_host_that_dies_with_its_batch_stored_is_followed_behind_it(even
     assert stored(eventhubs) == bodies(*range(1, 7))
 
 
+@pytest.mark.parametrize("old", [{"old_events": 2}, {"old_events": 1000}, {"old_s": 3600}], ids=str)
+async def test_an_old_answer_of_the_service_hides_nothing_of_a_crashed_host(
+    eventhubs: EventHubs, sinks: Sinks, old: dict[str, float]
+) -> None:
+    lease = Lease(sinks())
+    writer = await lease.open()
+    await writer.write(output(0, 2), Permit())
+    lease.continuation, lease.state = writer.position, writer.state
+    await writer.write(output(2, 4), Permit())  # a crash before its checkpoint
+    eventhubs.control.rules(**old)
+    assert (await lease.open()).position == "4"
+    await delivered(lease, 6)
+    eventhubs.control.rules()
+    await delivered(lease, 8)
+    assert stored(eventhubs) == bodies(*range(1, 9))
+
+
+async def test_a_zombie_s_batch_stored_between_question_and_fence_is_found(
+    eventhubs: EventHubs, sinks: Sinks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = Lease(sinks())
+    zombie = await lease.open()
+    heir = Lease(sinks())
+    heir.state = lease.state
+    eventhubs.control.rules(old_events=2)
+    standing = heir.sink._groups.standing
+
+    async def stored_meanwhile(target: str, of: int) -> Numbers:
+        known = await standing(target, of)
+        if zombie.position is None:
+            await zombie.write(output(0, 2), Permit())
+        return known
+
+    monkeypatch.setattr(heir.sink._groups, "standing", stored_meanwhile)
+    assert (await heir.open()).position == "2"
+
+
+async def test_a_partition_that_is_empty_is_claimed(eventhubs: EventHubs, sinks: Sinks) -> None:
+    lease = Lease(sinks())
+    assert (await lease.open()).position is None
+    await delivered(lease, 2)
+    eventhubs.control.trim(HUB, "0", 2)  # retention has forgotten everything
+    await delivered(lease, 4)
+    assert stored(eventhubs) == bodies(3, 4)
+
+
 async def test_events_of_others_lie_between_ours(eventhubs: EventHubs, sinks: Sinks) -> None:
     lease = Lease(sinks())
     writer = await lease.open()
@@ -210,6 +257,24 @@ async def test_a_claim_reads_what_came_since_the_last_checkpoint_whoever_else_pu
     before = eventhubs.control.count("delivered", HUB)
     assert (await lease.open()).position == "6"
     assert eventhubs.control.count("delivered", HUB) - before < 100
+
+
+async def test_a_long_search_reports_progress_and_is_continued_where_it_broke_off(
+    eventhubs: EventHubs, sinks: Sinks
+) -> None:
+    lease = Lease(sinks())
+    writer = await lease.open()
+    await writer.write(output(0, 2), Permit())  # a crash before its checkpoint
+    eventhubs.control.fill(HUB, "0", 6_000, 20)
+    reports = []
+    eventhubs.control.fault("detach", of="receive", after=4_000, times=1)
+    before = eventhubs.control.count("delivered", HUB)
+    with pytest.raises(SinkUnavailable):
+        await lease.sink.open(replace(lease.claim(), report_progress=lambda: reports.append("broken off")))
+    claim = replace(lease.claim(), report_progress=lambda: reports.append("continued"))
+    assert (await lease.sink.open(claim)).position == "2"
+    assert set(reports) == {"broken off", "continued"}
+    assert eventhubs.control.count("delivered", HUB) - before < 6_100
 
 
 async def test_each_of_many_leases_that_share_a_partition_reads_what_came_since_its_checkpoint(
@@ -356,15 +421,11 @@ async def test_retention_does_not_stop_a_lease_that_has_published_nothing_since(
     assert stored(eventhubs)[-1:] == bodies(3)
 
 
-async def test_a_handover_in_good_order_needs_no_reader(eventhubs: EventHubs, sinks: Sinks) -> None:
+async def test_a_reader_with_an_epoch_stops_claims_until_it_leaves(eventhubs: EventHubs, sinks: Sinks) -> None:
     lease = Lease(sinks())
-    await delivered(lease, 2)
-    async with clients.receiver(
-        eventhubs, "0", hub=HUB, group=GROUP, epoch=5
-    ):  # who reads with an epoch lets nobody else
-        await delivered(lease, 4)
-        writer = await lease.open()
-        await writer.write(output(4, 5), Permit())  # a crash
+    writer = await lease.open()
+    await writer.write(output(0, 5), Permit())
+    async with clients.receiver(eventhubs, "0", hub=HUB, group=GROUP, epoch=5):
         with pytest.raises(SinkRejected, match=r"consumer group 'sinks': give it one of its own"):
             await lease.open()
     await delivered(lease, 6)
@@ -372,9 +433,9 @@ async def test_a_handover_in_good_order_needs_no_reader(eventhubs: EventHubs, si
 
 
 async def test_a_hub_that_was_made_again_stops_the_lease_until_it_is_reset(eventhubs: EventHubs, sinks: Sinks) -> None:
-    lease = Lease(sinks())
+    lease = Lease(sinks(timeout_s=1))
     await delivered(lease, 2)
-    eventhubs.control.make_hub(HUB, 4)
+    eventhubs.control.make_hub(HUB, 4, [GROUP])
     with pytest.raises(SinkRejected, match="the hub was deleted and made again"):
         await lease.open()
     lease.generation, lease.continuation = 1, "2"

@@ -140,14 +140,16 @@ def hub_properties(hub: Hub) -> dict[str, object]:
 
 
 def partition_properties(namespace: Namespace, partition: Partition) -> dict[str, object]:
+    end = partition.end_before(namespace.old_events, namespace.now_ms() - int(namespace.old_s * 1000))
+    offset, time_ms = partition.place_of(end - 1)
     return {
         "name": partition.hub,
         "type": "com.microsoft:partition",
         "partition": partition.id,
-        "begin_sequence_number": partition.first,
-        "last_enqueued_sequence_number": partition.end - 1,
-        "last_enqueued_offset": str(partition.last_offset),
-        "last_enqueued_time_utc": Timestamp(partition.last_time_ms if partition.end else NEVER_MS),
+        "begin_sequence_number": min(partition.first, end),
+        "last_enqueued_sequence_number": end - 1,
+        "last_enqueued_offset": str(offset),
+        "last_enqueued_time_utc": Timestamp(time_ms if end else NEVER_MS),
         "runtime_info_retrieval_time_utc": Timestamp(namespace.now_ms()),
-        "is_partition_empty": partition.first == partition.end,
+        "is_partition_empty": end <= partition.first,
     }

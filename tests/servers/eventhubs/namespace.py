@@ -77,7 +77,10 @@ class Hub:
 
 @dataclass(slots=True, kw_only=True)
 class Namespace:
-    """now_ms: its clock. counts: (what, hub, partition, detail) -> how many. The rest is as in `producers.attached`."""
+    """now_ms: its clock. counts: (what, hub, partition, detail) -> how many.
+
+    old_events, old_s: how old the answers of `$management` are. The rest is as in `producers.attached`.
+    """
 
     keys: Keys
     now_ms: Callable[[], int]
@@ -87,6 +90,8 @@ class Namespace:
     counts: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     replies_known: bool = True
     nothing: int = 0
+    old_events: int = 0
+    old_s: float = 0.0
     producer_ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def make_hub(

@@ -86,6 +86,19 @@ class Partition:
         self.first += count
         del self.runs[: bisect_right(self.runs, self.first, key=lambda run: run.end)]
 
+    def end_before(self, events: int, time_ms: int) -> int:
+        """The end as it was so many events ago, and not later than at that time."""
+        return max(0, min(self.end - events, self.first + bisect_right(self.times_ms, time_ms)))
+
+    def place_of(self, number: int) -> tuple[int, int]:
+        """Offset and time of an event, or of the last one if it is no longer there."""
+        at = number - self.first
+        return (
+            (self.offsets[at], self.times_ms[at])
+            if at >= 0
+            else (self.last_offset if self.end else -1, self.last_time_ms)
+        )
+
     def numbered(self, number: int) -> Numbered | None:
         """What the event with that number has carried, if its producer was an idempotent one."""
         at = bisect_right(self.runs, number, key=lambda run: run.start) - 1

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.connectors.eventhubs.claiming import group, tail_of, target_of, to_close
+from pipeline.connectors.eventhubs.claiming import Tail, group, tail_of, target_of, to_close
 from pipeline.producer import Numbers, ProducerState
 from pipeline.sink import Claim
 
@@ -64,37 +64,26 @@ def test_a_document_that_knows_no_group_closes_those_of_the_generations_before()
     assert len(to_close(replace(CLAIM, generation=99), replace(STATE, series=1))) == 4
 
 
-def test_nothing_is_searched_where_the_group_stands_as_it_was_left() -> None:
-    tail = tail_of(CLAIM, KEPT, known(4, 70), before=60, end=60)
-    assert tail.is_empty
-    assert tail_of(CLAIM, KEPT, known(4, 70), before=60, end=65).behind == 60  # by others, or on their way meanwhile
+def test_what_came_since_the_question_is_searched_if_the_group_stands_as_it_was_left() -> None:
+    assert tail_of(CLAIM, KEPT, known(4, 70), before=60) == Tail(behind=60, is_binding=False)
+    assert tail_of(CLAIM, KEPT, known(4, 70), before=30) == Tail(behind=40, is_binding=False)  # an old answer
 
 
 def test_what_was_published_since_the_last_checkpoint_is_searched() -> None:
     for level, number in ((4, 71), (3, 70), (5, 70), (0, 0)):
-        tail = tail_of(CLAIM, KEPT, known(level, number), before=60, end=65)
-        assert (tail.behind, tail.end, tail.is_binding) == (40, 65, True)
+        assert tail_of(CLAIM, KEPT, known(level, number), before=60) == Tail(behind=40, is_binding=True)
 
 
 @pytest.mark.parametrize("nothing", [0, -1])
 def test_a_lease_that_has_never_published_searches_nothing_and_a_lost_document_all(nothing: int) -> None:
     new = replace(STATE, tail=-1)
-    assert tail_of(CLAIM, new, known(0, nothing), before=60, end=60).is_empty
-    lost = tail_of(CLAIM, new, known(7, 3), before=60, end=65)
-    assert (lost.behind, lost.end, lost.is_binding) == (-1, 65, False)
-    used_up = tail_of(CLAIM, replace(new, series=1), known(0, 0), before=60, end=65)
-    assert used_up.behind == -1
+    assert tail_of(CLAIM, new, known(0, nothing), before=60) == Tail(behind=60, is_binding=False)
+    assert tail_of(CLAIM, new, known(7, 3), before=60) == Tail(behind=-1, is_binding=False)
+    assert tail_of(CLAIM, replace(new, series=1), known(0, nothing), before=60).behind == -1
 
 
 def test_a_new_generation_searches_for_its_own_alone_and_retention_does_not_bind_it() -> None:
     reset = replace(STATE, group=group(CLAIM, STATE, generations_back=1))
-    assert tail_of(CLAIM, reset, known(0, 0), before=60, end=60).is_empty
-    tail = tail_of(CLAIM, reset, known(4, 9), before=60, end=65)
-    assert (tail.behind, tail.is_binding) == (40, False)
-    assert not tail.is_cut(50)
-
-
-def test_a_tail_is_cut_where_retention_has_passed_what_has_to_be_searched() -> None:
-    tail = tail_of(CLAIM, KEPT, known(4, 99), before=60, end=65)
-    assert [tail.is_cut(first) for first in (0, 41, 42)] == [False, False, True]
-    assert not tail_of(CLAIM, KEPT, known(4, 70), before=65, end=65).is_cut(60)
+    assert tail_of(CLAIM, reset, known(0, 0), before=60) == Tail(behind=60, is_binding=False)
+    assert tail_of(CLAIM, reset, known(4, 9), before=60) == Tail(behind=40, is_binding=False)
+    assert tail_of(CLAIM, reset, known(4, 9), before=30) == Tail(behind=30, is_binding=False)  # the hub was made again
