@@ -53,6 +53,7 @@ from service.tally import Tally
 
 TRANSIENT = (FeedUnavailable, SinkUnavailable, EngineUnavailable, Ambiguous)
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 30.0
+OPENING = "opening the sink"
 CONTINUATION_LOGGED = 60
 """Characters; a feed of files has long ones, and `leasehold leases show` has them whole."""
 
@@ -198,8 +199,9 @@ class Worker:
             continuation=lease.continuation,
             state=lease.sink_state,
             compare=self.pipeline.feed.compare,
+            report_progress=lambda: self.progress.advance(OPENING, self._clock.monotonic()),
         )
-        with self.progress.working("opening the sink", self._clock.monotonic()):
+        with self.progress.working(OPENING, self._clock.monotonic()):
             writer = self._writer = await self.pipeline.sink.open(claim)
         crash_point("sink claimed")
         if (writer.position, writer.state) != (lease.continuation, lease.sink_state):

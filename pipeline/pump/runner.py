@@ -56,6 +56,11 @@ class Progress:
         finally:
             del self.busy[stage]
 
+    def advance(self, stage: str, now: float) -> None:
+        """The stage is still at work, and has just advanced."""
+        if stage in self.busy:
+            self.busy[stage] = now
+
 
 @dataclass(frozen=True, slots=True)
 class Delivered:

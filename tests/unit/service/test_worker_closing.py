@@ -79,6 +79,31 @@ def test_work_that_takes_long_but_gets_on_is_left_alone() -> None:
     run_virtual(main())
 
 
+@pytest.mark.parametrize("advances", [True, False])
+def test_a_sink_that_takes_long_to_open_is_left_alone_if_it_reports_progress(advances: bool) -> None:
+    class Slow(Outlet):
+        async def open(self, claim: Claim) -> Any:
+            for _ in range(33):
+                await asyncio.sleep(10)
+                if advances:
+                    claim.report_progress()
+            return await super().open(claim)
+
+    async def main() -> None:
+        group = Group("a", batch_timeout_s=300.0)
+        group.append("a", 3)
+        tenure = await group.tenure(sink=Slow(group.destination, group.weather))
+        if advances:
+            await until(group.is_delivered, within_s=400)
+            tenure.worker.stop()
+            await tenure.task
+        else:
+            await until(tenure.task.done, within_s=400)
+            assert isinstance(tenure.task.result().error, BatchHung)
+
+    run_virtual(main())
+
+
 def test_waiting_for_trust_is_not_hanging() -> None:
     async def main() -> None:
         group = Group("a", batch_timeout_s=30.0)
