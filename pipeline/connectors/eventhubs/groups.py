@@ -32,6 +32,8 @@ class Groups:
         self._broker = broker
         self._retry = retry
         self._rng = rng
+        self.discarding: set[int] = set()
+        """Groups of which a batch was acknowledged and not stored."""
 
     async def standing(self, target: str, of: int) -> Numbers:
         """What the service knows of a group; level 0 and number 0 or -1 where it knows none. The question fences nothing."""

@@ -165,12 +165,9 @@ class EventHubsSink:
             producer,
             target,
             position=newest(claim, search.newest.to if search.newest else None),
-            end=lambda: self._end(target),
+            tails=self._tails,
             tail_s=self._tail_s,
         )
-
-    async def _end(self, target: str) -> int:
-        return (await self._broker.extent(target)).last
 
     async def _target(self, partition: str, state: ProducerState) -> str:
         if (state.target or partition) not in self._targets:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -15,12 +15,14 @@ from pipeline.connectors.eventhubs.groups import CLOSED, Groups, above
 from pipeline.connectors.eventhubs.output import bodies_of, size_max
 from pipeline.connectors.eventhubs.refusal import BUSY_S
 from pipeline.connectors.eventhubs.sender import BYTES_MAX
+from pipeline.connectors.eventhubs.tail import Reading, Tails
 from pipeline.crash_point import crash_point
-from pipeline.errors import Ambiguous, Fenced, OutputTooLarge, PipelineError, SinkRejected, SinkUnavailable
+from pipeline.errors import Ambiguous, FeedError, Fenced, OutputTooLarge, PipelineError, SinkRejected, SinkUnavailable
+from pipeline.markers import Marker, Search
 from pipeline.producer import Outcome, PartitionProducer, ProducerState, PublishError, Reason
 from pipeline.producer.errors import ENDS_THE_PRODUCER
 from pipeline.published import events_of
-from pipeline.publishing import PublishingWriter, marker_of, published
+from pipeline.publishing import PublishingWriter, marker_of, outranked, published
 from pipeline.sink import Claim, CloseReason, Output, Permit
 
 TAIL_S = 60.0
@@ -33,7 +35,7 @@ SMALL_EVENTS = 100
 class HubWriter(PublishingWriter):
     """producer: None if the partition has ended, or if its lease is of an earlier generation than the hub has seen.
 
-    end: asks for the sequence of the partition's last event, -1 for none. tail_s: how often, in seconds, before a batch.
+    tail_s: how often, in seconds, the tail moves to the partition's end before a batch.
     """
 
     def __init__(
@@ -45,11 +47,12 @@ class HubWriter(PublishingWriter):
         target: str,
         *,
         position: str | None,
-        end: Callable[[], Awaitable[int]],
+        tails: Tails,
         tail_s: float = TAIL_S,
     ) -> None:
         super().__init__(state, position=position, compare=claim.compare)
-        self._end = end
+        self._tails = tails
+        self._is_verified = False
         self._tail_s = tail_s
         self._tail_at = time.monotonic()
         self._groups = groups
@@ -78,6 +81,8 @@ class HubWriter(PublishingWriter):
         except PublishError as error:
             raise translated(error, self._state) from error
         crash_point("published")
+        if not self._is_verified:
+            await self._verify(marker_of(self._claim, self._state.level, output, len(bodies)))
         return published(self._state, len(bodies), self._state.tail + len(bodies))
 
     async def _move_tail(self) -> None:
@@ -90,7 +95,28 @@ class HubWriter(PublishingWriter):
         self._tail_at = time.monotonic()
         with suppress(PublishError, TimeoutError):
             async with asyncio.timeout(TAIL_TIMEOUT_S):
-                self._state = replace(self._state, tail=max(self._state.tail, await self._end()))
+                extent = await self._tails.broker.extent(self._target)
+                self._state = replace(self._state, tail=max(self._state.tail, extent.last))
+
+    async def _verify(self, marker: Marker) -> None:
+        """Find the claim's first batch in the partition: after a raise of the level, the service may take new events for known
+        ones, which it acknowledges and discards. If a group does this twice, the lease goes on with the next series of groups.
+        """
+        where, search = self._tails.named(self._target), Search(marker.lease, marker.generation)
+        reading = Reading(search, self._state.tail, self._state.tail)
+        try:
+            await self._tails.read(self._target, reading)
+        except (FeedError, Fenced, PublishError) as error:
+            raise Ambiguous(f"the first batch of the claim cannot be verified: {error}") from error
+        if search.newest == marker:
+            self._is_verified = True
+            return
+        ours = group(self._claim, self._state)
+        if ours in self._groups.discarding:
+            message = f"{where} acknowledges what producer group {ours} publishes, and does not store it: the next group is used"
+            raise outranked(message, self._state, (self._state.series + 1, 0))
+        self._groups.discarding.add(ours)
+        raise Ambiguous(f"{where} acknowledged the first batch of the claim, and has not stored it")
 
     def parts(self, output: Output) -> int:
         """By a size that is never too small; what is refused in the end is what cannot be cut."""

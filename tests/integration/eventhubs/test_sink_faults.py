@@ -107,7 +107,10 @@ async def delivered(lease: Lease, up_to: int, step: int = 2) -> None:
             writer = await lease.open()
             while (position := int(writer.position or 0)) < up_to:
                 await writer.write(output(position, min(position + step, up_to)), Permit())
-        except (Fenced, Ambiguous, SinkUnavailable):
+        except Fenced as fenced:
+            lease.continuation, lease.state = writer.position, fenced.state or lease.state
+            continue
+        except (Ambiguous, SinkUnavailable):
             continue
         lease.continuation, lease.state = writer.position, writer.state
         return
@@ -141,6 +144,32 @@ async def test_whatever_happens_to_a_batch_it_is_stored_once(
     assert stored(eventhubs) == bodies(*range(1, 7))
     await delivered(lease, 8)
     assert stored(eventhubs) == bodies(*range(1, 9))
+
+
+@pytest.mark.parametrize(("times", "series"), [(1, 0), (2, 1)])
+async def test_what_the_service_acknowledges_and_discards_after_a_claim_is_published_again(
+    eventhubs: EventHubs, sinks: Sinks, times: int, series: int
+) -> None:
+    """At first at a higher level; if that is discarded too, by the next group."""
+    lease = Lease(sinks())
+    await delivered(lease, 2)
+    eventhubs.control.fault("discard", of="send", times=times)
+    await delivered(lease, 6)
+    assert stored(eventhubs) == bodies(*range(1, 7))
+    assert decoded(lease.state).series == series
+    await delivered(lease, 8)
+    assert stored(eventhubs) == bodies(*range(1, 9))
+
+
+async def test_a_batch_that_cannot_be_verified_is_looked_for_by_the_next_claim(
+    eventhubs: EventHubs, sinks: Sinks
+) -> None:
+    writer = await (lease := Lease(sinks())).open()
+    eventhubs.control.fault("refuse", of="attach.receiver", times=1)
+    with pytest.raises(Ambiguous, match="the first batch of the claim cannot be verified"):
+        await writer.write(output(0, 2), Permit())
+    await delivered(lease, 4)
+    assert stored(eventhubs) == bodies(1, 2, 3, 4)
 
 
 @pytest.mark.parametrize("do", ["cut", "throttle", "hang", "refuse"])

@@ -11,7 +11,7 @@ OF = ("attach.sender", "attach.receiver", "send", "receive", "cbs", "management"
 # What can be done to each kind of call, beside the ones that every kind takes.
 EVERY = frozenset(("cut", "refuse", "throttle", "delay", "hang"))
 ONLY = {
-    "send": EVERY | {"cut_after", "lose_ack", "late_ack", "detach", "detach_after"},
+    "send": EVERY | {"cut_after", "lose_ack", "late_ack", "discard", "detach", "detach_after"},
     "receive": frozenset(("cut", "detach", "delay")),
 }
 

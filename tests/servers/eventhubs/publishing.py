@@ -45,14 +45,11 @@ class Publishing(Incoming):
         connection = self.session.connection
         ordered = Refusal(condition=fault.condition or BUSY, description=fault.description)
         forced = Refusal(condition=fault.condition or FORCED, description=fault.description)
+        if fault.do in ("cut_after", "lose_ack", "detach_after"):
+            store()
         match fault.do:
-            case "cut":
+            case "cut" | "cut_after":
                 connection.abort()
-            case "cut_after":
-                store()
-                connection.abort()
-            case "lose_ack":
-                store()
             case "late_ack":
                 outcome = store()
                 connection.wire.later(fault.delay_s, lambda: self.settle(id_, outcome, is_settled))
@@ -61,13 +58,10 @@ class Publishing(Incoming):
             case "refuse" | "throttle":
                 self._count_refusal(ordered)
                 self.settle(id_, ordered, is_settled)
-            case "detach":
+            case "detach" | "detach_after":
                 self.detach(forced)
-            case "detach_after":
-                store()
-                self.detach(forced)
-            case "hang":
-                pass
+            case "discard":
+                self.settle(id_, None, is_settled)
 
     def _stored(self, message_format: int, message: bytes) -> Refusal | None:
         outcome = self._store(message_format, message)
