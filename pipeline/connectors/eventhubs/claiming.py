@@ -71,8 +71,11 @@ def tail_of(claim: Claim, state: ProducerState, known: Numbers, before: int) -> 
     not know has published nothing at all.
     """
     has_published = state.group in (group(claim, state), group(claim, state, series=max(0, state.series - 1)))
-    is_untouched = state.group == known.group and (known.level, known.number) == (state.level - 1, state.number)
-    is_unknown = known.level == 0 and known.number in (0, NOTHING_YET)
+    has_numbers = known.number not in (0, NOTHING_YET)  # else the service may have forgotten them, or never had any
+    is_untouched = (
+        has_numbers and state.group == known.group and (known.level, known.number) == (state.level - 1, state.number)
+    )
+    is_unknown = known.level == 0 and not has_numbers
     is_new = not has_published and is_unknown and (state.group is not None or not state.series)
     if is_untouched:
         return Tail(behind=max(before, state.tail), is_binding=False)

@@ -127,7 +127,7 @@ class EventHubsSink:
     async def _opened(self, claim: Claim, state: ProducerState, target: str) -> HubWriter:
         """Fence first, read then (R1)."""
         before = (await self._broker.extent(target)).last
-        known = await self._groups.standing(target, group(claim, state))
+        known = await self._groups.standing(claim, state, target)
         producer = await self._groups.attached(claim, state, target, known)
         try:
             return await self._begun(claim, state, target, known, before, producer)

@@ -148,11 +148,12 @@ class HubWriter(PublishingWriter):
         if self._producer is None:
             return
         try:
-            standing = await self._groups.standing(self._target, group(self._claim, self._state))
-            if standing.level > self._state.level:
-                raise above(self._claim, self._state, (self._state.series, standing.level))
+            ours = group(self._claim, self._state)
+            if await self._groups.at(self._target, ours, self._state.level) is None:
+                held = await self._groups.held(self._target, ours)
+                raise above(self._claim, self._state, (self._state.series, held.level))
             permit.check()
-            await self._groups.close(self._target, standing.group)
+            await self._groups.close(self._target, ours)
         except PublishError as error:
             raise translated(error, self._state) from error
 

@@ -42,9 +42,9 @@ class HubHarness(SinkHarness):
 
 
 class TestEventHubsSink(SinkContract):
-    @pytest.fixture(params=[0, -1], ids=["fresh producers at 0", "fresh producers at -1"])
+    @pytest.fixture(params=[{"nothing": 0}, {"nothing": -1}], ids=str)
     async def harness(self, request: pytest.FixtureRequest, eventhubs: EventHubs) -> AsyncIterator[SinkHarness]:
-        eventhubs.control.rules(nothing=request.param)
+        eventhubs.control.rules(**request.param)
         harness = HubHarness(eventhubs)
         yield harness
         for sink in harness.sinks:

@@ -242,8 +242,8 @@ async def test_a_zombie_s_batch_stored_between_question_and_fence_is_found(
     eventhubs.control.rules(old_events=2)
     standing = heir.sink._groups.standing
 
-    async def stored_meanwhile(target: str, of: int) -> Numbers:
-        known = await standing(target, of)
+    async def stored_meanwhile(claim: Claim, state: ProducerState, target: str) -> Numbers:
+        known = await standing(claim, state, target)
         if zombie.position is None:
             await zombie.write(output(0, 2), Permit())
         return known
@@ -379,6 +379,50 @@ async def test_of_two_tenures_with_one_document_one_is_let_in_at_most(eventhubs:
         assert sum(isinstance(each, Fenced) for each in opened) >= 1
         await delivered(lease, start + 1)
     assert stored(eventhubs) == bodies(1, 2, 3)
+
+
+@pytest.fixture(params=["current", "next"])
+def null_level(request: pytest.FixtureRequest, eventhubs: EventHubs) -> None:
+    """What an attach with a null level means: nobody knows."""
+    eventhubs.control.rules(null_level=request.param)
+
+
+@pytest.mark.usefixtures("null_level")
+async def test_a_claim_does_not_fence_itself(eventhubs: EventHubs, sinks: Sinks) -> None:
+    lease = Lease(sinks())
+    for start in range(3):
+        writer = await lease.sink.open(lease.claim())
+        await writer.write(output(start, start + 1), Permit())
+        lease.continuation, lease.state = writer.position, writer.state
+    await writer.end(Permit())
+    ended = await lease.sink.open(lease.claim())
+    assert ended.position == "3"
+    with pytest.raises(SinkRejected, match="has ended"):
+        await ended.write(output(3, 4), Permit())
+
+
+@pytest.mark.usefixtures("null_level")
+async def test_an_old_document_is_claimed_above_what_the_service_knows(eventhubs: EventHubs, sinks: Sinks) -> None:
+    lease = Lease(sinks())
+    lease.state = ProducerState(level=500).encoded()
+    await delivered(lease, 2)
+    for old in ("", ProducerState(group=decoded(lease.state).group, level=3, tail=0).encoded()):
+        lease.state = old
+        with pytest.raises(Fenced) as outranked:
+            await lease.sink.open(lease.claim())
+        lease.state = str(outranked.value.state)
+        assert (await lease.sink.open(lease.claim())).position == "2"
+
+
+@pytest.mark.usefixtures("null_level")
+async def test_an_outranked_claim_disturbs_the_one_above_it_once_at_most(eventhubs: EventHubs, sinks: Sinks) -> None:
+    lease, late = Lease(sinks()), Lease(sinks())
+    await delivered(lease, 2)
+    late.state = ProducerState(group=decoded(lease.state).group, level=0).encoded()
+    with pytest.raises(Fenced):
+        await late.sink.open(late.claim())
+    await delivered(lease, 4)
+    assert stored(eventhubs) == bodies(1, 2, 3, 4)
 
 
 async def test_trust_that_ends_between_two_tries_makes_the_write_ambiguous(eventhubs: EventHubs, sinks: Sinks) -> None:

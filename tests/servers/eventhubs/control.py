@@ -192,6 +192,7 @@ def rules(control: Control, said: Fields) -> Fields:
     namespace = control.namespace
     namespace.replies_known = {"known": True, "asked": False}[said.get("reply", "known")]
     namespace.old_events, namespace.old_s = int(said.get("old_events", 0)), float(said.get("old_s", 0))
+    namespace.null_raises = {"current": False, "next": True}[said.get("null_level", "current")]
     namespace.nothing = {0: 0, -1: -1}[said.get("nothing", 0)]
     return {}
 

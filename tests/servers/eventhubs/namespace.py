@@ -90,6 +90,7 @@ class Namespace:
     counts: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     replies_known: bool = True
     nothing: int = 0
+    null_raises: bool = False
     old_events: int = 0
     old_s: float = 0.0
     producer_ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
@@ -119,7 +120,14 @@ class Namespace:
     def attach_producer(self, partition: Partition, asked: Asked) -> Attached | Refusal:
         known = None if asked.id is None else partition.producers.get(asked.id)
         fresh_id = next(self.producer_ids) if asked.id is None else asked.id
-        outcome = attached(known, asked, fresh_id, replies_known=self.replies_known, nothing=self.nothing)
+        outcome = attached(
+            known,
+            asked,
+            fresh_id,
+            replies_known=self.replies_known,
+            nothing=self.nothing,
+            null_raises=self.null_raises,
+        )
         if isinstance(outcome, Attached):
             partition.producers[outcome.producer.id] = outcome.producer
         return outcome

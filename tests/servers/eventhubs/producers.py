@@ -68,12 +68,19 @@ def following(number: int, steps: int = 1) -> int:
 
 
 def attached(
-    known: Producer | None, asked: Asked, fresh_id: int, *, replies_known: bool = True, nothing: int = 0
+    known: Producer | None,
+    asked: Asked,
+    fresh_id: int,
+    *,
+    replies_known: bool = True,
+    nothing: int = 0,
+    null_raises: bool = False,
 ) -> Attached | Refusal:
     """The producer as the link begins. known: the one of the id that is asked for, if there is one.
 
     replies_known: to a client that is behind, the reply is what the service knows; else what the client has asked for.
-    nothing: the last number of a producer that has published nothing, 0 or -1.
+    nothing: the last number of a producer that has published nothing, 0 or -1. null_raises: whether a null level is the next one;
+    else it is the present one.
     """
     if asked.level is not None and not 0 <= asked.level <= LEVEL_MAX:
         return Refusal(condition=OUT_OF_RANGE, description=f"The producer epoch {asked.level} is out of range.")
@@ -81,7 +88,9 @@ def attached(
         return Refusal(condition=OUT_OF_RANGE, description=f"The sequence number {asked.last} is out of range.")
     if known is None:
         return _begun(fresh_id if asked.id is None else asked.id, asked.level or 0, asked, nothing)
-    level = known.level if asked.level is None else asked.level
+    level = known.level + null_raises if asked.level is None else asked.level
+    if level > LEVEL_MAX:
+        return Refusal(condition=OUT_OF_RANGE, description=f"There is no producer epoch above {known.level}.")
     if level < known.level:
         return _stolen(known, level)
     if level > known.level:

@@ -107,6 +107,16 @@ def test_a_higher_level_fences_the_lower_one_and_starts_its_own_numbers() -> Non
     assert after(raised, batch(1, 1, level=1)).last == 1
 
 
+def test_a_null_level_is_the_present_one_or_the_next() -> None:
+    known = after(FRESH, batch(1, 5))
+    assert begun(known, Asked(id=1))[0].level == 0
+    raised = attached(known, Asked(id=1), fresh_id=9, null_raises=True)
+    assert isinstance(raised, Attached)
+    assert raised.producer.level == 1
+    highest = replace(known, level=0x7FFF)
+    assert condition(attached(highest, Asked(id=1), fresh_id=9, null_raises=True)) == OUT_OF_RANGE
+
+
 def test_a_higher_level_may_go_on_with_the_numbers_of_the_lower_one() -> None:
     assert begun(FRESH, Asked(id=1, level=4, last=17)) == (Producer(id=1, level=4, last=17), 17)
 
