@@ -55,9 +55,8 @@ async def keep_renewed(
 def pause_before(
     renewed_at: float, now: float, attempt: int, timing: Timing, jitter: float, *, is_settled: bool = False
 ) -> float:
-    """Seconds until the next attempt. After failures: exponential from renew_s / 64 to renew_s / 4, so that a lease survives
-    any outage shorter than its trust. Jitter (0..1) takes off up to a half before the first renewal, and the first after a
+    """Seconds until the next attempt. Jitter (0..1) takes off up to a half before the first renewal, and the first after a
     failure, lest all leases of a host renew together. From then on they are apart, and more of it would only cost writes."""
     if attempt == 0:
         return max(0.0, renewed_at + timing.renew_s * (1.0 if is_settled else 1 - 0.5 * jitter) - now)
-    return min(timing.renew_s / 64 * 2.0 ** min(attempt - 1, 10), timing.renew_s / 4) * (1 - 0.1 * jitter)
+    return timing.renewal_backoff.pause_s(attempt, jitter)

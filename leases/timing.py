@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from leases.backoff import Backoff
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
@@ -32,6 +34,16 @@ class Timing:
     def trust_s(self) -> float:
         """How long a successful renewal, counted from its start, entitles an owner to send."""
         return self.duration_s - self.margin_s
+
+    @property
+    def backoff(self) -> Backoff:
+        """Between attempts at the container, for all but renewals: a lease that is held is more urgent than what may be taken."""
+        return Backoff(first_s=self.renew_s / 16, max_s=self.balance_s)
+
+    @property
+    def renewal_backoff(self) -> Backoff:
+        """Short enough that a lease survives any outage that is shorter than its trust."""
+        return Backoff(first_s=self.renew_s / 64, max_s=self.renew_s / 4, spread=0.1)
 
     @property
     def read_gap_max_s(self) -> float:

@@ -23,7 +23,7 @@ IDLE_S = 0.5
 
 
 class Checkpoints:
-    """Of one tenure. pause_s: after a failure, for which `failed` is called. kept: called after each that was written."""
+    """Of one tenure. failed: called after a failure; the seconds to wait then. kept: called after each that was written."""
 
     def __init__(
         self,
@@ -33,8 +33,7 @@ class Checkpoints:
         *,
         clock: Clock,
         tally: Tally,
-        pause_s: float,
-        failed: Callable[[StoreError], None],
+        failed: Callable[[StoreError], float],
         kept: Callable[[], None],
     ) -> None:
         self._owned = owned
@@ -42,7 +41,6 @@ class Checkpoints:
         self._progress = progress
         self._clock = clock
         self._tally = tally
-        self._pause_s = pause_s
         self._failed = failed
         self._was_kept = kept
         self._safe: tuple[str | None, str] | None = None
@@ -96,8 +94,7 @@ class Checkpoints:
             try:
                 await self.keep()
             except StoreError as error:
-                self._failed(error)
-                await self._clock.sleep(self._pause_s)
+                await self._clock.sleep(self._failed(error))
 
     @property
     def _due_at(self) -> float:

@@ -12,6 +12,8 @@ from leases.lease import Lease
 
 HOLD_OFF_MAX_S = 60.0
 """A partition is left alone for 1 s, then 2, 4, ... up to this."""
+QUIET_FIRST_S = 2.0
+"""How long the log says nothing more of a failure that repeats; then twice as long, and so on."""
 
 Verdict = Literal["failing", "recovered", "over"]
 """over: it is not known to work again, but this host has nothing more to report about it."""
@@ -39,21 +41,32 @@ class Failure:
 
 
 class Streak:
-    """Failures in a row of something that is tried again until it works."""
+    """Failures in a row of something that is tried again until it works. count: how many.
+
+    The log gets the first of them, and then one in an interval that doubles each time: what fails for an hour may be tried
+    again every second by each lease, and the log may lie on the disk that is full.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._count = 0
+        self.count = 0
         self._since = 0.0
+        self._quiet_until = 0.0
 
-    def failed(self) -> None:
-        if not self._count:
-            self._since = self._clock.monotonic()
-        self._count += 1
+    def failed(self) -> bool:
+        """Whether this failure belongs into the log."""
+        now = self._clock.monotonic()
+        if not self.count:
+            self._since = self._quiet_until = now
+        self.count += 1
+        if now < self._quiet_until:
+            return False
+        self._quiet_until = now + max(QUIET_FIRST_S, now - self._since)
+        return True
 
     def end(self) -> dict[str, object] | None:
         """It works. What to log about the failures before; None if there were none."""
-        count, self._count = self._count, 0
+        count, self.count = self.count, 0
         return recovery_fields(count, self._clock.monotonic() - self._since) if count else None
 
 

@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from structlog.typing import FilteringBoundLogger as Log
 
+from leases.backoff import retry_after_s
 from leases.balance import Key, Plan, plan
 from leases.clock import Clock
 from leases.control import Controls
@@ -90,6 +91,7 @@ class Host:
             clock=clock,
             timing=timing,
             log=log,
+            rng=rng,
             report=self._report,
             orphaned=self._set_aside,
         )
@@ -160,12 +162,11 @@ class Host:
             except (StoreError, asyncio.CancelledError) as error:
                 if is_cancelled(error):
                     raise
-                streak.failed()
-                self._log.warning(f"{doing} failed, will try again", error=_told(error))
+                pause = self._failed(streak, f"{doing} failed, will try again", error)
             else:
                 self._log_end(streak, f"{doing} recovered")
                 return result
-            if not await rested(self._stopping, self._timing.renew_s / 16):
+            if not await rested(self._stopping, pause):
                 return None
 
     async def _heartbeat(self) -> None:
@@ -185,9 +186,9 @@ class Host:
             except (StoreError, asyncio.CancelledError) as error:
                 if is_cancelled(error):
                     raise
-                streak.failed()
-                self._log.warning("scan failed, will try again", error=_told(error))
-                pause = self._timing.renew_s / 16
+                pause = self._failed(streak, "scan failed, will try again", error)
+                await rested(self._stopping, pause)  # whatever wakes it: workers end in numbers while the container is away
+                continue
             alarm = asyncio.get_running_loop().call_later(pause, self._wake.set)
             await self._wake.wait()
             alarm.cancel()
@@ -412,6 +413,12 @@ class Host:
         worker = self.workers.get(key)
         lease = {"pipeline": key[0], "partition": key[1]} if worker is None else about(worker.owned.lease)
         self._log.info("partition recovered", **lease, **fields)
+
+    def _failed(self, streak: Streak, event: str, error: BaseException) -> float:
+        """Report it, unless that was done a moment ago; how long to wait before the next attempt."""
+        if streak.failed():
+            self._log.warning(event, error=_told(error), attempt=streak.count)
+        return self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
 
     def _log_end(self, streak: Streak, event: str) -> None:
         if (fields := streak.end()) is not None:

@@ -6,12 +6,15 @@ A feed that fails or takes its time leaves the other pipelines, and the host, al
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from math import inf
 from shlex import quote
 from typing import TypeVar
 
 from structlog.typing import FilteringBoundLogger as Log
 
+from leases.backoff import retry_after_s
 from leases.balance import Key
 from leases.bootstrap import Audit, Bootstrap
 from leases.clock import Clock
@@ -48,19 +51,23 @@ class Partitions:
         clock: Clock,
         timing: Timing,
         log: Log,
+        rng: random.Random,
         report: Report,
         orphaned: Callable[[Key, Exception, Scan], None],
     ) -> None:
         self.bootstraps = {name: Bootstrap(keeper, name, each.identity) for name, each in pipelines.items()}
         self.waiting: dict[Key, str] = {}
         self._pipelines = pipelines
+        self._clock = clock
         self._timing = timing
+        self._rng = rng
         self._log = log
         self._report = report
         self._orphaned = orphaned
         self._listings: dict[str, asyncio.Task[Audit]] = {}
         self._seen: dict[str, frozenset[str]] = {}
         self._streaks = {name: Streak(clock) for name in pipelines}
+        self._due_at = dict.fromkeys(pipelines, -inf)
 
     async def listed(self, scan: Scan, group: asyncio.TaskGroup) -> dict[str, Audit]:
         """Of the pipelines whose feeds have answered; where one took its time, of an earlier scan.
@@ -69,9 +76,10 @@ class Partitions:
         is created once in any case.
         """
         for name in self._pipelines:
-            if name not in self._listings:
+            if name not in self._listings and self._clock.monotonic() >= self._due_at[name]:
                 self._listings[name] = group.create_task(self._reconcile(name, scan), name=f"listing {name}")
-        await asyncio.wait(self._listings.values(), timeout=self._timing.balance_s / 4)
+        if self._listings:
+            await asyncio.wait(self._listings.values(), timeout=self._timing.balance_s / 4)
         done = {name: listing for name, listing in self._listings.items() if listing.done()}
         self._listings = {name: listing for name, listing in self._listings.items() if name not in done}
         return {name: listing.result() for name, listing in done.items()}
@@ -97,9 +105,14 @@ class Partitions:
         except (Exception, asyncio.CancelledError) as error:
             if is_cancelled(error):
                 raise
-            told = f"{type(error).__name__}: {error}"
-            self._streaks[name].failed()
-            self._log.warning("listing partitions failed, will try again", pipeline=name, error=told)
+            streak = self._streaks[name]
+            if streak.failed():
+                told = f"{type(error).__name__}: {error}"
+                self._log.warning(
+                    "listing partitions failed, will try again", pipeline=name, error=told, attempt=streak.count
+                )
+            pause = self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
+            self._due_at[name] = self._clock.monotonic() + pause
             return Audit()
         if (fields := self._streaks[name].end()) is not None:
             self._log.info("listing partitions recovered", pipeline=name, **fields)

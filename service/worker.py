@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from structlog.typing import FilteringBoundLogger as Log
 
+from leases.backoff import retry_after_s
 from leases.clock import Clock
 from leases.errors import LeaseLost, StoreError
 from leases.keeper import OwnedLease
@@ -104,7 +105,6 @@ class Worker:
             self.progress,
             clock=clock,
             tally=tally,
-            pause_s=timing.renew_s / 16,
             failed=self._checkpoint_failed,
             kept=lambda: self._log_end(self._checkpoint_streak, "checkpoint recovered"),
         )
@@ -303,13 +303,15 @@ class Worker:
             self._log_end(self._renewal_streak, "renewal recovered")
 
     def _renewal_failed(self, error: StoreError, attempt: int) -> None:
-        self._renewal_streak.failed()
         left = self.owned.trusted_until - self._clock.monotonic()
-        self._log.warning("renewal failed", attempt=attempt, error=str(error), trusted_for_s=round(left, 1))
+        if self._renewal_streak.failed():
+            self._log.warning("renewal failed", attempt=attempt, error=str(error), trusted_for_s=round(left, 1))
 
-    def _checkpoint_failed(self, error: StoreError) -> None:
-        self._checkpoint_streak.failed()
-        self._log.warning("checkpoint failed", error=str(error))
+    def _checkpoint_failed(self, error: StoreError) -> float:
+        streak = self._checkpoint_streak
+        if streak.failed():
+            self._log.warning("checkpoint failed", attempt=streak.count, error=str(error))
+        return self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
 
     def _log_end(self, streak: Streak, event: str) -> None:
         if (fields := streak.end()) is not None:

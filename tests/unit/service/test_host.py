@@ -99,7 +99,7 @@ def test_a_host_starts_once_the_container_answers() -> None:
         a = group.started("host-a")
         await asyncio.sleep(100)
         group.weather.down.clear()
-        await until(group.is_balanced, within_s=5)
+        await until(group.is_balanced, within_s=group.timing.balance_s + 5)
         await a.stop()
 
     run_virtual(main())

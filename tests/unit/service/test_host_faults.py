@@ -161,7 +161,8 @@ def test_a_host_whose_lease_container_comes_back_says_so_once_for_each_thing_tha
         await asyncio.sleep(group.timing.duration_s)
         for event in events:
             [said] = a.said(f"{event} recovered")
-            assert (said["level"], said["after_attempts"]) == ("info", len(a.said(f"{event} failed")))
+            assert said["level"] == "info"
+            assert said["after_attempts"] >= a.said(f"{event} failed")[-1]["attempt"] > 1
         await a.stop()
 
     run_virtual(main())

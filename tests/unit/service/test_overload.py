@@ -1,0 +1,176 @@
+"""A lease container that refuses: hosts ask it less often, and it recovers by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from simulation.group import Group, until
+from simulation.loop import run_virtual
+from simulation.weather import Container, Fate, Request, of
+
+from leases.document import lease_prefix
+from leases.errors import StoreUnavailable
+from leases.membership import HOSTS_PREFIX
+from leases.store import Stored
+
+MINUTE = 60.0
+HOSTS = 8
+
+
+def lists_leases(request: Request) -> bool:
+    return request.operation == "list" and request.id == lease_prefix("bank")
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def rate(group: Group, kind: Callable[[Request], bool], since: float, until_: float) -> float:
+    """Requests a second."""
+    return sum(since <= at < until_ for at in group.asked(kind)) / (until_ - since)
+
+
+async def settled(leases: int = 8, hosts: int = HOSTS) -> Group:
+    group = Group([f"p{n}" for n in range(leases)])
+    for n in range(hosts):
+        await group.start(f"host-{n}")
+    await until(group.is_balanced)
+    await asyncio.sleep(5 * MINUTE)
+    return group
+
+
+class Throttled:
+    """A container with room for so many requests a second. A refused listing has read half of its pages before.
+
+    Nobody is refused before `closes`, nor for want of room; until `opens` everybody is.
+    """
+
+    def __init__(self, room: float, kind: Callable[[Request], bool], closes: float, opens: float) -> None:
+        self.room, self.kind, self.closes, self.opens = room, kind, closes, opens
+        self.left, self.seen_at = 0.0, opens
+        self.succeeded: list[float] = []
+
+    def __call__(self, request: Request) -> Fate:
+        if now() < self.closes or not self.kind(request):
+            return Fate()
+        self.left = min(4 * self.room, self.left + max(0.0, now() - self.seen_at) * self.room)
+        self.seen_at = max(now(), self.seen_at)
+        if now() >= self.opens and self.left >= 1.0:
+            self.left -= 1.0
+            if request.operation == "list":
+                self.succeeded.append(now())
+            return Fate()
+        self.left -= 0.5 if request.operation == "list" else 0.0
+        return Fate(late_s=0.01, ends="refused")
+
+
+@pytest.mark.parametrize("kind", [lists_leases, of("store")])
+def test_listings_recover_from_a_disturbance_though_refused_ones_cost_half_of_the_room(
+    kind: Callable[[Request], bool],
+) -> None:
+    async def main() -> None:
+        group = await settled()
+        calm = rate(group, kind, now() - 5 * MINUTE, now())
+        began = now()
+        weather = group.weather.judge = Throttled(1.5 * calm, kind, began, began + 10)
+        await asyncio.sleep(30 * MINUTE)
+        assert min(weather.succeeded) <= began + 10 + 2 * MINUTE
+        for n in range(30):
+            minute = began + n * MINUTE
+            assert rate(group, kind, minute, minute + MINUTE) <= 2 * calm, f"minute {n}"
+        last = [at for at in weather.succeeded if at >= began + 20 * MINUTE]
+        listings = lists_leases if kind is lists_leases else of("store", "list")
+        assert len(last) == len([at for at in group.asked(listings) if at >= began + 20 * MINUTE])  # none is refused
+
+    run_virtual(main())
+
+
+def test_while_the_container_refuses_listings_they_come_no_more_than_twice_as_often() -> None:
+    async def main() -> None:
+        group = await settled(hosts=4)
+        calm = rate(group, lists_leases, now() - 5 * MINUTE, now())
+        began = now()
+        group.weather.judge = lambda request: Fate(ends="refused" if lists_leases(request) else "ok")
+        await asyncio.sleep(10 * MINUTE)
+        assert rate(group, lists_leases, began, now()) <= 2 * calm
+
+    run_virtual(main())
+
+
+class Refusing(Container):
+    """Refuses what `kind` says from then on, and wants to be left alone for so long."""
+
+    kind: Callable[[str, str], bool] = staticmethod(lambda operation, id: False)
+    retry_after_s = 40.0
+
+    async def list(self, prefix: str) -> list[Stored]:
+        self._check("list", prefix)
+        return await super().list(prefix)
+
+    async def read(self, id: str) -> Stored:
+        self._check("read", id)
+        return await super().read(id)
+
+    async def replace(self, id: str, body: str, etag: str) -> str:
+        self._check("replace", id)
+        return await super().replace(id, body, etag)
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group.weather)
+        self.refused: list[float] = []
+
+    def _check(self, operation: str, id: str) -> None:
+        if self.kind(operation, id):
+            self.refused.append(now())
+            raise StoreUnavailable("throttled", retry_after_s=self.retry_after_s)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda operation, id: (operation, id) == ("list", lease_prefix("bank")),
+        lambda operation, id: operation == "replace" and id.startswith(HOSTS_PREFIX),
+        lambda operation, id: (operation, id) == ("read", "bank/info"),
+    ],
+    ids=["a scan", "a host's document", "the bootstrap"],
+)
+def test_nothing_but_a_renewal_comes_again_before_the_container_wants_it(kind: Callable[[str, str], bool]) -> None:
+    async def main() -> None:
+        group = Group("ab")
+        store = group.store = Refusing(group)
+        store.kind = kind
+        group.started("host-a")
+        await asyncio.sleep(10 * MINUTE)
+        assert len(store.refused) > 5
+        assert min(later - earlier for earlier, later in pairwise(store.refused)) >= store.retry_after_s
+
+    run_virtual(main())
+
+
+def test_renewals_are_not_kept_waiting_by_scans_that_are_refused() -> None:
+    async def main() -> None:
+        group = await settled(hosts=2)
+        epochs = group.epochs
+        began = now()
+        group.weather.judge = lambda request: Fate(ends="refused" if request.operation == "list" else "ok")
+        while now() < began + 10 * MINUTE:
+            assert all(worker.owned.is_trusted for each in group.alive for worker in each.host.workers.values())
+            await asyncio.sleep(1)
+        assert group.epochs == epochs
+
+    run_virtual(main())
+
+
+def test_hosts_that_are_refused_together_do_not_return_together() -> None:
+    async def main() -> None:
+        group = await settled()
+        group.weather.down.add(("", "store"))
+        began = now()
+        await asyncio.sleep(5 * MINUTE)
+        seconds = [int(at) for at in group.asked(of("store", "list")) if at >= began + MINUTE]
+        assert max(seconds.count(second) for second in seconds) <= HOSTS / 2
+
+    run_virtual(main())
