@@ -1,4 +1,4 @@
-"""HTTP as the lease stores want it of Azure's SDKs: a request is sent once, over one TLS context, and errors say whether it was.
+"""HTTP as the lease stores want it of Azure's SDKs: requests are repeated only if surely not carried out, over one TLS context.
 
 The SDKs would send a write again whose answer was lost (so would aiohttp below them): the second one conflicts with the first,
 and an owner would believe that it lost its lease. They would not verify the certificate of a server on this machine either.
@@ -9,6 +9,10 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -30,12 +34,72 @@ def tls_of(ca_file: Path | None) -> ssl.SSLContext:
         raise ValueError(f"ca_file '{ca_file}' holds no certificates ({error}): name a PEM file") from error
 
 
-class OnceOverTls(AioHttpTransport):  # type: ignore[misc]  # the SDK exports it where types do not see it
-    """Sends every request once, and with one TLS context: one for each request would be a connection for each request."""
+PauseS = Callable[[int, Mapping[str, str], int], float | None]
+"""(status, headers, attempt from 0) -> the seconds after which the same request may be sent again, since it was surely not
+carried out; None if that is not so."""
+_retried_until: ContextVar[float] = ContextVar("retried_until", default=-inf)
 
-    def __init__(self, tls: ssl.SSLContext, **options: Any) -> None:
+
+@contextmanager
+def retrying_for(seconds: float) -> Iterator[None]:
+    """Requests that are sent within this context may be repeated for so long."""
+    token = _retried_until.set(asyncio.get_running_loop().time() + seconds)
+    try:
+        yield
+    finally:
+        _retried_until.reset(token)
+
+
+class RetryBudget:
+    """How many requests may be repeated: a few at once, and then one for every ten that were answered otherwise.
+
+    While a service refuses everything, repeating it in here would multiply what callers send, who back off themselves.
+    """
+
+    FULL = 10.0
+    EARNED = 0.1
+
+    def __init__(self) -> None:
+        self._left = self.FULL
+
+    def earn(self) -> None:
+        self._left = min(self.FULL, self._left + self.EARNED)
+
+    def spend(self) -> bool:
+        """Whether one may be repeated now."""
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
+
+
+class OnceOverTls(AioHttpTransport):  # type: ignore[misc]  # the SDK exports it where types do not see it
+    """Repeats a request only if it was surely not carried out, as `pause_s` knows, within `retrying_for` and a budget.
+
+    In here, so that a listing of several pages repeats the page that was refused, and not those before it. The SDK's iterators
+    cannot do that: one of Cosmos DB's forgets a range whose page was refused, and the listing would end without it.
+    All go over one TLS context: one for each request would be a connection for each request.
+    """
+
+    def __init__(self, tls: ssl.SSLContext, pause_s: PauseS, **options: Any) -> None:
         super().__init__(**options)
         self._tls = tls
+        self._pause_s = pause_s
+        self._budget = RetryBudget()
+
+    async def send(self, request: Any, **config: Any) -> Any:
+        attempt = 0
+        while True:
+            response = await super().send(request, **config)
+            pause = self._pause_s(response.status_code, response.headers, attempt)
+            if pause is None:
+                self._budget.earn()
+                return response
+            if asyncio.get_running_loop().time() + pause > _retried_until.get() or not self._budget.spend():
+                return response
+            response.internal_response.release()  # of a body that nobody reads, where there is one
+            await asyncio.sleep(pause)
+            attempt += 1
 
     async def open(self) -> None:
         await super().open()

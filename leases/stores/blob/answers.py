@@ -57,18 +57,18 @@ def is_changed(error: Exception) -> bool:
     return code_of(error) in _CHANGED or (error.status_code == 412 and not code_of(error))
 
 
-def pause_s(error: Exception, attempt: int) -> float | None:
-    """After which the same request may be sent again, since it was surely not carried out; None where that is not so."""
-    if not isinstance(error, HttpResponseError) or not _is_busy(error):
+def pause_s(status: int, headers: Mapping[str, str], attempt: int) -> float | None:
+    """As `leases.stores.azure_http.PauseS`."""
+    if not _is_busy(status, headers.get("x-ms-error-code", "")):
         return None
-    said = retry_after_s(error)
+    said = retry_after_s(headers)
     return min(BUSY_FIRST_S * 2.0 ** min(attempt, 16), BUSY_MAX_S) if said is None else said
 
 
-def retry_after_s(error: HttpResponseError) -> float | None:
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
     """A date instead of seconds is no use to us: it stands on another machine's clock."""
     try:
-        return min(max(0.0, float(_headers(error).get("Retry-After", ""))), RETRY_AFTER_MAX_S)
+        return min(max(0.0, float(headers.get("Retry-After", ""))), RETRY_AFTER_MAX_S)
     except ValueError:
         return None
 
@@ -99,17 +99,17 @@ def _answered(error: HttpResponseError, doing: str, is_write: bool) -> StoreErro
     if status == 404 and code in ("BlobNotFound", "ResourceNotFound", ""):
         return StoreMissing(f"{doing}: there is no such document; it was deleted, or never created")
     answer = f"{doing}: Azure Storage answered {status}" + (f" ({code})" if code else "")
-    if _is_busy(error):
-        return StoreUnavailable(f"{answer}: {_REMEDIES['ServerBusy']}", retry_after_s=retry_after_s(error))
+    if _is_busy(status, code):
+        return StoreUnavailable(f"{answer}: {_REMEDIES['ServerBusy']}", retry_after_s=retry_after_s(_headers(error)))
     if status in _NEVER_DONE:
         remedy = _REMEDIES.get(code) or _REMEDY_OF.get(status) or first_line(error)
-        return StoreUnavailable(f"{answer}: {remedy}", retry_after_s=retry_after_s(error))
+        return StoreUnavailable(f"{answer}: {remedy}", retry_after_s=retry_after_s(_headers(error)))
     return _lost(answer, is_write)
 
 
-def _is_busy(error: HttpResponseError) -> bool:
+def _is_busy(status: int, code: str) -> bool:
     """A 503 of something between us and the service may come after the work; the service's own says that it took none on."""
-    return error.status_code == 429 or (error.status_code == 503 and code_of(error) == "ServerBusy")
+    return status == 429 or (status == 503 and code == "ServerBusy")
 
 
 def _lost(what: str, is_write: bool) -> StoreError:

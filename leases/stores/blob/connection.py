@@ -1,4 +1,4 @@
-"""How the container is reached: as whom, over which TLS, and that the SDK sends everything once."""
+"""How the container is reached: as whom, over which TLS, and that the SDK repeats nothing by itself."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from azure.storage.blob.aio import BlobServiceClient, ContainerClient
 
 from leases.stores.azure_http import OnceOverTls, PatientCredential
 from leases.stores.blob.account import Account
+from leases.stores.blob.answers import pause_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ class Connection:
 def connect(account: Account, place: Place, tls: ssl.SSLContext, timeout_s: float) -> Connection:
     """Nothing is sent yet. Raises ValueError where the SDK does not take the connection string."""
     # Left alone, the SDK would send a request three times again, 15 to 40 s later.
-    transport = OnceOverTls(tls, connection_timeout=timeout_s / 2, read_timeout=timeout_s)
+    transport = OnceOverTls(tls, pause_s, connection_timeout=timeout_s / 2, read_timeout=timeout_s)
     credential = None
     if account.connection_string is not None:
         service = BlobServiceClient.from_connection_string(

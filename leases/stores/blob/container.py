@@ -6,7 +6,6 @@ has; so is what met no container, once it is made. Nothing else is.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,9 +18,9 @@ from azure.storage.blob import BlobProperties
 from azure.storage.blob.aio import ContainerClient
 
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
-from leases.stores.azure_http import tls_of
+from leases.stores.azure_http import retrying_for, tls_of
 from leases.stores.blob.account import Account
-from leases.stores.blob.answers import code_of, is_no_container, pause_s, translated
+from leases.stores.blob.answers import code_of, is_no_container, translated
 from leases.stores.blob.connection import Connection, Place, connect
 from leases.stores.blob.packing import Packed
 
@@ -120,20 +119,16 @@ class Container:
             return  # it was not written, and that is known
 
     async def _run(self, doing: str, call: Call[T], *, is_write: bool = False) -> T:
-        clock = asyncio.get_running_loop().time
-        started, attempt, container = clock(), 0, self._connected().container
+        container, is_made = self._connected().container, False
         while True:
             try:
-                return await call(container)
+                with retrying_for(self._call_timeout_s / 2):
+                    return await call(container)
             except (AzureError, OSError) as error:
-                if is_no_container(error) and not attempt:
-                    pause: float | None = await self._made(container)
-                else:
-                    pause = pause_s(error, attempt)
-                if pause is None or clock() + pause - started > self._call_timeout_s / 2:
+                if is_made or not is_no_container(error):
                     raise translated(error, f"{doing} in {self._place}", is_write=is_write) from error
-            attempt += 1
-            await asyncio.sleep(pause)
+            await self._make(container)
+            is_made = True
 
     def _connected(self) -> Connection:
         if self._connection is None:
@@ -143,7 +138,7 @@ class Container:
                 raise StoreUnavailable(f"{self._place} cannot be reached ({error}): look at its settings") from error
         return self._connection
 
-    async def _made(self, container: ContainerClient) -> float:
+    async def _make(self, container: ContainerClient) -> None:
         """Make the container: nothing was done without it. Raises StoreMissing where it is not to be made, StoreUnavailable."""
         if not self._place.creates:
             raise StoreMissing(f"no leases yet in {self._place}: no host has run this configuration")
@@ -151,10 +146,9 @@ class Container:
             await container.create_container()
         except (AzureError, OSError) as error:
             if code_of(error) == "ContainerAlreadyExists":
-                return 0.0  # another host was quicker
+                return  # another host was quicker
             why = translated(error, "creating it", is_write=False)
             raise StoreUnavailable(f"{self._place} is not there and cannot be made ({why}): make it") from error
-        return 0.0
 
     async def _match(self, name: str, etag: str) -> dict[str, Any]:
         """An ETag that is none would match everything, or break the request."""

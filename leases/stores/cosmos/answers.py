@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from azure.core.exceptions import ClientAuthenticationError
 from azure.cosmos.exceptions import CosmosHttpResponseError
 
@@ -29,20 +31,18 @@ def is_gone(error: Exception) -> bool:
     return isinstance(error, CosmosHttpResponseError) and (error.status_code, error.sub_status) == (404, 1003)
 
 
-def pause_s(error: Exception, attempt: int) -> float | None:
-    """After which the same request may be sent again, since it was surely not carried out; None where that is not so."""
-    if not isinstance(error, CosmosHttpResponseError):
-        return None
-    if error.status_code == 429:
-        return retry_after_s(error) or THROTTLED_S
-    if error.status_code == 449:
+def pause_s(status: int, headers: Mapping[str, str], attempt: int) -> float | None:
+    """As `leases.stores.azure_http.PauseS`."""
+    if status == 429:
+        return retry_after_s(headers) or THROTTLED_S
+    if status == 449:
         return min(RETRY_WITH_FIRST_S * 2.0 ** min(attempt, 16), RETRY_WITH_MAX_S)
     return None
 
 
-def retry_after_s(error: CosmosHttpResponseError) -> float | None:
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
     try:
-        return max(0.0, float((error.headers or {})["x-ms-retry-after-ms"]) / 1000)
+        return max(0.0, float(headers["x-ms-retry-after-ms"]) / 1000)
     except (KeyError, ValueError):
         return None
 
@@ -73,7 +73,7 @@ def _answered(error: CosmosHttpResponseError, doing: str, is_write: bool) -> Sto
         return StoreUnavailable(f"{answer}: {first_line(error)}")
     if status in _NEVER_DONE or status == 404:
         remedy = REMEDIES.get(status, "try again later")
-        return StoreUnavailable(f"{answer}: {remedy}", retry_after_s=retry_after_s(error))
+        return StoreUnavailable(f"{answer}: {remedy}", retry_after_s=retry_after_s(error.headers or {}))
     return _lost(answer, is_write)
 
 

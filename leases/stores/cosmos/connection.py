@@ -1,4 +1,4 @@
-"""How the container is reached: as whom, over which TLS, and that the SDK sends everything once.
+"""How the container is reached: as whom, over which TLS, and that the SDK repeats nothing by itself.
 
 The SDK would wait half a minute where it is throttled, and send a write again whose answer was lost (`leases.stores.azure_http`).
 
@@ -22,7 +22,7 @@ from azure.identity.aio import DefaultAzureCredential
 
 from leases.errors import StoreMissing, StoreUnavailable
 from leases.stores.azure_http import OnceOverTls, tls_of
-from leases.stores.cosmos.answers import REMEDIES, translated
+from leases.stores.cosmos.answers import REMEDIES, pause_s, translated
 from leases.stores.cosmos.documents import PARTITION_KEY
 
 TOO_WEAK = ("ConsistentPrefix", "Eventual")
@@ -127,7 +127,7 @@ class _Transport(OnceOverTls):
     """is_opening: the SDK asks for the account, again and again, and a wrong key would only be told seconds later."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
-        super().__init__(tls)
+        super().__init__(tls, pause_s)
         self.is_opening = True
 
     async def send(self, request: Any, **config: Any) -> Any:

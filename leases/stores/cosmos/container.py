@@ -15,8 +15,8 @@ from azure.core.exceptions import AzureError
 from azure.cosmos.exceptions import CosmosResourceNotFoundError
 
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
-from leases.stores.azure_http import await_shielded
-from leases.stores.cosmos.answers import is_gone, pause_s, translated
+from leases.stores.azure_http import await_shielded, retrying_for
+from leases.stores.cosmos.answers import is_gone, translated
 from leases.stores.cosmos.connection import Account, Connection, Place, connect
 from leases.stores.cosmos.documents import PARTITION_KEY, Document
 
@@ -87,20 +87,14 @@ class Container:
             await self._connections.pop().close()
 
     async def _run(self, doing: str, call: Call[T], *, is_write: bool = False) -> T:
-        clock = asyncio.get_running_loop().time
-        started, attempt = clock(), 0
         connection = await self._connected()
-        while True:
-            try:
+        try:
+            with retrying_for(self._call_timeout_s / 2):
                 return await call(connection)
-            except (AzureError, OSError) as error:
-                if is_gone(error):
-                    self._connection = None  # others may still be at it; it is closed at the end
-                pause = pause_s(error, attempt)
-                if pause is None or clock() + pause - started > self._call_timeout_s / 2:
-                    raise translated(error, f"{doing} in {self._place}", is_write=is_write) from error
-            attempt += 1
-            await asyncio.sleep(pause)
+        except (AzureError, OSError) as error:
+            if is_gone(error):
+                self._connection = None  # others may still be at it; it is closed at the end
+            raise translated(error, f"{doing} in {self._place}", is_write=is_write) from error
 
     async def _connected(self) -> Connection:
         """A caller may lose patience where an identity is slow to be found; the opening goes on for those who come next."""

@@ -121,8 +121,9 @@ async def test_a_listing_goes_on_behind_its_first_page(open_store: Callable[...,
     assert [stored.id for stored in listed] == names
     assert all(json.loads(stored.body) == {"name": stored.id} for stored in listed)
     assert wire.requests["list"] - before == 4
-    wire.fault("fail", "list", status=503, code="ServerBusy", times=1)
+    wire.fault("fail", "list", status=503, code="ServerBusy", after=2, times=1)
     assert [stored.id for stored in await store.list("pipeline/leases/")] == names
+    assert wire.requests["list"] - before == 4 + 5  # the page that was refused comes again, and none before it
 
 
 async def test_one_listing_reads_all_leases_and_what_is_too_large_for_it_comes_behind(

@@ -13,7 +13,8 @@ from plugins_cosmos import Cosmos
 
 from leases.errors import StoreAmbiguous, StoreMissing, StoreUnavailable
 from leases.store import TimedStore
-from leases.stores.cosmos import Account, Container, CosmosStore, Place, connection
+from leases.stores.azure_http import RetryBudget
+from leases.stores.cosmos import Account, Container, CosmosStore, Place, connection, container
 
 ID = "pipeline/leases/7"
 PATIENCE_S = 60.0
@@ -123,6 +124,34 @@ async def test_a_call_throttled_for_longer_than_it_may_take_is_not_done_and_says
             await call
         assert caught.value.retry_after_s == 120
     assert cosmos.control.requests("document.replace") == 1
+
+
+async def test_a_listing_repeats_the_page_that_was_refused_and_none_before_it(
+    store: CosmosStore, cosmos: Cosmos, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container, "PAGE_ITEMS_MAX", 2)
+    for n in range(20):
+        await store.create(f"{ID}{n:02}", "{}")
+    whole = await store.list("pipeline/leases/")
+    calm = cosmos.control.requests("documents.query")
+    cosmos.control.fault("throttle", "documents.query", after=5, times=3, retry_after_ms=1)
+    assert await store.list("pipeline/leases/") == whole
+    assert cosmos.control.requests("documents.query") == 2 * calm + 3
+
+
+async def test_while_everything_is_refused_a_call_is_one_request(store: CosmosStore, cosmos: Cosmos) -> None:
+    """Those who call back off themselves. Once requests succeed again, some may be repeated again."""
+    etag = await store.create(ID, "{}")
+    cosmos.control.fault("throttle", "document*", retry_after_ms=1)
+    for _ in range(30):
+        with pytest.raises(StoreUnavailable, match="429"):
+            await store.list("")
+    assert cosmos.control.requests("documents.query") <= 30 + RetryBudget.FULL
+    cosmos.control.heal()
+    for _ in range(20):
+        etag = await store.replace(ID, "{}", etag)
+    cosmos.control.fault("throttle", "document.replace", retry_after_ms=1, times=1)
+    assert await store.replace(ID, "{}", etag) != etag
 
 
 async def test_what_the_service_asks_to_try_again_is_tried_again(store: CosmosStore, cosmos: Cosmos) -> None:

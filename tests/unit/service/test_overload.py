@@ -103,7 +103,7 @@ def test_while_the_container_refuses_listings_they_come_no_more_than_twice_as_of
 class Refusing(Container):
     """Refuses what `kind` says from then on, and wants to be left alone for so long."""
 
-    kind: Callable[[str, str], bool] = staticmethod(lambda operation, id: False)
+    kind: Callable[[str, str], bool] = staticmethod(lambda operation, name: False)
     retry_after_s = 40.0
 
     async def list(self, prefix: str) -> list[Stored]:
@@ -131,9 +131,9 @@ class Refusing(Container):
 @pytest.mark.parametrize(
     "kind",
     [
-        lambda operation, id: (operation, id) == ("list", lease_prefix("bank")),
-        lambda operation, id: operation == "replace" and id.startswith(HOSTS_PREFIX),
-        lambda operation, id: (operation, id) == ("read", "bank/info"),
+        lambda operation, name: (operation, name) == ("list", lease_prefix("bank")),
+        lambda operation, name: operation == "replace" and name.startswith(HOSTS_PREFIX),
+        lambda operation, name: (operation, name) == ("read", "bank/info"),
     ],
     ids=["a scan", "a host's document", "the bootstrap"],
 )
