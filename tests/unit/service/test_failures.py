@@ -142,3 +142,15 @@ def test_a_failure_lasts_until_the_partition_moves_or_is_done_with(
     lease = replace(LEASE, **change)
     assert verdict(failure, lease, "me", now=now, grace_s=60.0, is_idle=is_idle) == found
     assert verdict(failure, None, "me", now=now, grace_s=60.0, is_idle=is_idle) == "over"
+
+
+def test_a_streak_reports_its_first_failure_and_then_one_in_an_interval_that_doubles(clock: Standing) -> None:
+    streak, reported = Streak(clock), list[float]()
+    began = clock.now
+    for _ in range(2000):
+        if streak.failed():
+            reported.append(clock.now - began)
+        clock.now += 0.5
+    assert reported == [0, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+    assert streak.end() == {"after_attempts": 2000, "failing_for_s": 1000.0}
+    assert streak.failed()  # the next streak begins

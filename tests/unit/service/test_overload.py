@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -172,5 +173,26 @@ def test_hosts_that_are_refused_together_do_not_return_together() -> None:
         await asyncio.sleep(5 * MINUTE)
         seconds = [int(at) for at in group.asked(of("store", "list")) if at >= began + MINUTE]
         assert max(seconds.count(second) for second in seconds) <= HOSTS / 2
+
+    run_virtual(main())
+
+
+def test_the_log_of_an_outage_grows_with_its_logarithm_and_ends_with_a_recovery() -> None:
+    async def main() -> None:
+        group = await settled(leases=4, hosts=1)
+        [host] = group.hosts
+        host.log.clear()
+        group.weather.down.add(("", "store"))
+        began = now()
+        for partition in group.owners:
+            group.append(partition, 3)
+        await asyncio.sleep(30 * MINUTE)
+        told = [entry for entry in host.log if entry["level"] == "warning"]
+        assert max(Counter((each["event"], each.get("partition")) for each in told).values()) <= 12
+        assert len(group.asked(lambda request: request.operation == "replace")) > 1000 > len(told)
+        group.weather.down.clear()
+        await until(lambda: all(host.said(f"{what} recovered") for what in ("renewal", "scan")))
+        for recovered in host.said("renewal recovered"):
+            assert recovered["failing_for_s"] == pytest.approx(now() - began, abs=2 * MINUTE)
 
     run_virtual(main())
