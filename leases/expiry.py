@@ -35,12 +35,17 @@ class Watch(Generic[K]):
     sightings: Mapping[K, Sighting] = field(default_factory=lambda: MappingProxyType({}))
     read_at: float | None = None
 
-    def scanned(self, marks: Mapping[K, Mark], started: float, ended: float, timing: Timing) -> Watch[K]:
-        """After a successful scan that took from `started` to `ended`; a machine may have slept in the middle of it."""
+    def scanned(
+        self, marks: Mapping[K, Mark], started: float, ended: float, timing: Timing, listings: int = 1
+    ) -> Watch[K]:
+        """After a successful scan that took from `started` to `ended`; a machine may have slept in the middle of it.
+
+        listings: how many had to be read one after another.
+        """
         if not marks:
             return Watch(read_at=ended)
-        gaps = (0.0 if self.read_at is None else started - self.read_at, ended - started)
-        unread = sum(gap for gap in gaps if gap > timing.read_gap_max_s)
+        gap, took = 0.0 if self.read_at is None else started - self.read_at, ended - started
+        unread = gap * (gap > timing.read_gap_max_s) + took * (took > timing.scan_max_s(listings))
         seen = self._without(unread, ended + timing.renew_s - timing.duration_s) if unread else self.sightings
         return Watch(
             {

@@ -18,6 +18,7 @@ from leases.document import advised, decode_lease, encode_lease, lease_id, lease
 from leases.errors import InvalidDocument, LeaseLost, LeaseReset, StoreAmbiguous, StoreConflict, StoreMissing
 from leases.expiry import Mark
 from leases.lease import Child, Lease
+from leases.side_by_side import rounds_of, run_side_by_side
 from leases.store import LeaseStore, Stored
 from leases.timing import Timing
 
@@ -44,6 +45,7 @@ class Scan:
     """All leases of some pipelines, read between `started` and `ended` (Clock seconds).
 
     invalid: the documents that could not be trusted; they stop nobody but themselves. unreadable: the same by their leases.
+    listings: how many had to be read one after another.
     """
 
     seen: Mapping[tuple[str, str], Seen]
@@ -51,6 +53,7 @@ class Scan:
     started: float
     ended: float
     unreadable: Mapping[tuple[str, str], InvalidDocument] = field(default_factory=lambda: MappingProxyType({}))
+    listings: int = 1
 
     @cached_property
     def leases(self) -> list[Lease]:
@@ -90,9 +93,13 @@ class Keeper:
         self._ticks: Ticks = {}
 
     async def scan(self, pipelines: Iterable[str]) -> Scan:
-        """Raises StoreUnavailable. A document that has not changed since the last scan is not parsed anew."""
+        """Raises StoreUnavailable. A document that has not changed since the last scan is not parsed again."""
         started = self._clock.monotonic()
-        documents = [(name, stored) for name in pipelines for stored in await self.store.list(lease_prefix(name))]
+        names = tuple(pipelines)
+        found_of = await run_side_by_side(
+            names, lambda name: self.store.list(lease_prefix(name)), doing="listing leases of"
+        )
+        documents = [(name, stored) for name, found in zip(names, found_of, strict=True) for stored in found]
         seen: dict[tuple[str, str], Seen] = {}
         unreadable: dict[tuple[str, str], InvalidDocument] = {}
         known: dict[str, tuple[Stored, Seen]] = {}
@@ -106,7 +113,8 @@ class Keeper:
                 partition = partition_of(stored.id)
                 unreadable[name, partition] = advised(error, name, partition)
         self._known = known
-        return Scan(seen, tuple(unreadable.values()), started, self._clock.monotonic(), unreadable)
+        ended = self._clock.monotonic()
+        return Scan(seen, tuple(unreadable.values()), started, ended, unreadable, rounds_of(len(names)))
 
     async def read(self, pipeline: str, partition: str) -> Seen:
         """Raises StoreMissing, StoreUnavailable, InvalidDocument."""

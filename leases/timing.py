@@ -50,6 +50,12 @@ class Timing:
         """Two successful scans further apart than this had an outage (or a stopped process) between them."""
         return 1.5 * self.balance_s
 
+    def scan_max_s(self, listings: int) -> float:
+        """A scan with so many listings one after another that took longer than this slept in between: each of them ends within
+        call_timeout_s. Whatever is shorter counts as time in which the container was read, however long that is: a host whose
+        scans are slow must see dead owners too."""
+        return max(self.read_gap_max_s, self.call_timeout_s * listings)
+
     @property
     def newcomer_slack_s(self) -> float:
         """How much later than others a host may see what expires, and still take it in time: a scan may be a balance interval

@@ -18,6 +18,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from structlog.typing import FilteringBoundLogger as Log
@@ -29,7 +30,9 @@ from leases.control import Controls
 from leases.errors import DuplicateHost, StoreConflict, StoreError
 from leases.expiry import Watch
 from leases.keeper import Keeper, Scan
+from leases.lease import Lease
 from leases.membership import DEAD_AFTER, Membership, Roll, mismatched
+from leases.side_by_side import run_side_by_side
 from leases.timing import Timing
 from pipeline.cancelled import is_cancelled
 from pipeline.crash_point import crash_point
@@ -44,6 +47,22 @@ from service.worker import Outcome, Worker, about
 T = TypeVar("T")
 OUTCOMES_KEPT = 50
 NOTHING = Plan((), (), 0)
+
+
+@dataclass(slots=True)
+class Changes:
+    """What became of a round's takes and requests.
+
+    refused: what the container answered. is_outpaced: somebody else was quicker, so that what is left is to be seen soon.
+    """
+
+    refused: list[StoreError] = field(default_factory=list)
+    is_outpaced: bool = False
+
+    @property
+    def are_over(self) -> bool:
+        """Whether the container wants to be left alone: the rest comes in a later round."""
+        return any(map(retry_after_s, self.refused))
 
 
 class Host:
@@ -100,6 +119,7 @@ class Host:
         self._outlived: Watch[Key] = Watch()
         self._rested_on: tuple[object, ...] = ()
         self._reported: set[str] = set()
+        self._refusals = Streak(clock)
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], Worker] = {}
@@ -187,7 +207,9 @@ class Host:
                 if is_cancelled(error):
                     raise
                 pause = self._failed(streak, "scan failed, will try again", error)
-                await rested(self._stopping, pause)  # whatever wakes it: workers end in numbers while the container is away
+                await rested(
+                    self._stopping, pause
+                )  # whatever wakes it: workers end in numbers while the container is away
                 continue
             alarm = asyncio.get_running_loop().call_later(pause, self._wake.set)
             await self._wake.wait()
@@ -200,22 +222,34 @@ class Host:
         roll = self.roll = await self._membership.scan()
         self.has_met_others |= not roll.live <= {self.name}
         scan = self.scan = await self._keeper.scan(self.pipelines)
-        self._watch = self._watch.scanned(scan.marks, scan.started, scan.ended, self._timing)
+        self._watch = self._watch.scanned(scan.marks, scan.started, scan.ended, self._timing, scan.listings)
         self.expired = self._watch.expired(scan.started, self._timing)
         self._notice(scan, roll)
         self._rest(roll.controls)
         audits = await self._partitions.listed(scan, group)
         wanted = self._planned(scan, roll)
-        taken = [await self._take(key, scan, group) for key in wanted.take]
-        for key in wanted.ask:
-            await self._ask(key, scan)
+        changes = Changes()
+        await run_side_by_side(
+            wanted.take,
+            lambda key: self._take(key, scan, changes),
+            doing="taking",
+            then=lambda key, worker: self._start_worker(key, worker, group),
+        )
+        await run_side_by_side(wanted.ask, lambda key: self._ask(key, scan, changes), doing="asking for")
         outlived = [(name, each) for name, audit in audits.items() for each in audit.outlived]
         await self._clear_away(roll, scan, [key for key in outlived if key in scan.seen])
         if any(audit.created for audit in audits.values()):
             self._wake.set()  # they are there to be taken
         else:
             self.ready.set()
-        return self._pause(scan, is_soon=bool(not all(taken) or wanted.ask or self._requests.sightings))
+        pause = self._pause(scan, is_soon=bool(changes.is_outpaced or wanted.ask or self._requests.sightings))
+        if not changes.refused:
+            self._log_end(self._refusals, "taking leases recovered")
+            return pause
+        at_least_s = max(map(retry_after_s, changes.refused))
+        backoff_s = self._timing.backoff.pause_s(self._refusals.count, self._rng.random(), at_least_s)
+        await rested(self._stopping, backoff_s)
+        return max(0.0, pause - backoff_s)
 
     def _planned(self, scan: Scan, roll: Roll) -> Plan:
         """Where nothing was to be done, and nothing has changed since, nothing is to be done now."""
@@ -271,23 +305,25 @@ class Host:
         if key not in self.workers and self._is_ours_to_try(key, scan):
             self.failures.would_fail(key, error, scan.seen[key].lease.continuation)
 
-    async def _take(self, key: Key, scan: Scan, group: asyncio.TaskGroup) -> bool:
-        """Whether that is settled: where somebody else was quicker, or nobody answered, what is left is to be seen soon."""
-        if self.is_draining or key in self.workers or self.failures.holds_off(key):
-            return True
+    async def _take(self, key: Key, scan: Scan, changes: Changes) -> Worker | None:
+        if self.is_draining or changes.are_over or key in self.workers or self.failures.holds_off(key):
+            return None
         pipeline, before, began = self.pipelines[key[0]], scan.seen[key].lease, self._clock.monotonic()
         try:
             owned = await self._keeper.take(scan.seen[key], pipeline.claimed)
         except StoreError as error:
-            self._log.warning("taking a lease failed", **about(before), error=str(error))
-            return False
+            self._refuse(changes, error, "taking a lease failed", before)
+            return None
         except Exception as error:  # its document cannot be written, or its sink state not be claimed
             self._log.error("lease cannot be taken", **about(before), error=_told(error))
             self.failures.failed(key, error, before.continuation)
-            return True
+            return None
         if owned is None:
-            return False
-        worker = Worker(
+            changes.is_outpaced = True
+            return None
+        self.tally.lease_acquired(owned.lease, before=before, took_s=self._clock.monotonic() - began)
+        crash_point("lease acquired")
+        return Worker(
             owned,
             pipeline,
             clock=self._clock,
@@ -298,18 +334,19 @@ class Host:
             budget=self.budget,
             failures=self.failures,
         )
+
+    def _start_worker(self, key: Key, worker: Worker | None, group: asyncio.TaskGroup) -> None:
+        if worker is None:
+            return
         self.workers[key] = worker
-        self.tally.lease_acquired(owned.lease, before=before, took_s=self._clock.monotonic() - began)
-        crash_point("lease acquired")
         task = group.create_task(self._work(key, worker), name=f"worker {key[0]}/{key[1]}")
         self._tasks[task] = worker
         task.add_done_callback(self._tasks.pop)
         if self._stopping.is_set():  # while it was being taken
             worker.stop()
-        return True
 
-    async def _ask(self, key: Key, scan: Scan) -> None:
-        if self.is_draining:
+    async def _ask(self, key: Key, scan: Scan, changes: Changes) -> None:
+        if self.is_draining or changes.are_over:
             return
         lease = scan.seen[key].lease
         try:
@@ -317,13 +354,19 @@ class Host:
         except StoreConflict:
             return  # the lease has just changed; the next round sees how
         except StoreError as error:
-            self._log.warning("asking for a lease failed", **about(lease), error=str(error))
+            self._refuse(changes, error, "asking for a lease failed", lease)
             return
         except Exception as error:  # its document has no room for our name
             self._report(f"lease '{key[1]}' of pipeline '{key[0]}' cannot be asked for: {_told(error)}", key)
             return
         self.tally.lease_asked_for(lease)
         self._log.info("handoff requested", **about(lease), owner=lease.owner)
+
+    def _refuse(self, changes: Changes, error: StoreError, event: str, lease: Lease) -> None:
+        """One line for all that is refused in a round."""
+        if not changes.refused and self._refusals.failed():
+            self._log.warning(event, **about(lease), error=str(error), attempt=self._refusals.count)
+        changes.refused.append(error)
 
     def _overdue(self, scan: Scan) -> frozenset[Key]:
         """What we asked for a lease duration ago and were not given: the owner renews but does not answer.
@@ -333,7 +376,7 @@ class Host:
         asked = {
             lease.key: (lease.owner, lease.epoch) for lease in scan.leases if lease.handoff_to == self._keeper.host
         }
-        self._requests = self._requests.scanned(asked, scan.started, scan.ended, self._timing)
+        self._requests = self._requests.scanned(asked, scan.started, scan.ended, self._timing, scan.listings)
         return self._requests.expired(scan.started, self._timing)
 
     async def _clear_away(self, roll: Roll, scan: Scan, outlived: Sequence[Key]) -> None:
@@ -341,7 +384,9 @@ class Host:
 
         Not at once: a host that was stopped may still act on what it read when the children of those had no leases.
         """
-        self._outlived = self._outlived.scanned(dict.fromkeys(outlived, ()), scan.started, scan.ended, self._timing)
+        self._outlived = self._outlived.scanned(
+            dict.fromkeys(outlived, ()), scan.started, scan.ended, self._timing, scan.listings
+        )
         long_gone = self._outlived.still_for(DEAD_AFTER * self._timing.duration_s, scan.started)
         try:
             await self._membership.clear_away(roll)

@@ -117,7 +117,7 @@ MUTANTS = (
     mutant(
         "time in which nobody could read counts towards expiry",
         "leases.expiry",
-        "unread = sum(gap for gap in gaps if gap > timing.read_gap_max_s)",
+        "unread = gap * (gap > timing.read_gap_max_s) + took * (took > timing.scan_max_s(listings))",
         "unread = 0.0",
     ),
     mutant(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,6 +85,24 @@ def test_a_machine_that_slept_in_the_middle_of_a_scan_holds_nobody_for_dead() ->
     watch = watch.scanned(mark, 3601, 3601, TIMING)
     assert watch.expired(3601, TIMING) == frozenset()
     assert watch.expired(3600 + TIMING.renew_s + 13, TIMING) == {"x"}
+
+
+@pytest.mark.parametrize("scan_s", [20.0, 40.0])
+def test_a_host_whose_scans_take_long_sees_dead_owners_all_the_same(scan_s: float) -> None:
+    """As long as its listings may take: here eight, one after another."""
+    watch: Watch[str] = Watch()
+    started = 0.0
+    while not watch.expired(started, TIMING):
+        started = 0.0 if watch.read_at is None else watch.read_at + 1
+        assert started < 4 * TIMING.duration_s, "never seen dead"
+        watch = watch.scanned({"x": ("a", 1)}, started, started + scan_s, TIMING, listings=8)
+
+
+def test_a_machine_that_slept_in_the_middle_of_long_listings_holds_nobody_for_dead() -> None:
+    mark = {"x": ("a", 1)}
+    watch = watched(*regular(mark, 26)).scanned(mark, 39, 39 + 41, TIMING, listings=8)
+    assert watch.expired(41 + TIMING.duration_s - 1, TIMING) == frozenset()
+    assert watch.expired(41 + TIMING.duration_s, TIMING) == {"x"}
 
 
 def test_what_is_no_longer_there_is_forgotten() -> None:

@@ -15,6 +15,7 @@ from simulation.weather import Container, Fate, Request, of
 from leases.document import lease_prefix
 from leases.errors import StoreUnavailable
 from leases.membership import HOSTS_PREFIX
+from leases.side_by_side import AT_ONCE_MAX
 from leases.store import Stored
 
 MINUTE = 60.0
@@ -84,7 +85,7 @@ def test_listings_recover_from_a_disturbance_though_refused_ones_cost_half_of_th
             assert rate(group, kind, minute, minute + MINUTE) <= 2 * calm, f"minute {n}"
         last = [at for at in weather.succeeded if at >= began + 20 * MINUTE]
         listings = lists_leases if kind is lists_leases else of("store", "list")
-        assert len(last) == len([at for at in group.asked(listings) if at >= began + 20 * MINUTE])  # none is refused
+        assert len(last) >= 0.95 * len([at for at in group.asked(listings) if at >= began + 20 * MINUTE])
 
     run_virtual(main())
 
@@ -173,6 +174,42 @@ def test_hosts_that_are_refused_together_do_not_return_together() -> None:
         await asyncio.sleep(5 * MINUTE)
         seconds = [int(at) for at in group.asked(of("store", "list")) if at >= began + MINUTE]
         assert max(seconds.count(second) for second in seconds) <= HOSTS / 2
+
+    run_virtual(main())
+
+
+def test_hundreds_of_leases_of_a_dead_host_are_taken_within_the_promised_bound() -> None:
+    async def main() -> None:
+        group = Group([f"p{n:04}" for n in range(1000)])
+        await group.start("host-a")
+        b = await group.start("host-b")
+        await until(group.is_balanced, within_s=20 * MINUTE)
+        group.weather.judge = lambda request: Fate(late_s=0.06)
+        await asyncio.sleep(MINUTE)
+        timing, before = group.timing, now()
+        await b.kill()
+        await until(lambda: group.shares["host-a"] == 1000, within_s=10 * MINUTE)
+        assert now() - before <= timing.duration_s + timing.renew_s + 2
+
+    run_virtual(main())
+
+
+def test_after_the_container_wants_to_be_left_alone_the_rest_of_a_round_is_skipped() -> None:
+    async def main() -> None:
+        group = Group([f"p{n:02}" for n in range(50)])
+        store = group.store = Refusing(group)
+        host = group.started("host-a")
+        await until(lambda: len(group.leases) == 50)
+        store.kind = lambda operation, name: operation == "replace" and name.startswith(lease_prefix("bank"))
+        listed = len(group.asked(lists_leases))
+        await until(lambda: store.refused)
+        await asyncio.sleep(store.retry_after_s - 1)
+        assert len(store.refused) <= AT_ONCE_MAX
+        assert len(group.asked(lists_leases)) <= listed + 2
+        assert len(host.said("taking a lease failed")) == 1
+        store.kind = lambda operation, name: False
+        await until(group.is_balanced, within_s=5)
+        assert len(host.said("taking leases recovered")) == 1
 
     run_virtual(main())
 
