@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from zlib import crc32
 
 from leases.lease import Lease
 
@@ -34,6 +35,9 @@ class Peer:
     leases_max: int | None = None
     draining: bool = False
     is_new: bool = False
+
+    def serves(self, pipeline: str) -> bool:
+        return pipeline in self.pipelines and not self.draining
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,32 @@ def plan(
         if need > len(free):
             ask += _asked(here, shares[pipeline], holders, me)[: need - len(free)]
     return Plan(tuple(take), tuple(ask), sum(share.get(me, 0) for share in shares.values()))
+
+
+def creation_order(partitions: Iterable[str], me: str, hosts: Collection[str]) -> list[tuple[int, str]]:
+    """In which order `me` creates leases of a pipeline that has none yet: (how many hosts ought to come before, partition).
+
+    Each of the `hosts` that start together is the first for another part, the second for the next one, and so on. Those that
+    do not know each other yet begin at different places.
+    """
+    mine, others = _hashed(me), [_hashed(host) for host in {*hosts} - {me}]
+
+    def turn(partition: str) -> tuple[int, int, str]:
+        spot = _hashed(partition)
+        weight = _mixed(mine ^ spot)
+        return sum(_mixed(other ^ spot) > weight for other in others), (spot - mine) % 2**32, partition
+
+    return [(rank, partition) for rank, _, partition in sorted(map(turn, partitions))]
+
+
+def _hashed(name: str) -> int:
+    """The same in every process."""
+    return crc32(name.encode("utf-8", "surrogatepass"))
+
+
+def _mixed(number: int) -> int:
+    """Rendezvous hashing: the host of the highest number comes first, and one more host changes few of these."""
+    return number * 0x9E3779B1 & 0xFFFFFFFF
 
 
 def holder(lease: Lease, able: Mapping[str, Peer], is_expired: bool) -> str | None:

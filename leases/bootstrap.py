@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from types import MappingProxyType
 
+from leases.balance import creation_order
 from leases.beginning import StandingOf, put_back, recovered, recovered_child
 from leases.document import NAME_BYTES_MAX, Fields, to_json
-from leases.errors import GroupMismatch, LeasesError, StoreConflict, StoreMissing
+from leases.errors import GroupMismatch, LeasesError, StoreConflict, StoreMissing, Undecided
 from leases.family import (
     Partition,
     Uncovered,
@@ -32,12 +33,16 @@ from leases.keeper import Keeper, Scan
 from leases.lease import Lease
 from leases.lost import Memory, ancestors, is_lost, restored, waiting
 from leases.membership import DEAD_AFTER
+from leases.side_by_side import run_side_by_side
 from leases.store import LeaseStore
 
 VERSION = 1
 IDENTITY_BYTES_MAX = 4096
 INFO_LOOKED_AT_S = 600.0
 """How often a host looks whether the `info` document is still there."""
+
+CREATED_MAX = 16
+"""How many leases a host creates before it looks which ones others have created; more where there are many already."""
 
 StartOf = Callable[[str], Awaitable[str | None]]
 """partition -> the position at which it begins."""
@@ -71,8 +76,9 @@ class Audit:
 
     outlived: closed leases that nothing needs any more. finished: partitions that the feed has, and whose leases an operator
     closed. told: what people should know of documents that were deleted. waiting: partitions that get no lease until a person
-    has done something, and what. due: how many leases were missing, or did not remember their children; with none, what is found
-    the same the next time is not audited anew.
+    has done something, and what. undecided: those that get none in this round, as it is not known yet where they begin.
+    due: how many leases were missing, or did not remember their children; with none, what is found the same the next time is not
+    audited again. left: how many were left to a later round, or to the hosts whose turn it is.
     """
 
     created: tuple[str, ...] = ()
@@ -81,7 +87,9 @@ class Audit:
     finished: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
     waiting: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    undecided: Mapping[str, Undecided] = field(default_factory=lambda: MappingProxyType({}))
     due: int = 0
+    left: int = 0
 
 
 def info_id(pipeline: str) -> str:
@@ -125,13 +133,20 @@ class Bootstrap:
         self._memory = Memory()
         self._info_seen_at = 0.0
         self._audit = Audit()
+        self._due_since: Mapping[str, float] = {}
         self._rested_on: tuple[object, ...] = ()
 
     async def opened(self) -> bool:
         """Make sure of the `info` document; whether the transform differs from the one recorded, which is now replaced.
 
-        Raises GroupMismatch, InvalidDocument, StoreConflict (lost a race: call again), StoreUnavailable, StoreAmbiguous.
+        Raises GroupMismatch, InvalidDocument, StoreConflict (lost two races: call again), StoreUnavailable, StoreAmbiguous.
         """
+        try:
+            return await self._open()
+        except StoreConflict:  # another host was quicker
+            return await self._open()
+
+    async def _open(self) -> bool:
         document = info_id(self._pipeline)
         try:
             stored = await self._store.read(document)
@@ -168,19 +183,23 @@ class Bootstrap:
         start_of: StartOf,
         uncovered: Uncovered = whole,
         standing_of: StandingOf | None = None,
+        hosts: Collection[str] = (),
     ) -> Audit:
         """Create what is missing. Idempotent; cheap where nothing is. Raises as `opened` does, and what the callbacks raise.
 
-        standing_of: None where the sink holds no positions, or does not tell them.
+        A callback that raises Undecided keeps its own partition waiting, and no other. standing_of: None where the sink holds no
+        positions, or does not tell them. hosts: those that may create leases of this pipeline as well.
         """
         told = await self._info_kept(scan)
         leases = {lease.partition: lease for lease in scan.leases if lease.pipeline == self._pipeline}
         unreadable = {partition for pipeline, partition in scan.unreadable if pipeline == self._pipeline}
         found = (tuple(partitions), scan.shape, unreadable)
         if found != self._rested_on:
-            self._audit = await self._audited(partitions, leases, unreadable, scan, start_of, uncovered, standing_of)
+            self._audit = await self._audited(
+                partitions, leases, unreadable, scan, start_of, uncovered, standing_of, hosts
+            )
             self._rested_on = () if self._audit.due else found
-        if not self._is_complete:
+        if not (self._is_complete or self._audit.left or self._audit.undecided):
             await self._complete()
             self._info_seen_at = scan.started
         self._memory = self._memory.refreshed(leases, unreadable, scan.started)
@@ -195,6 +214,7 @@ class Bootstrap:
         start_of: StartOf,
         uncovered: Uncovered,
         standing_of: StandingOf | None,
+        hosts: Collection[str],
     ) -> Audit:
         created, told = list[str](), list[str]()
         deleted = self._deleted(partitions, leases, unreadable, scan, uncovered)
@@ -209,14 +229,33 @@ class Bootstrap:
             *children_due(partitions, leases, unreadable),
             *births(self._pipeline, partitions, leases, uncovered, unreadable),
         ]
-        for lease in born:
+        undecided: dict[str, Undecided] = {}
+        room = max(CREATED_MAX, len(leases) // 4)
+
+        async def make(lease: Lease) -> bool:
+            """Whether it is there now."""
+            nonlocal room
+            if room <= 0:
+                return False
             family = ancestors(lease, partitions, leases, uncovered)
-            placed, why = await self._placed(lease, family, leases, start_of, standing_of)
+            try:
+                placed, why = await self._placed(lease, family, leases, start_of, standing_of)
+            except Undecided as error:
+                undecided[lease.partition] = error
+                return False
             if placed is None:
                 stuck[lease.partition] = why
-            elif await self._keeper.create(placed):
+                return False
+            if room <= 0:
+                return False
+            room -= 1
+            if await self._keeper.create(placed):
                 created.append(placed.partition)
-                told += [f"partition '{lease.partition}': {why}"] if why else []
+                told.extend([f"partition '{lease.partition}': {why}"] if why else [])
+            return True
+
+        turn = self._turn(born, hosts, scan)
+        made = sum(await run_side_by_side(turn, make, doing="creating a lease of"))
         forgetful = followed(leases, {*created, *unreadable})
         await self._remember(forgetful, scan)
         return Audit(
@@ -226,8 +265,24 @@ class Bootstrap:
             finished=finished(partitions, leases),
             told=tuple(told),
             waiting=stuck,
+            undecided=undecided,
             due=len(deleted) + len(born) + len(forgetful),
+            left=len(born) - made - len([lease for lease in born if lease.partition in {*stuck, *undecided}]),
         )
+
+    def _turn(self, born: Sequence[Lease], hosts: Collection[str], scan: Scan) -> Sequence[Lease]:
+        """What this host creates now. Hosts that start together divide the first round; what one of them leaves undone for a
+        while is done by the next."""
+        self._due_since = {each.partition: self._due_since.get(each.partition, scan.started) for each in born}
+        if self._is_complete:
+            return born
+        grace_s = self._keeper.timing.renew_s / 8
+        by_name = {lease.partition: lease for lease in born}
+        return [
+            by_name[name]
+            for rank, name in creation_order(by_name, self._keeper.host, hosts)
+            if scan.started - self._due_since[name] >= rank * grace_s
+        ]
 
     async def _placed(
         self,

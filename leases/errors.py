@@ -6,6 +6,7 @@ LeasesError
 │   ├── StoreMissing           404: there is no such document
 │   ├── StoreUnavailable       refused, throttled or too slow, and surely not carried out; may be tried again
 │   └── StoreAmbiguous         sent, and the answer lost; read again before anything else
+├── Undecided                  where a partition begins is not known yet; others need not wait for it
 ├── InvalidDocument            a document that this version cannot trust
 ├── Incomparable               a position that the feed cannot place beside another
 ├── LeaseLost                  the lease is no longer ours: stop, deliver nothing
@@ -43,6 +44,14 @@ class StoreUnavailable(StoreError):
 
 class StoreAmbiguous(StoreError):
     """The write was sent and its answer lost: it may have happened, and may even still happen. Read again."""
+
+
+class Undecided(LeasesError):
+    """Where a partition begins is not known yet: it gets no lease in this round. is_slow: it has been so for a while."""
+
+    def __init__(self, message: str, *, is_slow: bool = False) -> None:
+        super().__init__(message)
+        self.is_slow = is_slow
 
 
 class InvalidDocument(LeasesError):

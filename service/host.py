@@ -104,6 +104,8 @@ class Host:
         self._log = log
         self._stop_timeout_s = stop_timeout_s
         self._activity = activity
+        self._stopping = asyncio.Event()
+        self._wake = asyncio.Event()
         self._partitions = Partitions(
             self.pipelines,
             keeper,
@@ -113,6 +115,7 @@ class Host:
             rng=rng,
             report=self._report,
             orphaned=self._set_aside,
+            wake=self._wake.set,
         )
         self._watch: Watch[Key] = Watch()
         self._requests: Watch[Key] = Watch()
@@ -120,8 +123,6 @@ class Host:
         self._rested_on: tuple[object, ...] = ()
         self._reported: set[str] = set()
         self._refusals = Streak(clock)
-        self._stopping = asyncio.Event()
-        self._wake = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], Worker] = {}
 
     @property
@@ -161,9 +162,12 @@ class Host:
         async with asyncio.TaskGroup() as group:
             heartbeat = group.create_task(self._heartbeat(), name="heartbeat")
             balance = group.create_task(self._balance(group), name="balance")
-            await self._stopping.wait()
-            await self._drain(balance)
-            heartbeat.cancel()
+            try:
+                await self._stopping.wait()
+                await self._drain(balance)
+                heartbeat.cancel()
+            finally:
+                await self._partitions.close()
 
     async def _start(self) -> None:
         """A host that may not work here must not be counted: it announces itself last."""
@@ -226,7 +230,7 @@ class Host:
         self.expired = self._watch.expired(scan.started, self._timing)
         self._notice(scan, roll)
         self._rest(roll.controls)
-        audits = await self._partitions.listed(scan, group)
+        audits = await self._partitions.listed(scan, group, roll.peers)
         wanted = self._planned(scan, roll)
         changes = Changes()
         await run_side_by_side(
@@ -238,11 +242,13 @@ class Host:
         await run_side_by_side(wanted.ask, lambda key: self._ask(key, scan, changes), doing="asking for")
         outlived = [(name, each) for name, audit in audits.items() for each in audit.outlived]
         await self._clear_away(roll, scan, [key for key in outlived if key in scan.seen])
+        is_left = any(audit.left for audit in audits.values())
         if any(audit.created for audit in audits.values()):
             self._wake.set()  # they are there to be taken
-        else:
+        elif not is_left:
             self.ready.set()
-        pause = self._pause(scan, is_soon=bool(changes.is_outpaced or wanted.ask or self._requests.sightings))
+        is_soon = changes.is_outpaced or is_left or wanted.ask or self._requests.sightings
+        pause = self._pause(scan, is_soon=bool(is_soon))
         if not changes.refused:
             self._log_end(self._refusals, "taking leases recovered")
             return pause

@@ -118,7 +118,8 @@ async def measure_lag(
         for part in _missing(name, found, feeds[name], leases)
     }
     unlisted = {(name, ""): f"the feed cannot list its partitions ({why})" for name, why in listed.errors.items()}
-    errors = {**unlisted, **missing, **unreadable, **answers.errors}
+    leaseless = {key: why for key, why in waiting.items() if key not in {lease.key for lease in leases}}
+    errors = {**unlisted, **leaseless, **missing, **unreadable, **answers.errors}
     return Lag(
         tuple(
             PartitionLag(pipeline=key[0], partition=key[1], events=answers.found.get(key), error=errors.get(key))
@@ -164,9 +165,13 @@ async def read_backlog(
     feeds: Mapping[str, ChangeFeed],
     failures: Mapping[Key, str],
     *,
+    waiting: Mapping[Key, str] = NONE,
     patience: Patience = PATIENCE,
 ) -> Backlog:
-    """leases: read right before, never from a cache, or two looks could see one state. failures: as any host reports them."""
+    """leases: read right before, never from a cache, or two looks could see one state. failures: as any host reports them.
+
+    waiting: partitions that get no lease for now. The feed need not list them: they may have been split since.
+    """
     _remind(feeds, leases)
     still_open = {lease.key: lease for lease in leases if not lease.closed}
     failed = {key: why for key, why in failures.items() if key in still_open and still_open[key].owner is None}
@@ -180,7 +185,8 @@ async def read_backlog(
         held={key: end.held for key, end in ends.found.items() if end.held is not None and key not in failed},
         missing=frozenset(
             (name, part) for name, found in listed.found.items() for part in _missing(name, found, feeds[name], leases)
-        ),
+        )
+        | (waiting.keys() - {lease.key for lease in leases}),
         failed=failed,
         unknown=(
             *(f"pipeline '{name}': its partitions are unknown ({why})" for name, why in listed.errors.items()),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from math import inf
 from shlex import quote
 from typing import TypeVar
@@ -15,7 +15,7 @@ from typing import TypeVar
 from structlog.typing import FilteringBoundLogger as Log
 
 from leases.backoff import retry_after_s
-from leases.balance import Key
+from leases.balance import Key, Peer
 from leases.bootstrap import Audit, Bootstrap
 from leases.clock import Clock
 from leases.family import Partition
@@ -27,6 +27,7 @@ from pipeline.cancelled import is_cancelled
 from pipeline.errors import FeedError, FeedUnavailable
 from pipeline.feed import FeedPartition, no_partitions, remember, uncovered
 from pipeline.sink import standing_of
+from service.asks import Asks
 from service.failures import Streak
 from service.pipeline import Pipeline
 from service.plurals import counted, noun
@@ -54,6 +55,7 @@ class Partitions:
         rng: random.Random,
         report: Report,
         orphaned: Callable[[Key, Exception, Scan], None],
+        wake: Callable[[], None],
     ) -> None:
         self.bootstraps = {name: Bootstrap(keeper, name, each.identity) for name, each in pipelines.items()}
         self.waiting: dict[Key, str] = {}
@@ -68,8 +70,15 @@ class Partitions:
         self._seen: dict[str, frozenset[str]] = {}
         self._streaks = {name: Streak(clock) for name in pipelines}
         self._due_at = dict.fromkeys(pipelines, -inf)
+        self._asks = {name: Asks(clock, timing, rng, wake) for name in pipelines}
+        self._undecided_streaks = {name: Streak(clock) for name in pipelines}
 
-    async def listed(self, scan: Scan, group: asyncio.TaskGroup) -> dict[str, Audit]:
+    async def close(self) -> None:
+        """Ask nothing more."""
+        for asks in self._asks.values():
+            await asks.close()
+
+    async def listed(self, scan: Scan, group: asyncio.TaskGroup, peers: Sequence[Peer] = ()) -> dict[str, Audit]:
         """Of the pipelines whose feeds have answered; where one took its time, of an earlier scan.
 
         It is not waited for: this host would look away meanwhile, and whoever looks away must not say who is dead. A lease
@@ -77,14 +86,17 @@ class Partitions:
         """
         for name in self._pipelines:
             if name not in self._listings and self._clock.monotonic() >= self._due_at[name]:
-                self._listings[name] = group.create_task(self._reconcile(name, scan), name=f"listing {name}")
+                self._listings[name] = group.create_task(
+                    self._reconcile(name, scan, [each.name for each in peers if each.serves(name)]),
+                    name=f"listing {name}",
+                )
         if self._listings:
             await asyncio.wait(self._listings.values(), timeout=self._timing.balance_s / 4)
         done = {name: listing for name, listing in self._listings.items() if listing.done()}
         self._listings = {name: listing for name, listing in self._listings.items() if name not in done}
         return {name: listing.result() for name, listing in done.items()}
 
-    async def _reconcile(self, name: str, scan: Scan) -> Audit:
+    async def _reconcile(self, name: str, scan: Scan, hosts: Sequence[str]) -> Audit:
         """Create leases for new partitions and for the children of ended ones."""
         pipeline = self._pipelines[name]
         feed = pipeline.feed
@@ -94,13 +106,14 @@ class Partitions:
             audit = await self.bootstraps[name].reconciled(
                 [Partition(*partition) for partition in found],
                 scan,
-                lambda partition: self._answered(
-                    feed.start_of(partition, pipeline.start), f"partition '{partition}' of pipeline '{name}'"
+                lambda partition: self._asks[name].get(
+                    "start", (name, partition), lambda: feed.start_of(partition, pipeline.start), "its feed"
                 ),
                 lambda partition, scopes: [
                     Partition(*part) for part in uncovered(feed, FeedPartition(*partition), scopes)
                 ],
                 self._standing_in(pipeline),
+                hosts,
             )
         except (Exception, asyncio.CancelledError) as error:
             if is_cancelled(error):
@@ -143,6 +156,7 @@ class Partitions:
         for text in audit.told:
             self._report(f"pipeline '{pipeline}': {text}", None)
         self.waiting = {key: why for key, why in self.waiting.items() if key[0] != pipeline}
+        self._attend_undecided(pipeline, audit, scan)
         for partition, why in sorted(audit.waiting.items()):
             self.waiting[pipeline, partition] = why
             self._report(f"pipeline '{pipeline}', partition '{partition}' waits: {why}", (pipeline, partition))
@@ -155,6 +169,22 @@ class Partitions:
             self._report(str(error), (pipeline, partition))
             self._orphaned((pipeline, partition), error, scan)
 
+    def _attend_undecided(self, pipeline: str, audit: Audit, scan: Scan) -> None:
+        self.waiting |= {(pipeline, partition): str(error) for partition, error in audit.undecided.items()}
+        slow = {partition: error for partition, error in sorted(audit.undecided.items()) if error.is_slow}
+        streak = self._undecided_streaks[pipeline]
+        if slow and streak.failed():
+            partition, error = next(iter(slow.items()))
+            self._log.warning(
+                "partitions wait for a lease", pipeline=pipeline, partition=partition, count=len(slow), error=str(error)
+            )
+        if audit.undecided:
+            self._asks[pipeline].forget(scan.seen)
+        else:
+            self._asks[pipeline].forget()
+            if (fields := streak.end()) is not None:
+                self._log.info("waiting partitions recovered", pipeline=pipeline, **fields)
+
     def _standing_in(self, pipeline: Pipeline) -> Callable[[str], Awaitable[Standing | None]] | None:
         """None where the sink cannot tell."""
         telling = standing_of(pipeline.sink)
@@ -162,8 +192,12 @@ class Partitions:
             return None
 
         async def standing(partition: str) -> Standing | None:
-            what = f"the sink of pipeline '{pipeline.name}'"
-            found = await self._answered(telling.standing(pipeline.name, partition), what)
+            found = await self._asks[pipeline.name].get(
+                "standing",
+                (pipeline.name, partition),
+                lambda: telling.standing(pipeline.name, partition),
+                "its sink",
+            )
             return None if found is None else Standing(*found)
 
         return standing

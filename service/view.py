@@ -13,11 +13,12 @@ Answers are shared for a moment, so that many clients cost the container no more
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
+from leases.balance import Key
 from leases.clock import Clock
 from leases.control import GROUP_PREFIX, controls_in
 from leases.errors import InvalidDocument, StoreError, StoreUnavailable
@@ -137,7 +138,11 @@ class View:
         except StoreError as error:
             return Backlog(ends={}, behind=frozenset(), missing=frozenset(), failed={}, unknown=(str(error),))
         return await read_backlog(
-            scan.leases, self._feeds, {**group.failures, **group.resting}, patience=self._patience
+            scan.leases,
+            self._feeds,
+            {**group.failures, **group.resting},
+            waiting=self._waiting(group),
+            patience=self._patience,
         )
 
     def health(self) -> Health:
@@ -153,10 +158,17 @@ class View:
     async def _measure_lag(self) -> Lag:
         group = await self.group()
         leases = [status.lease for status in group.leases.values()]
-        waiting = {**group.waiting, **(self.host.waiting if self.host is not None else {})}
         return await measure_lag(
-            leases, self._feeds, unreadable=group.unreadable, waiting=waiting, patience=self._patience
+            leases,
+            self._feeds,
+            unreadable=group.unreadable,
+            waiting=self._waiting(group),
+            patience=self._patience,
         )
+
+    def _waiting(self, group: Group) -> Mapping[Key, str]:
+        """Partitions without a lease, and why, as any host knows them."""
+        return {**group.waiting, **(self.host.waiting if self.host is not None else {})}
 
     async def _read_group(self) -> Group:
         documents = await self._keeper.store.list(GROUP_PREFIX)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
@@ -13,9 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulation.loop import VirtualClock, run_virtual
 
-from leases.bootstrap import Bootstrap, Identity, Info, decode_info, encode_info, info_id
+from leases.bootstrap import CREATED_MAX, Bootstrap, Identity, Info, decode_info, encode_info, info_id
 from leases.document import encode_lease, lease_id
-from leases.errors import GroupMismatch, InvalidDocument, StoreAmbiguous, StoreConflict, StoreError, StoreUnavailable
+from leases.errors import (
+    GroupMismatch,
+    InvalidDocument,
+    StoreAmbiguous,
+    StoreConflict,
+    StoreError,
+    StoreUnavailable,
+    Undecided,
+)
 from leases.family import Partition, births, children_due
 from leases.keeper import Keeper
 from leases.lease import Child, Lease
@@ -71,14 +79,20 @@ class Host:
         self.keeper = Keeper(store, host=name, incarnation=f"{name}-1", clock=VirtualClock(), timing=Timing())
         self.bootstrap = Bootstrap(self.keeper, "p", identity)
         self.asked: list[str] = []
+        self.undecided: set[str] = set()
 
-    async def round(self, partitions: Sequence[Partition], start: str = "latest") -> tuple[str, ...]:
+    async def round(
+        self, partitions: Sequence[Partition], start: str = "latest", hosts: Collection[str] = ()
+    ) -> tuple[str, ...]:
         async def start_of(partition: str) -> str | None:
+            if partition in self.undecided:
+                raise Undecided("not known yet")
             self.asked.append(partition)
             await asyncio.sleep(0)
             return f"{partition}-{start}"
 
-        audit = await self.bootstrap.reconciled(partitions, await self.keeper.scan(["p"]), start_of)
+        scan = await self.keeper.scan(["p"])
+        audit = self.audit = await self.bootstrap.reconciled(partitions, scan, start_of, hosts=hosts)
         self.orphaned = audit.orphaned
         return audit.created
 
@@ -213,6 +227,81 @@ def test_a_call_that_fails_at_any_step_is_made_good_by_the_next_round(error: Sto
                     continue
             assert sorted(await host.leases()) == ["0", "1", "2"]
             assert (await info(store)).complete
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_hosts_that_start_together_divide_the_first_round(name: str) -> None:
+    async def main() -> None:
+        host, partitions = Host(Store(), name), named(*(str(n) for n in range(20)))
+        await host.bootstrap.opened()
+        created = await host.round(partitions, hosts=["a", "b"])
+        assert set(created) == set(host.asked) < {partition.name for partition in partitions}
+        other = Host(Store(), "b" if name == "a" else "a")
+        await other.bootstrap.opened()
+        assert set(await other.round(partitions, hosts=["a", "b"])) == {each.name for each in partitions} - {*created}
+        assert not (await info(host.keeper.store)).complete
+
+    run_virtual(main())
+
+
+def test_what_the_other_host_leaves_undone_is_created_soon() -> None:
+    async def main() -> None:
+        host, partitions = Host(Store()), named("0", "1", "2", "3")
+        await host.bootstrap.opened()
+        while len(await host.leases()) < 4:
+            await host.round(partitions, hosts=["a", "dead"])
+            await asyncio.sleep(1)
+        assert asyncio.get_running_loop().time() <= 4
+        assert await host.round(partitions, hosts=["a", "dead"]) == ()
+        assert (await info(host.keeper.store)).complete
+
+    run_virtual(main())
+
+
+def test_a_host_creates_so_many_leases_before_it_looks_again() -> None:
+    async def main() -> None:
+        host, partitions = Host(Store()), named(*(str(n) for n in range(200)))
+        await host.bootstrap.opened()
+        created: list[int] = []
+        while sum(created) < 200:
+            assert not (await info(host.keeper.store)).complete
+            created.append(len(await host.round(partitions)))
+        assert created[0] == CREATED_MAX
+        assert created[-2] > CREATED_MAX  # the more there are, the dearer is a look
+        assert (await info(host.keeper.store)).complete
+
+    run_virtual(main())
+
+
+def test_a_partition_of_which_nobody_knows_yet_where_it_begins_keeps_only_itself_waiting() -> None:
+    async def main() -> None:
+        host = Host(Store())
+        host.undecided = {"1"}
+        await host.bootstrap.opened()
+        assert await host.round(named("0", "1", "2")) == ("0", "2")
+        assert host.audit.undecided.keys() == {"1"}
+        assert not (await info(host.keeper.store)).complete
+        host.undecided = set()
+        assert await host.round(named("0", "1", "2")) == ("1",)
+        assert (await host.leases())["1"].continuation == "1-latest"
+        assert (await info(host.keeper.store)).complete
+
+    run_virtual(main())
+
+
+def test_of_two_hosts_that_open_a_pipeline_at_once_neither_fails() -> None:
+    class Late(Store):
+        async def create(self, id: str, body: str) -> str:
+            if id == info_id("p") and id not in self._documents:
+                await Store.create(self, id, body)  # another host was quicker
+            return await super().create(id, body)
+
+    async def main() -> None:
+        host = Host(Late())
+        assert not await host.bootstrap.opened()
+        assert (await info(host.keeper.store)).identity == IDENTITY
 
     run_virtual(main())
 

@@ -169,13 +169,13 @@ def test_a_host_that_others_forestall_looks_soon_for_what_is_left() -> None:
 
     async def main() -> None:
         group, edited = Group("ab"), []
-        dead, _ = await settled(group, "host-a", "heir")
+        dead, heir = await settled(group, "host-a", "heir")
         left = {lease_id("bank", partition) for partition, owner in group.owners.items() if owner == "host-a"}
         await dead.kill()
 
         def judge(request: Request) -> Fate:
             """Whoever is about to take it: somebody was quicker to write something into it."""
-            if request.operation == "replace" and request.id in left:
+            if request.operation == "replace" and request.id in left and heir.host.expired:
                 left.remove(request.id)
                 group.edit(request.id.rpartition("/")[2], lambda lease: lease.handoff_requested("nobody"))
                 edited.append(asyncio.get_running_loop().time())

@@ -112,6 +112,15 @@ async def test_where_a_host_knows_why_there_is_no_lease_that_is_told() -> None:
     assert not lag.is_known
 
 
+async def test_what_waits_for_a_lease_is_unknown_and_not_done_though_the_feed_lists_it_no_more() -> None:
+    waiting = {("bank", "a.0"): "its sink is still finding out where it begins", ("bank", "a"): "before it had one"}
+    lag = await measure_lag([lease("a", "5")], {"bank": feed(a=5)}, waiting=waiting)
+    assert [(p.partition, p.error) for p in lag.partitions] == [("a", None), ("a.0", waiting["bank", "a.0"])]
+    look = await read_backlog([lease("a", "5")], {"bank": feed(a=5)}, {}, waiting=waiting)
+    assert look.missing == {("bank", "a.0")}
+    assert not look.is_done
+
+
 async def test_a_feed_that_cannot_list_its_partitions_may_have_more_than_there_are_leases() -> None:
     class Unlisted(MemoryFeed):
         async def partitions(self) -> list[FeedPartition]:

@@ -233,3 +233,19 @@ def test_the_log_of_an_outage_grows_with_its_logarithm_and_ends_with_a_recovery(
             assert recovered["failing_for_s"] == pytest.approx(now() - began, abs=2 * MINUTE)
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("apart_s", [0.0, 0.02, 0.3])
+def test_hosts_that_start_together_do_not_all_create_the_same_leases(apart_s: float) -> None:
+    async def main() -> None:
+        group = Group([f"p{n:04}" for n in range(1024)])
+        group.weather.judge = lambda request: Fate(late_s=0.02)
+        for n in range(32):
+            group.started(f"host-{n:02}")
+            await asyncio.sleep(apart_s)
+        await until(lambda: len(group.leases) == 1024, within_s=2 * MINUTE)
+        creations = group.asked(lambda request: request.operation == "create" and request.id.startswith("bank/leases/"))
+        assert len(creations) <= 1.2 * 1024
+        assert not [each for running in group.hosts for each in running.log if each["level"] == "warning"]
+
+    run_virtual(main())
