@@ -119,14 +119,14 @@ class Roll:
 
     new: those that this host met so late that they see what expires later than the bound on that allows (leases.balance.Peer).
     dead: the documents (with their ETags) of hosts that have not moved for `DEAD_AFTER` lease durations.
-    controls: what operators have ordered, from the same listing.
+    invalid: documents that nobody can read, by id. controls: what operators have ordered, from the same listing.
     """
 
     hosts: Mapping[str, HostRecord]
     live: frozenset[str]
     new: frozenset[str] = frozenset()
     dead: tuple[Stored, ...] = ()
-    invalid: tuple[InvalidDocument, ...] = ()
+    invalid: Mapping[str, InvalidDocument] = field(default_factory=lambda: MappingProxyType({}))
     controls: Controls = NO_CONTROLS
 
     @property
@@ -192,13 +192,13 @@ class Membership:
         documents = [stored for stored in listed if stored.id.startswith(HOSTS_PREFIX)]
         controls = controls_in(listed)
         hosts: dict[str, HostRecord] = {}
-        invalid: list[InvalidDocument] = []
+        invalid: dict[str, InvalidDocument] = {}
         for stored in documents:
             try:
                 host = decode_host(stored.id, stored.body)
                 hosts[host.name] = host
             except InvalidDocument as error:
-                invalid.append(error)
+                invalid[stored.id] = error
         ended = self._clock.monotonic()
         marks = {name: host.mark for name, host in hosts.items()}
         self._watch = self._watch.scanned(marks, started, ended, self._timing)
@@ -210,7 +210,7 @@ class Membership:
         buried = {host_id(name) for name in self._watch.still_for(DEAD_AFTER * self._timing.duration_s, started) - live}
         dead = tuple(stored for stored in documents if stored.id in buried)
         known = self._met.still_for(self._timing.duration_s - self._timing.newcomer_slack_s, started)
-        return Roll(hosts, live, live - known, dead, (*invalid, *controls.unreadable.values()), controls)
+        return Roll(hosts, live, live - known, dead, {**invalid, **controls.unreadable}, controls)
 
     async def clear_away(self, roll: Roll) -> None:
         """Remove the documents of the long dead. Raises StoreConflict or StoreMissing where one was not dead after all."""

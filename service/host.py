@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -40,6 +40,7 @@ from pipeline.pump.budget import Budget
 from service.failures import Failures, Streak, verdict
 from service.partitions import Partitions
 from service.pipeline import Pipeline
+from service.reports import Reports
 from service.stopping import rested
 from service.tally import Tally
 from service.worker import Outcome, Worker, about
@@ -121,7 +122,7 @@ class Host:
         self._requests: Watch[Key] = Watch()
         self._outlived: Watch[Key] = Watch()
         self._rested_on: tuple[object, ...] = ()
-        self._reported: set[str] = set()
+        self._reports = Reports(clock)
         self._refusals = Streak(clock)
         self._tasks: dict[asyncio.Task[None], Worker] = {}
 
@@ -198,7 +199,11 @@ class Host:
             await self._clock.sleep(self._timing.renew_s * (1 - 0.1 * self._rng.random()))
             await self._persist("announcing this host", lambda: self._membership.announce(self._activity(self)))
             if (namesake := self._membership.me.contested_by) is not None:
-                self._report(f"another process (incarnation {namesake}) ran under this host's name and gave way")
+                self._report(
+                    "namesake",
+                    namesake,
+                    f"another process (incarnation {namesake}) ran under this host's name and gave way",
+                )
 
     async def _balance(self, group: asyncio.TaskGroup) -> None:
         streak = Streak(self._clock)
@@ -285,13 +290,15 @@ class Host:
                 worker.owned.notice(scan.seen[key])
         self._judge_failures(scan)
         for key, error in scan.unreadable.items():
-            self._report(str(error), key)
-        for unread in roll.invalid:
-            self._report(str(unread))
+            self._report("unreadable lease", key, str(error), key)
+        for name, unread in roll.invalid.items():
+            self._report("unreadable document", name, str(unread))
         for host in mismatched([roll.hosts[name] for name in roll.live], self._timing.duration_s):
             self._report(
+                "duration",
+                host.name,
                 f"host '{host.name}' runs with leases.duration_s = {host.lease_duration_s:g}, this one with"
-                f" {self._timing.duration_s:g}: use one value in the whole group"
+                f" {self._timing.duration_s:g}: use one value in the whole group",
             )
 
     def _rest(self, controls: Controls) -> None:
@@ -363,7 +370,8 @@ class Host:
             self._refuse(changes, error, "asking for a lease failed", lease)
             return
         except Exception as error:  # its document has no room for our name
-            self._report(f"lease '{key[1]}' of pipeline '{key[0]}' cannot be asked for: {_told(error)}", key)
+            text = f"lease '{key[1]}' of pipeline '{key[0]}' cannot be asked for: {_told(error)}"
+            self._report("request", key, text, key)
             return
         self.tally.lease_asked_for(lease)
         self._log.info("handoff requested", **about(lease), owner=lease.owner)
@@ -505,10 +513,9 @@ class Host:
         except (StoreError, DuplicateHost) as error:
             self._log.warning(f"{doing} failed", error=str(error))
 
-    def _report(self, text: str, key: Key | None = None) -> None:
-        """A condition that lasts is told once. key: of the partition that it is about, whose lease may not be readable."""
-        if text not in self._reported:
-            self._reported.add(text)
+    def _report(self, kind: str, subject: Hashable, text: str, key: Key | None = None) -> None:
+        """A condition that lasts is reported once. key: of the partition that it is about, whose lease may not be readable."""
+        if self._reports.is_due(kind, subject, text):
             fields = {} if key is None else {"pipeline": key[0], "partition": key[1]}
             self._log.warning("needs attention", what=text, **fields)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from math import inf
 from shlex import quote
 from typing import TypeVar
@@ -33,7 +33,8 @@ from service.pipeline import Pipeline
 from service.plurals import counted, noun
 
 T = TypeVar("T")
-Report = Callable[[str, Key | None], None]
+Report = Callable[[str, Hashable, str, Key | None], None]
+"""(kind, subject, text, the partition that it is about): as `service.host.Host` reports what needs attention."""
 NAMED_MAX = 5
 """How many closed partitions a warning names."""
 
@@ -130,7 +131,7 @@ class Partitions:
         if (fields := self._streaks[name].end()) is not None:
             self._log.info("listing partitions recovered", pipeline=name, **fields)
         if not found:
-            self._report(f"pipeline '{name}': {no_partitions(feed)}", None)
+            self._report("no partitions", name, f"pipeline '{name}': {no_partitions(feed)}", None)
         if audit.created:
             self._log.info("leases created", pipeline=name, partitions=list(audit.created))
         self._attend(name, audit, scan)
@@ -145,6 +146,8 @@ class Partitions:
             one = returned[0]
             names = ", ".join(f"'{name}'" for name in returned[:NAMED_MAX]) + ", ..." * (len(returned) > NAMED_MAX)
             self._report(
+                "returned",
+                (pipeline, names),
                 f"pipeline '{pipeline}': the feed lists"
                 f" {counted(len(returned), 'partition whose lease', 'partitions whose leases')} an operator closed ({names})."
                 f" No host reads {noun(len(returned), 'it', 'them')}. {_reopening(scan.seen[pipeline, one].lease)}",
@@ -154,19 +157,20 @@ class Partitions:
     def _attend(self, pipeline: str, audit: Audit, scan: Scan) -> None:
         """What only people can mend is told."""
         for text in audit.told:
-            self._report(f"pipeline '{pipeline}': {text}", None)
+            self._report("event", text, f"pipeline '{pipeline}': {text}", None)
         self.waiting = {key: why for key, why in self.waiting.items() if key[0] != pipeline}
         self._attend_undecided(pipeline, audit, scan)
         for partition, why in sorted(audit.waiting.items()):
             self.waiting[pipeline, partition] = why
-            self._report(f"pipeline '{pipeline}', partition '{partition}' waits: {why}", (pipeline, partition))
+            key = (pipeline, partition)
+            self._report("waits", key, f"pipeline '{pipeline}', partition '{partition}' waits: {why}", key)
         for partition in audit.orphaned:
             error = FeedError(
                 f"pipeline '{pipeline}' has a lease for partition '{partition}', which its feed does not have (any more):"
                 " it is set aside. Look at what the feed reads. If the partition is done, close its lease:"
                 f" `leasehold leases close FILE {quote(pipeline)} {quote(partition)}`"
             )
-            self._report(str(error), (pipeline, partition))
+            self._report("orphaned", (pipeline, partition), str(error), (pipeline, partition))
             self._orphaned((pipeline, partition), error, scan)
 
     def _attend_undecided(self, pipeline: str, audit: Audit, scan: Scan) -> None:
