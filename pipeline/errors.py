@@ -13,6 +13,7 @@ PipelineError
 ├── EngineUnavailable          Spark died or refused; never evidence of poison
 ├── SinkError
 │   ├── SinkUnavailable        refused, throttled or too slow, and surely not applied; may be tried again
+│   │   └── SinkNotFound       its address leads nowhere
 │   ├── SinkRejected           the destination refuses this output, and will refuse it again
 │   │   └── OutputRefused      it does so for what is in it, and takes other output
 │   │       └── OutputTooLarge more than the destination takes at once: less of it may fit
@@ -129,6 +130,10 @@ class SinkUnavailable(SinkError):
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class SinkNotFound(SinkUnavailable):
+    """Its address leads nowhere. A running host waits for it, as names may be away for a while; a start refuses it."""
 
 
 class SinkRejected(SinkError):

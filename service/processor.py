@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 
 from structlog.typing import FilteringBoundLogger as Log
 
+from leases.backoff import retry_after_s
 from leases.bootstrap import Bootstrap
 from leases.clock import BootClock, Clock
 from leases.errors import GroupMismatch, InvalidDocument, StoreError
@@ -26,11 +27,12 @@ from leases.membership import HOSTS_PREFIX, HostRecord, Membership
 from leases.store import LeaseStore, TimedStore
 from leases.timing import Timing
 from pipeline.cancelled import await_shielded
-from pipeline.errors import PipelineError, SinkUnavailable
+from pipeline.errors import PipelineError, SinkNotFound, SinkUnavailable
 from pipeline.pump.budget import BYTES_MAX, Budget
 from pipeline.transform import WaitingTransform
 from service.activity import activity_document, activity_of
 from service.errors import StartFailed
+from service.failures import Streak
 from service.host import Host
 from service.lag import Backlog, until_idle
 from service.pipeline import Pipeline
@@ -109,6 +111,8 @@ class Processor:
         )
         self.view = View(self.keeper, pipelines, clock=clock, now=lambda: datetime.now(UTC), host=self.host)
         self._clock = clock
+        self._backoff = timing.backoff
+        self._rng = random.Random(f"{incarnation} starts")  # noqa: S311 - jitter, not secrets
         self._traces = traces
         self._running: asyncio.Task[None] | None = None
         self._stopped: asyncio.Task[None] | None = None
@@ -116,8 +120,8 @@ class Processor:
     async def start(self) -> None:
         """Returns once the leases exist and the first of them are being worked on.
 
-        Raises StartFailed where a feed, sink, transform, Spark or the lease container is not ready, GroupMismatch where the
-        leases belong to another feed or sink.
+        Waits for sinks that are away. Raises StartFailed if a sink refuses or its address leads nowhere, or if a transform, Spark
+        or the lease container is not ready; GroupMismatch if the leases belong to another feed or sink.
         """
         assert self._running is None, "a processor starts once"
         try:
@@ -190,7 +194,7 @@ class Processor:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._check_leases(problems))
                 for pipeline in self.pipelines:
-                    group.create_task(problems.of(self._reached(pipeline.sink.prepare)))
+                    group.create_task(problems.of(self._prepare_sink(pipeline, problems)))
             problems.raise_any()
             await transforms
             problems.raise_any()
@@ -232,8 +236,31 @@ class Processor:
             await self._clock.sleep(WAIT_REPORTED_S)
             self._log.info("still getting ready", waits_for=waits, seconds=round(self._clock.monotonic() - began))
 
+    async def _prepare_sink(self, pipeline: Pipeline, problems: Problems) -> None:
+        """Waits for a sink that is away, as a running host does: its outage must not keep down the hosts that start in it.
+
+        Not if its address leads nowhere, nor if something else keeps this host from starting. Raises PipelineError.
+        """
+        streak = Streak(self._clock)
+        while True:
+            try:
+                await self._reached(pipeline.sink.prepare)
+            except SinkNotFound:
+                raise
+            except SinkUnavailable as error:
+                if problems.are_found:
+                    raise
+                if streak.failed():
+                    self._log.warning("waiting for a sink", pipeline=pipeline.name, error=str(error))
+                jitter = self._rng.random()
+                await self._clock.sleep(self._backoff.pause_s(streak.count, jitter, retry_after_s(error)))
+            else:
+                if (fields := streak.end()) is not None:
+                    self._log.info("sink recovered", pipeline=pipeline.name, **fields)
+                return
+
     async def _reached(self, call: Callable[[], Awaitable[object]]) -> None:
-        """Who does not answer at all is told at the start; later, hosts wait for it. Raises StoreError, PipelineError."""
+        """A start forgives a dependency that does not answer for a moment. Raises StoreError, PipelineError."""
         for pause_s in (*START_PAUSES_S, None):
             try:
                 await call()
@@ -255,6 +282,10 @@ class Problems:
             await step
         except (PipelineError, StoreError, GroupMismatch, InvalidDocument) as error:
             self._found[str(error)] = error
+
+    @property
+    def are_found(self) -> bool:
+        return bool(self._found)
 
     def raise_any(self) -> None:
         """Raises StartFailed; GroupMismatch if there is nothing else."""

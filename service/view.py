@@ -152,7 +152,7 @@ class View:
         elif host.is_draining:
             reasons.append("the host is draining: it finishes its batches and gives its leases back")
         elif not host.ready.is_set():
-            reasons.append("the host has not read the lease container yet")
+            reasons.append("the host is starting: it waits for its sinks, or has not read the lease container yet")
         return Health(tuple(reasons))
 
     async def _measure_lag(self) -> Lag:

@@ -142,7 +142,7 @@ def test_a_postgresql_that_cannot_be_reached_is_told_without_the_password(
 ) -> None:
     wrong = guarded.replace("password=right", "password=swordfish")
     for dsn, said in (
-        ("postgresql://me:swordfish@127.0.0.1:1/bank", "Connection refused"),
+        ("postgresql://me:swordfish@nohost.invalid/bank", "cannot be reached"),
         (wrong, 'password authentication failed for user "guarded"'),
     ):
         settings = with_(folder, sink={"type": "postgres", "dsn": dsn, "table": "rows"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 
 from pipeline.connectors.postgres.sql import GUARD
-from pipeline.errors import Ambiguous, OutputRefused, SinkError, SinkRejected, SinkUnavailable
+from pipeline.errors import Ambiguous, OutputRefused, SinkError, SinkNotFound, SinkRejected, SinkUnavailable
 
 _COLLISIONS = ("40001", "40P01")
 _PASSING = (
@@ -25,6 +25,12 @@ _SETTINGS_ARE_WRONG = (
     "is not permitted to log in",
 )
 """A refused connection comes without SQLSTATE, as text only."""
+_NO_SUCH_HOST = (
+    "Name or service not known",
+    "No address associated with hostname",
+    "nodename nor servname provided",
+)
+"""What getaddrinfo says of a name that does not exist; a name server that is away is another error."""
 
 _REMEDIES = {
     "23": "mend the transform or the merge so that the table takes the output, or change the table",
@@ -63,6 +69,8 @@ def not_connected(error: psycopg.Error, address: str) -> SinkError:
         return SinkRejected(
             f"PostgreSQL {address} refused the connection: {words}: mend `dsn`, or the server's settings"
         )
+    if any(nowhere in words for nowhere in _NO_SUCH_HOST):
+        return SinkNotFound(f"PostgreSQL {address} cannot be reached: {words}: look at the host in `dsn`")
     return SinkUnavailable(f"PostgreSQL {address} cannot be reached: {words}")
 
 

@@ -56,7 +56,10 @@ async def test_a_host_is_live_before_it_is_ready(resting, client) -> None:
     assert (await client.get("/health/live")).json()["status"] == "live"
     ready = await client.get("/health/ready")
     assert ready.status_code == 503
-    assert ready.json() == {"status": "not ready", "reasons": ["the host has not read the lease container yet"]}
+    assert ready.json() == {
+        "status": "not ready",
+        "reasons": ["the host is starting: it waits for its sinks, or has not read the lease container yet"],
+    }
 
 
 async def test_a_host_at_work_is_ready_and_a_draining_one_is_not(start) -> None:

@@ -17,7 +17,7 @@ from leases.errors import DuplicateHost, GroupMismatch
 from leases.lease import Lease
 from leases.timing import Timing
 from pipeline.connectors.memory import MemoryDestination
-from pipeline.errors import SinkRejected, SinkUnavailable, TransformError
+from pipeline.errors import SinkNotFound, SinkRejected, SinkUnavailable, TransformError
 from pipeline.transform import Identity
 from service.errors import StartFailed
 from service.pipeline import Pipeline
@@ -191,14 +191,55 @@ def test_a_sink_that_does_not_answer_once_is_asked_again() -> None:
     run_virtual(main())
 
 
-def test_a_sink_that_never_answers_fails_the_start() -> None:
+def test_a_start_waits_for_a_sink_that_is_away_and_says_so() -> None:
     async def main() -> None:
         case = Case()
         case.errors["sink.prepare"] = SinkUnavailable("no answer in time")
+        processor = case.processor()
+        starting = asyncio.create_task(processor.start())
+        await asyncio.sleep(600)
+        assert not starting.done()
+        assert not processor.view.health().is_ready
+        waits = [entry for entry in case.log if entry["event"] == "waiting for a sink"]
+        assert waits[0]["error"] == "no answer in time"
+        assert 1 < len(waits) < 12
+        assert 100 < case.calls.count("sink.prepare") < 200  # three attempts in a balance interval
+        assert not case.store._documents
+        case.errors.clear()
+        await starting
+        assert [entry["pipeline"] for entry in case.log if entry["event"] == "sink recovered"] == ["bank"]
+        await processor.stop()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("other", [{}, {"transform.prepare": TransformError("bad SQL")}])
+def test_a_start_does_not_wait_for_a_sink_whose_address_leads_nowhere_or_beside_another_problem(
+    other: dict[str, Exception],
+) -> None:
+    async def main() -> None:
+        case = Case()
+        unavailable = SinkUnavailable if other else SinkNotFound
+        case.errors |= {"sink.prepare": unavailable("no answer in time"), **other}
         with pytest.raises(StartFailed, match="no answer in time"):
             await case.processor().start()
         assert case.calls.count("sink.prepare") == 3
         assert case.closed == ALL_CLOSED
+
+    run_virtual(main())
+
+
+def test_a_start_that_waits_for_a_sink_can_be_stopped() -> None:
+    async def main() -> None:
+        case = Case()
+        case.errors["sink.prepare"] = SinkUnavailable("no answer in time")
+        starting = asyncio.create_task(case.processor().start())
+        await asyncio.sleep(60)
+        starting.cancel()
+        await asyncio.wait({starting}, timeout=10)
+        assert starting.cancelled()
+        assert case.closed == ALL_CLOSED
+        assert_nothing_left()
 
     run_virtual(main())
 
