@@ -180,7 +180,7 @@ class Partitions:
         if slow and streak.failed():
             partition, error = next(iter(slow.items()))
             self._log.warning(
-                "partitions wait for a lease", pipeline=pipeline, partition=partition, count=len(slow), error=str(error)
+                "partitions wait for a lease", pipeline=pipeline, first=partition, count=len(slow), error=str(error)
             )
         if audit.undecided:
             self._asks[pipeline].forget(scan.seen)

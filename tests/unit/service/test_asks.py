@@ -85,7 +85,7 @@ def test_a_slow_answer_for_one_partition_delays_no_other_and_comes_in_the_backgr
         key = ("bank", "a.0")
         assert key not in host.host.waiting or "its sink is still finding out" in host.host.waiting[key]
         assert host.host.waiting.keys() == {key}
-        assert host.said("partitions wait for a lease")[0]["partition"] == "a.0"
+        assert host.said("partitions wait for a lease")[0]["first"] == "a.0"
         assert [each.partition for each in activity_of(host.host, now=datetime.now(UTC), monotonic_s=0.0).waiting] == [
             "a.0"
         ]
