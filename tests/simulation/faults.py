@@ -234,12 +234,14 @@ async def reset(world: World) -> str | None:
     if to % 3 == 0 and log.children is None:  # no draw of its own: other seeds stay as they are
         _put_back(world, lease.finished(lease.continuation, tombstone=True))
         for_s = world.timing.duration_s * (1 + to % 4) / 4
+        world.reopening.add(lease.partition)
         asyncio.get_running_loop().call_later(for_s, _moved, world, lease.partition, to)
         return f"{lease.partition} is closed, and in {for_s:.1f} s opened at {to}"
     return _moved(world, lease.partition, to)
 
 
 def _moved(world: World, partition: str, to: int) -> str | None:
+    world.reopening.discard(partition)
     if (lease := world.lease(partition)) is None:
         return None
     new = lease.reset(str(to) if to else None)

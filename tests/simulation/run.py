@@ -154,6 +154,7 @@ def _is_settled(world: World) -> bool:
     workers = [worker for running in world.alive for worker in running.host.workers.values()]
     return (
         _is_worked_on(world)
+        and not world.reopening
         and world.onlooker.is_delivered()
         and world.is_balanced()
         and all(worker.progress.is_idle for worker in workers)

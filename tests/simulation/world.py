@@ -61,6 +61,7 @@ class World(Group):
         self._told: list[tuple[float, str, str | Callable[[], str]]] = []
         self.faults: dict[str, int] = {}
         self.garbled: set[str] = set()
+        self.reopening: set[str] = set()
         self._next_rate = 1.0
         self.onlooker = Onlooker(
             timing=setup.timing,
