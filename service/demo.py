@@ -171,7 +171,7 @@ def _heed(last: Backlog | None, screen: Console) -> None:
 def _directory(wanted: Path | None) -> Iterator[Path]:
     """Nothing is made where PostgreSQL could not live."""
     if wanted is None:
-        check_place(Path(tempfile.gettempdir()) / "leasehold-bank")
+        check_place(Path(tempfile.gettempdir()))
         with tempfile.TemporaryDirectory(prefix="leasehold-bank-") as made:
             Path(made).chmod(0o755)  # for root, another user runs PostgreSQL
             yield Path(made)
