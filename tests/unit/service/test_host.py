@@ -61,7 +61,7 @@ def test_a_host_whose_view_has_not_changed_plans_nothing_anew_until_somebody_com
         assert plans == []
         await group.start("host-b")
         await until(group.is_balanced, within_s=30)
-        assert {"host-a", "host-b"} == set(plans)
+        await until(lambda: set(plans) == {"host-a", "host-b"}, within_s=30)
 
     run_virtual(main())
 
