@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import shlex
-import signal
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ pytest_plugins = [
     "tests.plugins_bank",
     "tests.plugins_cli",
     "tests.plugins_hosts",
+    "tests.plugins_interrupt",
     "tests.plugins_order",
     "tests.plugins_total",
 ]
@@ -45,11 +45,6 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
 settings.register_profile("quick", max_examples=40, deadline=None)
 settings.register_profile("thorough", max_examples=2000, deadline=None)
 settings.load_profile("quick")
-
-
-def pytest_configure() -> None:
-    """SIGTERM ends a run as Ctrl-C does: with the fixtures' clean-up, so that no host outlives it."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
