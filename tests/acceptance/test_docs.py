@@ -73,12 +73,12 @@ def test_a_fail_over_goes_as_operations_says(tmp_path: Path, leasehold: Commands
 def test_postgresql_for_trying_counts_the_words_as_its_page_says(open_directory: Path, leasehold: Commands) -> None:
     page = examples("try-postgres.md", open_directory)
     shell(lines_of(page, "printf")[0], open_directory)
-    server = leasehold(*lines_of(page, "leasehold postgres state/postgres")[0].split()[1:])
+    server = leasehold(*lines_of(page, "leasehold postgres state/postgres")[0].split()[1:], cwd=open_directory)
     until(lambda: server.found(r"(--query)") or server.process.poll() is not None, START_S, "PostgreSQL runs")
     dsn = shlex.split(server.found(r"export (LEASEHOLD_POSTGRES_DSN=.*)") or "")[0].partition("=")[2]
 
     def typed(line: str) -> Command:
-        command = leasehold(*shlex.split(line)[1:], env={"LEASEHOLD_POSTGRES_DSN": dsn})
+        command = leasehold(*shlex.split(line)[1:], cwd=open_directory, env={"LEASEHOLD_POSTGRES_DSN": dsn})
         assert command.ended() == 0, command.err
         return command
 
