@@ -143,13 +143,7 @@ def test_connectors_end_with_their_total(clone: Clone) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_all_runs(clone: Clone, number: signal.Signals) -> None:
     (clone.folder / "hang").touch()
-    command = [
-        "env",
-        "--default-signal",
-        "make",
-        "connectors",
-    ]  # a run in the background ignores SIGINT, and passes that on
-    make = subprocess.Popen(command, cwd=clone.folder, env=clone.environment, start_new_session=True)
+    make = start_connectors(clone)
     try:
         pids = [wait_for_pid(clone.folder / f"{run}.pid") for run in ("alone", "rest")]
         os.killpg(make.pid, number) if number == signal.SIGINT else make.send_signal(number)
@@ -163,7 +157,7 @@ def test_an_interrupt_ends_all_runs(clone: Clone, number: signal.Signals) -> Non
 
 def test_a_second_interrupt_ends_runs_that_do_not_finish_their_cleanup(clone: Clone) -> None:
     (clone.folder / "stubborn").touch()
-    make = subprocess.Popen(["make", "connectors"], cwd=clone.folder, env=clone.environment, start_new_session=True)
+    make = start_connectors(clone)
     try:
         pids = [wait_for_pid(clone.folder / f"{run}.pid") for run in ("alone", "rest")]
         os.killpg(make.pid, signal.SIGINT)
@@ -177,6 +171,12 @@ def test_a_second_interrupt_ends_runs_that_do_not_finish_their_cleanup(clone: Cl
         with suppress(ProcessLookupError):
             os.killpg(make.pid, signal.SIGKILL)
         make.wait()
+
+
+def start_connectors(clone: Clone) -> subprocess.Popen[bytes]:
+    """In a process group of its own that heeds SIGINT: a shell's background, where these tests may run, ignores it."""
+    command = ["env", "--default-signal", "make", "connectors"]
+    return subprocess.Popen(command, cwd=clone.folder, env=clone.environment, start_new_session=True)
 
 
 def wait_for_pid(file: Path) -> int:
