@@ -51,13 +51,13 @@ def retrying_for(seconds: float) -> Iterator[None]:
 
 
 class RetryBudget:
-    """How many requests may be repeated: a few at once, and then one for every ten that were answered otherwise.
+    """How many requests may be repeated: a few at once, and then one for each that was answered otherwise.
 
     While a service refuses everything, repeating it in here would multiply what callers send, who back off themselves.
     """
 
     FULL = 10.0
-    EARNED = 0.1
+    EARNED = 1.0
 
     def __init__(self) -> None:
         self._left = self.FULL
