@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import math
+import subprocess
+import sys
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -98,3 +100,26 @@ def test_a_column_that_is_there_twice_is_refused(format: Format, names: list[str
 def test_parquet_keeps_the_types_of_events() -> None:
     table = event_table("p", [1, 2])
     assert decoded(encoded(table, "parquet"), "parquet").equals(table)
+
+
+READ_FILES = """
+import os
+import pyarrow as pa
+from pipeline.connectors.filesink.formats import decoded, encoded
+
+table = pa.table({"a": list(range(10)), "b": ["x"] * 10})
+contents = {format: encoded(table, format) for format in ("parquet", "jsonl")}
+threads = set(os.listdir("/proc/self/task"))
+for format, content in contents.items():
+    assert decoded(content, format).equals(table)
+print(set(os.listdir("/proc/self/task")) - threads or "none")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+def test_reading_a_file_leaves_no_threads_that_abort_an_ending_process() -> None:
+    # Two threads of Arrow's pool once aborted `leasehold files read` on its way out, after the output was complete.
+    started = subprocess.run(
+        [sys.executable, "-c", READ_FILES], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (started.stdout, started.stderr) == ("none\n", "")
