@@ -34,7 +34,9 @@ class Open:
     async def granted(self) -> None: ...
 
 
-def claim(epoch: int = 1, partition: str = "0", *, generation: int = 0, continuation: str | None = None) -> Claim:
+def claim(
+    epoch: int = 1, partition: str = "0", *, generation: int = 0, continuation: str | None = None, state: str = ""
+) -> Claim:
     return Claim(
         pipeline="balances",
         partition=partition,
@@ -42,7 +44,7 @@ def claim(epoch: int = 1, partition: str = "0", *, generation: int = 0, continua
         epoch=epoch,
         generation=generation,
         continuation=continuation,
-        state="",
+        state=state,
         compare=lambda a, b: int(a or 0) - int(b or 0),
     )
 

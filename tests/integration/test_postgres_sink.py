@@ -160,6 +160,50 @@ async def test_a_position_that_somebody_deleted_stops_its_owner(postgres: Postgr
     assert postgres.fetch("SELECT * FROM balances") == []
 
 
+@pytest.mark.parametrize(
+    "restored",
+    [
+        pytest.param("DELETE FROM leasehold_positions", id="to before the first claim"),
+        pytest.param("DELETE FROM leasehold_positions WHERE generation = 1", id="to before the last reset"),
+        pytest.param("DROP TABLE leasehold_positions", id="to before leasehold came"),
+    ],
+)
+async def test_a_database_that_lost_a_position_is_refused_until_a_reset(
+    postgres: Postgres, sink_of: Make, restored: str
+) -> None:
+    """The lease was checkpointed at 2 and would go on there, with nothing of what came before."""
+    sink = sink_of(setup=BALANCES, table="balances")
+    await sink.prepare()
+    await sink.open(claim(1))
+    writer = await sink.open(claim(2, generation=1))
+    await writer.write(output(ONE, None, "2"), Open())
+    postgres.fetch(restored)
+    postgres.fetch("TRUNCATE balances")
+    await sink.prepare()
+    for epoch in (3, 4):  # nor does a refused claim leave a row by which the next one is let in
+        words = (
+            "no position of lease 'balances/0' in generation 1, .* lost.* leases reset FILE balances 0 --to earliest"
+        )
+        with pytest.raises(SinkRejected, match=words):
+            await sink.open(claim(epoch, generation=1, continuation="2", state=sink.claimed(writer.state)))
+    again = await sink.open(claim(5, generation=2, continuation=None, state=sink.claimed(writer.state)))
+    await again.write(output(ONE, None, "2"), Open())
+    assert postgres.fetch("SELECT count(*) FROM balances") == [(1,)]
+
+
+async def test_a_lease_that_knows_its_position_goes_on_in_a_database_that_was_restored_to_after_its_first_claim(
+    postgres: Postgres, sink_of: Make
+) -> None:
+    sink = sink_of(setup=BALANCES, table="balances")
+    await sink.prepare()
+    writer = await sink.open(claim(1))
+    await writer.write(output(ONE, None, "2"), Open())
+    postgres.fetch("UPDATE leasehold_positions SET position = NULL")
+    postgres.fetch("TRUNCATE balances")
+    again = await sink.open(claim(2, continuation="2", state=writer.state))
+    assert again.position is None
+
+
 # Preparing
 
 

@@ -20,9 +20,10 @@ from pipeline.connectors.postgres.session import Server, Session, Timeouts
 from pipeline.connectors.postgres.target import Target
 from pipeline.crash_point import crash_point
 from pipeline.dead_letters.letter import letters_of
-from pipeline.errors import Fenced
+from pipeline.errors import Fenced, SinkRejected
+from pipeline.markers import lease_of
 from pipeline.publishing import generation_lost
-from pipeline.sink import Claim, CloseReason, Output, Permit, Standing
+from pipeline.sink import Claim, CloseReason, Output, Permit, Standing, to_write_again
 
 Mode = Literal["append", "upsert"]
 
@@ -78,7 +79,7 @@ class PostgresSink:
         return f"postgresql://{parts.server.address} schema={parts.tables.schema} target={parts.target.name}"
 
     def claimed(self, state: str) -> str:
-        """The position's row holds everything; the lease keeps nothing for it."""
+        """The position's row holds everything; the lease keeps that there is one, to notice that it was lost."""
         return state
 
     async def prepare(self) -> None:
@@ -89,17 +90,21 @@ class PostgresSink:
         await talk(f"`{self._parts.target.kind}`", self._check)
 
     async def open(self, claim: Claim) -> PostgresWriter:
-        message = sql.claimed(self._parts.tables, claim)
+        is_known = claim.state == _known(claim.generation)
+        message = sql.claimed(self._parts.tables, claim, is_known=is_known)
 
         async def converse(session: Session) -> list[list[Any]]:
             return await _answers(await session.execute(message))
 
         _, granted, newest = await self._parts.server.talk(f"claiming partition '{claim.partition}'", converse)
-        if not granted:
-            if newest and (held := int(newest[0][0])) > claim.generation:
-                raise generation_lost(claim, f"schema '{self._parts.tables.schema}'", held)
+        if granted:
+            return PostgresWriter(self._parts, claim, granted[0][0])
+        held = int(newest[0][0]) if newest else None
+        if held == claim.generation:
             raise _fenced(claim, newest)
-        return PostgresWriter(self._parts, claim, granted[0][0])
+        if held is not None and held > claim.generation:
+            raise generation_lost(claim, f"schema '{self._parts.tables.schema}'", held)
+        raise _position_lost(claim, self._parts)
 
     async def standing(self, pipeline: str, partition: str) -> Standing | None:
         tables = self._parts.tables
@@ -143,7 +148,6 @@ class PostgresSink:
 class PostgresWriter:
     """One claim's way in. `position` is the server's word, never ours."""
 
-    state = ""
     buried: Collection[int] = ()
     """Letters and position move together."""
 
@@ -151,6 +155,7 @@ class PostgresWriter:
         self._parts = parts
         self._claim = claim
         self.position = position
+        self.state = _known(claim.generation)
 
     async def write(self, output: Output, permit: Permit) -> None:
         claim, parts = self._claim, self._parts
@@ -229,6 +234,20 @@ async def _answers(cursor: psycopg.AsyncCursor) -> list[list[Any]]:
             answers.append(await cursor.fetchall())
         if not cursor.nextset():
             return answers
+
+
+def _known(generation: int) -> str:
+    """The sink state of a lease whose position of that generation has its row."""
+    return f"known:{generation}"
+
+
+def _position_lost(claim: Claim, parts: _Parts) -> SinkRejected:
+    return SinkRejected(
+        f"PostgreSQL {parts.server.address}, schema '{parts.tables.schema}' has no position of lease"
+        f" '{lease_of(claim.pipeline, claim.partition)}' in generation {claim.generation}, and the lease has seen one: the"
+        f" database was restored, or rows of `{sql.POSITIONS}` were deleted, and output is lost. Restore the database as it was,"
+        f" or {to_write_again(claim)}"
+    )
 
 
 def _fenced(claim: Claim, newest: Sequence[Any]) -> Fenced:

@@ -149,11 +149,13 @@ def _created_letters(tables: Tables) -> Composed:
 # Claiming
 
 
-def claimed(tables: Tables, claim: Claim) -> Composed:
+def claimed(tables: Tables, claim: Claim, *, is_known: bool) -> Composed:
     """Fences older epochs and generations, and answers three times: the lock; the position, no row where refused; the newest row.
 
+    is_known: the row was there before, so that only what is there is claimed.
     The lock is for an older generation's first claim coming at the same time: neither would see the other's row.
     """
+    ours = SQL("{} AND generation = {}").format(_of_partition(claim), Literal(claim.generation))
     return one_message(
         BEGIN,
         SQL("SELECT pg_advisory_xact_lock({})").format(_lock(f"{tables.schema}/{claim.pipeline}/{claim.partition}")),
@@ -164,6 +166,7 @@ def claimed(tables: Tables, claim: Claim) -> Composed:
             """INSERT INTO {table} AS known (pipeline, partition, generation, epoch, owner, position, state, updated_at)
             SELECT {pipeline}, {partition}, {generation}, {epoch}, {owner}, {position}, 'open', now()
             WHERE NOT EXISTS (SELECT FROM {table} WHERE {of_partition} AND generation > {generation})
+            AND (NOT {is_known} OR EXISTS (SELECT FROM {table} WHERE {ours}))
             ON CONFLICT (pipeline, partition, generation) DO UPDATE
             SET epoch = excluded.epoch, owner = excluded.owner, updated_at = excluded.updated_at
             WHERE known.epoch <= excluded.epoch
@@ -177,6 +180,8 @@ def claimed(tables: Tables, claim: Claim) -> Composed:
             owner=Literal(claim.owner),
             position=Literal(claim.continuation),
             of_partition=_of_partition(claim),
+            is_known=Literal(is_known),
+            ours=ours,
         ),
         newest(tables, claim),
         COMMIT,
