@@ -17,6 +17,7 @@ import aiohttp
 from pipeline.async_sink import AsyncSink, Entry, Failed, Limits, json_row
 from pipeline.async_sink.rows import Content
 from pipeline.connectors.http.wire import (
+    ENCODING,
     TYPES,
     Answer,
     Format,
@@ -24,6 +25,7 @@ from pipeline.connectors.http.wire import (
     body_of,
     checked_url,
     failed_of,
+    inflated,
     request_key,
     shown,
 )
@@ -66,7 +68,8 @@ class HttpDestination:
     ) -> None:
         self._url = checked_url(url)
         self._what = shown(url)
-        self._headers = {"Content-Type": TYPES[format], "User-Agent": "leasehold", **headers}
+        ours = {"Accept-Encoding": ENCODING, "Content-Type": TYPES[format], "User-Agent": "leasehold"}
+        self._headers = {**ours, **headers}
         self._secrets = _secrets(url, headers.values())
         self._format = format
         self._results = results
@@ -78,7 +81,9 @@ class HttpDestination:
             connector = aiohttp.TCPConnector(ssl=self._trusted(), limit=0)  # in_flight_max bounds them
             timeout = aiohttp.ClientTimeout(total=None)  # request_timeout_s cancels
             jar = aiohttp.DummyCookieJar()
-            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, cookie_jar=jar)
+            self._session = aiohttp.ClientSession(
+                connector=connector, timeout=timeout, cookie_jar=jar, auto_decompress=False
+            )
 
     async def submit(self, entries: Sequence[Entry]) -> Failed:
         answer = await self._post(body_of(entries, self._format), request_key(entries))
@@ -132,13 +137,13 @@ def _secrets(url: str, headers: Iterable[str]) -> tuple[bytes, ...]:
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """All of it, or as much as anybody can want."""
+    """All of it, or as much as anybody can want, as it is sent and as it is meant."""
     said = bytearray()
     async for chunk in response.content.iter_chunked(64 * 1024):
         said += chunk
         if len(said) > ANSWER_BYTES_MAX:
             break
-    return bytes(said)
+    return inflated(bytes(said), response.headers.get("Content-Encoding", "").lower(), ANSWER_BYTES_MAX)
 
 
 def _reason(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -24,6 +25,8 @@ THROTTLING = (429, 503)
 OF_CONTENT, TOO_LARGE = (400, 409, 422), 413
 """What an endpoint says to entries that it does not want, while it takes others."""
 SAID_MAX = 200
+ENCODING = "gzip"
+"""How an answer may be compressed."""
 NEXT = {
     401: "check the header that says who we are",
     403: "give whoever the headers say we are leave to write there",
@@ -70,6 +73,21 @@ def body_of(entries: Sequence[Entry], format: Format) -> bytes:
 def request_key(entries: Sequence[Entry]) -> str:
     """The same for the same entries."""
     return hashlib.sha256("\n".join(entry.key for entry in entries).encode()).hexdigest()[:32]
+
+
+def inflated(said: bytes, encoding: str, bytes_max: int) -> bytes:
+    """The first bytes of an answer's body, at most bytes_max: a thousandth of them may be what was sent.
+
+    encoding: the answer's Content-Encoding. Empty where that was not asked for, or the body is not what it says.
+    """
+    if encoding in ("", "identity"):
+        return said[:bytes_max]
+    if encoding != ENCODING:
+        return b""
+    try:
+        return zlib.decompressobj(wbits=16 + zlib.MAX_WBITS).decompress(said, bytes_max)
+    except zlib.error:
+        return b""
 
 
 def failed_of(answer: Answer, entries: Sequence[Entry], results: Results, what: str) -> Failed:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,8 @@ from plugins_servers import served
 
 from pipeline.async_sink import Limits
 from pipeline.async_sink.writer import AsyncWriter
-from pipeline.connectors.http import http_sink
+from pipeline.connectors.http import HttpDestination, http_sink
+from pipeline.connectors.http.sink import ANSWER_BYTES_MAX
 from pipeline.contract import Row, SinkContract, SinkHarness, body, event_table
 from pipeline.errors import SinkError, SinkRejected
 from pipeline.sink import Output
@@ -124,6 +127,69 @@ async def test_an_item_that_is_refused_is_named(endpoint: Any) -> None:
         with pytest.raises(SinkRejected, match=r"refuses 1 of 3 entries, the first of them bank/7/2/0 with 422"):
             await delivered(writer, rows(1, 2, 3))
         assert writer.position is None
+
+
+@asynccontextmanager
+async def answering(body: bytes, **headers: str) -> AsyncIterator[str]:
+    """The address of an endpoint that answers every request so, in the very bytes."""
+    lines = [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    head = "\r\n".join(["HTTP/1.1 200 OK", f"Content-Length: {len(body)}", *lines, "", ""])
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(head.encode() + body)
+            await writer.drain()
+            await reader.read()  # whoever asked hangs up
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        yield f"http://{host}:{port}"
+
+
+async def test_an_answer_is_never_inflated_to_more_than_is_read_of_one() -> None:
+    bomb = gzip.compress(bytes(256 * 1024 * 1024))
+    async with answering(bomb, Content_Encoding="gzip") as url:
+        destination = HttpDestination(url, headers={}, format="json", results="whole")
+        await destination.prepare()
+        tracemalloc.start()
+        answer = await destination._post(b"[]", "key")
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        await destination.close()
+    assert (answer.status, len(answer.body)) == (200, ANSWER_BYTES_MAX)
+    assert most < 4 * ANSWER_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding"),
+    [
+        pytest.param(gzip.compress(b"[201, 201]"), "gzip", id="as it was asked for"),
+        pytest.param(gzip.compress(b"[201, 201]"), "GZIP", id="in capitals"),
+        pytest.param(b"[201, 201]", "identity", id="not at all"),
+    ],
+)
+async def test_results_may_be_compressed(body: bytes, encoding: str) -> None:
+    async with answering(body, Content_Encoding=encoding) as url, opened(url, results="items") as writer:
+        await delivered(writer, rows(1, 2))
+        assert writer.position == "2"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "gzip, gzip"])
+async def test_results_that_cannot_be_read_are_fatal_where_they_count(encoding: str) -> None:
+    async with answering(b"[201, 201]", Content_Encoding=encoding) as url:
+        async with opened(url) as writer:
+            await delivered(writer, rows(1, 2))
+        async with opened(url, results="items") as writer:
+            with pytest.raises(SinkRejected, match="does not answer with results"):
+                await delivered(writer, rows(1, 2))
+
+
+async def test_only_compression_that_is_understood_is_asked_for(endpoint: Any) -> None:
+    async with opened(f"{endpoint.url}/entries") as writer:
+        await delivered(writer, rows(1))
+    assert endpoint.requests[0]["headers"]["Accept-Encoding"] == "gzip"
 
 
 async def test_most_of_it_throttled_and_items_failing_all_arrives(endpoint: Any) -> None:
