@@ -261,7 +261,8 @@ def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
             {**dataclasses.asdict(one), **held_up_fields(failures.get(one.key), held_up.get(one.key, ()))}
             for one in found.partitions
         ]
-        fields = {"events": found.events, "unknown": found.unknown, "partitions": partitions}
+        events = found.events if found.is_known else None
+        fields = {"events": events, "unknown": found.unknown, "partitions": partitions}
         click.echo(json.dumps(fields, ensure_ascii=False))
         return
     screen_of(sys.stdout).print(lag_table(found))

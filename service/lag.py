@@ -4,6 +4,7 @@ Both come from the lease documents and the feeds alone, so any process can find 
 answer for one partition is reported with its error; the others still answer.
 
     lag = await measure_lag(leases, feeds)                          events behind, by partition and in total
+    lag = last_known.complete(lag)                                  with what was known a moment ago where a feed is silent now
     look = await read_backlog(leases, feeds, failures)                 one look at the backlog of the whole group
     last = await until_idle(view.backlog, clock=clock, report=show) for `run --until-idle`: last.failed, .held -> exit 1
 
@@ -14,9 +15,10 @@ other does not matter: what an upstream had delivered by the first look, its dow
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Generic, Literal, TypeVar
 
@@ -45,18 +47,28 @@ class Patience:
 PATIENCE = Patience()
 NONE: Mapping[Key, str] = MappingProxyType({})
 NO_LEASE = "it has no lease (yet): a host makes one, or says why not"
+UNLISTED = ""
+"""Stands for the partitions of a feed that cannot list them."""
+KEPT_S = 60.0
+"""For how long the last known lag of a partition counts while its feed does not answer."""
+UNKNOWN_SHARE_MAX = 0.1
+"""If more of a pipeline's partitions are unknown, its lag is. Up to this share each counts as the average of the others."""
 REPORT_S = 10.0
 """How often `until_idle` reports what is left to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLag:
-    """events: how many the feed holds behind the lease's position; None where it could not tell, and then `error` says why."""
+    """events: how many the feed holds behind the lease's position; None if unknown. error: why the feed did not answer.
+
+    age_s: how old `events` is; 0 if the feed has just answered.
+    """
 
     pipeline: str
     partition: str
     events: int | None
     error: str | None = None
+    age_s: float = 0.0
 
     @property
     def key(self) -> Key:
@@ -71,26 +83,72 @@ class Lag:
 
     @property
     def events(self) -> int:
-        """Of the partitions that answered."""
-        return sum(partition.events or 0 for partition in self.partitions)
+        """Events behind. Each unknown partition counts as the average of its pipeline's others; only if `is_known`."""
+        return sum(_estimated(of) if _is_known(of) else _known_events(of) for of in self._by_pipeline())
 
     @property
     def unknown(self) -> int:
-        """How many partitions did not answer."""
+        """How many partitions are unknown."""
         return sum(partition.events is None for partition in self.partitions)
 
     @property
     def errors(self) -> dict[Key, str]:
-        """Why partitions did not answer."""
+        """Why feeds did not answer for partitions."""
         return {partition.key: partition.error for partition in self.partitions if partition.error is not None}
 
     @property
     def is_known(self) -> bool:
-        """False where there are partitions and none of them answered: then `events` is no measure of anything."""
-        return self.unknown == 0 or self.unknown < len(self.partitions)
+        """False if too many partitions of a pipeline are unknown. `events` counts only the others then: it may be far too low."""
+        return all(map(_is_known, self._by_pipeline()))
 
     def of(self, pipeline: str) -> Lag:
         return Lag(tuple(partition for partition in self.partitions if partition.pipeline == pipeline))
+
+    def _by_pipeline(self) -> list[tuple[PartitionLag, ...]]:
+        return [self.of(name).partitions for name in sorted({partition.pipeline for partition in self.partitions})]
+
+
+class LastKnown:
+    """The last known lag of each partition, for as long as it counts."""
+
+    def __init__(self, clock: Clock, pipelines: Iterable[str]) -> None:
+        self._clock = clock
+        self._pipelines = tuple(pipelines)
+        self._kept: dict[Key, tuple[int, float]] = {}
+        """Events, and when they were counted, by Clock."""
+
+    def complete(self, lag: Lag) -> Lag:
+        """Keep what is known, and fill in what is not. lag: of all pipelines."""
+        now = self._clock.monotonic()
+        known = {one.key: (one.events, now - one.age_s) for one in lag.partitions if one.events is not None}
+        listed = {(name, UNLISTED): (0, now) for name in self._pipelines if (name, UNLISTED) not in lag.errors}
+        kept = {**self._kept, **known, **listed}
+        self._kept = {key: (events, at) for key, (events, at) in kept.items() if now - at <= KEPT_S}
+        return Lag(tuple(self._completed(one, now) for one in lag.partitions))
+
+    def _completed(self, one: PartitionLag, now: float) -> PartitionLag:
+        if one.events is not None or one.key not in self._kept:
+            return one
+        events, at = self._kept[one.key]
+        return replace(one, events=events, age_s=now - at)
+
+
+def _known_events(partitions: Collection[PartitionLag]) -> int:
+    return sum(partition.events or 0 for partition in partitions)
+
+
+def _unknown(partitions: Collection[PartitionLag]) -> int:
+    return sum(partition.events is None for partition in partitions)
+
+
+def _is_known(partitions: Collection[PartitionLag]) -> bool:
+    return _unknown(partitions) <= UNKNOWN_SHARE_MAX * len(partitions)
+
+
+def _estimated(partitions: Collection[PartitionLag]) -> int:
+    """As if those that are unknown had the average lag of the others."""
+    known = len(partitions) - _unknown(partitions)
+    return math.ceil(_known_events(partitions) * len(partitions) / known) if known else 0
 
 
 async def measure_lag(
@@ -117,7 +175,7 @@ async def measure_lag(
         for name, found in listed.found.items()
         for part in _missing(name, found, feeds[name], leases)
     }
-    unlisted = {(name, ""): f"the feed cannot list its partitions ({why})" for name, why in listed.errors.items()}
+    unlisted = {(name, UNLISTED): f"the feed cannot list its partitions ({why})" for name, why in listed.errors.items()}
     leaseless = {key: why for key, why in waiting.items() if key not in {lease.key for lease in leases}}
     errors = {**unlisted, **leaseless, **missing, **unreadable, **answers.errors}
     return Lag(

@@ -233,24 +233,37 @@ class LagOfPartition(Model):
     partition: PartitionName
     lag: int | None = Field(
         validation_alias="events",
-        description="Events behind the lease's position; null where the feed could not tell.",
+        description="Events behind the lease's position; null: unknown.",
         examples=[17],
     )
-    error: str | None = Field(description="Why the feed could not tell; null: it could.", examples=[None])
+    age_s: float = Field(description="How old `lag` is; 0: the feed has just answered.", examples=[0.0])
+    error: str | None = Field(description="Why the feed did not answer; null: it did.", examples=[None])
 
 
 class LagOfPipeline(Model):
     name: PipelineName
-    lag: int = Field(description="Events behind, of the partitions that answered.", examples=[17])
-    unknown: int = Field(description="How many partitions did not answer.", examples=[0])
+    lag: int = Field(
+        description="Events behind. Unknown partitions count as the average of the others; not at all if `partial`.",
+        examples=[17],
+    )
+    unknown: int = Field(description="How many partitions are unknown.", examples=[0])
+    partial: bool = Field(
+        description="Too many partitions are unknown: `lag` is a part of the whole.", examples=[False]
+    )
     partitions: tuple[LagOfPartition, ...]
 
 
 class LagReport(Model):
     """How far the group is behind. KEDA's metrics-api scaler reads it with `valueLocation: lag`."""
 
-    lag: int = Field(description="Events behind, of all partitions that answered.", examples=[17])
-    unknown: int = Field(description="How many partitions did not answer.", examples=[0])
+    lag: int = Field(
+        description="Events behind. Unknown partitions count as the average of the others; not at all if `partial`.",
+        examples=[17],
+    )
+    unknown: int = Field(description="How many partitions are unknown.", examples=[0])
+    partial: bool = Field(
+        description="Too many partitions are unknown: `lag` is a part of the whole.", examples=[False]
+    )
     pipelines: tuple[LagOfPipeline, ...]
 
     @classmethod
@@ -259,11 +272,13 @@ class LagReport(Model):
         return cls(
             lag=sum(lag.events for lag in lags.values()),
             unknown=sum(lag.unknown for lag in lags.values()),
+            partial=not all(lag.is_known for lag in lags.values()),
             pipelines=tuple(
                 LagOfPipeline(
                     name=name,
                     lag=lag.events,
                     unknown=lag.unknown,
+                    partial=not lag.is_known,
                     partitions=tuple(map(LagOfPartition.model_validate, lag.partitions)),
                 )
                 for name, lag in lags.items()

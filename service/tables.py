@@ -70,7 +70,8 @@ def lag_table(lag: Lag) -> Table:
     for one in lag.partitions:
         _add_row(table, one.pipeline, one.partition, "unknown" if one.events is None else f"{one.events:,}")
     table.add_section()
-    _add_row(table, "all", "", f"{lag.events:,}" + (f" ({lag.unknown} unknown)" if lag.unknown else ""))
+    measured = "" if not lag.unknown else "about " if lag.is_known else "at least "
+    _add_row(table, "all", "", f"{measured}{lag.events:,}" + (f" ({lag.unknown} unknown)" if lag.unknown else ""))
     return table
 
 

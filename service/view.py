@@ -27,7 +27,7 @@ from leases.membership import HOSTS_PREFIX, HostRecord, decode_host
 from leases.store import Stored
 from service.activity import activity_of
 from service.host import Host
-from service.lag import PATIENCE, Backlog, Lag, Patience, measure_lag, read_backlog
+from service.lag import PATIENCE, Backlog, Lag, LastKnown, Patience, measure_lag, read_backlog
 from service.pipeline import Pipeline
 from service.status import Group, group_of, sight_of
 
@@ -111,6 +111,7 @@ class View:
         self._feeds = {name: pipeline.feed for name, pipeline in self.pipelines.items()}
         self._group = Shared(self._read_group, clock)
         self._lag = Shared(self._measure_lag, clock)
+        self._last_known = LastKnown(clock, self.pipelines)
 
     @property
     def keeper(self) -> Keeper:
@@ -158,13 +159,14 @@ class View:
     async def _measure_lag(self) -> Lag:
         group = await self.group()
         leases = [status.lease for status in group.leases.values()]
-        return await measure_lag(
+        lag = await measure_lag(
             leases,
             self._feeds,
             unreadable=group.unreadable,
             waiting=self._waiting(group),
             patience=self._patience,
         )
+        return self._last_known.complete(lag)
 
     def _waiting(self, group: Group) -> Mapping[Key, str]:
         """Partitions without a lease, and why, as any host knows them."""

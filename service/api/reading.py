@@ -14,6 +14,7 @@ from service import schemas
 from service.api.etags import TOLD, etag_of, is_known
 from service.api.problems import documented, shown
 from service.api.roles import READING
+from service.lag import Lag
 from service.plurals import counted
 from service.status import Group, LeaseState, LeaseStatus
 from service.view import View
@@ -36,6 +37,10 @@ class Strict(BaseModel):
 
 class PipelineFilter(Strict):
     pipeline: str | None = Field(default=None, description="Only this pipeline.")
+
+
+class LagFilter(PipelineFilter):
+    partly: bool = Field(default=False, description="Answer with what is known, however little that is.")
 
 
 class BatchFilter(PipelineFilter):
@@ -107,16 +112,18 @@ def reading(view: View) -> APIRouter:
         return schemas.LeaseDetail.model_validate(status)
 
     @router.get("/lag", responses=documented(404))
-    async def lag(wanted: Annotated[PipelineFilter, Query()]) -> schemas.LagReport:
-        """How many events the group is behind. KEDA's metrics-api scaler reads it with `valueLocation: lag`."""
+    async def lag(wanted: Annotated[LagFilter, Query()]) -> schemas.LagReport:
+        """How many events the group is behind. KEDA's metrics-api scaler reads it with `valueLocation: lag`.
+
+        503 if more than a tenth of a pipeline's partitions are unknown, unless `partly` is true.
+        """
         known(view, wanted.pipeline)
         whole = await view.lag()
         lags = {name: whole.of(name) for name in view.pipelines if wanted.pipeline in (None, name)}
-        partitions = [partition for lag in lags.values() for partition in lag.partitions]
-        if partitions and all(partition.events is None for partition in partitions):
-            raise HTTPException(  # a 0 here would scale the group down while nobody knows what waits
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                f"no partition could tell its lag; '{partitions[0].partition}': {partitions[0].error}",
+        unknown = [_refusal(name, lag) for name, lag in lags.items() if not lag.is_known]
+        if unknown and not wanted.partly:  # too small a number here would scale the group down
+            raise HTTPException(
+                HTTPStatus.SERVICE_UNAVAILABLE, f"{'; '.join(unknown)}. For what is known: ?partly=true"
             )
         return schemas.LagReport.of(lags)
 
@@ -149,4 +156,13 @@ def lease_in(group: Group, pipeline: str, partition: str) -> LeaseStatus:
         HTTPStatus.NOT_FOUND,
         f"pipeline '{pipeline}' has no lease for partition {shown(partition)}{unread}:"
         " GET /api/leases lists those there are",
+    )
+
+
+def _refusal(pipeline: str, lag: Lag) -> str:
+    """Why the lag of a pipeline is unknown."""
+    first = next(partition for partition in lag.partitions if partition.events is None)
+    return (
+        f"the lag of pipeline '{pipeline}' is unknown: {lag.unknown} of {len(lag.partitions)} partitions did not answer"
+        f" (partition '{first.partition}': {first.error})"
     )

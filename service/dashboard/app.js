@@ -81,7 +81,7 @@ async function repeat(name, task) {
 
 /** The rest of the page stands without these; a lag that nobody can tell is shown as unknown. */
 async function askLag() {
-  const report = await api.get("/api/lag").catch(unanswered);
+  const report = await api.get("/api/lag?partly=true").catch(unanswered);
   if (report) takeLag(model, report);
   else Object.assign(model, { lag: null, lagOf: new Map() });
 }

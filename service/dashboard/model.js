@@ -162,7 +162,7 @@ export function takeLag(model, report) {
 
 export const lagOf = (model, pipeline) => {
   const found = model.lag?.pipelines.find(({ name }) => name === pipeline);
-  return found && found.unknown < Math.max(found.partitions.length, 1) ? found.lag : null;
+  return found && !found.partial ? found.lag : null;
 };
 
 /** A pipeline's lines up to what is known now: the page's first seconds, and a lag that has just been told, are there at once. */

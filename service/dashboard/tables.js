@@ -20,7 +20,7 @@ export function figures(model) {
   const items = [
     ["Leases with an owner", brief(counts.owned + counts.handing_over), `of ${brief(open)}`, counts.expired || counts.available ? "warn" : ""],
     ["Hosts alive", brief(live), `of ${brief(model.hosts.length)}`, live < model.hosts.length ? "warn" : ""],
-    ["Lag", brief(model.lag && model.lag.lag), model.lag?.unknown ? `${brief(model.lag.unknown)} unknown` : "events", model.lag?.unknown ? "warn" : ""],
+    ["Lag", (model.lag?.partial ? "≥ " : "") + brief(model.lag && model.lag.lag), model.lag?.unknown ? `${brief(model.lag.unknown)} unknown` : "events", model.lag?.unknown ? "warn" : ""],
     ["Throughput", rate(rateOf(model)), "events/s", ""],
     ["Failing partitions", brief(troubles), troubles ? "see below" : "", troubles ? "bad" : ""],
     ["Dead letters", brief(dead), "since hosts started", dead ? "warn" : ""],

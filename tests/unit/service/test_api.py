@@ -232,8 +232,8 @@ async def test_lag_is_one_number_that_a_scaler_can_read(resting, client) -> None
     one = (await client.get("/api/lag", params={"pipeline": "bank"})).json()
     assert one["lag"] == 3
     assert one["pipelines"][0]["partitions"] == [
-        {"partition": "a", "lag": 3, "error": None},
-        {"partition": "b", "lag": 0, "error": None},
+        {"partition": "a", "lag": 3, "age_s": 0.0, "error": None},
+        {"partition": "b", "lag": 0, "age_s": 0.0, "error": None},
     ]
 
 
@@ -247,10 +247,38 @@ async def test_an_unknown_lag_is_an_error_and_never_a_zero(start) -> None:
     for pipeline in feeds:
         await running.keeper.create(Lease(pipeline=pipeline, partition="a"))
     async with running.client() as client:
-        assert "the broker is away" in problem(await client.get("/api/lag?pipeline=bank"), 503)["detail"]
-        partly = (await client.get("/api/lag")).json()
-        assert (partly["lag"], partly["unknown"]) == (0, 1)
+        for path in ("/api/lag?pipeline=bank", "/api/lag"):
+            detail = problem(await client.get(path), 503)["detail"]
+            assert "the lag of pipeline 'bank' is unknown: 1 of 1 partitions did not answer" in detail
+            assert "the broker is away" in detail
+            assert "?partly=true" in detail
+        assert (await client.get("/api/lag?pipeline=view")).json()["lag"] == 0
+        partly = (await client.get("/api/lag?partly=true")).json()
+        assert (partly["lag"], partly["unknown"], partly["partial"]) == (0, 1, True)
+        assert [each["partial"] for each in partly["pipelines"]] == [True, False]
         assert partly["pipelines"][0]["partitions"][0]["error"] == "the broker is away"
+
+
+async def test_a_scaler_gets_the_last_known_lag_of_a_partition_that_does_not_answer(start) -> None:
+    class Leaving(MemoryFeed):
+        is_away = False
+
+        async def lag(self, partition: str, continuation: str | None) -> int:
+            if self.is_away:
+                raise FeedUnavailable("the broker is away")
+            return await super().lag(partition, continuation)
+
+    feed = Leaving(["a"])
+    feed.append("a", [b"{}"] * 17)
+    running = await start(runs=False, feeds={"bank": feed})
+    await running.keeper.create(Lease(pipeline="bank", partition="a"))
+    assert (await running.view.lag(0)).events == 17
+    feed.is_away = True
+    assert (await running.view.lag(0)).errors
+    async with running.client() as client:
+        report = (await client.get("/api/lag")).json()
+    assert (report["lag"], report["unknown"], report["partial"]) == (17, 0, False)
+    assert report["pipelines"][0]["partitions"][0]["error"] == "the broker is away"
 
 
 # Bad requests

@@ -9,7 +9,18 @@ from leases.lease import Child, Lease
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.errors import FeedUnavailable
 from pipeline.feed import FeedPartition
-from service.lag import Backlog, Patience, measure_lag, read_backlog, until_idle, verdict
+from service.lag import (
+    KEPT_S,
+    Backlog,
+    Lag,
+    LastKnown,
+    PartitionLag,
+    Patience,
+    measure_lag,
+    read_backlog,
+    until_idle,
+    verdict,
+)
 
 T = TypeVar("T")
 
@@ -101,7 +112,7 @@ async def test_what_has_no_lease_or_one_that_nobody_can_read_counts_as_unknown()
     assert [(p.partition, p.events) for p in lag.partitions] == [("a", 3), ("b", None), ("c", None)]
     assert lag.partitions[1].error == "document 'b' is not JSON"
     assert "it has no lease" in str(lag.partitions[2].error)
-    assert (lag.events, lag.unknown, lag.is_known) == (3, 2, True)
+    assert (lag.events, lag.unknown, lag.is_known) == (3, 2, False)
 
 
 async def test_where_a_host_knows_why_there_is_no_lease_that_is_told() -> None:
@@ -143,7 +154,7 @@ async def test_a_partition_whose_feed_fails_is_reported_and_the_others_still_ans
     broken.append("b", [b"{}"])
     lag = await measure_lag([lease("a"), lease("b")], {"bank": broken})
     assert [(p.events, p.error) for p in lag.partitions] == [(None, "the broker is away"), (1, None)]
-    assert (lag.events, lag.unknown, lag.is_known) == (1, 1, True)
+    assert (lag.events, lag.unknown, lag.is_known) == (1, 1, False)
 
 
 async def test_a_lost_position_and_a_faulty_connector_are_errors_of_one_partition() -> None:
@@ -185,6 +196,92 @@ async def test_asking_can_be_cancelled() -> None:
     asking.cancel()
     await asyncio.wait({asking})
     assert asking.cancelled()
+
+
+# What counts for partitions whose feed does not answer
+
+
+def told(*events: int | None, pipeline: str = "bank") -> Lag:
+    """Of the partitions "0", "1" ..."""
+    return Lag(
+        tuple(
+            PartitionLag(pipeline=pipeline, partition=str(n), events=each, error=None if each is not None else "away")
+            for n, each in enumerate(events)
+        )
+    )
+
+
+class Hand:
+    """A clock that stands still until it is moved."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        raise NotImplementedError
+
+
+def test_a_tenth_of_unknown_partitions_counts_as_the_average_of_the_others() -> None:
+    lag = told(*[50] * 9, None)
+    assert (lag.is_known, lag.events, lag.unknown) == (True, 500, 1)
+
+
+def test_more_than_a_tenth_of_unknown_partitions_is_an_unknown_lag() -> None:
+    assert not told(*[50] * 8, None, None).is_known
+    assert not told(*[50] * 8, None).is_known
+    assert not told(None).is_known
+    assert told().is_known
+
+
+def test_the_partitions_of_one_pipeline_say_nothing_of_those_of_another() -> None:
+    lag = Lag((*told(*[50] * 20).partitions, *told(None, pipeline="view").partitions))
+    assert (lag.is_known, lag.of("bank").is_known, lag.of("view").is_known) == (False, True, False)
+    lag = Lag((*told(*[50] * 9, None).partitions, *told(*[7] * 9, None, pipeline="view").partitions))
+    assert (lag.is_known, lag.events) == (True, 570)
+
+
+def test_the_last_known_lag_counts_for_a_minute_and_says_how_old_it_is() -> None:
+    clock = Hand()
+    last_known = LastKnown(clock, ["bank"])
+    last_known.complete(told(17, 5))
+    clock.now += KEPT_S
+    kept = last_known.complete(told(None, 6)).partitions
+    assert [(one.events, one.age_s, one.error) for one in kept] == [(17, KEPT_S, "away"), (6, 0.0, None)]
+    clock.now += 1
+    assert [(one.events, one.age_s) for one in last_known.complete(told(None, 7)).partitions] == [(None, 0.0), (7, 0.0)]
+
+
+def test_what_was_old_when_it_came_grows_no_younger() -> None:
+    clock = Hand()
+    last_known = LastKnown(clock, ["bank"])
+    last_known.complete(Lag((PartitionLag(pipeline="bank", partition="0", events=17, age_s=KEPT_S - 5),)))
+    clock.now += 5
+    assert last_known.complete(told(None)).partitions[0].age_s == KEPT_S
+    clock.now += 1
+    assert last_known.complete(told(None)).unknown == 1
+
+
+async def test_a_feed_that_could_list_its_partitions_a_moment_ago_has_no_unknown_ones() -> None:
+    class Sometimes(MemoryFeed):
+        is_away = False
+
+        async def partitions(self) -> list[FeedPartition]:
+            if self.is_away:
+                raise FeedUnavailable("the broker is away")
+            return await super().partitions()
+
+    clock, source = Hand(), Sometimes(["a"])
+    source.append("a", [b"{}"] * 3)
+    last_known = LastKnown(clock, ["bank"])
+    last_known.complete(await measure_lag([lease("a")], {"bank": source}))
+    source.is_away = True
+    clock.now += KEPT_S
+    lag = last_known.complete(await measure_lag([lease("a")], {"bank": source}))
+    assert (lag.is_known, lag.events, len(lag.errors)) == (True, 3, 1)
+    clock.now += 1
+    assert not last_known.complete(await measure_lag([lease("a")], {"bank": source})).is_known
 
 
 # Backlog

@@ -150,6 +150,11 @@ async def test_an_unknown_lag_is_left_out_and_never_told_as_none(start) -> None:
     told = samples(metrics)
     assert ("leasehold_lag_events", "bank") not in told
     assert told["leasehold_lag_unknown", "bank"] == 1
+    known = [PartitionLag(pipeline="bank", partition=str(n), events=50) for n in range(9)]
+    metrics.lag = Lag((*known[:8], *metrics.lag.partitions))
+    assert ("leasehold_lag_events", "bank") not in samples(metrics)
+    metrics.lag = Lag((*known, *metrics.lag.partitions[8:]))
+    assert samples(metrics)["leasehold_lag_events", "bank"] == 500
     metrics.lag = None
     assert ("leasehold_lag_unknown", "bank") not in samples(metrics)
 
