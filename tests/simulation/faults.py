@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from simulation.group import Running
+from simulation.quota import Quota
 from simulation.skies import Outage, Snare
 from simulation.weather import Where
 from simulation.world import World
@@ -18,6 +19,9 @@ Fault = Callable[[World], Awaitable[str | None]]
 """Says what it did; None where there was nothing to do it to."""
 
 
+QUOTA = 2.0
+"""How much more than a calm group's need."""
+QUOTA_PAGES = 4
 CLAIM = frozenset(("attach", "open"))
 SEND = frozenset(("thread", "publish", "write", "process"))
 ARRIVAL = SEND - {"thread"}
@@ -352,9 +356,24 @@ def calm(world: World) -> None:
     world.skies.slow.clear()
     world.skies.snares.clear()
     world.skies.is_calm = True
+    if world.setup.has_quota:
+        world.skies.quota = narrow(world)
     for running in world.hosts:
         if not running.task.done():
             running.process.resume()
+
+
+def narrow(world: World) -> Quota:
+    """The container refuses everybody for a while, and from then on has little more than what the group needs when it is calm."""
+    timing, hosts, leases = world.timing, len(world.alive) + 1, len(world.leases) + 1
+    listings_s = 2 * hosts / timing.balance_s
+    writes_s = hosts / timing.renew_s + leases / timing.renew_s
+    return Quota(
+        QUOTA * (QUOTA_PAGES * listings_s + writes_s),
+        list_pages=QUOTA_PAGES,
+        closes=world.now,
+        opens=world.now + 10 * timing.duration_s / 60,
+    )
 
 
 def _stopped(host: Running, for_s: float) -> None:

@@ -75,7 +75,9 @@ async def _run(setup: Setup, is_told: bool) -> Verdict:
     found = tuple(world.onlooker.found)
     trace = (*world.trace, *(f"VIOLATED {violation}" for violation in found)) if is_told or found else ()
     counts = world.onlooker.counts + Counter({f"fault {name}": n for name, n in world.faults.items()})
-    counts += Counter(overtaken=world.weather.overtaken)
+    counts += Counter(
+        overtaken=world.weather.overtaken, throttled=world.skies.quota.refused if world.skies.quota else 0
+    )
     simulated_s = world.now
     for running in world.hosts:
         await running.kill()

@@ -36,7 +36,7 @@ class Setup:
     """What a seed draws before it begins.
 
     ill: the share of requests that do not go well; skew: how clock rates differ. transform_s, store_s, sink_s: how long
-    each takes.
+    each takes. has_quota: whether the lease container has little to give when faults stop.
     """
 
     seed: int
@@ -53,10 +53,14 @@ class Setup:
     batch_events_max: int
     filters: bool
     faults: int
+    has_quota: bool
 
     @classmethod
     def drawn(cls, seed: int, size: Size) -> Setup:
         rng = random.Random(f"{seed} setup {size.name}")
+        hardships = random.Random(
+            f"{seed} hardships {size.name}"
+        )  # another, so that seeds without them stay as they are
         shrink = rng.choice(size.shrinks)
         whole = Timing()
         timing = Timing(
@@ -81,4 +85,5 @@ class Setup:
             batch_events_max=rng.choice((3, 10, 50)),
             filters=rng.random() < 0.3,
             faults=rng.choice((3, 8, 15)) * (1 if size.hosts < 10 else 4),
+            has_quota=hardships.random() < 0.2,
         )

@@ -11,6 +11,7 @@ from typing import Literal
 from simulation.group import Running
 from simulation.invariants import Onlooker
 from simulation.process import OUTSIDE, Process, current
+from simulation.quota import Quota
 from simulation.setup import Setup
 from simulation.weather import Fate, Request, Where
 
@@ -49,7 +50,7 @@ class Snare:
 
 class Skies:
     """rng: whom fates are drawn from. running: the host that a process is. outages, slow (to the store), hanging, snares: laid by
-    faults."""
+    faults. quota: what binds the lease container once faults have stopped."""
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class Skies:
         self.hanging: set[str] = set()
         self.slow: set[str] = set()
         self.snares: list[Snare] = []
+        self.quota: Quota | None = None
         self._setup = setup
         self._slow_s: dict[Where, float] = {"store": setup.store_s, "feed": 0.0, "sink": setup.sink_s}
         self._onlooker = onlooker
@@ -100,7 +102,8 @@ class Skies:
         rng = self.rng
         quick = 0.002 + 0.02 * rng.random()
         if self.is_calm:
-            return Fate(quick)
+            refused = self.quota.fate(request, self._now()) if self.quota and request.where == "store" else None
+            return refused or Fate(quick)
         if (self.outages or self.slow or self.hanging) and (fate := self._laid_fate(request, quick)) is not None:
             return fate
         if request.operation == "publish" and self._cut_off.get(request.id) == self._now():

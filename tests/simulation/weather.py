@@ -40,14 +40,15 @@ class Request(NamedTuple):
 class Fate(NamedTuple):
     """late_s: on the way there.
 
-    refused: surely not carried out. lost: carried out without an answer. ghost: neither. late: without an answer at once, and
-    carried out after late_s, when nobody waits for it any more; or before that, just ahead of the overtaken_by-th request that
-    comes to the same document or partition.
+    refused: surely not carried out; retry_after_s: what the service says of it. lost: carried out without an answer. ghost:
+    neither. late: without an answer at once, and carried out after late_s, when nobody waits for it any more; or before that,
+    just ahead of the overtaken_by-th request that comes to the same document or partition.
     """
 
     late_s: float = 0.005
     ends: Ends = "ok"
     overtaken_by: int = 0
+    retry_after_s: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -189,7 +190,7 @@ async def _fulfilled(
         raise lost("no answer")
     await asyncio.sleep(fate.late_s)
     if fate.ends == "refused":
-        raise refused("out of reach")
+        raise _refusal(refused, fate)
     if fate.ends == "ghost":
         raise lost("no answer")
     answer = await call()
@@ -211,7 +212,7 @@ def answered(
         weather.delay(request, fate, call)
         loop.call_soon(_fail, answer, lost("no answer"))
     else:
-        loop.call_later(fate.late_s, _answer, weather, request, answer, fate.ends, call, refused, lost, context=OUTSIDE)
+        loop.call_later(fate.late_s, _answer, weather, request, answer, fate, call, refused, lost, context=OUTSIDE)
     return answer
 
 
@@ -219,25 +220,33 @@ def _answer(
     weather: Weather,
     request: Request,
     answer: asyncio.Future[T],
-    ends: Ends,
+    fate: Fate,
     call: Callable[[], T],
     refused: type[Exception],
     lost: type[Exception],
 ) -> None:
-    if ends == "refused":
-        return _fail(answer, refused("out of reach"))
-    if ends == "ghost":
+    if fate.ends == "refused":
+        return _fail(answer, _refusal(refused, fate))
+    if fate.ends == "ghost":
         return _fail(answer, lost("no answer"))
     weather.reaches(request)
     try:
         result = call()
     except Exception as error:
         return _fail(answer, error)
-    if ends == "lost":
+    if fate.ends == "lost":
         return _fail(answer, lost("no answer"))
     if not answer.done():
         answer.set_result(result)
     return None
+
+
+def _refusal(refused: type[Exception], fate: Fate) -> Exception:
+    if fate.retry_after_s is None:
+        return refused("out of reach")
+    error = refused(f"throttled, try again after {fate.retry_after_s:.2f} s")
+    error.retry_after_s = fate.retry_after_s  # type: ignore[attr-defined]  # those of stores, feeds and sinks have it
+    return error
 
 
 def _fail(answer: asyncio.Future[T], error: Exception) -> None:

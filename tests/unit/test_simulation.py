@@ -22,6 +22,7 @@ from simulation import run as simulation_run
 from simulation.invariants import Onlooker
 from simulation.loop import run_virtual
 from simulation.mutants import MUTANTS, Edit, changed, is_sound
+from simulation.quota import REFUSED_S, Quota
 from simulation.run import Verdict, simulated
 from simulation.setup import TIGHT, Setup
 from simulation.weather import Fate, Request, Weather
@@ -244,3 +245,18 @@ def test_a_mutant_that_is_not_caught_fails_the_hunt() -> None:
     hunt = run("simulation.mutants", "--hunt", "a broker takes what was outranked", "--seeds", "0")
     assert hunt.returncode == 1
     assert "not caught" in hunt.stdout
+
+
+def test_a_quota_lets_a_group_have_so_much_and_says_when_there_is_more() -> None:
+    quota, read, listing = Quota(2.0, list_pages=3, closes=10, opens=12, burst_s=2), of_kind("read"), of_kind("list")
+    assert quota.fate(read, 9.0) is None
+    assert quota.fate(read, 10.0) == Fate(REFUSED_S, "refused", retry_after_s=2.5)
+    assert [quota.fate(read, 14.0) for _ in range(3)] == [None] * 3
+    assert quota.fate(listing, 14.0) == Fate(REFUSED_S, "refused", retry_after_s=1.75)
+    assert quota.fate(listing, 15.74) is not None
+    assert quota.fate(listing, 15.74 + 1.51) is None
+    assert (quota.succeeded, quota.refused) == ([17.25], 3)
+
+
+def of_kind(operation: str) -> Request:
+    return Request("host-a", "store", operation)

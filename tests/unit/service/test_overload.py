@@ -6,10 +6,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
+from math import inf
 
 import pytest
 from simulation.group import Group, until
 from simulation.loop import run_virtual
+from simulation.quota import Quota
 from simulation.weather import Container, Fate, Request, of
 
 from leases.document import encode_lease, lease_id, lease_prefix
@@ -45,46 +47,26 @@ async def settled(leases: int = 8, hosts: int = HOSTS) -> Group:
     return group
 
 
-class Throttled:
-    """A container with room for so many requests a second. A refused listing has read half of its pages before.
-
-    Nobody is refused before `closes`, nor for want of room; until `opens` everybody is.
-    """
-
-    def __init__(self, room: float, kind: Callable[[Request], bool], closes: float, opens: float) -> None:
-        self.room, self.kind, self.closes, self.opens = room, kind, closes, opens
-        self.left, self.seen_at = 0.0, opens
-        self.succeeded: list[float] = []
-
-    def __call__(self, request: Request) -> Fate:
-        if now() < self.closes or not self.kind(request):
-            return Fate()
-        self.left = min(4 * self.room, self.left + max(0.0, now() - self.seen_at) * self.room)
-        self.seen_at = max(now(), self.seen_at)
-        if now() >= self.opens and self.left >= 1.0:
-            self.left -= 1.0
-            if request.operation == "list":
-                self.succeeded.append(now())
-            return Fate()
-        self.left -= 0.5 if request.operation == "list" else 0.0
-        return Fate(late_s=0.01, ends="refused")
-
-
-@pytest.mark.parametrize("kind", [lists_leases, of("store")])
+@pytest.mark.parametrize(("kind", "pages"), [(lists_leases, 2), (of("store"), 1), (of("store"), 4)])
 def test_listings_recover_from_a_disturbance_though_refused_ones_cost_half_of_the_room(
-    kind: Callable[[Request], bool],
+    kind: Callable[[Request], bool], pages: int
 ) -> None:
+    """The container has one and a half times the units that a calm group needs."""
+
     async def main() -> None:
         group = await settled()
-        calm = rate(group, kind, now() - 5 * MINUTE, now())
         began = now()
-        weather = group.weather.judge = Throttled(1.5 * calm, kind, began, began + 10)
+        calm = rate(group, kind, began - 5 * MINUTE, began)
+        listed = rate(group, lambda request: kind(request) and request.operation == "list", began - 5 * MINUTE, began)
+        quota = Quota(1.5 * (calm + (pages - 1) * listed), list_pages=pages, closes=began, opens=began + 10)
+        group.weather.judge = lambda request: (kind(request) and quota.fate(request, now())) or Fate()
         await asyncio.sleep(30 * MINUTE)
-        assert min(weather.succeeded) <= began + 10 + 2 * MINUTE
+        assert quota.refused > 0
+        assert min(quota.succeeded, default=inf) <= began + 10 + 2 * MINUTE
         for n in range(30):
             minute = began + n * MINUTE
             assert rate(group, kind, minute, minute + MINUTE) <= 2 * calm, f"minute {n}"
-        last = [at for at in weather.succeeded if at >= began + 20 * MINUTE]
+        last = [at for at in quota.succeeded if at >= began + 20 * MINUTE]
         listings = lists_leases if kind is lists_leases else of("store", "list")
         assert len(last) >= 0.95 * len([at for at in group.asked(listings) if at >= began + 20 * MINUTE])
 
