@@ -1,7 +1,8 @@
 """Planted faults, the test of the tester. Each breaks one rule of docs/protocol.md in the production code's text.
 
-A mutant is planted before anything is imported, in a process of its own, and seeds run until one catches it. One whose text is
-not found exactly once, or that no seed catches, fails the run: the mutant tests nothing any more, or the simulation is too weak.
+A mutant is planted before anything is imported, in a process of its own, and seeds run until one catches it. What seeds cannot
+see, such as a hub's claims, a test of that name has to catch. A mutant whose text is not found exactly once, or that nothing
+catches, fails the run: it tests nothing any more, or the simulation is too weak.
 
     make mutants                  all of them
     make mutants MUTANT=epoch     those whose name holds the word; the trace that caught them is shown
@@ -12,20 +13,24 @@ from __future__ import annotations
 import argparse
 import importlib.machinery
 import importlib.util
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from types import CodeType
 from typing import Any
 
 import click
+import pytest
 
 SEEDS_MAX = 400
 TIMEOUT_S = 900
+PYTEST = ("-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", "--no-header", "--tb=no")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +44,19 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
+    """test: the one that catches it, "" for seeds."""
+
     name: str
     edits: tuple[Edit, ...]
+    test: str = ""
 
 
-def mutant(name: str, module: str, old: str, new: str, *more: tuple[str, str, str]) -> Mutant:
-    return Mutant(name, (Edit(module, old, new), *(Edit(*edit) for edit in more)))
+def mutant(name: str, module: str, old: str, new: str, *more: tuple[str, str, str], test: str = "") -> Mutant:
+    return Mutant(name, (Edit(module, old, new), *(Edit(*edit) for edit in more)), test)
 
+
+HUB_FAULTS = "tests/integration/eventhubs/test_sink_faults.py"
+OVERLOAD = "tests/unit/service/test_overload.py"
 
 MUTANTS = (
     mutant(
@@ -311,6 +322,95 @@ MUTANTS = (
         "        return item is not None",
     ),
     mutant(
+        "who is refused asks again at a constant pace",
+        "leases.backoff",
+        "        return max(grown * (1 - self.spread * jitter), at_least_s)\n",
+        "        return self.first_s\n",
+    ),
+    mutant(
+        "a claim's first batch is not looked for in the hub",
+        "pipeline.connectors.eventhubs.writer",
+        "        if not self._is_verified:\n",
+        "        if False:\n",
+        test=f"{HUB_FAULTS}::test_what_the_service_acknowledges_and_discards_after_a_claim_is_published_again",
+    ),
+    mutant(
+        "the tail of a hub's lease stands still while it publishes",
+        "pipeline.connectors.eventhubs.writer",
+        "        await self._move_tail()\n",
+        "",
+        test=f"{HUB_FAULTS}::test_a_claim_reads_what_came_since_the_last_checkpoint_whoever_else_publishes",
+    ),
+    mutant(
+        "a hub's partition ends where $management says",
+        "pipeline.connectors.eventhubs.tail",
+        "        while (end := self._end) is None or self._reading.behind < end:\n",
+        "        self._end = (await self._tails.broker.extent(self._target)).last\n"
+        "        while (end := self._end) is None or self._reading.behind < end:\n",
+        test=f"{HUB_FAULTS}::test_an_old_answer_of_the_service_hides_nothing_of_a_crashed_host",
+    ),
+    mutant(
+        "a hub's claim asks at a null level",
+        "pipeline.connectors.eventhubs.groups",
+        "            return await self._numbers(target, Asked(group=of, level=level))\n",
+        "            return await self._numbers(target, Asked(group=of, level=None))\n",
+        test=f"{HUB_FAULTS}::test_a_claim_does_not_fence_itself",
+    ),
+    mutant(
+        "a producer whose last number is -1 has published",
+        "pipeline.connectors.eventhubs.claiming",
+        "known.number not in (0, NOTHING_YET)",
+        "known.number != 0",
+        test="tests/unit/pipeline/test_eventhubs_claiming.py",
+    ),
+    mutant(
+        "an answer of a lagging replica moves a Cosmos DB feed back",
+        "pipeline.connectors.cosmos.feed",
+        "            after = pages[-1].to if pages else furthest(after, answer.etag)\n",
+        "            after = pages[-1].to if pages else answer.etag\n",
+        (
+            "pipeline.connectors.cosmos.feed",
+            "        return [record for record in records if record.lsn > read]\n",
+            "        return records\n",
+        ),
+        test="tests/integration/cosmos/test_feed.py::test_what_a_lagging_replica_answers_moves_nothing_back_and_repeats_nothing",
+    ),
+    mutant(
+        "bounds of ranges are ordered as texts",
+        "pipeline.connectors.cosmos.ranges",
+        '    return bound.rstrip("0")\n',
+        "    return bound\n",
+        test="tests/unit/pipeline/test_cosmos_ranges.py",
+    ),
+    mutant(
+        "leases lie in an account of any consistency",
+        "leases.stores.cosmos.connection",
+        'TOO_WEAK = ("ConsistentPrefix", "Eventual")\n',
+        "TOO_WEAK = ()\n",
+        test="tests/integration/cosmos/test_leases_faults.py::test_an_account_of_weak_consistency_is_refused",
+    ),
+    mutant(
+        "leases are taken one after another",
+        "leases.side_by_side",
+        "AT_ONCE_MAX = 16\n",
+        "AT_ONCE_MAX = 1\n",
+        test=f"{OVERLOAD}::test_hundreds_of_leases_of_a_dead_host_are_taken_within_the_promised_bound",
+    ),
+    mutant(
+        "every host that starts creates every lease",
+        "leases.bootstrap",
+        "            if scan.started - self._due_since[name] >= rank * grace_s\n",
+        "",
+        test=f"{OVERLOAD}::test_hosts_that_start_together_do_not_all_create_the_same_leases",
+    ),
+    mutant(
+        "a scan that takes long is taken for an outage",
+        "leases.timing",
+        "        return max(self.read_gap_max_s, self.call_timeout_s * listings)\n",
+        "        return self.call_timeout_s\n",
+        test="tests/unit/leases/test_expiry.py::test_a_host_whose_scans_take_long_sees_dead_owners_all_the_same",
+    ),
+    mutant(
         "a batch is safe before it is delivered",
         "service.worker",
         "self._checkpoints.has_moved(self._writer.position, ",
@@ -382,8 +482,11 @@ def is_sound(mutant: Mutant) -> bool:
 
 
 def hunted(name: str, seeds_max: int, shows: bool) -> int:
-    """In this process: plant it, and run seeds until one is caught. Prints the number of seeds; 0 where none was."""
-    sys.meta_path.insert(0, _Planted(next(mutant for mutant in MUTANTS if mutant.name == name)))
+    """In this process: plant it, and run its test, or seeds until one is caught. Prints the number of seeds; 0 where none was."""
+    planted = next(mutant for mutant in MUTANTS if mutant.name == name)
+    sys.meta_path.insert(0, _Planted(planted))
+    if planted.test:
+        return tested(planted.test)
     from simulation.run import simulated
     from simulation.seeds import report
     from simulation.setup import TIGHT
@@ -401,6 +504,17 @@ def hunted(name: str, seeds_max: int, shows: bool) -> int:
     return 1
 
 
+def tested(test: str) -> int:
+    """Whether the test fails, and does not merely end: only a failed test catches a mutant."""
+    told = io.StringIO()
+    with redirect_stdout(told):
+        ended = pytest.main([*PYTEST, test])
+    is_caught = ended == pytest.ExitCode.TESTS_FAILED
+    lines = [line for line in told.getvalue().splitlines() if line.startswith(("FAILED", "ERROR"))] or ["it passes"]
+    click.echo(f"1 {lines[0]}" if is_caught else f"0 not caught: {lines[0]}")
+    return 0 if is_caught else 1
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("--only", default="")
@@ -416,12 +530,16 @@ def main() -> int:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = pool.map(lambda mutant: _hunt(mutant, asked.seeds, asked.only), wanted)
         last = list[int]()
+        tests = list[str]()
         for planted, (seeds, how) in zip(wanted, results, strict=True):
-            last += [seeds] if seeds else []
-            click.echo(f"{seeds or 'not':>4}  {planted.name:62} {how}")
+            last += [seeds] if seeds and not planted.test else []
+            tests += [planted.test] if seeds and planted.test else []
+            click.echo(f"{('test' if planted.test else seeds) if seeds else 'not':>4}  {planted.name:62} {how}")
     for seed, violation in (unplanted := violations(set(last))).items():
         click.echo(f"seed {seed} catches nothing, as it violates {violation} with nothing planted")
-    caught = sum(seed not in unplanted for seed in last)
+    for test in (failing := failures(tests)):
+        click.echo(f"{test} catches nothing, as it fails with nothing planted")
+    caught = sum(seed not in unplanted for seed in last) + sum(test not in failing for test in tests)
     click.echo(f"{caught} of {len(wanted)} mutants caught")
     return 0 if caught == len(wanted) else 1
 
@@ -433,6 +551,15 @@ def violations(seeds: Collection[int]) -> dict[int, str]:
 
     verdicts = [simulated(seed, TIGHT, is_told=False) for seed in sorted(seeds)]
     return {verdict.seed: verdict.found[0] for verdict in verdicts if verdict.found}
+
+
+def failures(tests: Collection[str]) -> set[str]:
+    """Those that fail with nothing planted."""
+    runs = {
+        test: subprocess.run([sys.executable, "-m", "pytest", *PYTEST, test], capture_output=True, check=False)
+        for test in tests
+    }
+    return {test for test, run in runs.items() if run.returncode}
 
 
 def _hunt(planted: Mutant, seeds_max: int, only: str) -> tuple[int, str]:

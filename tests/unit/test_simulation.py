@@ -234,7 +234,16 @@ def test_a_mutant_that_changes_nothing_is_refused() -> None:
         changed("a = 1", [Edit("module", "a = 1", "a = 1")])
 
 
-@pytest.mark.parametrize("name", ["a lease is taken whatever its ETag", "expiry is judged by wall clocks"])
+def test_every_test_that_catches_a_mutant_is_there() -> None:
+    tests = [planted.test.partition("::") for planted in MUTANTS if planted.test]
+    assert len(tests) >= 8
+    assert [name for file, _, name in tests if f"def {name}" not in (ROOT / file).read_text()] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a lease is taken whatever its ETag", "expiry is judged by wall clocks", "bounds of ranges are ordered as texts"],
+)
 def test_a_mutant_is_caught(name: str) -> None:
     hunt = run("simulation.mutants", "--hunt", name, "--seeds", "10")
     assert hunt.returncode == 0, hunt.stderr
@@ -245,6 +254,19 @@ def test_a_mutant_that_is_not_caught_fails_the_hunt() -> None:
     hunt = run("simulation.mutants", "--hunt", "a broker takes what was outranked", "--seeds", "0")
     assert hunt.returncode == 1
     assert "not caught" in hunt.stdout
+
+
+def test_a_mutant_whose_test_passes_is_not_caught() -> None:
+    passes = "tests/unit/leases/test_backoff.py"
+    there = subprocess.run(
+        [sys.executable, "-c", f"from simulation.mutants import tested; raise SystemExit(tested({passes!r}))"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": "tests"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (there.returncode, there.stdout) == (1, "0 not caught: it passes\n")
 
 
 def test_a_quota_lets_a_group_have_so_much_and_says_when_there_is_more() -> None:
