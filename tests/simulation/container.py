@@ -31,7 +31,8 @@ class WatchedContainer(Container):
         self._world = world
 
     async def list(self, prefix: str) -> list[Stored]:
-        return [*await self._soon("list", prefix, partial(self._listed, prefix))]
+        found = await self._soon("list", prefix, partial(self._listed, prefix))
+        return [*(await self._torn(prefix, found) if self._world.setup.tears and len(found) > 1 else found)]
 
     async def read(self, id: str) -> Stored:
         return await self._soon("read", id, partial(self._found, id))
@@ -49,6 +50,15 @@ class WatchedContainer(Container):
         request = Request(host_of(current()), "store", operation, id)
         lost = StoreUnavailable if operation in ("list", "read") else StoreAmbiguous
         return answered(self._weather, request, call, StoreUnavailable, lost)
+
+    async def _torn(self, prefix: str, found: Sequence[Stored]) -> Sequence[Stored]:
+        """The listing's second page is read later than its first."""
+        world = self._world
+        first = found[: world.skies.rng.randint(1, len(found) - 1)]
+        await asyncio.sleep(world.timing.call_timeout_s * world.skies.rng.random() / 8)
+        second = [stored for stored in self._listed(prefix) if stored.id > first[-1].id]
+        world.onlooker.counts["torn listings"] += second != found[len(first) :]
+        return [*first, *second]
 
     def _listed(self, prefix: str) -> Sequence[Stored]:
         return [self._documents[name] for name in sorted(self._documents) if name.startswith(prefix)]

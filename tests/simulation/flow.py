@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
@@ -38,6 +38,8 @@ class NumberedFeed(Source):
         self._merged: list[FeedPartition] = []
         self._forgotten: set[str] = set()
         self._listed: list[FeedPartition] | None = None
+        self.replica: Callable[[int], tuple[int, int] | None] = lambda read: None
+        """From where to where a replica that lags answers, by what was read before; None for one that does not."""
 
     def split(self, partition: str, children: Sequence[str]) -> None:
         super().split(partition, children)
@@ -60,6 +62,26 @@ class NumberedFeed(Source):
 
     async def partitions(self) -> list[FeedPartition]:
         return await self._request(self._list)
+
+    async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
+        """As a feed would that believes whatever replica answers: what one repeats is read again."""
+        log, index = self._log(partition), self._index(partition, continuation)
+        while True:
+            changed = log.changed
+            page = await self._request(partial(self._answer, partition, index))
+            if page is None:
+                await changed.wait()
+            else:
+                index = int(page.to)
+                yield page
+
+    def _answer(self, partition: str, index: int) -> Page | None:
+        lagging = self.replica(index)
+        if lagging is None or lagging[0] < self.start(partition):
+            return self._page(partition, index)
+        first, to = lagging
+        table = _events(partition, first // 1000).slice(first % 1000, to - first)
+        return _Page(table, str(first + table.num_rows), lambda n: str(first + n))
 
     def _list(self) -> list[FeedPartition]:
         """Made once for all hosts, until it changes."""

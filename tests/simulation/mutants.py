@@ -328,6 +328,30 @@ MUTANTS = (
         "        return self.first_s\n",
     ),
     mutant(
+        "a sink that opens slowly is cancelled though it gets on",
+        "service.worker",
+        "            report_progress=lambda: self.progress.advance(OPENING, self._clock.monotonic()),\n",
+        "",
+    ),
+    mutant(
+        "one sink's slow answer keeps the partitions of its pipeline waiting",
+        "service.partitions",
+        "            found = await self._asks[pipeline.name].get(\n"
+        '                "standing",\n'
+        "                (pipeline.name, partition),\n"
+        "                lambda: telling.standing(pipeline.name, partition),\n"
+        '                "its sink",\n'
+        "            )\n",
+        '            found = await self._answered(telling.standing(pipeline.name, partition), "its sink")\n',
+        test="tests/unit/service/test_asks.py::test_a_slow_answer_for_one_partition_delays_no_other_and_comes_in_the_background",
+    ),
+    mutant(
+        "events that do not lie behind what was read are delivered",
+        "pipeline.feed",
+        "    if order > 0 or (order == 0 and events):\n",
+        "    if False:\n",
+    ),
+    mutant(
         "a claim's first batch is not looked for in the hub",
         "pipeline.connectors.eventhubs.writer",
         "        if not self._is_verified:\n",

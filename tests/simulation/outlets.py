@@ -13,15 +13,17 @@ from simulation.broker import numbers_in
 from simulation.process import current, incarnation
 from simulation.weather import Outlet, Request, answered, host_of
 
-from pipeline.connectors.memory import MemoryDestination
+from pipeline.connectors.memory import MemoryDestination, MemoryWriter
 from pipeline.connectors.python import HandlerContext
 from pipeline.errors import Ambiguous, SinkError, SinkUnavailable
-from pipeline.sink import Claim, CloseReason, Output
+from pipeline.sink import Claim, CloseReason, Output, Standing
 
 if TYPE_CHECKING:
     from simulation.world import World
 
 T = TypeVar("T")
+SLOW_STEPS = 4
+"""After each a slow sink says that it gets on."""
 
 
 class WatchedDestination(MemoryDestination):
@@ -46,7 +48,23 @@ class WatchedOutlet(Outlet):
     def __init__(self, world: World) -> None:
         super().__init__(world.destination, world.weather)
         self._onlooker = world.onlooker
+        self._skies = world.skies
         self._numbers = count(1)
+
+    async def open(self, claim: Claim) -> MemoryWriter:
+        """Fenced at once; what the destination has may take long to be read."""
+        writer = await super().open(claim)
+        takes_s = self._skies.sink_s(claim.partition)
+        for _ in range(SLOW_STEPS if takes_s else 0):
+            await asyncio.sleep(takes_s / SLOW_STEPS)
+            claim.report_progress()
+        return writer
+
+    async def standing(self, pipeline: str, partition: str) -> Standing | None:
+        await asyncio.sleep(self._skies.sink_s(partition))
+        asks = Request(host_of(current()), "sink", "standing", partition)
+        request = partial(self.destination.standing, pipeline, partition)
+        return await answered(self._weather, asks, request, SinkUnavailable, SinkUnavailable)
 
     async def _asked(self, operation: str, claim: Claim, request: Callable[[], Any]) -> Any:
         if operation == "open":

@@ -99,7 +99,7 @@ async def _lived(world: World, total_s: float) -> None:
     world.tell("CALM", "no more faults")
     calm(world)
     timing = world.timing
-    settling_s = 3 * timing.duration_s + timing.balance_s + HOLD_OFFS_S
+    settling_s = 3 * timing.duration_s + timing.balance_s + HOLD_OFFS_S + 2 * world.setup.opens_s
     await _until(world, lambda: _taken_up(world), settling_s, "owners")
     await _pause(world, world.skies.under_way_s)
     flow.cancel()

@@ -36,7 +36,9 @@ class Setup:
     """What a seed draws before it begins.
 
     ill: the share of requests that do not go well; skew: how clock rates differ. transform_s, store_s, sink_s: how long
-    each takes. has_quota: whether the lease container has little to give when faults stop.
+    each takes. has_quota: whether the lease container has little to give when faults stop. opens_slowly: whether sinks take
+    longer than `batch_timeout_s` now and then, to open and to say where they stand. tears: whether listings of leases are read
+    in pages, between which they change. lags: whether replicas of the source answer that have less than was read before.
     """
 
     seed: int
@@ -54,6 +56,18 @@ class Setup:
     filters: bool
     faults: int
     has_quota: bool
+    opens_slowly: bool
+    tears: bool
+    lags: bool
+
+    @property
+    def batch_timeout_s(self) -> float:
+        return 1.5 * self.timing.duration_s
+
+    @property
+    def opens_s(self) -> float:
+        """What a slow sink takes."""
+        return 1.5 * self.batch_timeout_s if self.opens_slowly else 0.0
 
     @classmethod
     def drawn(cls, seed: int, size: Size) -> Setup:
@@ -86,4 +100,7 @@ class Setup:
             filters=rng.random() < 0.3,
             faults=rng.choice((3, 8, 15)) * (1 if size.hosts < 10 else 4),
             has_quota=hardships.random() < 0.2,
+            opens_slowly=hardships.random() < 0.2,
+            tears=hardships.random() < 0.3,
+            lags=hardships.random() < 0.2,
         )

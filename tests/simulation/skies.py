@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
+from zlib import crc32
 
 from simulation.group import Running
 from simulation.invariants import Onlooker
@@ -18,6 +19,10 @@ from simulation.weather import Fate, Request, Where
 Outage = Literal["refused", "silent"]
 LATE_MAX = 1.5
 """Lease durations that a message may be on its way."""
+LAGGING = 0.03
+"""Of the answers of a source whose replicas lag."""
+SLOW = 3
+"""One of so many partitions is slow in a slow sink."""
 QUICK_S = 2.0
 """What takes longer is told."""
 
@@ -81,6 +86,20 @@ class Skies:
     def under_way_s(self) -> float:
         """How long it takes until the last message has arrived that is on its way; what hangs longer than any counts no more."""
         return min(max(QUICK_S, self._arrives_by - self._now()), LATE_MAX * self._setup.timing.duration_s)
+
+    def replica(self, read: int) -> tuple[int, int] | None:
+        """From where to where a replica answers that has less than the `read` events; None for one that has all."""
+        if self.is_calm or not self._setup.lags or read == 0 or self.rng.random() >= LAGGING:
+            return None
+        self._onlooker.counts["lagging replicas"] += 1
+        to = self.rng.randint(1, read)
+        return self.rng.randint(0, to - 1), to
+
+    def sink_s(self, partition: str) -> float:
+        """How long a sink reads before it knows where the partition stands."""
+        is_slow = self._setup.opens_slowly and crc32(partition.encode()) % SLOW == self._setup.seed % SLOW
+        self._onlooker.counts["slow sinks"] += is_slow
+        return self._setup.opens_s * is_slow
 
     def judged(self, request: Request) -> Fate:
         fate = self._drawn_fate(request)

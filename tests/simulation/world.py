@@ -50,7 +50,7 @@ class World(Group):
             names,
             timing=setup.timing,
             limits=BatchLimits(events_max=setup.batch_events_max),
-            batch_timeout_s=1.5 * setup.timing.duration_s,
+            batch_timeout_s=setup.batch_timeout_s,
         )
         LEASES.forget()
         HOSTS.forget()
@@ -78,6 +78,7 @@ class World(Group):
         self.store = WatchedContainer(self)
         self.feed: NumberedFeed = NumberedFeed(names)
         self.feed.weather = self.weather
+        self.feed.replica = self.skies.replica
         self.destination = WatchedDestination(self)
         self.broker = Broker(self.onlooker, self.weather)
         self._sink = self._drawn_sink

@@ -75,6 +75,11 @@ def test_the_slice_has_what_befalls_documents_and_hosts(fault: str) -> None:
     assert sum(slice_of(seed).counts[f"fault {fault}"] for seed in SLICE) > 0
 
 
+@pytest.mark.parametrize("hardship", ["throttled", "torn listings", "lagging replicas", "slow sinks"])
+def test_the_slice_has_services_that_are_busy_or_lag(hardship: str) -> None:
+    assert sum(slice_of(seed).counts[hardship] for seed in SLICE) > 0
+
+
 def test_few_seeds_have_every_sink_and_every_kind_of_operator() -> None:
     setups = [Setup.drawn(seed, TIGHT) for seed in range(1, 30)]
     assert {setup.sink for setup in setups} == {"memory", "log", "python"}
