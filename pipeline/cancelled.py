@@ -55,3 +55,5 @@ async def insisting(awaitable: Awaitable[T]) -> T:
             task.cancel()
             with suppress(asyncio.CancelledError):  # ours is on its way already
                 await asyncio.wait({task}, timeout=AGAIN_S)
+        if not task.cancelled():
+            task.exception()  # retrieved: nobody else asks for it if it came together with our cancellation

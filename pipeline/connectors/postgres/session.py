@@ -86,8 +86,8 @@ class Session:
             if not talk.done():
                 self._cut()
                 await asyncio.wait({talk})
-                if not talk.cancelled():
-                    talk.exception()  # retrieved: it is of the cut
+            if not talk.cancelled():
+                talk.exception()  # retrieved: it is of the cut, or came at the moment of the cancellation
 
     async def close(self) -> None:
         await self._connection.close()

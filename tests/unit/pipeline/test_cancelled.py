@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from pipeline import cancelled
 from pipeline.cancelled import await_shielded, heeding, insisting
 from pipeline.connectors.eventhubs.hub import connect, disconnect
 from pipeline.connectors.eventhubs.management import Management
+from pipeline.connectors.postgres.session import Session
 from pipeline.errors import FeedUnavailable
 
 
@@ -198,3 +200,18 @@ async def test_a_connection_is_closed_though_whoever_closes_it_was_cancelled() -
     with pytest.raises(asyncio.CancelledError):
         await task
     assert closed == ["the transport"]
+
+
+@pytest.mark.parametrize("await_it", [insisting, lambda talk: Session(SimpleNamespace()).within(60, talk)])  # type: ignore[arg-type]
+async def test_an_error_that_comes_together_with_the_cancellation_is_reported_by_nobody(await_it: Any) -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    caller = asyncio.create_task(await_it(answer))
+    await asyncio.sleep(0)
+    answer.set_exception(ValueError("late"))
+    caller.cancel()
+    await asyncio.wait({caller})
+    del answer, caller
+    gc.collect()
+    assert reported == []
