@@ -174,7 +174,14 @@ class Fenced(SinkError):
 
 
 class Ambiguous(SinkError):
-    """The write may have been applied, and may even still be. Never send anything else before the epoch is raised."""
+    """The write may have been applied, and may even still be. Never send anything else before the epoch is raised.
+
+    retry_after_s: of a destination without epochs (pipeline/async_sink), to which the same is sent again.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class NotTrusted(PipelineError):

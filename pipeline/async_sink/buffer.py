@@ -1,7 +1,9 @@
 """Entries that wait to be sent, in the order in which they came, whatever failed in between. Pure.
 
 Entries are numbered as they come, and the lowest number goes first: what failed is at the front again, in its order. Of entries
-with the same order key one at a time is ready or sent; the others wait behind it, so that no failure can swap them.
+with the same order key one at a time is ready or sent; the others wait behind it, so that no failure can swap them. After a
+request that may still be carried out although it failed, they also wait until it has had its time: else an earlier version could
+replace a later one.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ class EntryBuffer:
         self._fresh: deque[_Held] = deque()
         self._again: list[_Held] = []
         self._lines: dict[str, deque[_Held]] = {}
+        self._late: dict[str, float] = {}
+        self._resting: list[tuple[float, str]] = []
         self._sent: dict[int, _Held] = {}
 
     @property
@@ -65,8 +69,16 @@ class EntryBuffer:
         self.ready_bytes -= size
         return tuple(taken)
 
-    def put_back(self, failed: Sequence[Entry]) -> None:
-        """To the front, each in its place. Raises KeyError where one is not on its way (or came back before)."""
+    @property
+    def rests_until(self) -> float | None:
+        """When the next line goes on that waits for a late request. None: no line waits for one."""
+        return self._resting[0][0] if self._resting else None
+
+    def put_back(self, failed: Sequence[Entry], *, late_until: float | None = None) -> None:
+        """To the front, each in its place. Raises KeyError where one is not on its way (or came back before).
+
+        late_until: the failed request may be carried out until then. None: it surely is not.
+        """
         for entry in failed:
             number, since, sent = self._sent.pop(entry.number)
             if entry.order != sent.order:
@@ -74,13 +86,27 @@ class EntryBuffer:
                 raise KeyError(number)
             self.entries += 1
             self.bytes += entry.bytes
+            if late_until is not None and entry.order is not None:
+                self._late[entry.order] = late_until
             self._make_ready((number, since, entry))
 
-    def acknowledged(self, entry: Entry) -> None:
-        """It is where it belongs; the next one of its line may follow."""
+    def acknowledged(self, entry: Entry, now: float) -> None:
+        """It is where it belongs. The next one of its line may follow, at once or after a late request has had its time."""
         order = self._sent.pop(entry.number)[2].order
         if order is None:
             return
+        late_until = self._late.pop(order, now)
+        if late_until > now:
+            heappush(self._resting, (late_until, order))
+        else:
+            self._follow(order)
+
+    def rouse(self, now: float) -> None:
+        """Lines go on whose late requests have had their time."""
+        while self._resting and self._resting[0][0] <= now:
+            self._follow(heappop(self._resting)[1])
+
+    def _follow(self, order: str) -> None:
         line = self._lines[order]
         if line:
             self._make_ready(line.popleft())

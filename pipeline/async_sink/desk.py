@@ -81,8 +81,12 @@ class Desk:
     def due_in_s(self, now: float) -> float | None:
         """Seconds until a request is to be sent; None where only an answer or an entry can make one due."""
         size = self._size
-        if not self._buffer.ready or self.requests >= self._limits.in_flight_max:
+        self._buffer.rouse(now)
+        rest = self._buffer.rests_until
+        if self.requests >= self._limits.in_flight_max:
             return None
+        if not self._buffer.ready:
+            return None if rest is None else rest - now
         if self.in_flight + min(size, self._buffer.ready) > self.limiter.entries:
             return None
         pause = max(0.0, self.limiter.paused_until - now)
@@ -91,7 +95,8 @@ class Desk:
             return pause
         since = self._buffer.oldest_since
         assert since is not None, "something is ready"
-        return max(pause, since + self._limits.buffer_age_max_s - now)
+        due_at = since + self._limits.buffer_age_max_s
+        return max(pause, (due_at if rest is None else min(due_at, rest)) - now)
 
     def next(self, now: float) -> Request:
         """The request that is due. It counts as sent."""
@@ -111,10 +116,10 @@ class Desk:
                 " argument, or copies made by dataclasses.replace"
             )
         self._count_out(request)
-        self._put_back(failed)
+        self._put_back(failed, self._late_until(now, answer.may_land))
         for entry in request.entries:
             if entry.number not in numbers:
-                self._buffer.acknowledged(entry)
+                self._buffer.acknowledged(entry, now)
         self._prefix.acknowledge(sent - numbers)
         if len(failed) == len(sent):
             self._back_off(request, now, answer.retry_after_s, spread)
@@ -123,18 +128,24 @@ class Desk:
         else:
             self.limiter = self.limiter.succeeded()
 
-    def failed(self, request: Request, now: float, *, retry_after_s: float | None, spread: float) -> None:
-        """All of it, or nobody knows."""
+    def failed(
+        self, request: Request, now: float, *, retry_after_s: float | None, spread: float, may_land: bool = False
+    ) -> None:
+        """All of it. may_land: nobody knows, and the destination may carry it out later."""
         self._count_out(request)
-        self._buffer.put_back(request.entries)
+        self._buffer.put_back(request.entries, late_until=self._late_until(now, may_land))
         self._back_off(request, now, retry_after_s, spread)
 
     def _back_off(self, request: Request, now: float, retry_after_s: float | None, spread: float) -> None:
         self.limiter = self.limiter.failed(now=now, sent_at=request.sent_at, retry_after_s=retry_after_s, spread=spread)
 
-    def _put_back(self, failed: Sequence[Entry]) -> None:
+    def _late_until(self, now: float, may_land: bool) -> float | None:
+        """A destination that carries out what it was sent, or drops it, has done so within one more request timeout."""
+        return now + self._limits.request_timeout_s if may_land else None
+
+    def _put_back(self, failed: Sequence[Entry], late_until: float | None) -> None:
         try:
-            self._buffer.put_back(failed)
+            self._buffer.put_back(failed, late_until=late_until)
         except KeyError as error:
             raise SinkRejected("the destination returned an entry under another order key than it came with") from error
 

@@ -39,12 +39,14 @@ class Failed:
     """Entries to be sent again, and when at the earliest, where the destination said so.
 
     is_throttled: whether they failed since the destination takes no more at a time; a plain sequence is taken for that. Where
-    each failed for a reason of its own, sending less would not help.
+    each failed for a reason of its own, sending less would not help. may_land: whether one of them may still be carried out (its
+    answer was lost, or a gateway gave up waiting).
     """
 
     entries: Sequence[Entry]
     retry_after_s: float | None = None
     is_throttled: bool = True
+    may_land: bool = False
 
 
 class Destination(Protocol):
@@ -53,9 +55,10 @@ class Destination(Protocol):
     async def submit(self, entries: Sequence[Entry]) -> Sequence[Entry] | Failed:
         """One request. Returns the entries that failed and may be sent again, rewritten if need be.
 
-        SinkUnavailable (with `retry_after_s`) and OSError: all of it failed, and will be sent again. Anything else that is
-        raised is fatal: SinkRejected where requests will be refused for ever, what `refused` makes where it is for some entries.
-        Cancelled after `request_timeout_s`.
+        SinkUnavailable, Ambiguous (with `retry_after_s`) and OSError: all of it failed, and will be sent again. SinkUnavailable
+        says that it will surely not be carried out. After the others, and after a request that was cancelled because it took
+        longer than `request_timeout_s`, it may be. Anything else that is raised is fatal: SinkRejected where requests will be
+        refused for ever, what `refused` makes where it is for some entries.
         """
         ...
 

@@ -20,7 +20,7 @@ from pipeline.async_sink.keys import Keys
 from pipeline.async_sink.rows import row_slices
 from pipeline.clock import Clock
 from pipeline.crash_point import crash_point
-from pipeline.errors import NotTrusted, PipelineError, SinkRejected, SinkUnavailable
+from pipeline.errors import Ambiguous, NotTrusted, PipelineError, SinkRejected, SinkUnavailable
 from pipeline.limits import AsyncLimits
 from pipeline.sink import Claim, CloseReason, Output, Permit
 
@@ -177,10 +177,13 @@ class AsyncWriter:
             crash_point("submitted")
         except SinkUnavailable as error:
             self._failed(request, str(error), error.retry_after_s)
+        except Ambiguous as error:
+            self._failed(request, str(error), error.retry_after_s, may_land=True)
         except TimeoutError:
-            self._failed(request, f"no answer within {self._limits.request_timeout_s:g} s", None)
+            self._failed(request, f"no answer within {self._limits.request_timeout_s:g} s", may_land=True)
         except OSError as error:
-            self._failed(request, f"{type(error).__name__}: {error.strerror or 'no answer'}", None)
+            why = f"{type(error).__name__}: {error.strerror or 'no answer'}"
+            self._failed(request, why, may_land=not isinstance(error, ConnectionRefusedError))
         else:
             self._answered(request, answer if isinstance(answer, Failed) else Failed(answer))
 
@@ -192,10 +195,12 @@ class AsyncWriter:
         else:
             self._tell_failing("every entry failed")
 
-    def _failed(self, request: Request, why: str, retry_after_s: float | None) -> None:
+    def _failed(
+        self, request: Request, why: str, retry_after_s: float | None = None, *, may_land: bool = False
+    ) -> None:
         self._tell_failing(why)
         now = self._clock.monotonic()
-        self._desk.failed(request, now, retry_after_s=retry_after_s, spread=self._spread())
+        self._desk.failed(request, now, retry_after_s=retry_after_s, spread=self._spread(), may_land=may_land)
 
     def _spread(self) -> float:
         """0.5 to 1, another one for each lease and failure: drawn without a generator, so that a run can be repeated."""

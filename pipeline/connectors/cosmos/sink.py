@@ -17,7 +17,7 @@ from pipeline.async_sink.rows import Content
 from pipeline.connectors.cosmos.account import Account
 from pipeline.connectors.cosmos.ask import THROTTLED, Answer
 from pipeline.connectors.cosmos.client import Container
-from pipeline.connectors.cosmos.write import NEXT, NO_CONTAINER, OF_CONTENT, Missing, Write, Writing, verdict
+from pipeline.connectors.cosmos.write import NEXT, NO_CONTAINER, NOT_DONE, OF_CONTENT, Missing, Write, Writing, verdict
 from pipeline.errors import FeedError, FeedUnavailable, SinkRejected, SinkUnavailable
 
 LIMITS = Limits(
@@ -50,6 +50,7 @@ class _Outcome:
     entry: Entry
     is_retried: bool = False
     is_throttled: bool = False
+    may_land: bool = False
     retry_after_s: float | None = None
     refused: str | None = None
     is_of_content: bool = False
@@ -91,6 +92,7 @@ class CosmosDestination:
             [outcome.entry for outcome in failed],
             retry_after_s=max((outcome.retry_after_s or 0.0 for outcome in failed), default=0.0) or None,
             is_throttled=any(outcome.is_throttled for outcome in failed),
+            may_land=any(outcome.may_land for outcome in failed),
         )
 
     async def close(self) -> None:
@@ -101,15 +103,20 @@ class CosmosDestination:
         try:
             answer = await self._container.write(write)
         except FeedUnavailable as error:
-            return _Outcome(entry, is_retried=True, retry_after_s=error.retry_after_s)
+            return _Outcome(entry, is_retried=True, may_land=True, retry_after_s=error.retry_after_s)
         except FeedError as error:
             return _Outcome(entry, refused=str(error))
         found = verdict(write, answer, self._patch_missing)
         if found == "refused":
             is_of_content = answer.status in OF_CONTENT and answer.substatus != NO_CONTAINER
             return _Outcome(entry, refused=self._refused(entry, write, answer), is_of_content=is_of_content)
-        is_throttled = found == "retry" and answer.status == THROTTLED
-        return _Outcome(entry, found == "retry", is_throttled, answer.retry_after_s)
+        return _Outcome(
+            entry,
+            is_retried=found == "retry",
+            is_throttled=found == "retry" and answer.status == THROTTLED,
+            may_land=found == "retry" and answer.status not in NOT_DONE,
+            retry_after_s=answer.retry_after_s,
+        )
 
     def _refused(self, entry: Entry, write: Write, answer: Answer) -> str:
         status = f"{answer.status}/{answer.substatus}" if answer.substatus else str(answer.status)

@@ -28,6 +28,8 @@ KINDS: Mapping[str | None, Kind] = {
 PATCHES_MAX = 10
 """That Cosmos DB takes in one request."""
 RETRY_WITH, NO_CONTAINER = 449, 1003
+NOT_DONE = (GONE, THROTTLED, RETRY_WITH)
+"""Passing answers that say that the write was refused. After the others (408, 5xx, none) it may still be done."""
 OF_CONTENT = (400, 404, 409, 413)
 """What is said of one document, while others can be written: a value, a patch of what is not there, a unique key, its size."""
 

@@ -29,7 +29,7 @@ from pipeline.connectors.http.wire import (
     request_key,
     shown,
 )
-from pipeline.errors import SinkRejected, SinkUnavailable
+from pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 SECRET_CHARS_MIN = 6
@@ -105,8 +105,10 @@ class HttpDestination:
                 f"{self._what} shows a certificate that is not trusted here ({type(error.__cause__ or error).__name__}):"
                 " have it mended, or give its authority's as `ca_file`"
             ) from None
-        except (aiohttp.ClientError, OSError) as error:
+        except aiohttp.ClientConnectorError as error:
             raise SinkUnavailable(f"{self._what} cannot be reached: {_reason(error)}") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise Ambiguous(f"{self._what} does not answer: {_reason(error)}") from None
         found = {name.lower(): value for name, value in response.headers.items()}
         return Answer(response.status, found, self._masked(said))
 

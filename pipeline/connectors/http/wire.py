@@ -11,7 +11,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pipeline.async_sink import Entry, Failed, refused
-from pipeline.errors import SinkRejected, SinkUnavailable
+from pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
 from pipeline.limits import JSON_LEVELS_MAX
 from pipeline.nesting import parsed_json
 
@@ -22,6 +22,8 @@ RETRIED = (408, 425, 429)
 NEVER = (501, 505)
 """Of the server's own errors those that no second request changes."""
 THROTTLING = (429, 503)
+IN_DOUBT = (408, 502, 504)
+"""After these the request may still be carried out: a gateway lost it, or gave up waiting."""
 OF_CONTENT, TOO_LARGE = (400, 409, 422), 413
 """What an endpoint says to entries that it does not want, while it takes others."""
 SAID_MAX = 200
@@ -91,11 +93,12 @@ def inflated(said: bytes, encoding: str, bytes_max: int) -> bytes:
 
 
 def failed_of(answer: Answer, entries: Sequence[Entry], results: Results, what: str) -> Failed:
-    """Those to be sent again. Raises SinkUnavailable where that is all of them, SinkRejected where it would be no use."""
+    """Those to be sent again. Raises SinkUnavailable or Ambiguous if that is all of them, SinkRejected if it would be no use."""
     if 200 <= answer.status < 300:
         return Failed(()) if results == "whole" else _failed_items(answer, entries, what)
     if _is_retried(answer.status):
-        raise SinkUnavailable(f"{what} answers {answer.status}{_said(answer)}", retry_after_s=retry_after_s(answer))
+        unanswered = Ambiguous if answer.status in IN_DOUBT else SinkUnavailable
+        raise unanswered(f"{what} answers {answer.status}{_said(answer)}", retry_after_s=retry_after_s(answer))
     following = "set `url` to where it leads" if 300 <= answer.status < 400 else "mend what it names"
     said = f"{what} answers {answer.status} to {_named(entries)}{_said(answer)}: {NEXT.get(answer.status, following)}"
     if answer.status in OF_CONTENT or (answer.status == TOO_LARGE and len(entries) == 1):
@@ -134,6 +137,7 @@ def _failed_items(answer: Answer, entries: Sequence[Entry], what: str) -> Failed
         tuple(entry for entry, _ in failed),
         retry_after_s=retry_after_s(answer),
         is_throttled=any(status in THROTTLING for _, status in failed),
+        may_land=any(status in IN_DOUBT for _, status in failed),
     )
 
 

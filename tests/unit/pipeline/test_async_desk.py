@@ -119,6 +119,46 @@ def test_what_failed_as_a_whole_comes_again_in_order_after_a_pause() -> None:
     assert numbers(desk.next(4.0).entries) == numbers(request.entries)
 
 
+def desk_of(*orders: str) -> Desk:
+    desk = Desk(LIMITS, None)
+    for number, order in enumerate(orders):
+        desk.take(Converted(value=number, bytes=1, order=order), str(number), 0.0)
+    return desk
+
+
+@pytest.mark.parametrize("by", ["one answer for all", "an answer for each"])
+def test_a_successor_is_due_once_the_request_timeout_has_passed_again(by: str) -> None:
+    desk = desk_of("doc", "doc")
+    request = desk.next(1.0)
+    if by == "one answer for all":
+        desk.failed(request, 11.0, retry_after_s=None, spread=1.0, may_land=True)
+    else:
+        desk.answered(request, Failed(request.entries, may_land=True), 11.0, spread=1.0)
+    retry = desk.next(12.0)
+    answered(desk, retry, at=12.0)
+    assert numbers(retry.entries) == [0]
+    assert desk.due_in_s(12.0) == 9.0  # LIMITS.request_timeout_s after the failure
+    assert desk.due_in_s(21.0) == 0
+    assert numbers(desk.next(21.0).entries) == [1]
+
+
+def test_a_successor_does_not_wait_where_the_request_surely_failed() -> None:
+    desk = desk_of("doc", "doc")
+    desk.failed(desk.next(1.0), 2.0, retry_after_s=None, spread=1.0)
+    answered(desk, desk.next(3.0), at=3.0)
+    assert desk.due_in_s(3.0) == 0
+
+
+def test_a_successor_that_rests_wakes_the_desk_before_what_waits_for_a_full_request() -> None:
+    desk = Desk(replace(LIMITS, buffer_age_max_s=60.0), None)
+    desk.take(Converted(value=0, bytes=1, order="doc"), "0", 0.0)
+    desk.failed(desk.next(1.0), 11.0, retry_after_s=None, spread=1.0, may_land=True)
+    answered(desk, desk.next(12.0), at=12.0)
+    desk.take(Converted(value=1, bytes=1, order="doc"), "1", 12.0)
+    desk.take(Converted(value=2, bytes=1), "2", 12.0)
+    assert desk.due_in_s(12.0) == 9.0
+
+
 def test_no_more_is_taken_than_may_be_unsettled_acknowledged_behind_a_gap_or_not() -> None:
     desk = desk_with(25)
     assert not desk.has_room

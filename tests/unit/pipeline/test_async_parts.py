@@ -63,10 +63,46 @@ def test_entries_of_one_order_key_are_sent_one_after_the_other() -> None:
     assert buffer.cut(10, PLENTY) == ()
     buffer.put_back(sent[:1])
     assert numbers(buffer.cut(10, PLENTY)) == [0]
-    buffer.acknowledged(sent[0])
+    buffer.acknowledged(sent[0], 0.0)
     assert numbers(buffer.cut(10, PLENTY)) == [1]
-    buffer.acknowledged(entry(1, "a"))
+    buffer.acknowledged(entry(1, "a"), 0.0)
     assert numbers(buffer.cut(10, PLENTY)) == [3]
+
+
+def test_what_follows_a_late_request_of_its_order_key_waits_until_that_had_its_time() -> None:
+    buffer = buffer_of(entry(0, "a"), entry(1, "a"), entry(2, "b"), entry(3, "b"))
+    sent = buffer.cut(10, PLENTY)
+    buffer.put_back(sent[:1], late_until=9.0)
+    assert numbers(buffer.cut(10, PLENTY)) == [0]  # itself is sent again at once
+    for each in sent:
+        buffer.acknowledged(each, 5.0)
+    buffer.add(entry(4, "a"), 6.0)
+    buffer.rouse(8.9)
+    assert (numbers(buffer.cut(10, PLENTY)), buffer.rests_until) == ([3], 9.0)
+    buffer.rouse(9.0)
+    assert (numbers(buffer.cut(10, PLENTY)), buffer.rests_until) == ([1], None)
+    buffer.acknowledged(entry(1, "a"), 9.1)
+    assert numbers(buffer.cut(10, PLENTY)) == [4]
+
+
+def test_a_key_that_comes_again_after_its_late_request_waits_too() -> None:
+    buffer = buffer_of(entry(0, "a"))
+    buffer.put_back(buffer.cut(1, PLENTY), late_until=9.0)
+    buffer.acknowledged(buffer.cut(1, PLENTY)[0], 5.0)
+    buffer.add(entry(1, "a"), 6.0)
+    assert buffer.ready == 0
+    buffer.rouse(9.0)
+    assert numbers(buffer.cut(1, PLENTY)) == [1]
+    buffer.acknowledged(entry(1, "a"), 9.5)
+    buffer.add(entry(2, "a"), 9.5)
+    assert buffer.ready == 1
+
+
+def test_a_late_request_that_had_its_time_before_its_retry_arrived_delays_nobody() -> None:
+    buffer = buffer_of(entry(0, "a"), entry(1, "a"))
+    buffer.put_back(buffer.cut(1, PLENTY), late_until=9.0)
+    buffer.acknowledged(buffer.cut(1, PLENTY)[0], 9.0)
+    assert (buffer.ready, buffer.rests_until) == (1, None)
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=30), st.randoms(use_true_random=False))
@@ -82,7 +118,7 @@ def test_whatever_fails_all_is_sent_and_no_key_loses_its_order(orders: list[str]
             buffer.put_back([landed])
         else:
             taken.append(landed)
-            buffer.acknowledged(landed)
+            buffer.acknowledged(landed, 0.0)
     assert sorted(numbers(tuple(taken))) == list(range(len(orders)))
     for order in "abc":
         of_one = [each.number for each in taken if each.order == order]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -12,13 +13,13 @@ import pyarrow as pa
 import pytest
 from simulation.loop import run_virtual
 
-from pipeline.async_sink import AsyncSink, Entry, Limits, json_row
+from pipeline.async_sink import AsyncSink, Entry, Failed, Limits, json_row
 from pipeline.async_sink.entry import Converted
 from pipeline.async_sink.writer import AsyncWriter
 from pipeline.contract import Row, SinkContract, SinkHarness, event_table
-from pipeline.errors import NotTrusted
+from pipeline.errors import Ambiguous, NotTrusted, SinkUnavailable
 from pipeline.sink import BufferingWriter, Output
-from tests.unit.pipeline.destinations import Scripted, Trouble, Trust, Trusted, claim, now
+from tests.unit.pipeline.destinations import Scripted, Taken, Trouble, Trust, Trusted, claim, now
 
 SMALL = Limits(batch_entries_max=2, in_flight_max=3, buffered_entries_max=7, buffer_age_max_s=0.01)
 
@@ -145,6 +146,78 @@ def test_rows_of_one_order_key_arrive_in_their_order_whatever_fails() -> None:
         for key in "abcdefghijkl":
             of_key = [taken.row["sequence"] for taken in destination.taken if taken.row["key"] == key]
             assert of_key == sorted(of_key)
+
+    run_virtual(run())
+
+
+class Late(Scripted):
+    """Some requests have no answer in time, and are carried out all the same, until twice the timeout has passed."""
+
+    def __init__(self, timeout_s: float, **given: Any) -> None:
+        super().__init__(**given)
+        self.timeout_s = timeout_s
+
+    async def _answer(self, entries: Sequence[Entry]) -> Failed:
+        if self.rng.random() < 0.2:
+            late_s = self.timeout_s * self.rng.uniform(0.0, 1.99)
+            asyncio.get_running_loop().call_later(late_s, self._carry_out, list(entries))
+            await asyncio.get_running_loop().create_future()
+        return await super()._answer(entries)
+
+    def _carry_out(self, entries: Sequence[Entry]) -> None:
+        self.taken.extend(Taken(now(), entry) for entry in entries)
+
+    def newest(self) -> Mapping[str, int]:
+        """The documents of a destination that replaces by key."""
+        return {taken.row["key"]: taken.row["sequence"] for taken in self.taken}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_request_that_is_carried_out_late_replaces_nothing_that_was_sent_after_it(seed: int) -> None:
+    async def run() -> None:
+        destination = Late(4.0, rng=random.Random(seed))
+        limits = Limits(batch_entries_max=3, in_flight_max=6, buffer_age_max_s=0.0, request_timeout_s=4.0)
+        writer = await opened(destination, limits=limits, convert=json_row(order_by="key"))
+        for start in range(0, 100, 10):
+            await writer.write(keyed(start, "abcabdaabb"), Trusted())
+        await writer.flush()
+        acknowledged = {"c": 93, "d": 96, "a": 98, "b": 100}
+        assert destination.newest() == acknowledged
+        await asyncio.sleep(10)
+        assert destination.newest() == acknowledged
+        await writer.close("shutdown")
+
+    run_virtual(run())
+
+
+@pytest.mark.parametrize(
+    ("error", "may_land"),
+    [
+        (Ambiguous("a gateway gave up"), True),
+        (ConnectionResetError(104, "reset"), True),
+        (ConnectionRefusedError(111, "refused"), False),
+        (SinkUnavailable("not now"), False),
+    ],
+)
+def test_a_successor_waits_after_failures_whose_request_may_still_be_carried_out(
+    error: Exception, may_land: bool
+) -> None:
+    class Once(Scripted):
+        async def _answer(self, entries: Sequence[Entry]) -> Failed:
+            if len(self.began) == 1:
+                raise error
+            return await super()._answer(entries)
+
+    async def run() -> None:
+        destination = Once()
+        writer = await opened(destination, limits=Limits(request_timeout_s=4.0), convert=json_row(order_by="key"))
+        await writer.write(keyed(0, "aa"), Trusted())
+        await writer.flush()
+        first, retry, successor = destination.began
+        assert destination.numbers == [1, 2]
+        assert retry - first < 1.0
+        assert (successor - first >= 4.0) is may_land
+        await writer.close("shutdown")
 
     run_virtual(run())
 
