@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Mapping
 from datetime import datetime
+from shlex import quote
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, cast, runtime_checkable
 
@@ -133,6 +134,13 @@ class TellingFeed(Protocol):
 
 def no_partitions(feed: ChangeFeed) -> str:
     return feed.no_partitions if isinstance(feed, TellingFeed) else f"the feed {feed.identity} has no partitions yet"
+
+
+def reset_of_a_new_source(partition: str) -> str:
+    """Advice if a partition ends before its lease's position. What is there now was never read, unless it is an older copy."""
+    command = f"leasehold leases reset FILE PIPELINE {quote(partition)}"
+    read = f"To read all events that are there now: `{command} --to earliest --yes`"
+    return f"{read}. To skip all of them: `{command} --to latest --yes`"
 
 
 async def held_back(feed: ChangeFeed, partition: str, continuation: str | None) -> str | None:

@@ -30,7 +30,8 @@ class LogSinkSettings(Section):
     type: Literal["log"] = Field(description="An embedded log: partitioned files on a local disk, exactly once.")
     path: FilePath = Field(description="The log's directory. It is created where it is missing.")
     retention_s: Seconds | None = Field(
-        default=None, description="Events older than this may be forgotten. By default none are."
+        default=None,
+        description="Events older than this may be forgotten, by the wall clocks of the hosts that write. By default none are.",
     )
     retention_bytes: Count | None = Field(
         default=None, description="What each partition keeps; older events beyond it may be forgotten. By default all."

@@ -27,7 +27,7 @@ from pipeline.connectors.eventhubs.values import Malformed
 from pipeline.connectors.patience import Patience, Pauses
 from pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PositionLost
 from pipeline.event import Page
-from pipeline.feed import FeedPartition, Start
+from pipeline.feed import FeedPartition, Start, reset_of_a_new_source
 
 T = TypeVar("T")
 DECODING_THREADS = 2
@@ -235,7 +235,7 @@ class EventHubsFeed:
     def _beyond(self, partition: str, position: Position, extent: Extent) -> PositionLost:
         return PositionLost(
             f"{self._named(partition)} ends at {extent.last}, before the position '{position}': the hub was deleted and made"
-            f" again, or another took its place. Set the lease's position to {_end(extent)!r}, or give the pipeline another name"
+            f" again, or another took its place. {reset_of_a_new_source(partition)}"
         )
 
     def _check(self, partition: str) -> None:

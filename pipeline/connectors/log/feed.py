@@ -17,7 +17,7 @@ from pipeline.connectors.log.store import Extent, Log, PartitionLog, Version
 from pipeline.connectors.log.watch import Watch
 from pipeline.errors import FeedUnavailable, PositionLost
 from pipeline.event import Page
-from pipeline.feed import FeedPartition, Start
+from pipeline.feed import FeedPartition, Start, reset_of_a_new_source
 
 T = TypeVar("T")
 POSITION_DIGITS_MAX = 18
@@ -108,8 +108,7 @@ class LogFeed:
         if first > extent.end:
             raise PositionLost(
                 f"log '{self._log.path}', partition '{partition}' ends at {extent.end - 1}, before the position '{first - 1}':"
-                " it was deleted or restored. Restore it, or set the lease's position to"
-                f" {_position(extent.end - 1)!r}"
+                f" it was deleted or restored. {reset_of_a_new_source(partition)}"
             )
 
     async def _extent(self, partition: str) -> Extent:

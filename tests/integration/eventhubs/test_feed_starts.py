@@ -94,6 +94,10 @@ async def test_a_position_behind_the_end_is_told_once_it_has_stayed_so(eventhubs
     async with feed(eventhubs, pauses=Pauses(first_s=0.01, patience_s=0.1)) as made:
         with pytest.raises(PositionLost, match="ends at 1, before the position '7'"):
             await bodies(made, 1, "0", "7")
+        with pytest.raises(
+            PositionLost, match=r"To read all .* PIPELINE 0 --to earliest --yes`. To skip all of them: "
+        ):
+            await made.lag("0", "7")
         with pytest.raises(PositionLost, match="ends at 1, before the position '7'"):
             await made.lag("0", "7")
 

@@ -160,7 +160,7 @@ class _Place:
         if self.behind > extent.last:
             raise PositionLost(
                 f"{subject}: the stream ends at {extent.last}, before the position {self.behind}: it was made again or"
-                f" restored. Restore it, or set the lease's position to '{extent.last}'"
+                " restored. Reset the lease: `--to earliest` reads all events that are there now, `--to latest` skips them"
             )
         self.check(extent, subject)
         self._seen = extent.last

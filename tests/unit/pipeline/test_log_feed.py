@@ -188,8 +188,14 @@ async def test_retention_that_passes_a_waiting_reader_loses_nothing(kept: Callab
 async def test_a_position_beyond_the_end_is_lost(tmp_path: Path, feed: LogFeed) -> None:
     append(tmp_path, "p", ["x"])
     for call in (read(feed, "p", "1", 1), feed.lag("p", "1")):
-        with pytest.raises(PositionLost, match="ends at 0, before the position '1'"):
+        with pytest.raises(PositionLost, match="ends at 0, before the position '1'") as lost:
             await call
+        told = str(lost.value)
+        assert (
+            "To read all events that are there now: `leasehold leases reset FILE PIPELINE p --to earliest --yes`"
+            in told
+        )
+        assert "To skip all of them: `leasehold leases reset FILE PIPELINE p --to latest --yes`" in told
 
 
 def begun_anew(path: Path) -> None:

@@ -318,6 +318,15 @@ def test_retention_by_age_drops_whole_blocks_but_never_the_newest(made: Callable
     assert (log.extent().first, bodies(log)) == (4, ["e"])
 
 
+def test_retention_by_age_believes_the_clock_of_who_appends(made: Callable[..., PartitionLog]) -> None:
+    """A host whose clock is a day ahead forgets what others have just written. docs/guarantees.md warns of it."""
+    log = made(Retention(age_s=3600), lambda: datetime(2026, 1, 1, tzinfo=UTC))
+    log.append(events(["a", "b"]))
+    ahead = made(Retention(age_s=3600), lambda: datetime(2026, 1, 2, tzinfo=UTC))
+    ahead.append(events(["c"]))
+    assert (log.extent().first, bodies(log)) == (2, ["c"])
+
+
 def test_retention_by_bytes_keeps_what_fits(made: Callable[..., PartitionLog]) -> None:
     size = len(batch("a").body)
     log = made(Retention(bytes_max=3 * size))
