@@ -162,6 +162,27 @@ def partitions_finish(feed: ChangeFeed) -> bool:
     return isinstance(feed, FinishingFeed) and feed.partitions_finish
 
 
+class KnownLag(NamedTuple):
+    """events: behind a position. age_s: how old that is; 0 if nothing can have come since."""
+
+    events: int
+    age_s: float
+
+
+@runtime_checkable
+class MeteredFeed(Protocol):
+    """What a feed offers besides if its source allows few questions. The hosts of a group then ask `lag`, `latest` and
+    `partitions` at a common pace, and share what their readers know (service.group_lag)."""
+
+    def known_lag(self, partition: str, continuation: str | None) -> KnownLag | None:
+        """As `lag`, by what the partition's open reader knows. Asks nothing. None if it does not know, or none is open."""
+        ...
+
+
+def metered(feed: ChangeFeed) -> MeteredFeed | None:
+    return cast(MeteredFeed, feed) if offers(feed, MeteredFeed) else None
+
+
 @runtime_checkable
 class FencedFeed(Protocol):
     """What a feed offers besides whose source tells readers by rank: a later owner's reader displaces an earlier one's."""

@@ -104,7 +104,8 @@ class Control(Orders):
         return dict(self.order("statistics"))
 
     def count(self, what: str, hub: str | None = None, partition: str | None = None, detail: str | None = None) -> int:
-        """Of that kind so far: batches, events, appended, delivered, refused, attach.refused."""
+        """Of that kind so far: batches, events, appended, delivered, refused, attach.refused, reads,
+        reads.throttled."""
         wanted = {"what": what, "hub": hub, "partition": partition, "detail": detail}
         counts = self.statistics()["counts"]
         return sum(one["count"] for one in counts if all(value in (None, one[name]) for name, value in wanted.items()))

@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ from pipeline.connectors.eventhubs.values import Malformed
 from pipeline.connectors.patience import Patience, Pauses
 from pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PositionLost
 from pipeline.event import Page
-from pipeline.feed import FeedPartition, Start, reset_of_a_new_source
+from pipeline.feed import FeedPartition, KnownLag, Start, reset_of_a_new_source
 
 T = TypeVar("T")
 DECODING_THREADS = 2
@@ -35,6 +35,36 @@ AT_ONCE_S = 0.25
 """How long the next event may take before the service is asked whether there can be one."""
 _PARTITION = re.compile(r"[0-9]{1,6}", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """What the open reader of a partition knows. delivered: sequence of the last event that it passed on; None if unknown.
+
+    is_waiting: whether it is attached and has passed on all that came, so that whatever follows would come at once.
+    end: sequence of the partition's last event, as it was known at `at` (seconds).
+    """
+
+    delivered: int | None
+    is_waiting: bool = False
+    end: int | None = None
+    at: float = 0.0
+
+    def wait(self) -> None:
+        self.is_waiting = True
+
+    def note(self, end: int, at: float) -> None:
+        """An end that lies before what was delivered, or before another one, is an old answer."""
+        if all(other is None or end >= other for other in (self.end, self.delivered)):
+            self.end, self.at = end, at
+
+    def known_end(self, now: float) -> tuple[int, float] | None:
+        """And how old that is, in seconds."""
+        if self.end is None or self.delivered is None:
+            return None
+        if self.is_waiting and self.delivered >= self.end:
+            return self.delivered, 0.0
+        return max(self.end, self.delivered), max(0.0, now - self.at)
 
 
 class EventHubsFeed:
@@ -65,6 +95,7 @@ class EventHubsFeed:
         self._start_positions = dict(start_positions)
         self._pauses = pauses or Pauses()
         self._management = Management(self._hub, timeout_s=timeout_s)
+        self._readers: dict[str, _Reader] = {}
         self._threads = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="eventhubs-feed")
 
     @property
@@ -112,6 +143,14 @@ class EventHubsFeed:
             raise self._beyond(partition, position, extent)
         return extent.last - max(position.sequence, extent.first - 1)
 
+    def known_lag(self, partition: str, continuation: str | None) -> KnownLag | None:
+        """The service reports the partition's end with each event. At that end, an attached reader knows that it still is."""
+        reader, position = self._readers.get(partition), position_of(continuation)
+        known = None if reader is None else reader.known_end(self._pauses.monotonic())
+        if known is None or position.sequence is None or position.sequence > known[0]:
+            return None
+        return KnownLag(known[0] - position.sequence, known[1])
+
     def compare(self, a: str | None, b: str | None) -> int:
         return compared(position_of(a), position_of(b))
 
@@ -124,22 +163,47 @@ class EventHubsFeed:
         """Attached anew wherever it broke off, until patience is used up."""
         self._check(partition)
         delivered, patience = position_of(continuation), Patience(self._pauses)
+        reader = self._readers[partition] = _Reader(delivered.sequence)
+        try:
+            async with aclosing(self._reopened(partition, delivered, epoch, reader, patience)) as pages:
+                async for page in pages:
+                    yield page
+        finally:
+            if self._readers.get(partition) is reader:
+                del self._readers[partition]
+
+    async def _reopened(
+        self, partition: str, delivered: Position, epoch: int | None, reader: _Reader, patience: Patience
+    ) -> AsyncGenerator[Page, None]:
         while True:
             began = self._pauses.monotonic()
             try:
-                place = Place(partition=partition, group=self._group, selector=selector(delivered), epoch=epoch)
-                async with aclosing(received(self._hub, place, self._limits, self._threaded)) as arrivals:
+                place = Place(
+                    partition=partition,
+                    group=self._group,
+                    selector=selector(delivered),
+                    epoch=epoch,
+                    reports_end=True,
+                )
+                arriving = received(self._hub, place, self._limits, self._threaded, attached=reader.wait)
+                async with aclosing(arriving) as arrivals:
                     arrived = await self._first(partition, delivered, arrivals)
                     while True:
                         patience.served()
+                        reader.is_waiting = False
+                        if arrived.end is not None:
+                            reader.note(arrived.end, self._pauses.monotonic())
                         await self._check_order(partition, delivered, arrived.first)
                         while arrived.pages:  # who waits, here or for us, keeps no page
                             delivered = position_of(arrived.pages[0].to)
+                            reader.delivered = delivered.sequence
                             yield arrived.pages.pop(0)
                         if arrived.malformed:
                             raise self._malformed(partition, delivered, arrived.malformed)
+                        reader.wait()
                         arrived = await anext(arrivals)
             except FeedUnavailable as error:
+                reader.is_waiting = False
                 if self._pauses.monotonic() - began > self._pauses.longest_s:
                     patience.served()  # it was attached all the while, whether something came or not
                 await patience.pause(error)
@@ -189,7 +253,11 @@ class EventHubsFeed:
 
     async def _extent(self, partition: str) -> Extent:
         self._check(partition)
-        return await self._management.extent(partition)
+        began = self._pauses.monotonic()
+        extent = await self._management.extent(partition)
+        if partition in self._readers:
+            self._readers[partition].note(extent.last, began)
+        return extent
 
     async def _check_retention(self, partition: str, position: Position) -> None:
         """Raises PositionLost where what follows is gone, or where the partition has not come so far, and stays so."""

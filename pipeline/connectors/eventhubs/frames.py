@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 import struct
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pipeline.connectors.eventhubs.message import Event, event_at, reported_end
+from pipeline.connectors.eventhubs.message import Event, behind_report, event_at, reported_end
 from pipeline.connectors.eventhubs.values import Described, Malformed, value_at
 
 _BEGINS = b"\x00\x53\x14"
@@ -64,8 +65,9 @@ class Frames:
         self._left = b""
         self._message = bytearray()
         self._tails: dict[bytes, tuple[bool, bool]] = {}
+        self._report: tuple[bytes, int] | None = None
         self.end: int | None = None
-        """The partition's end, as it was reported with the first event; None if it was not."""
+        """The partition's end, as it was reported last; None if it was not."""
 
     def read(self, octets: bytes) -> Read:
         """All frames that are whole by now. A message that is no event ends it: what came before it is there, nothing else."""
@@ -80,7 +82,15 @@ class Frames:
             self._read_frame(data, at, at + size, read)
             at += size
         self._left = data[at:]
+        self._read_report()
         return read
+
+    def _read_report(self) -> None:
+        """Of the last event alone: each has one, and the last is the newest."""
+        report, self._report = self._report, None
+        with suppress(Malformed):
+            if report is not None and (end := reported_end(*report)) is not None:
+                self.end = end
 
     def _read_frame(self, data: bytes, at: int, end: int, read: Read) -> None:
         begin = at + 4 * data[at + 4]
@@ -108,9 +118,9 @@ class Frames:
             at, end = 0, len(data)
             self._message.clear()
         try:
-            end_reported, at = reported_end(data, at, is_known=self.end is not None)
-            self.end = self.end if end_reported is None else end_reported
-            read.events.append(event_at(data, at, end))
+            begin = behind_report(data, at)
+            read.events.append(event_at(data, begin, end))
+            self._report = (data, at) if begin > at else self._report
         except Malformed as malformed:
             read.malformed = malformed
 

@@ -1,6 +1,7 @@
 """What the service tells of a hub: its partitions, and where each begins and ends.
 
-One connection at a time, for some minutes at most: it is opened when somebody asks, and not kept alive in between.
+The service allows 50 questions a second in a consumer group, of all clients together. So one of ours asks few at a time, and at
+a pace. Connections are opened when there is something to ask, kept for a minute at most, and not kept alive in between.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +18,13 @@ from pipeline.connectors.eventhubs.hooks import sdk
 from pipeline.connectors.eventhubs.hub import Hub, connect, disconnect
 from pipeline.connectors.eventhubs.refusal import refusal, refused
 from pipeline.errors import FeedError, FeedUnavailable
+from pipeline.pace import Pace
 
 OF_HUB, OF_PARTITION = "com.microsoft:eventhub", "com.microsoft:partition"
 KEPT_S = 60.0
+LINES_MAX = 4
+"""Connections at a time, each with one question."""
+QUESTIONS_PER_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +51,10 @@ class Management:
 
     def __init__(self, hub: Hub, *, timeout_s: float) -> None:
         self._hub = hub
-        self._timeout_s = timeout_s
-        self._asking = asyncio.Lock()
-        self._client: Any = None
-        self._auth: Any = None
-        self._opened_at = 0.0
+        self._idle = [_Line(hub, timeout_s=timeout_s) for _ in range(LINES_MAX)]
+        self._free = asyncio.Semaphore(LINES_MAX)
+        self._closing = asyncio.Lock()
+        self._pace = Pace(time.monotonic, asyncio.sleep)
 
     async def partitions(self) -> list[str]:
         """Their names, as they are now."""
@@ -68,31 +73,54 @@ class Management:
         )
 
     async def close(self) -> None:
-        async with self._asking:
-            await self._close()
+        """Once the questions under way are answered."""
+        async with self._closing, AsyncExitStack() as lines:
+            for _ in range(LINES_MAX):
+                await lines.enter_async_context(self._free)
+            for line in self._idle:
+                await line.close()
 
     async def _asked(self, kind: str, what: str, **more: str) -> Mapping[bytes, Any]:
-        """The answer's fields. A connection that was kept may have been closed meanwhile: then it is asked once more."""
-        async with self._asking:
-            if time.monotonic() - self._opened_at > KEPT_S:
-                await self._close()
-            is_kept = self._client is not None
+        async with self._free:
+            line = self._idle.pop()  # the one that was used last: its connection is open
             try:
-                return await self._answer(kind, what, more)
-            except FeedUnavailable:
-                if not is_kept:
-                    raise
+                await self._pace.wait(QUESTIONS_PER_S)
+                return await line.ask(kind, what, more)
+            finally:
+                self._idle.append(line)
+
+
+class _Line:
+    """One connection, for one question at a time."""
+
+    def __init__(self, hub: Hub, *, timeout_s: float) -> None:
+        self._hub = hub
+        self._timeout_s = timeout_s
+        self._client: Any = None
+        self._auth: Any = None
+        self._opened_at = 0.0
+
+    async def ask(self, kind: str, what: str, more: Mapping[str, str]) -> Mapping[bytes, Any]:
+        """The answer's fields. A connection that was kept may have been closed meanwhile: then it is asked once more."""
+        if time.monotonic() - self._opened_at > KEPT_S:
+            await self.close()
+        is_kept = self._client is not None
+        try:
             return await self._answer(kind, what, more)
+        except FeedUnavailable:
+            if not is_kept or self._client is not None:
+                raise  # the service refuses: asking again at once would make that worse
+        return await self._answer(kind, what, more)
 
     async def _answer(self, kind: str, what: str, more: Mapping[str, str]) -> Mapping[bytes, Any]:
         try:
             async with asyncio.timeout(self._timeout_s):
                 status, said, answer = await insisting(self._answered(kind, more))
         except Exception as error:
-            await self._close()
+            await self.close()
             raise refusal(error, f"event hub {what}") from error
         except BaseException:
-            await self._close()
+            await self.close()
             raise
         if status >= 400:
             raise refused(status, _text(said), f"event hub {what}")
@@ -123,7 +151,7 @@ class Management:
             await connect(client)
         return self._client
 
-    async def _close(self) -> None:
+    async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await disconnect(client)

@@ -116,19 +116,20 @@ def event_at(data: bytes, at: int, end: int) -> Event:
     return _event(sequence, offset, time_ms, key, body, properties)
 
 
-def reported_end(data: bytes, at: int, *, is_known: bool) -> tuple[int | None, int]:
-    """The sequence of the partition's last event, if it is reported with the message, and where the rest of that begins.
-
-    is_known: it is skipped. Raises Malformed.
-    """
+def behind_report(data: bytes, at: int) -> int:
+    """Where a message begins behind what the service reports with it. Raises Malformed."""
     if not data.startswith(_DELIVERY, at):
-        return None, at
-    if is_known and data[at + 3] in _SIZES:
+        return at
+    if data[at + 3] in _SIZES:
         size, begin = _SIZES[data[at + 3]]
-        return None, at + begin + int.from_bytes(data[at + 4 : at + 4 + size])
-    section, behind = value_at(data, at)
-    found = dict(_pairs(section.value)).get(END)
-    return found if type(found) is int else None, behind
+        return at + begin + int.from_bytes(data[at + 4 : at + 4 + size])
+    return value_at(data, at)[1]
+
+
+def reported_end(data: bytes, at: int) -> int | None:
+    """The sequence of the partition's last event, if it is reported there. Raises Malformed."""
+    found = dict(_pairs(value_at(data, at)[0].value)).get(END)
+    return found if type(found) is int else None
 
 
 def _only_body(data: bytes, at: int, end: int) -> int | None:

@@ -39,7 +39,7 @@ class Received:
     first: int | None
     malformed: Malformed | None
     end: int | None = None
-    """The sequence of the partition's last event when the link's first event came, if its place `reports_end`."""
+    """The sequence of the partition's last event when the service sent these, if their place `reports_end`."""
 
 
 Decoded = tuple[Read, list[Page]]
@@ -65,9 +65,12 @@ class Place:
         return f"ConsumerGroups/{self.group}/Partitions/{self.partition}"
 
 
-async def received(hub: Hub, place: Place, limits: Limits, threaded: Threaded) -> AsyncGenerator[Received, None]:
-    """For as long as the link holds. Raises FeedUnavailable, FeedError, PositionLost, Fenced."""
+async def received(
+    hub: Hub, place: Place, limits: Limits, threaded: Threaded, *, attached: Callable[[], None] = lambda: None
+) -> AsyncGenerator[Received, None]:
+    """For as long as the link holds. attached: called once it does. Raises FeedUnavailable, FeedError, PositionLost, Fenced."""
     async with receiving(hub, place, limits, threaded) as receiver:
+        attached()
         while True:
             yield await receiver.next()
 

@@ -2,7 +2,7 @@
 
 A claim has to see everything that was stored before its fence. `$management` may answer with an older end; a receiver cannot:
 with every event the service reports the partition's end at that moment. So a receiver begins one event early, and reads up to
-the first end that is reported to it. Only a receiver that stays silent, because the partition is empty, needs `$management`.
+the first end that it knows. Only a receiver that stays silent, because the partition is empty, needs `$management`.
 """
 
 from __future__ import annotations

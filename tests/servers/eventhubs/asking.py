@@ -102,6 +102,8 @@ def read(connection: Connection, asked: Request) -> bytes:
         return answer(
             asked, 501, f"The operation {what.get('operation')!r} is not implemented.", None, "amqp:not-implemented"
         )
+    if not namespace.admits_read(str(asked.what.get("name", "")), str(asked.what.get("partition", ""))):
+        return answer(asked, 503, "The request was terminated because the entity is being throttled.", None, BUSY)
     if hub is None:
         return _not_found(asked, f"The messaging entity '{what.get('name')}' could not be found.")
     if what.get("type") == "com.microsoft:eventhub":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
@@ -192,6 +193,7 @@ def rules(control: Control, said: Fields) -> Fields:
     namespace = control.namespace
     namespace.replies_known = {"known": True, "asked": False}[said.get("reply", "known")]
     namespace.old_events, namespace.old_s = int(said.get("old_events", 0)), float(said.get("old_s", 0))
+    namespace.reads_per_s_max = float(said.get("reads_per_s_max", math.inf))
     namespace.null_raises = {"current": False, "next": True}[said.get("null_level", "current")]
     namespace.nothing = {0: 0, -1: -1}[said.get("nothing", 0)]
     return {}
@@ -206,6 +208,7 @@ def reset(control: Control, said: Fields) -> Fields:
     namespace.counts.clear()
     control.clock.moved_s = 0.0
     rules(control, {})
+    namespace.reads_ms.clear()
     control.edges.accepted = 0
     control.make_hubs()
     return {}

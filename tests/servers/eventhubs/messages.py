@@ -187,10 +187,15 @@ def placed(one: Event, number: int, offset: int, time_ms: int) -> bytes:
     return b"".join((one.head, start, own, one.rest))
 
 
-def with_delivery_annotations(message: bytes, annotations: dict[Any, Any]) -> bytes:
-    """Behind the header, where there is one."""
-    at = next((end for code, _, end in sections(message) if code == HEADER), 0)
-    return message[:at] + _section(DELIVERY_ANNOTATIONS, annotations) + message[at:]
+def delivery_annotations(annotations: dict[Any, Any]) -> bytes:
+    return _section(DELIVERY_ANNOTATIONS, annotations)
+
+
+def with_delivery_annotations(message: bytes, annotations: bytes) -> bytes:
+    """Behind the header, where there is one. The rest is not looked at."""
+    code, _, end = next(sections(message))
+    at = end if code == HEADER else 0
+    return message[:at] + annotations + message[at:]
 
 
 def _section(code: int, value: Any) -> bytes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -79,7 +80,8 @@ class Hub:
 class Namespace:
     """now_ms: its clock. counts: (what, hub, partition, detail) -> how many.
 
-    old_events, old_s: how old the answers of `$management` are. The rest is as in `producers.attached`.
+    old_events, old_s: how old the answers of `$management` are. reads_per_s_max: how many it gives in any second.
+    The rest is as in `producers.attached`.
     """
 
     keys: Keys
@@ -93,6 +95,8 @@ class Namespace:
     null_raises: bool = False
     old_events: int = 0
     old_s: float = 0.0
+    reads_per_s_max: float = math.inf
+    reads_ms: deque[int] = field(default_factory=deque)
     producer_ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def make_hub(
@@ -131,6 +135,17 @@ class Namespace:
         if isinstance(outcome, Attached):
             partition.producers[outcome.producer.id] = outcome.producer
         return outcome
+
+    def admits_read(self, hub: str, partition: str) -> bool:
+        """Whether `$management` answers, or has answered too often in the last second."""
+        now_ms = self.now_ms()
+        while self.reads_ms and self.reads_ms[0] <= now_ms - 1000:
+            self.reads_ms.popleft()
+        is_admitted = len(self.reads_ms) < self.reads_per_s_max
+        if is_admitted:
+            self.reads_ms.append(now_ms)
+        self.count("reads" if is_admitted else "reads.throttled", hub, partition)
+        return is_admitted
 
     def count(self, what: str, hub: str, partition: str, detail: str = "", by: int = 1) -> None:
         self.counts[what, hub, partition, detail] += by

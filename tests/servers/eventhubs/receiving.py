@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from servers.eventhubs.faults import Call, Fault
 from servers.eventhubs.links import Outgoing
-from servers.eventhubs.messages import runtime_metrics, with_delivery_annotations
+from servers.eventhubs.messages import delivery_annotations, runtime_metrics, with_delivery_annotations
 from servers.eventhubs.namespace import Hub
 from servers.eventhubs.partition import Partition
 from servers.eventhubs.producers import Refusal
@@ -56,7 +56,7 @@ class Receiving(Outgoing):
         at = self.next - self.partition.first
         messages = self.partition.messages[at : at + count]
         self.next += count
-        self.transfer([self._with_metrics(message) for message in messages] if self.has_metrics else messages)
+        self.transfer(self._with_metrics(messages) if self.has_metrics else messages)
         namespace.count("delivered", self.hub.name, self.partition.id, self.group, by=count)
         return True
 
@@ -74,8 +74,9 @@ class Receiving(Outgoing):
         self.is_delayed = False
         self.wake()
 
-    def _with_metrics(self, message: bytes) -> bytes:
+    def _with_metrics(self, messages: list[bytes]) -> list[bytes]:
         partition = self.partition
         now_ms = self.session.connection.namespace.now_ms()
         end = runtime_metrics(partition.end - 1, partition.last_offset, partition.last_time_ms, now_ms)
-        return with_delivery_annotations(message, end)
+        annotations = delivery_annotations(end)
+        return [with_delivery_annotations(message, annotations) for message in messages]
