@@ -23,6 +23,7 @@ from pipeline.connectors.eventhubs.hub import GROUP, Hub
 from pipeline.connectors.eventhubs.management import Extent, Management
 from pipeline.connectors.eventhubs.position import Position, compared, position_of, selector, time_selector
 from pipeline.connectors.eventhubs.receiver import Limits, Place, Received, received, tried
+from pipeline.connectors.eventhubs.refusal import PositionRefused
 from pipeline.connectors.eventhubs.values import Malformed
 from pipeline.connectors.patience import Patience, Pauses
 from pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PositionLost
@@ -207,6 +208,8 @@ class EventHubsFeed:
                 if self._pauses.monotonic() - began > self._pauses.longest_s:
                     patience.served()  # it was attached all the while, whether something came or not
                 await patience.pause(error)
+            except PositionRefused as refused:
+                raise await self._explain(partition, delivered, refused) from None
             except Fenced as fenced:
                 if epoch is None:
                     raise FeedError(f"{fenced}, so that nobody can read it without one: use another group") from fenced
@@ -273,6 +276,15 @@ class EventHubsFeed:
                 await patience.pause(FeedUnavailable(str(lost)))
             except FeedUnavailable:
                 raise lost from None
+
+    async def _explain(self, partition: str, position: Position, refused: PositionRefused) -> PositionLost:
+        """What to do, if the partition ends before the position."""
+        try:
+            extent = await self._extent(partition)
+        except FeedUnavailable:
+            return refused
+        is_beyond = position.sequence is not None and position.sequence > extent.last
+        return self._beyond(partition, position, extent) if is_beyond else refused
 
     async def _check_order(self, partition: str, delivered: Position, first: int | None) -> None:
         """Where numbers are left out, retention may have passed while we were away. Raises PositionLost."""

@@ -23,6 +23,10 @@ _LOST = ("com.microsoft:argument-error", "com.microsoft:argument-out-of-range", 
 STOLEN = "amqp:link:stolen"
 
 
+class PositionRefused(PositionLost):
+    """The service attaches no receiver there: behind the newest event, or at what is no position."""
+
+
 def refusal(error: BaseException, what: str) -> PipelineError:
     """what: which hub or partition it is about."""
     if isinstance(error, PipelineError):
@@ -69,7 +73,7 @@ def _of_condition(condition: str, error: BaseException, what: str) -> PipelineEr
             epoch=max(map(int, _EPOCH.findall(said)), default=0),
         )
     if condition in _LOST:
-        return PositionLost(f"{told}: set the lease to a position that the service takes")
+        return PositionRefused(f"{told}: set the lease to a position that the service takes")
     if condition in _NEXT:
         return FeedError(f"{told}: {_NEXT[condition]}")
     return FeedUnavailable(told, retry_after_s=_PAUSED.get(condition))

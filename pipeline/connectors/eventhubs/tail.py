@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pipeline.connectors.eventhubs.broker import EventHubsBroker
 from pipeline.connectors.eventhubs.position import BEGINNING, Position, selector
 from pipeline.connectors.eventhubs.receiver import Limits, Place, Received, Receiver, receiving
+from pipeline.connectors.eventhubs.refusal import PositionRefused
 from pipeline.errors import FeedUnavailable, SinkRejected
 from pipeline.event import Page
 from pipeline.markers import Search
@@ -103,7 +104,12 @@ class _Run:
 
     async def to_end(self) -> int:
         while (end := self._end) is None or self._reading.behind < end:
-            await self._read_link()
+            try:
+                await self._read_link()
+            except PositionRefused as refused:
+                extent = await self._tails.broker.extent(self._target)
+                self._check_end(extent.last)
+                raise FeedUnavailable(str(refused)) from refused
         return end
 
     @property
@@ -177,14 +183,18 @@ class _Run:
         if (extent.is_empty and extent.last >= behind) or (self._has_received and extent.last <= behind):
             self._end = self._reading.behind = max(extent.last, behind)
         elif waited_s >= self._tails.timeout_s:
-            if self._is_binding and extent.last < behind:
-                raise SinkRejected(
-                    f"{where} ends at {extent.last}, and this lease has seen it end at {behind}: the hub was deleted and made"
-                    " again, and output is lost. To deliver all its events again: `leasehold leases reset FILE PIPELINE"
-                    " PARTITION --to earliest --yes`"
-                )
+            self._check_end(extent.last)
             raise FeedUnavailable(
                 f"{where}: nothing came within {self._tails.timeout_s:g} s, and it ends at {extent.last}"
+            )
+
+    def _check_end(self, last: int) -> None:
+        """Raises SinkRejected if the partition ends before what this lease has seen of it."""
+        if self._is_binding and last < self._reading.behind:
+            raise SinkRejected(
+                f"{self._tails.named(self._target)} ends at {last}, and this lease has seen it end at {self._reading.behind}: the"
+                " hub was deleted and made again, and output is lost. To deliver all its events again: `leasehold leases reset"
+                " FILE PIPELINE PARTITION --to earliest --yes`"
             )
 
     def _refuse_gap(self, first: int) -> None:

@@ -89,7 +89,10 @@ async def test_retention_that_passes_a_reader_while_it_is_away_is_told(eventhubs
             await anext(read)
 
 
-async def test_a_position_behind_the_end_is_told_once_it_has_stayed_so(eventhubs: EventHubs) -> None:
+@pytest.mark.parametrize("beyond", ["refused", "waits"])
+async def test_a_position_behind_the_end_is_told_with_what_to_do(eventhubs: EventHubs, beyond: str) -> None:
+    """The service refuses such a receiver. Where it lets it wait, it is told once it has stayed so."""
+    eventhubs.control.rules(beyond=beyond)
     eventhubs.control.append(HUB, "0", list("ab"))
     async with feed(eventhubs, pauses=Pauses(first_s=0.01, patience_s=0.1)) as made:
         with pytest.raises(PositionLost, match="ends at 1, before the position '7'"):

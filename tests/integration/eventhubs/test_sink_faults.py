@@ -505,7 +505,11 @@ async def test_a_reader_with_an_epoch_stops_claims_until_it_leaves(eventhubs: Ev
     assert stored(eventhubs) == bodies(*range(1, 7))
 
 
-async def test_a_hub_that_was_made_again_stops_the_lease_until_it_is_reset(eventhubs: EventHubs, sinks: Sinks) -> None:
+@pytest.mark.parametrize("beyond", ["refused", "waits"])
+async def test_a_hub_that_was_made_again_stops_the_lease_until_it_is_reset(
+    eventhubs: EventHubs, sinks: Sinks, beyond: str
+) -> None:
+    eventhubs.control.rules(beyond=beyond)
     lease = Lease(sinks(timeout_s=1))
     await delivered(lease, 2)
     eventhubs.control.make_hub(HUB, 4, [GROUP])

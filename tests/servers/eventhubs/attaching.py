@@ -155,9 +155,13 @@ def _receiver(session: Session, asked: Attach, hub: Hub, partition: Partition, g
     epoch = (asked.properties or {}).get(EPOCH)
     source = fields(asked.source)
     try:
-        place = partition.number_at(begin(source[7] if len(source) > 7 else None))
+        position = begin(source[7] if len(source) > 7 else None)
     except ValueError as problem:
         return Refusal(condition=ARGUMENT, description=str(problem))
+    beyond = partition.beyond(position)
+    if beyond is not None and session.connection.namespace.refuses_beyond:
+        return Refusal(condition=ARGUMENT, description=beyond)
+    place = partition.number_at(position)
     link = Receiving(
         session=session,
         handle=asked.handle,

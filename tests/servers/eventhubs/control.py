@@ -196,6 +196,7 @@ def rules(control: Control, said: Fields) -> Fields:
     namespace.reads_per_s_max = float(said.get("reads_per_s_max", math.inf))
     namespace.null_raises = {"current": False, "next": True}[said.get("null_level", "current")]
     namespace.nothing = {0: 0, -1: -1}[said.get("nothing", 0)]
+    namespace.refuses_beyond = {"refused": True, "waits": False}[said.get("beyond", "refused")]
     return {}
 
 

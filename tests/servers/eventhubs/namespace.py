@@ -92,6 +92,7 @@ class Namespace:
     counts: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     replies_known: bool = True
     nothing: int = 0
+    refuses_beyond: bool = True
     null_raises: bool = False
     old_events: int = 0
     old_s: float = 0.0

@@ -108,6 +108,14 @@ class Partition:
         begun = run.first.number
         return run.first if begun is None else run.first._replace(number=following(begun, number - run.start))
 
+    def beyond(self, position: Position) -> str | None:
+        """What the service says to a position behind the newest event. None: it is not one."""
+        what = {"number": "sequence number", "offset": "offset"}.get(position.by)
+        last = self.end - 1 if position.by == "number" else self.last_offset if self.end else -1
+        if what is None or position.value <= max(last, -1):
+            return None
+        return f"The supplied {what} '{position.value}' is invalid. The last {what} in the system is '{last}'"
+
     def number_at(self, position: Position) -> int:
         """The number of the first event that the position lets through."""
         if position.by == "latest":

@@ -17,7 +17,7 @@ from pipeline.connectors.eventhubs.position import (
     selector,
     time_selector,
 )
-from pipeline.connectors.eventhubs.refusal import refusal, refused
+from pipeline.connectors.eventhubs.refusal import PositionRefused, refusal, refused
 from pipeline.connectors.eventhubs.table import pages_of
 from pipeline.connectors.eventhubs.values import Malformed
 from pipeline.errors import FeedError, FeedUnavailable, Fenced, PositionLost
@@ -79,8 +79,8 @@ def error(condition: str, description: str = "why") -> Exception:
         ("amqp:not-found", FeedError, "check the name of the hub"),
         ("amqp:unauthorized-access", FeedError, "check the key or the identity"),
         ("com.microsoft:entity-disabled", FeedError, "enable the hub"),
-        ("com.microsoft:argument-error", PositionLost, "set the lease to a position"),
-        ("com.microsoft:argument-out-of-range", PositionLost, "set the lease to a position"),
+        ("com.microsoft:argument-error", PositionRefused, "set the lease to a position"),
+        ("com.microsoft:argument-out-of-range", PositionRefused, "set the lease to a position"),
         ("com.microsoft:server-busy", FeedUnavailable, "why"),
         ("com.microsoft:timeout", FeedUnavailable, "why"),
         ("amqp:link:detach-forced", FeedUnavailable, "why"),
