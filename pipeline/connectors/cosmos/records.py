@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.connectors.cosmos.key_path import fields_of, value_at
 from pipeline.connectors.cosmos.position import position_behind
 from pipeline.errors import FeedUnavailable, MalformedRecord
 from pipeline.event import EVENT_SCHEMA, Page
@@ -85,7 +86,7 @@ def _deleted(metadata: Mapping[str, Any]) -> dict[str, Any]:
     document: dict[str, Any] = {"id": metadata.get("id", "")}
     for path, value in keys.items() if isinstance(keys, dict) else ():
         inner = document
-        *parents, name = str(path).strip("/").split("/")
+        *parents, name = fields_of(str(path)) or ("",)
         for parent in parents:
             inner = inner.setdefault(parent, {})
         inner[name] = value
@@ -101,15 +102,9 @@ def _numbers(item: Any, lsn: str, time: str) -> tuple[int, int]:
 
 def _key(document: Mapping[str, Any], paths: Sequence[str]) -> str | None:
     """The partition key: a text as it is, anything else as JSON, several as a list."""
-    values = [_at(document, path) for path in paths]
+    values = [value_at(document, path) for path in paths]
     value = values[0] if len(values) == 1 else values
     return value if isinstance(value, str) or value is None else json.dumps(value, ensure_ascii=False)
-
-
-def _at(document: Any, path: str) -> Any:
-    for name in path.strip("/").split("/"):
-        document = document.get(name.strip('"')) if isinstance(document, dict) else None
-    return document
 
 
 # Where things stand in the text

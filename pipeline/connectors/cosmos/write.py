@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pipeline.async_sink import Converted, json_bytes
 from pipeline.async_sink.rows import Content, body_of
 from pipeline.connectors.cosmos.ask import GONE, THROTTLED, TIMEOUT, Answer
+from pipeline.connectors.cosmos.key_path import fields_of, value_at
 from pipeline.limits import JSON_LEVELS_MAX
 from pipeline.nesting import NestedTooDeeply, parsed_json
 
@@ -93,7 +94,7 @@ class Writing:
 
     def _patches(self, document: Mapping[str, Any]) -> list[dict[str, Any]]:
         """A column that is null is left alone; a field of a body that is null becomes null."""
-        fixed = {"id", *(path.split("/")[1] for path in self.key_paths)}
+        fixed = {"id", *(fields_of(path)[0] for path in self.key_paths)}
         patches = [
             {"op": "set", "path": "/" + name.replace("~", "~0").replace("/", "~1"), "value": value}
             for name, value in document.items()
@@ -133,9 +134,7 @@ def _id(document: Mapping[str, Any]) -> str:
 
 
 def _value(document: Mapping[str, Any], path: str) -> str | int | float | bool:
-    value: Any = document
-    for name in path.strip("/").split("/"):
-        value = value.get(name) if isinstance(value, Mapping) else None
+    value = value_at(document, path)
     if not isinstance(value, str | int | float | bool):
         raise ValueError(f"has no text, number or boolean as {path}, the container's partition key")
     return value

@@ -15,6 +15,8 @@ from servers.cosmos.ranges import Range, Span, evenly, halves, middle, union
 from servers.cosmos.refused import COMPLETING_SPLIT, Refused, bad, range_gone
 
 BY_LSN = attrgetter("lsn")
+LEVELS_MAX = 3
+"""Of a hierarchical partition key."""
 
 
 class Key(NamedTuple):
@@ -219,6 +221,8 @@ def checked_definition(definition: dict[str, Any]) -> dict[str, Any]:
     key = dict(definition.get("partitionKey") or {"paths": ["/_partitionKey"], "systemKey": True})
     if not key.get("paths"):
         raise bad("A partition key has at least one path.")
+    if len(key["paths"]) > LEVELS_MAX:
+        raise bad(f"Too many partition key paths: {len(key['paths'])}. The maximum is {LEVELS_MAX}.")
     kind = key.get("kind") or ("MultiHash" if len(key["paths"]) > 1 else "Hash")
     complete = {**key, "kind": kind, "version": key.get("version", 1)}
     return {"indexingPolicy": {"indexingMode": "consistent", "automatic": True}, **definition, "partitionKey": complete}

@@ -8,7 +8,7 @@ from typing import Any
 from servers.cosmos import feed_calls, query_calls
 from servers.cosmos.call import Call, Reply
 from servers.cosmos.container import Container, Partition
-from servers.cosmos.refused import Refused, bad
+from servers.cosmos.refused import PARTITION_KEY_MISMATCH, Refused, bad
 from servers.cosmos.where import check_session, partition_key, partitions, session_headers
 from servers.cosmos.writes import Draft, Outcome, Write, apply
 
@@ -42,8 +42,7 @@ def _one(container: Container, call: Call, id: str | None, now: float) -> Reply:
         if not isinstance(body, dict) or call.method == "PATCH":
             raise bad("PartitionKey value must be supplied for this operation.")
         values = container.key_values(body)
-    elif not values:
-        values = [{}]
+    values = _complete(container, values)
     partition = container.partition_of(container.epk(values))
     check_session(call, [partition])
     draft = Draft(container, partition, now)
@@ -58,6 +57,16 @@ def _one(container: Container, call: Call, id: str | None, now: float) -> Reply:
     outcome = apply(draft, write)
     draft.commit()
     return _written(container, partition, call, outcome)
+
+
+def _complete(container: Container, values: list[Any]) -> list[Any]:
+    """Raises Refused for a part of a hierarchical key: a document has all of it. None of a plain key is the undefined value."""
+    count = len(container.definition["partitionKey"]["paths"])
+    if not values and count == 1:
+        return [{}]
+    if len(values) != count:
+        raise bad(f"The partition key has {len(values)} of {count} values.", PARTITION_KEY_MISMATCH)
+    return values
 
 
 def _id_of(container: Container, partition: Partition, id: str | None) -> str | None:
@@ -118,7 +127,7 @@ def _write(container: Container, operation: dict[str, Any], common: list[Any] | 
         values = container.key_values(body or {})
     return Write(
         operation=operation["operationType"],
-        partition_key=values or [{}],
+        partition_key=_complete(container, values),
         id=operation.get("id"),
         body=body,
         if_match=operation.get("ifMatch"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
@@ -22,15 +23,20 @@ UNDEFINED: Final = Undefined()
 
 
 def key_of(document: dict[str, Any], paths: Sequence[str]) -> list[Any]:
-    """The values at the partition key's paths, {} where there is none, as they stand in the header."""
-    return [at_path(document, path) for path in paths]
+    """The values at the partition key's paths, {} if there is none, as they stand in the header. An object is none."""
+    found = [at_path(document, path) for path in paths]
+    return [{} if isinstance(value, dict | list) else value for value in found]
+
+
+FIELD = re.compile(r'/?(?:"((?:[^"\\]|\\.)*)"|([^/]+))')
 
 
 def at_path(document: Any, path: str) -> Any:
-    for name in path.strip("/").split("/"):
-        if not isinstance(document, dict) or name.strip('"') not in document:
+    for quoted, plain in FIELD.findall(path):
+        name = quoted or plain
+        if not isinstance(document, dict) or name not in document:
             return {}
-        document = document[name.strip('"')]
+        document = document[name]
     return document
 
 

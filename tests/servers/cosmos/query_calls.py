@@ -21,11 +21,14 @@ def answer(container: Container, call: Call) -> Reply:
     query = parsed(text)
     touched = partitions(container, call)
     check_session(call, touched)
-    if len(touched) > 1 and call.kind == "documents.query":
-        if not call.is_set("x-ms-documentdb-query-enablecrosspartition"):
-            raise bad("Cross partition query is required but disabled. Please set the header to enable it.")
-        if needs_plan(query):
-            raise not_servable()
+    is_crossing = len(touched) > 1 and call.kind == "documents.query"
+    if is_crossing and not call.is_set("x-ms-documentdb-query-enablecrosspartition"):
+        raise bad("Cross partition query is required but disabled. Please set the header to enable it.")
+    is_whole = call.header("x-ms-documentdb-partitionkeyrangeid") is None and not partition_key(call)
+    if call.kind == "documents.query" and is_whole and needs_plan(query):  # even if the container has one range
+        raise not_servable()
+    if partition_key(call) == [] and len(container.definition["partitionKey"]["paths"]) > 1:
+        raise bad("The partition key has no values.")
     rows = _rows(container, call, touched)
     results = run(query, parameters, rows, call.limit, call.header("x-ms-continuation"))
     headers = session_headers(container, touched) | {"x-ms-item-count": str(len(results.items))}

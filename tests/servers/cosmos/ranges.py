@@ -39,7 +39,8 @@ class Range:
 
 
 def evenly(count: int) -> list[Range]:
-    bounds = [BOTTOM, *(bound((i << BITS) // count) for i in range(1, count)), TOP]
+    step = (1 << BITS) // count  # rounded first, as the service does: 5 ranges end at ...C, ...8, ...4, ...0
+    bounds = [BOTTOM, *(bound(i * step) for i in range(1, count)), TOP]
     return [Range(id=str(i), span=Span(min=bounds[i], max=bounds[i + 1])) for i in range(count)]
 
 

@@ -56,6 +56,7 @@ def test_documents_are_found_wherever_they_stand_in_the_answer() -> None:
     ("fields", "paths", "key"),
     [
         ({"account": "k"}, ("/account",), "k"),
+        ({"le/vel": {"x": "k"}}, ('/"le/vel"/x',), "k"),
         ({"account": 7}, ("/account",), "7"),
         ({"account": None}, ("/account",), None),
         ({}, ("/missing",), None),
@@ -87,6 +88,14 @@ def test_a_delete_has_no_body_and_names_its_document(more: dict[str, Any]) -> No
     [record] = versions(json.dumps({**more, "metadata": {**metadata, "partitionKey": {"account": "k"}}}))
     assert (record.body, record.key, record.operation) == (None, "k", "delete")
     assert record.properties == (("id", "a"), ("timeToLiveExpired", "true"))
+
+
+def test_a_delete_has_the_key_of_a_quoted_path() -> None:
+    item = {
+        "metadata": {"operationType": "delete", "lsn": 1, "crts": 1, "id": "a", "partitionKey": {'"le/vel"/x': "k"}}
+    }
+    [record] = records_of(answer(json.dumps(item)), ('/"le/vel"/x',), all_versions=True)
+    assert record.key == "k"
 
 
 def test_a_delete_is_named_by_the_document_where_its_metadata_do_not_name_it() -> None:

@@ -63,6 +63,13 @@ def test_the_partition_key_may_lie_deep_and_have_several_parts() -> None:
     assert write.key == ("t", 7)
 
 
+def test_a_quoted_path_of_the_partition_key_may_contain_slashes() -> None:
+    row = {"id": "a", "le/vel": {"x": "k"}, "n": 1, "operation": "patch"}
+    write = write_of(row, key_paths=('/"le/vel"/x',))
+    assert write.key == ("k",)
+    assert [patch["path"] for patch in write.patches] == ["/n"]
+
+
 def test_writes_of_one_document_have_one_order() -> None:
     orders = [
         writing().converted(row, KEY).order  # type: ignore[union-attr]  # rows that become writes

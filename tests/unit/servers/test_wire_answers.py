@@ -116,6 +116,57 @@ def test_a_query_over_ranges_that_has_to_be_put_together_asks_for_a_plan(here: H
     assert here.refused("POST", DOCS, {"query": "SELECT * FROM c"}, x_ms_documentdb_isquery="True") == (400, 0)
 
 
+def test_a_query_that_has_to_be_put_together_asks_for_a_plan_even_over_one_range(here: Here) -> None:
+    here.account.ranges = 1
+    here.ask(
+        "POST", "dbs/bank/colls", {"id": "one", "partitionKey": {"paths": ["/account"], "kind": "Hash", "version": 2}}
+    )
+    query = {"query": "SELECT * FROM c ORDER BY c.id"}
+    head = {"x_ms_documentdb_isquery": "True", "x_ms_documentdb_query_enablecrosspartition": "True"}
+    docs = "dbs/bank/colls/one/docs"
+    assert here.refused("POST", docs, query, **head) == (400, 1004)
+    assert here.ask("POST", docs, query, **head, x_ms_documentdb_partitionkeyrangeid="0").status == 200
+    assert here.ask("POST", docs, query, **head, x_ms_documentdb_partitionkey='["a"]').status == 200
+
+
+def test_a_document_needs_all_values_of_a_hierarchical_key(here: Here) -> None:
+    paths = ["/tenant", "/account"]
+    here.ask(
+        "POST", "dbs/bank/colls", {"id": "deep", "partitionKey": {"paths": paths, "kind": "MultiHash", "version": 2}}
+    )
+    docs = "dbs/bank/colls/deep/docs"
+    body = {"id": "1", "tenant": "t", "account": "a"}
+    assert here.ask("POST", docs, body, x_ms_documentdb_partitionkey='["t", "a"]').status == 201
+    for part in ('["t"]', "[]"):
+        assert here.refused("GET", f"{docs}/1", x_ms_documentdb_partitionkey=part) == (400, 1001)
+    operations = [{"operationType": "Read", "id": "1", "partitionKey": '["t"]'}]
+    batch = {"x_ms_cosmos_is_batch_request": "True", "x_ms_documentdb_partitionkey": '["t"]'}
+    assert here.refused("POST", docs, operations, **batch, x_ms_documentdb_partitionkeyrangeid="0") == (400, 1001)
+    query = {"query": "SELECT * FROM c"}
+    head = {"x_ms_documentdb_isquery": "True", "x_ms_documentdb_query_enablecrosspartition": "True"}
+    assert here.refused("POST", docs, query, **head, x_ms_documentdb_partitionkey="[]") == (400, 0)
+    assert here.ask("POST", docs, query, **head, x_ms_documentdb_partitionkey='["t"]').status == 200
+
+
+def test_a_hierarchical_key_has_three_levels_at_most(here: Here) -> None:
+    made = {"id": "deep", "partitionKey": {"paths": ["/a", "/b", "/c", "/d"], "kind": "MultiHash", "version": 2}}
+    assert here.refused("POST", "dbs/bank/colls", made) == (400, 0)
+
+
+def test_a_partition_key_that_is_an_object_is_undefined(here: Here) -> None:
+    key = {"x_ms_documentdb_partitionkey": "[{}]"}
+    assert here.ask("POST", DOCS, {"id": "1", "account": {"deep": 1}}, **key).status == 201
+    assert here.ask("GET", f"{DOCS}/1", **key).content["account"] == {"deep": 1}
+
+
+def test_a_quoted_path_may_contain_slashes(here: Here) -> None:
+    here.ask(
+        "POST", "dbs/bank/colls", {"id": "q", "partitionKey": {"paths": ['/"le/vel"/x'], "kind": "Hash", "version": 2}}
+    )
+    body = {"id": "1", "le/vel": {"x": "a"}}
+    assert here.ask("POST", "dbs/bank/colls/q/docs", body, x_ms_documentdb_partitionkey='["a"]').status == 201
+
+
 def signed(date: datetime, key: str = KEY) -> Call:
     text = date.strftime("%a, %d %b %Y %H:%M:%S GMT")
     plain = call("GET", "dbs/bank", x_ms_date=text)

@@ -58,6 +58,16 @@ def test_ranges_follow_each_other_from_end_to_end(count: int) -> None:
     assert all(left.span.max == right.span.min for left, right in itertools.pairwise(ranges))
 
 
+def test_the_bounds_of_ranges_are_rounded_as_the_service_rounds_them() -> None:
+    """From azure-cosmos' test of the range wrapper."""
+    assert [one.span.min for one in evenly(5)][1:] == [
+        "0" + "C" * 31,
+        "19" + "9" * 29 + "8",
+        "26" + "6" * 29 + "4",
+        "3" * 31 + "0",
+    ]
+
+
 def test_halves_cover_their_parent_and_name_all_that_they_came_from() -> None:
     parent = Range(id="4", span=Span(min="10", max="20"), parents=("1",))
     left, right = halves(parent, middle(parent.span), ("5", "6"), since=3)
