@@ -1,72 +1,109 @@
 """Entries that wait to be sent, in the order in which they came, whatever failed in between. Pure.
 
-Entries are numbered as they come, and the lowest number goes first: what failed is at the front again, in its order. Of entries
-with the same order key one at a time is ready or sent; the others wait behind it, so that no failure can swap them. After a
-request that may still be carried out although it failed, they also wait until it has had its time: else an earlier version could
-replace a later one.
+Entries are numbered as they come, and the lowest number goes first: what failed is at the front again, in its order. Entries
+with the same order key are a line, of which one request at a time is on its way, so that no failure can swap them. A request that
+failed may still be carried out late. What was in it is sent again at once, and the entries behind it wait until the late request
+has had its time: otherwise an earlier version could replace a later one.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from math import inf
+from operator import itemgetter
 
 from pipeline.async_sink.entry import Entry
 
 _Held = tuple[int, float, Entry]
 """Its number, since when it waits, and the entry. Numbers differ, so that entries are never compared."""
+_Source = deque[_Held] | list[_Held]
+"""Its first is the next: in the order of their coming, or a heap."""
+
+
+@dataclass(slots=True)
+class _Line:
+    """waiting: a heap. bytes: of what waits. sent: how many entries are on their way; while there are any, the others wait.
+
+    late_until: a request that failed may be carried out until then. late_last: the last entry that such a request had.
+    rests: no entry may be sent before late_until.
+    """
+
+    waiting: list[_Held] = field(default_factory=list)
+    bytes: int = 0
+    sent: int = 0
+    late_until: float | None = None
+    late_last: int = 0
+    rests: bool = False
+
+    @property
+    def may_send(self) -> bool:
+        """Whether the first that waits was in a late request itself, or there is none."""
+        return bool(self.waiting) and (self.late_until is None or self.waiting[0][0] <= self.late_last)
 
 
 class EntryBuffer:
-    """entries, bytes: what waits to be sent. ready, ready_bytes: what of it waits for nothing before it."""
+    """entries, bytes: what waits to be sent. ready, ready_bytes: what of it waits for no answer, and could be in a request.
 
-    def __init__(self) -> None:
-        self.entries = self.bytes = self.ready_bytes = 0
+    shares_requests: whether a request may hold several entries of a line; without it, a line has one entry in it.
+    """
+
+    def __init__(self, *, shares_requests: bool = False) -> None:
+        self.entries = self.bytes = self.ready = self.ready_bytes = 0
+        self._shares_requests = shares_requests
         self._fresh: deque[_Held] = deque()
+        """Of no line, or the first of a new one: just come, and so in their order."""
         self._again: list[_Held] = []
-        self._lines: dict[str, deque[_Held]] = {}
-        self._late: dict[str, float] = {}
+        """What failed, and the first of lines that have waited: a heap."""
+        self._lines: dict[str, _Line] = {}
         self._resting: list[tuple[float, str]] = []
+        """Until when which line rests: a heap."""
         self._sent: dict[int, _Held] = {}
-
-    @property
-    def ready(self) -> int:
-        return len(self._fresh) + len(self._again)
 
     @property
     def oldest_since(self) -> float | None:
         """Of what is ready, since when the first one waits."""
-        return self._first[1] if self.ready else None
+        found = self._first_of([])
+        return found[0][1] if found else None
 
     def add(self, entry: Entry, now: float) -> None:
         held = (entry.number, now, entry)
-        self.entries += 1
-        self.bytes += entry.bytes
-        if entry.order is not None and entry.order in self._lines:
-            self._lines[entry.order].append(held)
+        self._count(entry)
+        if entry.order is None:
+            self._fresh.append(held)
+            self._count_ready(1, entry.bytes)
             return
-        if entry.order is not None:
-            self._lines[entry.order] = deque()
-        self._fresh.append(held)
-        self.ready_bytes += entry.bytes
+        line = self._lines.get(entry.order)
+        if line is None:
+            line = self._lines[entry.order] = _Line()
+            self._fresh.append(held)
+        is_ready = not line.sent and not line.rests and (self._shares_requests or not line.waiting)
+        _wait(line, held)
+        if is_ready:
+            self._count_ready(1, entry.bytes)
 
     def cut(self, entries_max: int, bytes_max: int) -> tuple[Entry, ...]:
         """The first ones that are ready, as many as fit. They count as sent."""
         taken: list[Entry] = []
+        followers: list[_Held] = []  # a heap: the next of each line of which the request has entries
         size = 0
-        while self.ready and len(taken) < entries_max:
-            held = self._first
+        while len(taken) < entries_max and (source := self._first_of(followers)):
+            held = source[0]
             entry = held[2]
             if taken and size + entry.bytes > bytes_max:
                 break
-            self._take_first()
+            if isinstance(source, deque):
+                source.popleft()
+            else:
+                heappop(source)
+            self._leave(entry, followers)
             self._sent[entry.number] = held
             taken.append(entry)
             size += entry.bytes
         self.entries -= len(taken)
         self.bytes -= size
-        self.ready_bytes -= size
         return tuple(taken)
 
     @property
@@ -84,51 +121,86 @@ class EntryBuffer:
             if entry.order != sent.order:
                 self._sent[number] = (number, since, sent)
                 raise KeyError(number)
-            self.entries += 1
-            self.bytes += entry.bytes
-            if late_until is not None and entry.order is not None:
-                self._late[entry.order] = late_until
-            self._make_ready((number, since, entry))
+            self._count(entry)
+            held = (number, since, entry)
+            if entry.order is None:
+                heappush(self._again, held)
+                self._count_ready(1, entry.bytes)
+            else:
+                line = self._lines[entry.order]
+                if late_until is not None:
+                    line.late_until = max(late_until, line.late_until or late_until)
+                    line.late_last = max(number, line.late_last)
+                _wait(line, held)
+                self._land(entry.order, -inf)
 
     def acknowledged(self, entry: Entry, now: float) -> None:
-        """It is where it belongs. The next one of its line may follow, at once or after a late request has had its time."""
+        """It is where it belongs. The next ones of its line may follow, at once or after a late request has had its time."""
         order = self._sent.pop(entry.number)[2].order
-        if order is None:
-            return
-        late_until = self._late.pop(order, now)
-        if late_until > now:
-            heappush(self._resting, (late_until, order))
-        else:
-            self._follow(order)
+        if order is not None:
+            self._land(order, now)
 
     def rouse(self, now: float) -> None:
         """Lines go on whose late requests have had their time."""
         while self._resting and self._resting[0][0] <= now:
-            self._follow(heappop(self._resting)[1])
+            order = heappop(self._resting)[1]
+            self._lines[order].rests = False
+            self._go_on(order, now)
 
-    def _follow(self, order: str) -> None:
+    def _first_of(self, followers: list[_Held]) -> _Source | None:
+        """Of what is ready, and what may follow in the same request, where the lowest number is the first."""
+        sources: Iterable[_Source] = filter(None, (self._fresh, self._again, followers))
+        return min(sources, key=itemgetter(0), default=None)
+
+    def _leave(self, entry: Entry, followers: list[_Held]) -> None:
+        """It is no longer ready, nor, while it is on its way, is its line."""
+        if entry.order is None:
+            self._count_ready(-1, -entry.bytes)
+            return
+        line = self._lines[entry.order]
+        if not line.sent:
+            self._count_line(line, -1)
+        heappop(line.waiting)
+        line.bytes -= entry.bytes
+        line.sent += 1
+        if self._shares_requests and line.may_send:
+            heappush(followers, line.waiting[0])
+
+    def _land(self, order: str, now: float) -> None:
         line = self._lines[order]
-        if line:
-            self._make_ready(line.popleft())
+        line.sent -= 1
+        if not line.sent:
+            self._go_on(order, now)
+
+    def _go_on(self, order: str, now: float) -> None:
+        """A line of which nothing is on its way: its first may be sent, or it rests, or it has ended."""
+        line = self._lines[order]
+        if line.late_until is not None and line.late_until <= now:
+            line.late_until = None
+        if line.may_send:
+            heappush(self._again, line.waiting[0])
+            self._count_line(line, 1)
+        elif line.late_until is not None:
+            line.rests = True
+            heappush(self._resting, (line.late_until, order))
         else:
             del self._lines[order]
 
-    @property
-    def _is_fresh(self) -> bool:
-        """Whether the first that is ready has just come. Those are in their order; what failed, or has waited in a line, belongs
-        among them."""
-        return not self._again or bool(self._fresh and self._fresh[0] < self._again[0])
+    def _count(self, entry: Entry) -> None:
+        self.entries += 1
+        self.bytes += entry.bytes
 
-    @property
-    def _first(self) -> _Held:
-        return self._fresh[0] if self._is_fresh else self._again[0]
-
-    def _take_first(self) -> None:
-        if self._is_fresh:
-            self._fresh.popleft()
+    def _count_line(self, line: _Line, sign: int) -> None:
+        if self._shares_requests:
+            self._count_ready(sign * len(line.waiting), sign * line.bytes)
         else:
-            heappop(self._again)
+            self._count_ready(sign, sign * line.waiting[0][2].bytes)
 
-    def _make_ready(self, held: _Held) -> None:
-        heappush(self._again, held)
-        self.ready_bytes += held[2].bytes
+    def _count_ready(self, entries: int, size: int) -> None:
+        self.ready += entries
+        self.ready_bytes += size
+
+
+def _wait(line: _Line, held: _Held) -> None:
+    heappush(line.waiting, held)
+    line.bytes += held[2].bytes

@@ -20,9 +20,9 @@ class Request:
 
 
 class Desk:
-    """is_hurried: send what is there, without waiting for requests to fill."""
+    """is_hurried: send what is there, without waiting for requests to fill. takes_whole: see AsyncSink."""
 
-    def __init__(self, limits: AsyncLimits, position: str | None) -> None:
+    def __init__(self, limits: AsyncLimits, position: str | None, *, takes_whole: bool = False) -> None:
         most = limits.in_flight_entries_max
         self.limiter = Limiter(
             entries_max=most, entries=most
@@ -30,7 +30,8 @@ class Desk:
         self.is_hurried = False
         self.requests = self.in_flight = 0
         self._limits = limits
-        self._buffer = EntryBuffer()
+        self._takes_whole = takes_whole
+        self._buffer = EntryBuffer(shares_requests=takes_whole)
         self._prefix = Prefix(position)
 
     @property
@@ -106,7 +107,7 @@ class Desk:
         return Request(entries, now)
 
     def answered(self, request: Request, answer: Failed, now: float, *, spread: float) -> None:
-        """Raises SinkRejected where an entry that failed was not in the request."""
+        """Raises SinkRejected if an entry that failed was not in the request, or a request that is taken as a whole was not."""
         failed = answer.entries
         numbers = {entry.number for entry in failed}
         sent = {entry.number for entry in request.entries}
@@ -114,6 +115,11 @@ class Desk:
             raise SinkRejected(
                 "the destination returned entries that it was not given, or one of them twice: it has to return those of its"
                 " argument, or copies made by dataclasses.replace"
+            )
+        if self._takes_whole and 0 < len(failed) < len(sent):
+            raise SinkRejected(
+                f"the destination returned {len(failed)} of {len(sent)} entries, and its sink was made with takes_whole: leave"
+                " that out, or let it return all of them or none"
             )
         self._count_out(request)
         self._put_back(failed, self._late_until(now, answer.may_land))

@@ -14,7 +14,7 @@ class Entry:
     """One row, as the destination takes it.
 
     value: what the converter made of it. key: pipeline/partition/position/index, each percent-encoded; a row that comes
-    again has the same. bytes: how large it is in a request. order: entries with the same are sent one after the other; None
+    again has the same. bytes: how large it is in a request. order: entries with the same are sent in their order; None
     where order does not matter. number: which entry of its writer it is; a rewritten one keeps it (`dataclasses.replace`).
     sequence: of the event that the row says it is of, by a column of that name.
     """

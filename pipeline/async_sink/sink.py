@@ -24,6 +24,8 @@ from pipeline.sink import Claim
 
 class AsyncSink:
     """identity: where entries go, without secrets. convert: what becomes of a row, by default bytes of JSON.
+    takes_whole: the destination takes the entries of a request in their order, all of them or none. Then entries with the same
+    order key share requests; without it, a request has one of them.
 
     Raises ValueError where the limits contradict each other.
     """
@@ -38,12 +40,14 @@ class AsyncSink:
         convert: Convert | None = None,
         limits: AsyncLimits | None = None,
         clock: Clock | None = None,
+        takes_whole: bool = False,
     ) -> None:
         self._destination = destination
         self._identity = identity
         self._convert = convert or json_row()
         self._limits = limits or AsyncLimits()
         self._clock = clock or LoopClock()
+        self._takes_whole = takes_whole
         if problems := list(self._limits.problems()):
             raise ValueError("; ".join(problems))
 
@@ -66,6 +70,7 @@ class AsyncSink:
             limits=self._limits,
             clock=self._clock,
             name=f"destination '{self._identity}'",
+            takes_whole=self._takes_whole,
         )
 
     async def close(self) -> None:

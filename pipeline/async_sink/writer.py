@@ -33,7 +33,15 @@ class AsyncWriter:
     """Implements pipeline.sink.BufferingWriter."""
 
     def __init__(
-        self, destination: Destination, claim: Claim, *, convert: Convert, limits: AsyncLimits, clock: Clock, name: str
+        self,
+        destination: Destination,
+        claim: Claim,
+        *,
+        convert: Convert,
+        limits: AsyncLimits,
+        clock: Clock,
+        name: str,
+        takes_whole: bool = False,
     ) -> None:
         self.state = claim.state
         self._destination = destination
@@ -42,7 +50,7 @@ class AsyncWriter:
         self._limits = limits
         self._clock = clock
         self._name = name
-        self._desk = Desk(limits, claim.continuation)
+        self._desk = Desk(limits, claim.continuation, takes_whole=takes_whole)
         self._tasks: set[asyncio.Task[None]] = set()
         self._permit: Permit | None = None
         self._failure: BaseException | None = None

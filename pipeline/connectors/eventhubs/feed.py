@@ -54,9 +54,9 @@ class _Reader:
     def wait(self) -> None:
         self.is_waiting = True
 
-    def note(self, end: int, at: float) -> None:
-        """An end that lies before what was delivered, or before another one, is an old answer."""
-        if all(other is None or end >= other for other in (self.end, self.delivered)):
+    def note(self, end: int | None, at: float) -> None:
+        """None: no end was reported. An end that lies before what was delivered, or before another one, is an old answer."""
+        if end is not None and all(other is None or end >= other for other in (self.end, self.delivered)):
             self.end, self.at = end, at
 
     def known_end(self, now: float) -> tuple[int, float] | None:
@@ -192,8 +192,7 @@ class EventHubsFeed:
                     while True:
                         patience.served()
                         reader.is_waiting = False
-                        if arrived.end is not None:
-                            reader.note(arrived.end, self._pauses.monotonic())
+                        reader.note(arrived.end, self._pauses.monotonic())
                         await self._check_order(partition, delivered, arrived.first)
                         while arrived.pages:  # who waits, here or for us, keeps no page
                             delivered = position_of(arrived.pages[0].to)

@@ -51,7 +51,8 @@ def http_sink(
     """Raises ValueError where url or limits cannot be right."""
     destination = HttpDestination(url, headers=headers or {}, format=format, results=results, ca_file=ca_file)
     convert = json_row(content, key_field=key_field, order_by=order_by)
-    return AsyncSink(destination, identity=f"http:{shown(url)}", convert=convert, limits=limits)
+    identity, takes_whole = f"http:{shown(url)}", results == "whole"
+    return AsyncSink(destination, identity=identity, convert=convert, limits=limits, takes_whole=takes_whole)
 
 
 class HttpDestination:

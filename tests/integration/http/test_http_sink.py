@@ -203,6 +203,27 @@ async def test_most_of_it_throttled_and_items_failing_all_arrives(endpoint: Any)
     assert sorted(entry["sequence"] for entry in endpoint.entries) == list(range(1, 201))
 
 
+async def test_rows_of_one_key_share_requests_in_their_order(endpoint: Any) -> None:
+    endpoint.answers({"status": 200}, {"status": 503}, {"status": 200, "stall": 600})
+    limits = replace(QUICK, request_timeout_s=0.5)
+    async with opened(f"{endpoint.url}/entries", order_by="account", limits=limits) as writer:
+        await delivered(writer, rows(*range(0, 3000, 3)))
+    assert [entry["sequence"] for entry in endpoint.entries] == list(
+        range(300, 3000, 3)
+    )  # 100 went with the first answer
+    assert len(endpoint.requests) < 40
+
+
+async def test_where_each_item_has_its_result_a_request_has_one_row_of_a_key(endpoint: Any) -> None:
+    """One that is refused for now would otherwise arrive behind the next one, which was taken."""
+    endpoint.order("trouble", items=0.3)
+    async with opened(f"{endpoint.url}/entries?items=1", results="items", order_by="account") as writer:
+        await delivered(writer, rows(*range(60)))
+    for account in range(3):
+        arrived = [entry["sequence"] for entry in endpoint.entries if entry["sequence"] % 3 == account]
+        assert arrived == list(range(account, 60, 3))
+
+
 async def test_an_answer_that_does_not_come_is_waited_for_no_longer_than_said(endpoint: Any) -> None:
     endpoint.answers({"stall": 600, "status": 200})
     limits = replace(QUICK, request_timeout_s=0.5)

@@ -197,6 +197,17 @@ def test_a_destination_that_returns_what_it_was_not_given_is_told(what: str) -> 
         answered(desk, request, *failed)
 
 
+def test_a_destination_that_is_to_take_requests_whole_and_does_not_is_told() -> None:
+    desk = Desk(LIMITS, None, takes_whole=True)
+    for number in range(3):
+        desk.take(Converted(value=number, bytes=1, order="a"), str(number), 0.0)
+    request = desk.next(0.0)
+    assert numbers(request.entries) == [0, 1, 2]
+    with pytest.raises(SinkRejected, match="returned 1 of 3 entries, and its sink was made with takes_whole"):
+        answered(desk, request, request.entries[0])
+    answered(Desk(LIMITS, None, takes_whole=True), Request((), 0.0))
+
+
 def test_limits_that_contradict_each_other_are_told() -> None:
     assert list(Limits().problems()) == []
     told = list(Limits(batch_bytes_max=1, buffered_entries_max=2, in_flight_max=0).problems())

@@ -24,8 +24,8 @@ def numbers(entries: tuple[Entry, ...]) -> list[int]:
     return [each.number for each in entries]
 
 
-def buffer_of(*entries: Entry) -> EntryBuffer:
-    buffer = EntryBuffer()
+def buffer_of(*entries: Entry, shares_requests: bool = False) -> EntryBuffer:
+    buffer = EntryBuffer(shares_requests=shares_requests)
     for each in entries:
         buffer.add(each, now=float(each.number))
     return buffer
@@ -103,6 +103,76 @@ def test_a_late_request_that_had_its_time_before_its_retry_arrived_delays_nobody
     buffer.put_back(buffer.cut(1, PLENTY), late_until=9.0)
     buffer.acknowledged(buffer.cut(1, PLENTY)[0], 9.0)
     assert (buffer.ready, buffer.rests_until) == (1, None)
+
+
+def test_entries_of_one_order_key_share_a_request_where_they_may() -> None:
+    """And never two requests at a time, whatever room there is."""
+    a, b = (lambda number: entry(number, "a")), (lambda number: entry(number, "b"))
+    buffer = buffer_of(a(0), a(1), b(2), a(3), entry(4), a(5), shares_requests=True)
+    assert (buffer.ready, buffer.ready_bytes) == (6, 6)
+    sent = buffer.cut(4, PLENTY)
+    assert numbers(sent) == [0, 1, 2, 3]
+    buffer.add(a(6), now=6.0)
+    buffer.add(b(7), now=7.0)
+    assert (buffer.entries, buffer.ready, buffer.oldest_since) == (4, 1, 4.0)
+    assert numbers(buffer.cut(10, PLENTY)) == [4]
+    buffer.acknowledged(b(2), 8.0)
+    assert (buffer.ready, buffer.oldest_since) == (1, 7.0)
+    buffer.put_back([each for each in sent if each.order == "a"])
+    assert (buffer.ready, buffer.oldest_since) == (6, 0.0)
+    assert [numbers(buffer.cut(10, 3)), numbers(buffer.cut(10, 3))] == [[0, 1, 3], [7]]
+    for number in (0, 1, 3):
+        assert buffer.ready == 0
+        buffer.acknowledged(a(number), 8.0)
+    assert numbers(buffer.cut(10, PLENTY)) == [5, 6]
+
+
+def test_a_shared_request_that_may_be_late_is_repeated_at_once_and_only_its_own_rows_are() -> None:
+    a = lambda number: entry(number, "a")  # noqa: E731
+    buffer = buffer_of(a(0), a(1), shares_requests=True)
+    first = buffer.cut(10, PLENTY)
+    buffer.add(a(2), 1.0)
+    buffer.put_back(first, late_until=9.0)
+    assert numbers(buffer.cut(1, PLENTY)) == [0]
+    buffer.acknowledged(a(0), 2.0)
+    assert numbers(buffer.cut(10, PLENTY)) == [1]
+    buffer.acknowledged(a(1), 3.0)
+    buffer.add(a(3), 4.0)
+    assert (buffer.ready, numbers(buffer.cut(10, PLENTY)), buffer.rests_until) == (0, [], 9.0)
+    buffer.rouse(9.0)
+    assert (buffer.ready, numbers(buffer.cut(10, PLENTY))) == (2, [2, 3])
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", None]), max_size=30), st.randoms(use_true_random=False))
+def test_requests_that_fail_as_a_whole_come_again_in_the_order_of_each_key(orders: list[str], rng: object) -> None:
+    draw = rng.random  # type: ignore[attr-defined]  # hypothesis' Random, which reports what it drew
+    waiting = [entry(n, order, size=1 + n % 3) for n, order in enumerate(orders)]
+    buffer = buffer_of(shares_requests=True)
+    flying: list[tuple[Entry, ...]] = []
+    taken: list[Entry] = []
+    while waiting or buffer.entries or flying:
+        for _ in range(int(draw() * 4)):
+            if waiting:
+                buffer.add(waiting.pop(0), now=0.0)
+        ready = buffer.ready
+        request = buffer.cut(1 + int(draw() * 6), PLENTY)
+        assert bool(request) == bool(ready)
+        flying.extend([request] if request else [])
+        keys = [{each.order for each in sent} - {None} for sent in flying]
+        assert sum(map(len, keys)) == len(set().union(*keys))
+        if flying:
+            landed = flying.pop(int(draw() * len(flying)))
+            if draw() < 0.4:
+                buffer.put_back(landed[::-1])
+            else:
+                taken.extend(landed)
+                for each in landed:
+                    buffer.acknowledged(each, 0.0)
+    assert sorted(numbers(tuple(taken))) == list(range(len(orders)))
+    for order in "abc":
+        of_one = [each.number for each in taken if each.order == order]
+        assert of_one == sorted(of_one)
+    assert (buffer.bytes, buffer.ready_bytes, buffer.ready) == (0, 0, 0)
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=30), st.randoms(use_true_random=False))

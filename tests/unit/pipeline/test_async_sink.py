@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -172,12 +173,16 @@ class Late(Scripted):
         return {taken.row["key"]: taken.row["sequence"] for taken in self.taken}
 
 
+@pytest.mark.parametrize("takes_whole", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_request_that_is_carried_out_late_replaces_nothing_that_was_sent_after_it(seed: int) -> None:
+def test_a_request_that_is_carried_out_late_replaces_nothing_that_was_sent_after_it(
+    seed: int, takes_whole: bool
+) -> None:
     async def run() -> None:
         destination = Late(4.0, rng=random.Random(seed))
         limits = Limits(batch_entries_max=3, in_flight_max=6, buffer_age_max_s=0.0, request_timeout_s=4.0)
-        writer = await opened(destination, limits=limits, convert=json_row(order_by="key"))
+        convert = json_row(order_by="key")
+        writer = await opened(destination, limits=limits, convert=convert, takes_whole=takes_whole)
         for start in range(0, 100, 10):
             await writer.write(keyed(start, "abcabdaabb"), Trusted())
         await writer.flush()
@@ -218,6 +223,54 @@ def test_a_successor_waits_after_failures_whose_request_may_still_be_carried_out
         assert retry - first < 1.0
         assert (successor - first >= 4.0) is may_land
         await writer.close("shutdown")
+
+
+class Forgetful:
+    """Takes each request as a whole, and then every third time its answer is lost, or comes too late."""
+
+    def __init__(self) -> None:
+        self.requests: list[list[Any]] = []
+        self.at_once: set[str] = set()
+
+    async def submit(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        keys = {str(entry.order) for entry in entries}
+        assert not keys & self.at_once, "one key in two requests at a time"
+        self.at_once |= keys
+        try:
+            self.requests.append([json.loads(entry.value) for entry in entries])
+            count = len(self.requests)
+            await asyncio.sleep(0.02)
+            if count % 6 == 0:
+                await asyncio.sleep(10)
+            if count % 3 == 0:
+                raise ConnectionResetError(104, "Connection reset by peer")
+            return []
+        finally:
+            self.at_once -= keys
+
+
+def test_rows_of_one_order_key_share_requests_and_repeat_from_the_first_that_is_in_doubt() -> None:
+    """Of each key, what arrives is its rows in their order; a repetition goes back to a row that was not acknowledged, and
+    brings all that followed it. So the last that arrives is the newest."""
+
+    async def run() -> None:
+        destination = Forgetful()
+        limits = Limits(batch_entries_max=20, in_flight_max=3, buffer_age_max_s=0.01, request_timeout_s=1.0)
+        writer = await opened(destination, limits=limits, convert=json_row(order_by="key"), takes_whole=True)
+        for start in range(0, 600, 60):
+            await writer.write(keyed(start, "aaab" * 15), Trusted())
+        await writer.flush()
+        await writer.close("shutdown")
+        rows = [row for request in destination.requests for row in request]
+        assert {row["sequence"] for row in rows} == set(range(1, 601))
+        assert len(rows) > 600
+        assert len(destination.requests) < 150  # with one row of a key each they are 900
+        for key in "ab":
+            arrived = [row["sequence"] for row in rows if row["key"] == key]
+            wanted = sorted(set(arrived))
+            following = dict(pairwise(wanted))
+            assert all(after <= following[before] for before, after in pairwise(arrived) if before in following)
+            assert arrived[-1] == wanted[-1]
 
     run_virtual(run())
 
