@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from heapq import nlargest
 
+from leases.balance import Key
 from leases.clock import Clock
 from leases.document import NAME_BYTES_MAX, Fields
 from leases.membership import HostRecord, host_id
+from pipeline.feed import KnownLag
 from service.failures import Failure
+from service.group_lag import decoded_lags, encoded_lags
 from service.host import Host
 from service.tally import RecentBatch, Tally
 
@@ -100,6 +103,7 @@ class Activity:
     failing: how many partitions fail, which may be more than `failures` has room for.
     suspended: how many of its leases it does not trust now. suspensions: how often that happened since it started.
     at: when the host reported this, by its wall clock; None if it is of an earlier version.
+    lags: of metered feeds, as far as the host knows them first-hand (service.group_lag).
     """
 
     batches: tuple[BatchStatus, ...] = ()
@@ -110,6 +114,7 @@ class Activity:
     suspended: int = 0
     suspensions: int = 0
     at: datetime | None = None
+    lags: Mapping[Key, KnownLag] = field(default_factory=dict)
 
 
 def reporter(clock: Clock, now: Callable[[], datetime]) -> Callable[[Host], Mapping[str, object]]:
@@ -134,18 +139,21 @@ def activity_of(host: Host, *, now: datetime, monotonic_s: float) -> Activity:
         suspended=sum(not worker.owned.is_trusted for worker in host.workers.values()),
         suspensions=host.tally.suspensions.total(),
         at=now,
+        lags=host.group_lag.first_hand(host.own_leases),
     )
 
 
 def activity_document(activity: Activity) -> Mapping[str, object]:
-    """At most ACTIVITY_BYTES_MAX as JSON: failures before waiting before totals before batches, and the newest of those."""
+    """At most ACTIVITY_BYTES_MAX as JSON: room goes to failures, waiting, totals, lags, and the newest batches."""
     numbers: dict[str, object] = {
         "failing": activity.failing,
         "suspended": activity.suspended,
         "suspensions": activity.suspensions,
         **({} if activity.at is None else {"at": _encoded_moment(activity.at)}),
     }
-    room = ACTIVITY_BYTES_MAX - _size({**numbers, "failures": [], "waiting": [], "totals": [], "batches": []})
+    room = ACTIVITY_BYTES_MAX - _size(
+        {**numbers, "failures": [], "waiting": [], "totals": [], "lags": [], "batches": []}
+    )
     error_bytes = min(ERROR_BYTES_MAX, max(ERROR_BYTES_LEAST, room // max(1, len(activity.failures)) - FAILURE_BYTES))
     failures = list(_fitting((_encoded_failure(each, error_bytes) for each in activity.failures[:ENTRIES_MAX]), room))
     room -= sum(map(_size, failures))
@@ -153,8 +161,10 @@ def activity_document(activity: Activity) -> Mapping[str, object]:
     room -= sum(map(_size, waiting))
     totals = list(_fitting(map(_encoded_totals, activity.totals), room))
     room -= sum(map(_size, totals))
+    lags = list(_fitting(encoded_lags(activity.lags), room))
+    room -= sum(map(_size, lags))
     batches = list(_fitting(map(_encoded_batch, activity.batches), room))
-    return {**numbers, "failures": failures, "waiting": waiting, "totals": totals, "batches": batches}
+    return {**numbers, "failures": failures, "waiting": waiting, "totals": totals, "lags": lags, "batches": batches}
 
 
 def decode_activity(record: HostRecord) -> Activity:
@@ -171,6 +181,7 @@ def decode_activity(record: HostRecord) -> Activity:
         suspended=fields.integer("suspended"),
         suspensions=fields.integer("suspensions"),
         at=_optional_moment(fields, "at"),
+        lags=decoded_lags(fields, "lags") if fields.has("lags") else {},
     )
 
 

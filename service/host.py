@@ -36,8 +36,10 @@ from leases.side_by_side import run_side_by_side
 from leases.timing import Timing
 from pipeline.cancelled import is_cancelled
 from pipeline.crash_point import crash_point
+from pipeline.feed import FeedPartition
 from pipeline.pump.budget import Budget
 from service.failures import Failures, Streak, verdict
+from service.group_lag import GroupLag, Sight
 from service.partitions import Partitions
 from service.pipeline import Pipeline
 from service.reports import Reports
@@ -97,6 +99,7 @@ class Host:
         self.tally = tally or Tally(clock)
         self.budget = budget or Budget()
         self.ready = asyncio.Event()
+        self.group_lag = GroupLag({name: pipeline.feed for name, pipeline in self.pipelines.items()}, clock)
         self._keeper = keeper
         self._membership = membership
         self._clock = clock
@@ -135,6 +138,16 @@ class Host:
         """Partitions that get no lease for now, and why."""
         return self._partitions.waiting
 
+    @property
+    def listings(self) -> dict[str, Sequence[FeedPartition]]:
+        """The partitions of metered feeds, as this host listed them last."""
+        return self._partitions.listings
+
+    @property
+    def own_leases(self) -> dict[Key, Lease]:
+        """Those that this host works on, as it has them."""
+        return {key: worker.owned.lease for key, worker in self.workers.items()}
+
     def look(self) -> None:
         """Begin a round now: somebody has just changed something by way of this process."""
         self._wake.set()
@@ -163,11 +176,14 @@ class Host:
         async with asyncio.TaskGroup() as group:
             heartbeat = group.create_task(self._heartbeat(), name="heartbeat")
             balance = group.create_task(self._balance(group), name="balance")
+            measuring = group.create_task(self.group_lag.run(self._sight), name="lag") if self.group_lag.feeds else None
             try:
                 await self._stopping.wait()
                 await self._drain(balance)
                 heartbeat.cancel()
             finally:
+                if measuring is not None:
+                    measuring.cancel()
                 await self._partitions.close()
 
     async def _start(self) -> None:
@@ -229,6 +245,7 @@ class Host:
     async def _round(self, group: asyncio.TaskGroup) -> float:
         """Read, decide, act; the seconds until the next round."""
         roll = self.roll = await self._membership.scan()
+        self.group_lag.hosts = len(roll.live)
         self.has_met_others |= not roll.live <= {self.name}
         scan = self.scan = await self._keeper.scan(self.pipelines)
         self._watch = self._watch.scanned(scan.marks, scan.started, scan.ended, self._timing, scan.listings)
@@ -261,6 +278,13 @@ class Host:
         backoff_s = self._timing.backoff.pause_s(self._refusals.count, self._rng.random(), at_least_s)
         await rested(self._stopping, backoff_s)
         return max(0.0, pause - backoff_s)
+
+    def _sight(self) -> Sight | None:
+        """None until the first round has read the group."""
+        if self.scan is None or self.roll is None:
+            return None
+        live = [self.roll.hosts[name] for name in self.roll.live]
+        return Sight(self.name, self.own_leases, self.scan.leases, live)
 
     def _planned(self, scan: Scan, roll: Roll) -> Plan:
         """Where nothing was to be done, and nothing has changed since, nothing is to be done now."""

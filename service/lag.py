@@ -16,20 +16,21 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar, cast
 
 from leases.balance import Key
 from leases.clock import Clock
 from leases.lease import Lease
 from pipeline.errors import FeedError
-from pipeline.feed import ChangeFeed, FeedPartition, held_back, remember, uncovered
+from pipeline.feed import ChangeFeed, FeedPartition, KnownLag, held_back, metered, remember, uncovered
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
+Ask = Callable[[Lease], Awaitable["PartitionLag"]]
 Verdict = Literal["busy", "idle", "failed"]
 Ends = tuple[str | None, str | None]
 """Where a lease stands, and where its partition ended when it was asked."""
@@ -46,6 +47,8 @@ class Patience:
 
 PATIENCE = Patience()
 NONE: Mapping[Key, str] = MappingProxyType({})
+NO_ANSWERS: Mapping[Key, PartitionLag] = MappingProxyType({})
+NO_LISTINGS: Mapping[str, Sequence[FeedPartition]] = MappingProxyType({})
 NO_LEASE = "it has no lease (yet): a host makes one, or says why not"
 UNLISTED = ""
 """Stands for the partitions of a feed that cannot list them."""
@@ -157,18 +160,22 @@ async def measure_lag(
     *,
     unreadable: Mapping[Key, str] = NONE,
     waiting: Mapping[Key, str] = NONE,
+    known: Mapping[Key, PartitionLag] = NO_ANSWERS,
+    listings: Mapping[str, Sequence[FeedPartition]] = NO_LISTINGS,
     patience: Patience = PATIENCE,
 ) -> Lag:
     """feeds: by pipeline, for every pipeline that the leases are of. unreadable: leases that nobody can read, and why.
 
     waiting: why partitions have no lease, as far as a host knows. Where nobody knows how far something got, its lag is unknown.
+    known, listings: partitions and pipelines about which their feeds are not asked.
     """
     leases = list(leases)
     _remind(feeds, leases)
     still_open = {lease.key: lease for lease in leases if not lease.closed}
-    listed = await _asked({name: feed.partitions for name, feed in feeds.items()}, patience=patience)
+    listed = await _list(feeds, listings, patience)
     answers = await _asked(
-        {key: _lag_of(feeds[lease.pipeline], lease) for key, lease in still_open.items()}, patience=patience
+        {key: _lag_of(feeds[lease.pipeline], lease) for key, lease in still_open.items() if key not in known},
+        patience=patience,
     )
     missing = {
         (name, part): waiting.get((name, part), NO_LEASE)
@@ -178,12 +185,12 @@ async def measure_lag(
     unlisted = {(name, UNLISTED): f"the feed cannot list its partitions ({why})" for name, why in listed.errors.items()}
     leaseless = {key: why for key, why in waiting.items() if key not in {lease.key for lease in leases}}
     errors = {**unlisted, **leaseless, **missing, **unreadable, **answers.errors}
-    return Lag(
-        tuple(
-            PartitionLag(pipeline=key[0], partition=key[1], events=answers.found.get(key), error=errors.get(key))
-            for key in sorted(still_open.keys() | errors.keys())
-        )
-    )
+    asked = {
+        key: PartitionLag(pipeline=key[0], partition=key[1], events=answers.found.get(key), error=errors.get(key))
+        for key in still_open.keys() | errors.keys()
+    }
+    found = {**asked, **{key: known[key] for key in still_open.keys() & known.keys()}}
+    return Lag(tuple(found[key] for key in sorted(found)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,19 +231,49 @@ async def read_backlog(
     failures: Mapping[Key, str],
     *,
     waiting: Mapping[Key, str] = NONE,
+    listings: Mapping[str, Sequence[FeedPartition]] = NO_LISTINGS,
+    ask: Ask | None = None,
     patience: Patience = PATIENCE,
 ) -> Backlog:
     """leases: read right before, never from a cache, or two looks could see one state. failures: as any host reports them.
 
     waiting: partitions that get no lease for now. The feed need not list them: they may have been split since.
+    listings: of pipelines whose feeds are not asked for theirs.
+    ask: how to ask metered feeds. That is done only once nothing else is left to do, and one partition after another.
     """
     _remind(feeds, leases)
     still_open = {lease.key: lease for lease in leases if not lease.closed}
     failed = {key: why for key, why in failures.items() if key in still_open and still_open[key].owner is None}
-    listed = await _asked({name: feed.partitions for name, feed in feeds.items()}, patience=patience)
+    listed = await _list(feeds, listings, patience)
+    rare = {key: lease for key, lease in still_open.items() if ask and metered(feeds[lease.pipeline]) is not None}
     ends = await _asked(
-        {key: _ends_of(feeds[lease.pipeline], lease) for key, lease in still_open.items()}, patience=patience
+        {key: _ends_of(feeds[lease.pipeline], lease) for key, lease in still_open.items() if key not in rare},
+        patience=patience,
     )
+    ends.found.update((key, end) for key, lease in rare.items() if (end := _known_end(feeds[lease.pipeline], lease)))
+    look = _look(listed, ends, still_open, failed, leases, feeds, waiting)
+    if ask is None or not look.is_done:
+        return look
+    for key, lease in rare.items():
+        answer = await ask(lease)
+        if answer.events is None:
+            ends.errors[key] = answer.error or "no answer"
+        else:
+            ends.found[key] = _End((lease.continuation, None), is_behind=answer.events > 0, held=None)
+        if key not in failed and answer.events != 0:
+            break
+    return _look(listed, ends, still_open, failed, leases, feeds, waiting)
+
+
+def _look(
+    listed: _Answers[str, Sequence[FeedPartition]],
+    ends: _Answers[Key, _End],
+    still_open: Mapping[Key, Lease],
+    failed: Mapping[Key, str],
+    leases: Collection[Lease],
+    feeds: Mapping[str, ChangeFeed],
+    waiting: Mapping[Key, str],
+) -> Backlog:
     return Backlog(
         ends={key: end.ends for key, end in ends.found.items()},
         behind=frozenset(key for key, end in ends.found.items() if end.is_behind) - failed.keys(),
@@ -312,10 +349,49 @@ def _ends_of(feed: ChangeFeed, lease: Lease) -> Callable[[], Awaitable[_End]]:
     return ask
 
 
+def known_lag_of(feed: ChangeFeed, lease: Lease) -> KnownLag | None:
+    """What the reader of a metered feed knows. Never raises: if it fails, the feed is asked, and tells what is wrong."""
+    if (source := metered(feed)) is None:
+        return None
+    try:
+        return source.known_lag(lease.partition, lease.continuation)
+    except Exception:
+        return None
+
+
+def _known_end(feed: ChangeFeed, lease: Lease) -> _End | None:
+    """What a reader has seen behind the lease's position is there. That nothing is there has to be asked."""
+    known = known_lag_of(feed, lease)
+    return _End((lease.continuation, None), is_behind=True, held=None) if known and known.events else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Answers(Generic[K, T]):
     found: dict[K, T]
     errors: dict[K, str]
+
+
+async def _list(
+    feeds: Mapping[str, ChangeFeed], listings: Mapping[str, Sequence[FeedPartition]], patience: Patience
+) -> _Answers[str, Sequence[FeedPartition]]:
+    answers: _Answers[str, Sequence[FeedPartition]] = await _asked(
+        {name: feed.partitions for name, feed in feeds.items() if name not in listings}, patience=patience
+    )
+    answers.found.update(listings)
+    return answers
+
+
+async def answer_of(call: Callable[[], Awaitable[T]], call_s: float) -> tuple[T | None, str | None]:
+    """A feed's answer, or why there is none. Never raises."""
+    try:
+        async with asyncio.timeout(call_s):
+            return await call(), None
+    except TimeoutError:
+        return None, f"no answer within {call_s:g} s"
+    except FeedError as error:
+        return None, str(error)
+    except Exception as error:  # one faulty connector must not silence the others
+        return None, f"unexpected {type(error).__name__}: {error}"
 
 
 async def _asked(calls: Mapping[K, Callable[[], Awaitable[T]]], *, patience: Patience) -> _Answers[K, T]:
@@ -325,17 +401,12 @@ async def _asked(calls: Mapping[K, Callable[[], Awaitable[T]]], *, patience: Pat
 
     async def ask(key: K, call: Callable[[], Awaitable[T]]) -> None:
         async with gate:
-            try:
-                async with asyncio.timeout(patience.call_s):
-                    answer = await call()
-                answers.found[key] = answer
+            answer, error = await answer_of(call, patience.call_s)
+            if error is not None:
+                answers.errors[key] = error
+            else:
+                answers.found[key] = cast(T, answer)
                 del answers.errors[key]
-            except TimeoutError:
-                answers.errors[key] = f"no answer within {patience.call_s:g} s"
-            except FeedError as error:
-                answers.errors[key] = str(error)
-            except Exception as error:  # one faulty connector must not silence the others
-                answers.errors[key] = f"unexpected {type(error).__name__}: {error}"
 
     with suppress(TimeoutError):  # whoever has not answered by then keeps the error from above
         async with asyncio.timeout(patience.total_s), asyncio.TaskGroup() as group:

@@ -25,10 +25,11 @@ from leases.lost import Standing
 from leases.timing import Timing
 from pipeline.cancelled import is_cancelled
 from pipeline.errors import FeedError, FeedUnavailable
-from pipeline.feed import FeedPartition, no_partitions, remember, uncovered
+from pipeline.feed import FeedPartition, metered, no_partitions, remember, uncovered
 from pipeline.sink import standing_of
 from service.asks import Asks
 from service.failures import Streak
+from service.group_lag import LISTINGS_PER_S
 from service.pipeline import Pipeline
 from service.plurals import counted, noun
 
@@ -41,6 +42,8 @@ NAMED_MAX = 5
 
 class Partitions:
     """Of all pipelines of a host. waiting: partitions that get no lease for now, and why.
+
+    listings: the partitions of metered feeds, as they were listed last.
 
     report: told of what needs attention. orphaned: of a lease whose feed does not have its partition, with the error to say.
     """
@@ -69,6 +72,9 @@ class Partitions:
         self._orphaned = orphaned
         self._listings: dict[str, asyncio.Task[Audit]] = {}
         self._seen: dict[str, frozenset[str]] = {}
+        self.listings: dict[str, Sequence[FeedPartition]] = {}
+        self._listed: dict[str, tuple[float, frozenset[str]]] = {}
+        """When a metered feed was last listed, and the partitions that it or the leases had then."""
         self._streaks = {name: Streak(clock) for name in pipelines}
         self._due_at = dict.fromkeys(pipelines, -inf)
         self._asks = {name: Asks(clock, timing, rng, wake) for name in pipelines}
@@ -103,7 +109,7 @@ class Partitions:
         feed = pipeline.feed
         try:
             remember(feed, {lease.partition: lease.scope for lease in scan.leases if lease.pipeline == name})
-            found = await self._answered(feed.partitions(), f"the feed of pipeline '{name}'")
+            found = await self._list(pipeline, scan, len(hosts))
             audit = await self.bootstraps[name].reconciled(
                 [Partition(*partition) for partition in found],
                 scan,
@@ -137,6 +143,22 @@ class Partitions:
         self._attend(name, audit, scan)
         self._warn_of_returned(name, audit.finished, frozenset(partition.name for partition in found), scan)
         return audit
+
+    async def _list(self, pipeline: Pipeline, scan: Scan, hosts: int) -> Sequence[FeedPartition]:
+        """The feed's partitions. All hosts together ask a metered feed for them once a second at most. Raises FeedError.
+
+        A lease that is newer than the last listing may be of a partition that is newer, too: it is no orphan.
+        """
+        name, now = pipeline.name, self._clock.monotonic()
+        if metered(pipeline.feed) is None:
+            return await self._answered(pipeline.feed.partitions(), f"the feed of pipeline '{name}'")
+        leases = {lease.partition for lease in scan.leases if lease.pipeline == name}
+        listed_at, known = self._listed.get(name, (-inf, frozenset()))
+        if now - listed_at >= max(1, hosts) / LISTINGS_PER_S or not leases <= known:
+            found = await self._answered(pipeline.feed.partitions(), f"the feed of pipeline '{name}'")
+            self.listings[name] = found
+            self._listed[name] = (now, frozenset(leases).union(partition.name for partition in found))
+        return self.listings[name]
 
     def _warn_of_returned(self, pipeline: str, finished: Collection[str], listed: frozenset[str], scan: Scan) -> None:
         """A closed partition that the feed lists (again). One that is closed before its file is moved away is no surprise."""

@@ -23,15 +23,19 @@ from leases.clock import Clock
 from leases.control import GROUP_PREFIX, controls_in
 from leases.errors import InvalidDocument, StoreError, StoreUnavailable
 from leases.keeper import Keeper
+from leases.lease import Lease
 from leases.membership import HOSTS_PREFIX, HostRecord, decode_host
 from leases.store import Stored
 from service.activity import activity_of
+from service.group_lag import GroupLag
 from service.host import Host
-from service.lag import PATIENCE, Backlog, Lag, LastKnown, Patience, measure_lag, read_backlog
+from service.lag import PATIENCE, Backlog, Lag, LastKnown, PartitionLag, Patience, measure_lag, read_backlog
 from service.pipeline import Pipeline
 from service.status import Group, group_of, sight_of
 
 T = TypeVar("T")
+ASKING_S = 60.0
+"""How long a command asks a metered feed, at its pace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,7 @@ class View:
         self._group = Shared(self._read_group, clock)
         self._lag = Shared(self._measure_lag, clock)
         self._last_known = LastKnown(clock, self.pipelines)
+        self._group_lag = GroupLag(self._feeds, clock) if host is None else host.group_lag
 
     @property
     def keeper(self) -> Keeper:
@@ -143,6 +148,8 @@ class View:
             self._feeds,
             {**group.failures, **group.resting},
             waiting=self._waiting(group),
+            listings={} if self.host is None else self.host.listings,
+            ask=self._group_lag.ask,
             patience=self._patience,
         )
 
@@ -159,14 +166,31 @@ class View:
     async def _measure_lag(self) -> Lag:
         group = await self.group()
         leases = [status.lease for status in group.leases.values()]
+        known = await self._known_lags(group, leases)
         lag = await measure_lag(
             leases,
             self._feeds,
             unreadable=group.unreadable,
             waiting=self._waiting(group),
+            known=known,
+            listings={} if self.host is None else self.host.listings,
             patience=self._patience,
         )
         return self._last_known.complete(lag)
+
+    async def _known_lags(self, group: Group, leases: list[Lease]) -> Mapping[Key, PartitionLag]:
+        """Of metered feeds. A process without a host asks about what no host reports; a host asks all the while."""
+        group_lag = self._group_lag
+        if not group_lag.feeds:
+            return {}
+        heard = [host for host in group.hosts.values() if host.is_heard and not host.is_this]
+        own = {} if self.host is None else self.host.own_leases
+        reports = [group_lag.reported(each.name, (each.incarnation, each.tick), each.activity.lags) for each in heard]
+        if self.host is None:
+            group_lag.hosts = len(heard) + 1 if heard else 0
+            known = {key for report in reports for key in report} | group_lag.first_hand(own).keys()
+            await group_lag.ask_all(leases, known, ASKING_S)
+        return group_lag.answers(leases, own, reports)
 
     def _waiting(self, group: Group) -> Mapping[Key, str]:
         """Partitions without a lease, and why, as any host knows them."""
