@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from simulation.process import current, incarnation
+from simulation.setup import PIPELINES
 from simulation.weather import Container, Request, answered, host_of
 
 from leases import document
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 T = TypeVar("T")
-LEASES = lease_prefix("bank")
+LEASES = tuple(map(lease_prefix, PIPELINES))
 
 
 class WatchedContainer(Container):

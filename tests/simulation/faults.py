@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from simulation.documents import put_right
 from simulation.group import Running
 from simulation.quota import Quota
 from simulation.skies import Outage, Snare
@@ -213,6 +214,8 @@ async def split(world: World) -> str | None:
         return None
     if world.rng.random() < 0.3:
         pair = world.rng.sample(whole, 2)
+        if len({world.setup.pipeline_of(name) for name in pair}) > 1:
+            return None
         if world.setup.seed % 2:
             world.feed.merge_in_parts(pair)
             return f"{pair} merge, and each goes on as its part"
@@ -286,7 +289,7 @@ def _put_back(world: World, old: Lease) -> None:
 async def delete(world: World) -> str | None:
     if world.setup.operator != "tampers" or world.setup.sink == "python" or (lease := _any_lease(world)) is None:
         return None
-    world.remove(lease_id("bank", lease.partition))
+    world.remove(lease_id(*lease.key))
     world.onlooker.edited(None, lease.partition)
     return lease.partition
 
@@ -295,7 +298,7 @@ async def garble(world: World) -> str | None:
     """A document that nobody can read, until somebody deletes it."""
     if world.setup.operator != "tampers" or world.setup.sink == "python" or (lease := _any_lease(world)) is None:
         return None
-    stored_under = lease_id("bank", lease.partition)
+    stored_under = lease_id(*lease.key)
     world.put(stored_under, encode_lease(lease)[: world.rng.randint(0, 80)])
     world.onlooker.edited(None, lease.partition)
 
@@ -352,6 +355,7 @@ def calm(world: World) -> None:
         over(world, host, where)
     for stored_under in sorted(world.garbled):
         mended(world, stored_under)
+    put_right(world)
     world.skies.hanging.clear()
     world.skies.slow.clear()
     world.skies.snares.clear()
@@ -432,4 +436,4 @@ def _edited(world: World, change: Callable[[Lease], Lease]) -> str | None:
 
 
 def _put(world: World, lease: Lease) -> None:
-    world.put(lease_id("bank", lease.partition), encode_lease(lease))
+    world.put(lease_id(*lease.key), encode_lease(lease))

@@ -129,6 +129,18 @@ class NumberedFeed(Source):
         return _Page(table, str(end), lambda n: str(index + n))
 
 
+class PartOfFeed(NumberedFeed):
+    """One pipeline's partitions of a feed that several read."""
+
+    def __init__(self, whole: NumberedFeed, is_part: Callable[[str], bool]) -> None:
+        self.__dict__.update(whole.__dict__)  # what it holds changes in place, but for what is listed
+        self._whole = whole
+        self._is_part = is_part
+
+    def _list(self) -> list[FeedPartition]:
+        return [partition for partition in self._whole._list() if self._is_part(partition.name)]
+
+
 class _Page(Page):
     """Every event takes as much room as any other: Arrow takes its time to count."""
 

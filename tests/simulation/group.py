@@ -63,6 +63,7 @@ class Running:
     clock: HostClock
     task: asyncio.Task[None]
     log: list[dict[str, Any]]
+    leases_max: int | None = None
 
     @property
     def name(self) -> str:
@@ -131,16 +132,16 @@ class Group:
     def started(self, name: str, *, leases_max: int | None = None, **settings: Any) -> Running:
         """A host that begins now."""
         clock, log, number = self.clock(), list[dict[str, Any]](), next(self._incarnations)
-        pipeline, keeper = self._pipeline(settings), self.keeper(name, f"{name}-{number}", clock)
+        pipelines, keeper = self._pipelines(settings), self.keeper(name, f"{name}-{number}", clock)
         me = HostRecord(
             name=name,
             incarnation=keeper.incarnation,
-            pipelines=(pipeline.name,),
+            pipelines=tuple(pipeline.name for pipeline in pipelines),
             leases_max=leases_max,
             lease_duration_s=self.timing.duration_s,
         )
         host = Host(
-            [pipeline],
+            pipelines,
             keeper=keeper,
             membership=Membership(keeper.store, me, clock=clock, timing=self.timing),
             clock=clock,
@@ -149,7 +150,7 @@ class Group:
             log=self.logger(log),
         )
         process = Process(keeper.incarnation)
-        running = Running(host, process, clock, process.start(host.run()), log)
+        running = Running(host, process, clock, process.start(host.run()), log, leases_max)
         running.task.add_done_callback(lambda task: task.cancelled() or task.exception())
         self.hosts.append(running)
         return running
@@ -190,6 +191,10 @@ class Group:
             clock=clock or HostClock(),
             timing=self.timing,
         )
+
+    def _pipelines(self, settings: Mapping[str, Any]) -> list[Pipeline]:
+        """Of one host."""
+        return [self._pipeline(settings)]
 
     def _pipeline(self, settings: Mapping[str, Any]) -> Pipeline:
         return Pipeline(**{"name": "bank", "feed": self.feed, "sink": self._sink(), **self._settings, **settings})
@@ -251,7 +256,8 @@ class Group:
         return all(self.delivered(name) == list(range(log.end)) for name, log in self.feed._logs.items())
 
     def edit(self, partition: str, change: Callable[[Lease], Lease]) -> None:
-        self.put(lease_id("bank", partition), encode_lease(change(self.leases[partition])))
+        lease = self.leases[partition]
+        self.put(lease_id(*lease.key), encode_lease(change(lease)))
 
     def put(self, id: str, body: str) -> None:
         """Whatever stands there."""

@@ -328,6 +328,18 @@ MUTANTS = (
         "        return self.first_s\n",
     ),
     mutant(
+        "a host takes more leases than it wants",
+        "leases.balance",
+        "sizes[pipeline] if peer.leases_max is None else max(0, peer.leases_max - totals[name])\n",
+        "sizes[pipeline]\n",
+    ),
+    mutant(
+        "leases of a paused pipeline are taken",
+        "service.host",
+        "        paused = roll.controls.paused\n        found",
+        "        paused = frozenset()\n        found",
+    ),
+    mutant(
         "a sink that opens slowly is cancelled though it gets on",
         "service.worker",
         "            report_progress=lambda: self.progress.advance(OPENING, self._clock.monotonic()),\n",

@@ -15,10 +15,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from simulation.documents import order_pause, resume, run_document_faults
 from simulation.faults import calm, run_faults
 from simulation.loop import run_virtual
 from simulation.setup import Setup, Size
 from simulation.world import World
+
+from leases.lease import Lease
 
 FAULTS_SHARE = 0.45
 """Of the simulated time; the rest is for settling and for the quiet afterwards."""
@@ -75,9 +78,7 @@ async def _run(setup: Setup, is_told: bool) -> Verdict:
     found = tuple(world.onlooker.found)
     trace = (*world.trace, *(f"VIOLATED {violation}" for violation in found)) if is_told or found else ()
     counts = world.onlooker.counts + Counter({f"fault {name}": n for name, n in world.faults.items()})
-    counts += Counter(
-        overtaken=world.weather.overtaken, throttled=world.skies.quota.refused if world.skies.quota else 0
-    )
+    counts += Counter(overtaken=world.weather.overtaken)
     simulated_s = world.now
     for running in world.hosts:
         await running.kill()
@@ -93,9 +94,11 @@ async def _lived(world: World, total_s: float) -> None:
         world.started(f"host-{n}")
     flow = asyncio.create_task(_flow(world))
     faults = asyncio.create_task(run_faults(world, FAULTS_SHARE * total_s))
+    documents = asyncio.create_task(run_document_faults(world, FAULTS_SHARE * total_s))
     await _pause(world, FAULTS_SHARE * total_s)
     await _until(world, faults.done, world.timing.duration_s, "end of faults")
     faults.result()
+    await documents
     world.tell("CALM", "no more faults")
     calm(world)
     timing = world.timing
@@ -108,6 +111,9 @@ async def _lived(world: World, total_s: float) -> None:
     world.onlooker.check_idle(world.leases.values())
     succession_s = timing.duration_s + timing.renew_s + SUCCESSION_S
     await _quiet(world, max(QUIET_SCANS * timing.balance_s, total_s - succession_s - world.now))
+    world.skies.quota = None  # who asks others for leases looks each second: no promise holds while that is refused
+    if world.setup.document_faults:
+        await _paused(world, settling_s)
     await _succession(world, succession_s)
     world.onlooker.check_end()
     world.check_documents()
@@ -135,9 +141,32 @@ async def _quiet(world: World, for_s: float) -> None:
         world.onlooker.violated("liveness", f"{moved} moved though nobody came or went")
 
 
+async def _paused(world: World, settling_s: float) -> None:
+    """An operator pauses a pipeline. Its leases are given back and nobody works on them until it is resumed; others go on."""
+    pipeline = world.setup.pipelines[-1]
+
+    def leases() -> list[Lease]:
+        return [lease for lease in world.leases.values() if lease.pipeline == pipeline and not lease.closed]
+
+    world.tell("CALM", f"{pipeline} is paused")
+    order_pause(world, pipeline)
+    rest_s = world.timing.duration_s + 2 * world.timing.call_timeout_s
+    await _until(world, lambda: all(lease.owner is None for lease in leases()), rest_s, f"rest of {pipeline}")
+    at_rest = leases()
+    for partition, log in sorted(world.feed._logs.items()):
+        if log.children is None:
+            world.append(partition, 1)
+    await _pause(world, 2 * world.timing.balance_s)
+    if leases() != at_rest:
+        world.onlooker.violated("pause", f"leases of {pipeline} changed while it was paused")
+    resume(world, pipeline)
+    await _settled(world, settling_s)
+
+
 async def _succession(world: World, within_s: float) -> None:
     """A host dies. Meanwhile somebody edits its leases, and that is no sign of life."""
-    alive = [running for running in world.alive if running.host.workers]
+    unlimited = {running.name for running in world.alive if running.leases_max is None}
+    alive = [running for running in world.alive if running.host.workers and unlimited - {running.name}]
     if len(world.alive) < 2 or not alive:
         return
     victim = world.rng.choice(alive)
@@ -166,7 +195,7 @@ def _is_settled(world: World) -> bool:
 def _taken_up(world: World) -> bool:
     """Whether every open lease has an owner. Where nobody is left to be one, starts a host, as whoever runs hosts would: the last
     one may have woken to give way to one of its name, which was dead by then."""
-    if all(running.host.is_draining for running in world.alive):
+    if all(running.host.is_draining or running.leases_max is not None for running in world.alive):
         world.started("host-last")
     return _is_worked_on(world)
 

@@ -10,6 +10,7 @@ from leases.timing import Timing
 
 SinkKind = Literal["memory", "log", "python"]
 Operator = Literal["away", "resets", "tampers"]
+PIPELINES = ("bank", "till")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,8 @@ class Setup:
     each takes. has_quota: whether the lease container has little to give when faults stop. opens_slowly: whether sinks take
     longer than `batch_timeout_s` now and then, to open and to say where they stand. tears: whether listings of leases are read
     in pages, between which they change. lags: whether replicas of the source answer that have less than was read before.
+    pipelines: of every host, each with its part of the partitions. leases_max: of hosts with an odd number. document_faults: how
+    many befall documents that are no leases.
     """
 
     seed: int
@@ -59,6 +62,17 @@ class Setup:
     opens_slowly: bool
     tears: bool
     lags: bool
+    pipelines: tuple[str, ...]
+    leases_max: int | None
+    document_faults: int
+
+    def pipeline_of(self, partition: str) -> str:
+        """Children and merged partitions are called after their parents."""
+        return self.pipelines[int(partition[1:3]) % len(self.pipelines)]
+
+    def leases_max_of(self, host: str) -> int | None:
+        number = host.removeprefix("host-")
+        return self.leases_max if number.isdecimal() and int(number) % 2 else None
 
     @property
     def batch_timeout_s(self) -> float:
@@ -103,4 +117,7 @@ class Setup:
             opens_slowly=hardships.random() < 0.2,
             tears=hardships.random() < 0.3,
             lags=hardships.random() < 0.2,
+            pipelines=PIPELINES if hardships.random() < 0.3 else PIPELINES[:1],
+            leases_max=hardships.randint(1, size.leases // size.hosts + 1) if hardships.random() < 0.2 else None,
+            document_faults=hardships.choice((0, 0, 2, 5)) * (1 if size.hosts < 10 else 4),
         )

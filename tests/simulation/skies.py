@@ -122,6 +122,7 @@ class Skies:
         quick = 0.002 + 0.02 * rng.random()
         if self.is_calm:
             refused = self.quota.fate(request, self._now()) if self.quota and request.where == "store" else None
+            self._onlooker.counts["throttled"] += refused is not None
             return refused or Fate(quick)
         if (self.outages or self.slow or self.hanging) and (fate := self._laid_fate(request, quick)) is not None:
             return fate

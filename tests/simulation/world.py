@@ -14,15 +14,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
+from math import inf
 from typing import Any
 
 from simulation import group
 from simulation.broker import Broker
 from simulation.container import WatchedContainer
-from simulation.flow import NumberedFeed, WeatheredTransform
+from simulation.flow import NumberedFeed, PartOfFeed, WeatheredTransform
 from simulation.group import Group, HostClock, Running
 from simulation.invariants import Onlooker
 from simulation.known import Known
@@ -41,6 +42,7 @@ from leases.membership import HOSTS_PREFIX
 from pipeline.connectors.python import PythonSink
 from pipeline.limits import BatchLimits
 from pipeline.sink import Sink
+from service.pipeline import Pipeline
 
 
 class World(Group):
@@ -62,6 +64,8 @@ class World(Group):
         self.faults: dict[str, int] = {}
         self.garbled: set[str] = set()
         self.reopening: set[str] = set()
+        self.paused: set[str] = set()
+        self.infos: dict[str, str] = {}
         self._next_rate = 1.0
         self.onlooker = Onlooker(
             timing=setup.timing,
@@ -115,7 +119,7 @@ class World(Group):
         return TraceLog(self.tell, self.onlooker.violated)
 
     def started(self, name: str, *, leases_max: int | None = None, **settings: Any) -> Running:
-        running = super().started(name, leases_max=leases_max, **settings)
+        running = super().started(name, leases_max=self.setup.leases_max_of(name), **settings)
         self.onlooker.rates[running.process.name] = self._next_rate
         self.tell(running.process.name, f"starts; its clock runs at {self._next_rate:.4f}")
         running.task.add_done_callback(partial(self._ended, running.process.name))
@@ -126,6 +130,31 @@ class World(Group):
             self.tell(name, f"ends: {type(error).__name__}: {error}")
             if not isinstance(error, LeasesError):
                 self.onlooker.violated("host", f"{name} ended with {type(error).__name__}: {error}")
+
+    def _pipelines(self, settings: Mapping[str, Any]) -> list[Pipeline]:
+        return [
+            self._pipeline({**settings, "name": name, "feed": PartOfFeed(self.feed, partial(self._is_of, name))})
+            for name in self.setup.pipelines
+        ]
+
+    def _is_of(self, pipeline: str, partition: str) -> bool:
+        return self.setup.pipeline_of(partition) == pipeline
+
+    @property
+    def leases(self) -> Mapping[str, Lease]:
+        stored = [each for name in self.setup.pipelines for each in self.documents(lease_prefix(name))]
+        return {lease.partition: lease for lease in (document.decode_lease(each.id, each.body) for each in stored)}
+
+    def is_balanced(self) -> bool:
+        """As in any group, but for hosts that have as many leases as they want."""
+        shares = {running.name: len(running.host.workers) for running in self.alive}
+        full = {
+            each.name for each in self.alive if each.leases_max is not None and shares[each.name] >= each.leases_max
+        }
+        is_kept = all(shares[each.name] <= (each.leases_max or inf) for each in self.alive)
+        others = [share for name, share in shares.items() if name not in full]
+        is_fair = not others or max(shares.values()) - min(others) <= 1
+        return is_kept and is_fair and sum(shares.values()) == len(self.owners) > 0
 
     def _drawn_sink(self) -> Sink:
         if self.setup.sink == "memory":
@@ -140,14 +169,14 @@ class World(Group):
     # What operators do
 
     def lease(self, partition: str) -> Lease | None:
-        stored = self.store._documents.get(lease_id("bank", partition))
+        stored = self.store._documents.get(lease_id(self.setup.pipeline_of(partition), partition))
         with suppress(LeasesError):
             return document.decode_lease(stored.id, stored.body) if stored else None
         return None
 
     def check_documents(self) -> None:
         """What was kept of documents is what they say (`hasten`)."""
-        LEASES.check(self.documents(lease_prefix("bank")))
+        LEASES.check([each for name in self.setup.pipelines for each in self.documents(lease_prefix(name))])
         HOSTS.check(self.documents(HOSTS_PREFIX))
 
     def open_partitions(self) -> list[str]:

@@ -58,7 +58,9 @@ def test_a_seed_violates_nothing(seed: int) -> None:
 def test_where_every_host_is_about_to_stop_another_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last one may give way to a dead one of its name: one seed in some hundred thousand."""
     monkeypatch.setattr(simulation_run, "_is_worked_on", lambda world: True)
-    draining, at_work = (SimpleNamespace(host=SimpleNamespace(is_draining=is_so)) for is_so in (True, False))
+    draining, at_work = (
+        SimpleNamespace(host=SimpleNamespace(is_draining=is_so), leases_max=None) for is_so in (True, False)
+    )
     for alive, started in (([], ["host-last"]), ([draining], ["host-last"]), ([draining, at_work], [])):
         names: list[str] = []
         assert simulation_run._taken_up(SimpleNamespace(alive=alive, started=names.append))  # type: ignore[arg-type]
@@ -73,6 +75,17 @@ def test_partitions_are_split_whatever_the_sink() -> None:
 @pytest.mark.parametrize("fault", ["delete", "rewrite", "garble", "reset", "kill", "stop", "outage"])
 def test_the_slice_has_what_befalls_documents_and_hosts(fault: str) -> None:
     assert sum(slice_of(seed).counts[f"fault {fault}"] for seed in SLICE) > 0
+
+
+@pytest.mark.parametrize("fault", ["pause", "host document", "info document"])
+def test_the_slice_has_what_befalls_documents_that_are_no_leases(fault: str) -> None:
+    assert sum(slice_of(seed).counts[f"fault {fault}"] for seed in SLICE) > 0
+
+
+def test_the_slice_has_hosts_of_two_pipelines_and_such_that_want_only_so_many_leases() -> None:
+    setups = [Setup.drawn(seed, TIGHT) for seed in SLICE]
+    assert {len(setup.pipelines) for setup in setups} == {1, 2}
+    assert {setup.leases_max is None for setup in setups} == {True, False}
 
 
 @pytest.mark.parametrize("hardship", ["throttled", "torn listings", "lagging replicas", "slow sinks"])
