@@ -79,6 +79,10 @@ class Control(Orders):
     def trim(self, hub: str, partition: str, first: int) -> None:
         self.order("trim", hub=hub, partition=partition, first=first)
 
+    def forget(self, hub: str, partition: str) -> int:
+        """The service forgets its idempotent producers. How many there were."""
+        return int(self.order("forget", hub=hub, partition=partition)["count"])
+
     def rules(self, **rules: Any) -> None:
         """Choose what nobody knows of the service. A rule that is left out is as at the start."""
         self.order("rules", **rules)

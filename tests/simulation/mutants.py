@@ -393,6 +393,13 @@ MUTANTS = (
         test=f"{HUB_FAULTS}::test_a_claim_does_not_fence_itself",
     ),
     mutant(
+        "a claim does not look for what was published since the checkpoint",
+        "pipeline.connectors.eventhubs.claiming",
+        "    return Tail(behind=state.tail if has_published else min(before, state.tail), is_binding=has_published)\n",
+        "    return Tail(behind=before, is_binding=False)\n",
+        test=f"{HUB_FAULTS}::test_a_service_that_has_forgotten_the_producer_makes_nothing_count_twice",
+    ),
+    mutant(
         "a producer whose last number is -1 has published",
         "pipeline.connectors.eventhubs.claiming",
         "known.number not in (0, NOTHING_YET)",

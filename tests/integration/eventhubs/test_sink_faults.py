@@ -494,6 +494,54 @@ async def test_retention_does_not_stop_a_lease_that_has_published_nothing_since(
     assert stored(eventhubs)[-1:] == bodies(3)
 
 
+@pytest.mark.usefixtures("null_level")
+@pytest.mark.parametrize("nothing", [0, -1])
+async def test_a_service_that_has_forgotten_the_producer_makes_nothing_count_twice(
+    eventhubs: EventHubs, sinks: Sinks, nothing: int
+) -> None:
+    """After a crash, while a writer has no link, and where all that was published stands in the lease."""
+    eventhubs.control.rules(nothing=nothing)
+    lease = Lease(sinks())
+    await delivered(lease, 2)
+    writer = await lease.open()
+    await writer.write(output(2, 4), Permit())  # a crash before its checkpoint
+    assert eventhubs.control.forget(HUB, "0") > 0
+    heir = Lease(sinks())
+    heir.state, heir.continuation = lease.state, lease.continuation
+    writer = await heir.open()
+    assert writer.position == "4"
+    await writer.write(output(4, 5), Permit())
+    eventhubs.control.order("cut", hub=HUB, partition="0", role="sender")
+    assert eventhubs.control.forget(HUB, "0") > 0
+    await delivered(heir, 7, step=1)
+    assert eventhubs.control.forget(HUB, "0") > 0
+    await delivered(heir, 8)
+    assert stored(eventhubs) == bodies(*range(1, 9))
+
+
+async def test_retention_that_moves_with_what_others_publish_does_not_stop_a_lease_that_publishes(
+    eventhubs: EventHubs, sinks: Sinks
+) -> None:
+    """The partition keeps 40 events, of two leases and of a stranger. Each claim follows a crash."""
+    eventhubs.control.make_hub(HUB, 1, [GROUP], 40)
+    sink = sinks(tail_s=0)
+    leases = [Lease(sink, name) for name in ("source-a", "source-b")]
+    arrived: list[str] = []
+    for start in range(0, 30, 3):
+        for lease in leases:
+            before = eventhubs.control.partition(HUB, "0").end
+            writer = await lease.open()
+            assert writer.position == (str(start) if start else None)
+            await writer.write(output(start, start + 1), Permit())
+            lease.continuation, lease.state = writer.position, writer.state  # the last checkpoint
+            eventhubs.control.fill(HUB, "0", 10, 20)
+            await writer.write(output(start + 1, start + 3), Permit())
+            arrived += [event.body for event in eventhubs.control.events(HUB, "0", before) if event.properties]
+    numbers = [number for start in range(0, 30, 3) for number in [*range(start + 1, start + 4)] * 2]
+    assert arrived == bodies(*numbers)
+    assert eventhubs.control.partition(HUB, "0").first > 0
+
+
 async def test_a_reader_with_an_epoch_stops_claims_until_it_leaves(eventhubs: EventHubs, sinks: Sinks) -> None:
     lease = Lease(sinks())
     writer = await lease.open()

@@ -167,6 +167,10 @@ def trim(control: Control, said: Fields) -> Fields:
     return {"first": partition.first, "end": partition.end}
 
 
+def forget(control: Control, said: Fields) -> Fields:
+    return {"count": control.partition(said).forget_producers()}
+
+
 def grow(control: Control, said: Fields) -> Fields:
     hub = control.namespace.hub(said["hub"])
     if hub is None:
@@ -291,7 +295,7 @@ def links(control: Control, said: Fields) -> list[Fields]:
 ORDERS: dict[str, Callable[[Control, Fields], Any]] = {
     order.__name__: order
     for order in (
-        append, clock, close, cut, detach, fault, faults, grow, heal, links, make_hub, partitions, reset, rules, statistics,
-        steal, trim, truth,
+        append, clock, close, cut, detach, fault, faults, forget, grow, heal, links, make_hub, partitions, reset, rules,
+        statistics, steal, trim, truth,
     )
 }  # fmt: skip

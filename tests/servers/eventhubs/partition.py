@@ -65,7 +65,8 @@ class Partition:
     def publish(self, events: Sequence[Event], producer_id: int, now_ms: int) -> Refusal | None:
         """A batch of an idempotent producer."""
         numbers = [event.numbered for event in events]
-        outcome = published(self.producers[producer_id], numbers)
+        known = self.producers.get(producer_id) or Producer(id=producer_id, level=-1, last=0)  # was forgotten meanwhile
+        outcome = published(known, numbers)
         if isinstance(outcome, Refusal):
             return outcome
         if isinstance(outcome, Known):
@@ -76,6 +77,12 @@ class Partition:
             self.runs.append(Run(self.end, self.end + len(numbers), first))
         self.append(events, now_ms)
         return None
+
+    def forget_producers(self) -> int:
+        """How many there were. What they publish next is as if they had never published."""
+        forgotten = len(self.producers)
+        self.producers.clear()
+        return forgotten
 
     def trim(self, first: int) -> None:
         """Forgets what is before `first`, as retention does."""
