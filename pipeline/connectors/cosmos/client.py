@@ -14,6 +14,7 @@ import ssl
 from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError
 from azure.core.pipeline.transport import AioHttpTransport
@@ -87,6 +88,11 @@ class Container:
     async def ranges(self) -> list[PhysicalRange]:
         """Those that there are now. Raises FeedError, FeedUnavailable."""
         return [_range(found) for found in await self._called(self._ranges())]
+
+    @property
+    def host(self) -> str:
+        """The account's, without a port."""
+        return urlsplit(self._account.endpoint).hostname or ""
 
     async def key_paths(self) -> tuple[str, ...]:
         """Of the partition key, like /account."""

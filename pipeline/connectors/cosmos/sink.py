@@ -14,11 +14,12 @@ from typing import Any
 
 from pipeline.async_sink import AsyncSink, Converted, Entry, Failed, Limits, refused
 from pipeline.async_sink.rows import Content
+from pipeline.connectors.address import is_nowhere
 from pipeline.connectors.cosmos.account import Account
 from pipeline.connectors.cosmos.ask import THROTTLED, Answer
 from pipeline.connectors.cosmos.client import Container
 from pipeline.connectors.cosmos.write import NEXT, NO_CONTAINER, NOT_DONE, OF_CONTENT, Missing, Write, Writing, verdict
-from pipeline.errors import FeedError, FeedUnavailable, SinkRejected, SinkUnavailable
+from pipeline.errors import FeedError, FeedUnavailable, SinkNotFound, SinkRejected, SinkUnavailable
 
 LIMITS = Limits(
     batch_entries_max=25,
@@ -74,6 +75,8 @@ class CosmosDestination:
         try:
             paths = await self._container.key_paths()
         except FeedUnavailable as error:
+            if await is_nowhere(self._container.host):
+                raise SinkNotFound(f"{error}: its host does not exist: look at `endpoint`") from error
             raise SinkUnavailable(str(error), retry_after_s=error.retry_after_s) from error
         except FeedError as error:
             raise SinkRejected(str(error)) from error

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
+from pipeline.connectors.address import is_nowhere
 from pipeline.connectors.eventhubs.account import Account, is_consumer_group
 from pipeline.connectors.eventhubs.broker import EventHubsBroker
 from pipeline.connectors.eventhubs.claiming import Tail, group, tail_of, target_of, to_close
@@ -23,6 +24,7 @@ from pipeline.errors import (
     FeedError,
     FeedUnavailable,
     Fenced,
+    SinkNotFound,
     SinkRejected,
     SinkUnavailable,
 )
@@ -84,6 +86,16 @@ class EventHubsSink:
 
     async def prepare(self) -> None:
         """Whoever may not read in the consumer group learns it now, and not after a crash."""
+        try:
+            await self._look()
+        except SinkUnavailable as error:
+            account = self._broker.links.account
+            if await is_nowhere(account.host.partition(":")[0]):
+                where = "`namespace`, or the connection string"
+                raise SinkNotFound(f"{error}: the host {account.host} does not exist: look at {where}") from error
+            raise
+
+    async def _look(self) -> None:
         with self._in_our_words():
             self._targets = (await self._broker.hub()).partitions
             with suppress(FeedUnavailable):  # as many readers as may be there at once: it can be read in later

@@ -9,17 +9,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ServiceRequestError
 from azure.storage.blob import BlobServiceClient, ContainerClient
 
+from pipeline.connectors.address import is_nowhere_at_once
 from pipeline.connectors.filesink.account import Account
-from pipeline.connectors.filesink.errors import FilesError, FilesUnavailable, FilesUncertain
+from pipeline.connectors.filesink.errors import FilesError, FilesNowhere, FilesRefused, FilesUnavailable, FilesUncertain
 
 T = TypeVar("T")
 _NEVER_DONE = frozenset((400, 401, 403, 404, 405, 409, 411, 412, 413, 416, 429))
 """Answers that say: this write was not carried out. After every other failure it may have been."""
 _IS_THERE = frozenset(("BlobAlreadyExists", "ConditionNotMet", "BlobImmutableDueToPolicy"))
+_OF_SETTINGS = (400, 401, 403, 404, 405)
 _REMEDIES = {
     401: "look at the key, and at this machine's clock, which may be 15 minutes off at most",
     403: "look at the key or the role of this identity ('Storage Blob Data Contributor'), and at the account's firewall",
@@ -49,6 +52,16 @@ class BlobContainer:
         return f"files:{self._to().url.partition('?')[0]}/{self._prefix}".rstrip("/")
 
     def prepare(self) -> None:
+        try:
+            self._create()
+        except FilesRefused:
+            raise
+        except FilesUnavailable as error:
+            if is_nowhere_at_once(urlsplit(self._to().url).hostname or ""):
+                raise FilesNowhere(f"{error}: its host does not exist") from error
+            raise
+
+    def _create(self) -> None:
         try:
             self._run("creating it", lambda to: to.create_container(), is_write=False)
         except FilesUnavailable as error:
@@ -114,7 +127,7 @@ class BlobContainer:
                 try:
                     self._service = self._connected()
                 except ValueError as error:
-                    raise FilesUnavailable(
+                    raise FilesRefused(
                         f"blob container '{self._container}' cannot be reached ({error}): look at its settings"
                     ) from error
             return self._service.get_container_client(self._container)
@@ -154,7 +167,7 @@ def _translated(error: Exception, what: str, is_write: bool) -> FilesError:
     if isinstance(error, HttpResponseError) and error.status_code:
         return _answered(error, what, is_write)
     if isinstance(error, ClientAuthenticationError):
-        return FilesUnavailable(f"{what}: nobody to come as ({_line(error)}): log in, or set a key")
+        return FilesRefused(f"{what}: nobody to come as ({_line(error)}): log in, or set a key")
     if is_write and not isinstance(error, ServiceRequestError):
         return FilesUncertain(f"{what}: the answer was lost ({_line(error)}): it may or may not be done")
     if is_write and not _is_unreached(error):
@@ -171,7 +184,8 @@ def _answered(error: HttpResponseError, what: str, is_write: bool) -> FilesError
     answer = f"{what}: Azure Storage answered {status}" + (f" ({code})" if code else "")
     if is_write and status not in _NEVER_DONE and not (status == 503 and code == "ServerBusy"):
         return FilesUncertain(f"{answer}: it may or may not be done")
-    return FilesUnavailable(f"{answer}: {_REMEDIES.get(status) or _line(error)}", retry_after_s=_retry_after_s(error))
+    kind = FilesRefused if status in _OF_SETTINGS else FilesUnavailable
+    return kind(f"{answer}: {_REMEDIES.get(status) or _line(error)}", retry_after_s=_retry_after_s(error))
 
 
 def _code(error: HttpResponseError) -> str:

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pipeline.connectors.filesink.errors import FilesUnavailable, FilesUncertain
+from pipeline.connectors.address import is_of_path
+from pipeline.connectors.filesink.errors import FilesRefused, FilesUnavailable, FilesUncertain
 from pipeline.crash_point import crash_point
 
 ROOM = "_leasehold/.writing"
@@ -160,7 +161,8 @@ def _told(what: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise FilesUnavailable(f"{what}: its folder went away meanwhile: try again") from error
     except OSError as error:
-        raise FilesUnavailable(f"{what} cannot be reached: {_why(error)}") from error
+        kind = FilesRefused if is_of_path(error) else FilesUnavailable
+        raise kind(f"{what} cannot be reached: {_why(error)}") from error
 
 
 def _why(error: OSError) -> str:

@@ -2,6 +2,8 @@
 
 FilesError
 ├── FilesUnavailable   surely not done; may be tried again
+│   ├── FilesRefused   the place is there and refuses: a key, a role, a name
+│   └── FilesNowhere   its address leads nowhere
 ├── FilesUncertain     perhaps done: the answer was lost
 └── FilesDamaged       a file of the manifest, or one that it names, is not what was written
 """
@@ -21,6 +23,14 @@ class FilesUnavailable(FilesError):
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class FilesRefused(FilesUnavailable):
+    """The place answers, and refuses for what the settings or its permissions are."""
+
+
+class FilesNowhere(FilesUnavailable):
+    """The host of its address does not exist."""
 
 
 class FilesUncertain(FilesError):

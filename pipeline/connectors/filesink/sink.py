@@ -19,13 +19,20 @@ from typing import TypeVar
 
 from pipeline.connectors.filesink import entry as entries
 from pipeline.connectors.filesink.entry import DataFile
-from pipeline.connectors.filesink.errors import FilesDamaged, FilesError, FilesUnavailable, FilesUncertain
+from pipeline.connectors.filesink.errors import (
+    FilesDamaged,
+    FilesError,
+    FilesNowhere,
+    FilesRefused,
+    FilesUnavailable,
+    FilesUncertain,
+)
 from pipeline.connectors.filesink.formats import Compression, Format, encoded, ordered
 from pipeline.connectors.filesink.layout import folders_of, version_of
 from pipeline.connectors.filesink.manifest import PUTS_MAX, Check, Manifest, head_of, opened
 from pipeline.connectors.filesink.place import Place
 from pipeline.crash_point import crash_point
-from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkRejected, SinkUnavailable
+from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkNotFound, SinkRejected, SinkUnavailable
 from pipeline.sink import Claim, CloseReason, Output, Permit, Standing
 
 T = TypeVar("T")
@@ -53,7 +60,15 @@ class FilesSink:
         return state
 
     async def prepare(self) -> None:
-        await _on_thread(self._threads, self._place.prepare)
+        """Waiting helps neither against a refusal nor at an address that leads nowhere. Later it may: roles take their time."""
+        try:
+            await _on_thread(self._threads, self._place.prepare)
+        except SinkUnavailable as error:
+            if isinstance(error.__cause__, FilesRefused):
+                raise SinkRejected(str(error)) from error
+            if isinstance(error.__cause__, FilesNowhere):
+                raise SinkNotFound(str(error)) from error
+            raise
 
     async def open(self, claim: Claim) -> FilesWriter:
         manifest = await _on_thread(self._threads, lambda: self._opened(claim))

@@ -16,6 +16,7 @@ import aiohttp
 
 from pipeline.async_sink import AsyncSink, Entry, Failed, Limits, json_row
 from pipeline.async_sink.rows import Content
+from pipeline.connectors.address import is_nowhere
 from pipeline.connectors.http.wire import (
     ENCODING,
     TYPES,
@@ -29,7 +30,7 @@ from pipeline.connectors.http.wire import (
     request_key,
     shown,
 )
-from pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
+from pipeline.errors import Ambiguous, SinkNotFound, SinkRejected, SinkUnavailable
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 SECRET_CHARS_MIN = 6
@@ -78,6 +79,9 @@ class HttpDestination:
         self._session: aiohttp.ClientSession | None = None
 
     async def prepare(self) -> None:
+        """Sends nothing: what an endpoint makes of a request, nobody else knows. Only its name is looked up."""
+        if await is_nowhere(urlsplit(self._url).hostname or ""):
+            raise SinkNotFound(f"{self._what} cannot be reached: its host does not exist: look at `url`")
         if self._session is None:
             connector = aiohttp.TCPConnector(ssl=self._trusted(), limit=0)  # in_flight_max bounds them
             timeout = aiohttp.ClientTimeout(total=None)  # request_timeout_s cancels

@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from pipeline.connectors.address import is_of_path
 from pipeline.connectors.log.block import Encoded, encoded
 from pipeline.connectors.log.errors import (
     LogError,
@@ -74,7 +75,12 @@ class LogSink:
         return claimed(state)
 
     async def prepare(self) -> None:
-        await _on_thread(self._threads, self._log.prepare)
+        try:
+            await _on_thread(self._threads, self._log.prepare)
+        except SinkUnavailable as error:
+            if error.__cause__ is not None and is_of_path(error.__cause__.__cause__):
+                raise SinkRejected(str(error)) from error
+            raise
 
     async def open(self, claim: Claim) -> LogWriter:
         state = decoded(claim.state)

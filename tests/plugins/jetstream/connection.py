@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Mapping
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import nats
 from nats.aio.client import Client
@@ -136,6 +138,13 @@ class Connection:
                 )
         except (Error, OSError, TimeoutError) as error:
             raise Unreachable(f"NATS at {self.servers} cannot be reached: {_words(error)}") from error
+
+    async def is_nowhere(self) -> bool:
+        """Whether no server's name exists. A name server that is away is an outage."""
+        ask = asyncio.get_running_loop().getaddrinfo
+        hosts = [urlsplit(server if "//" in server else f"//{server}").hostname for server in self.servers.split(",")]
+        found = await asyncio.gather(*(ask(host or "", None) for host in hosts), return_exceptions=True)
+        return all(isinstance(each, socket.gaierror) and each.errno == socket.EAI_NONAME for each in found)
 
     async def close(self) -> None:
         client, self._client = self._client, None

@@ -19,7 +19,15 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, SecretStr
 
 from pipeline.crash_point import crash_point
-from pipeline.errors import Ambiguous, Fenced, OutputTooLarge, PipelineError, SinkRejected, SinkUnavailable
+from pipeline.errors import (
+    Ambiguous,
+    Fenced,
+    OutputTooLarge,
+    PipelineError,
+    SinkNotFound,
+    SinkRejected,
+    SinkUnavailable,
+)
 from pipeline.published import events_of
 from pipeline.publishing import generation_lost
 from pipeline.sink import Claim, CloseReason, Output, Permit, Standing
@@ -82,7 +90,12 @@ class JetStreamSink:
         return state
 
     async def prepare(self) -> None:
-        await _translated(self._stream.made())
+        try:
+            await _translated(self._stream.made())
+        except SinkUnavailable as error:
+            if await self._stream.connection.is_nowhere():
+                raise SinkNotFound(f"{error}: no such host: look at `servers`") from error
+            raise
         found = await _translated(self._stream.configuration())
         if wrong := [*_unfit(found)]:
             raise SinkRejected(f"stream '{self._stream.name}' cannot be published to: {', '.join(wrong)}")

@@ -1,0 +1,33 @@
+"""Whether waiting is no use, because an address or a path is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+
+_NO_SUCH_NAME = tuple(getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA") if hasattr(socket, name))
+
+_WRONG_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP)
+
+
+def is_of_path(error: BaseException | None) -> bool:
+    """Whether a directory cannot be there: its path or its permissions have to change. A full disk may be freed."""
+    return isinstance(error, OSError) and error.errno in _WRONG_PATH
+
+
+async def is_nowhere(host: str) -> bool:
+    """Asks the resolver. A name server that is away is an outage, and not the name's fault.
+
+    host: a name or a number, without a port.
+    """
+    return await asyncio.get_running_loop().run_in_executor(None, is_nowhere_at_once, host)
+
+
+def is_nowhere_at_once(host: str) -> bool:
+    """The same, in the caller's thread."""
+    try:
+        socket.getaddrinfo(host, None)
+    except socket.gaierror as error:
+        return error.errno in _NO_SUCH_NAME
+    return False
