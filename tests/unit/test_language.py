@@ -16,7 +16,6 @@ NOT_CONVERTED = {
     "README.md",
     "docs/configuration.md",
     "docs/dashboard.md",
-    "docs/dead-letters.md",
     "docs/files-sink.md",
     "docs/guarantees.md",
     "docs/kubernetes.md",
