@@ -15,11 +15,9 @@ WORDS_MAX = 35
 NOT_CONVERTED = {
     "README.md",
     "docs/configuration.md",
-    "docs/dashboard.md",
     "docs/files-sink.md",
     "docs/guarantees.md",
     "docs/kubernetes.md",
-    "docs/metrics.md",
     "docs/migration.md",
     "docs/operations.md",
     "docs/plugins.md",
