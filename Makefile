@@ -34,7 +34,7 @@ JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=
 
 .DEFAULT_GOAL = help
 .PHONY: help demo test connectors check sim mutants scenarios chaos bench memory unit thorough fuzz integration acceptance lint types arrows format setup
-.PHONY: matrix bare
+.PHONY: matrix bare docs
 .PHONY: hosts groups letters collected unit-collected node browser image pods start dist audit poison clean
 
 help:  ## this list
@@ -142,6 +142,10 @@ browser: setup  ## Chromium, and what the dashboard's tests load into it
 
 $(ARCHIVE): uv.lock tests/java_archive.py | setup
 	-@.venv/bin/python tests/java_archive.py $@
+
+docs: setup  ## the documentation site, strictly: build/site/index.html
+	@.ci/setup docs
+	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --strict
 
 image: setup node  ## the container image, built by buildah and tried, pods too: as root, half an hour; not part of `make test`
 	image/build

@@ -224,6 +224,17 @@ def test_what_tests_have_from_npm_is_installed_when_asked_for_and_once(machine: 
     assert len(machine.log("npm")) == 2
 
 
+def test_what_builds_the_documentation_has_an_environment_of_its_own_when_asked_for_and_once(machine: Machine) -> None:
+    machine.has_python()
+    machine.has_java()
+    assert machine.set_up().returncode == 0
+    assert [line for line in machine.log("uv") if "docs" in line] == []
+    assert machine.set_up("docs").returncode == 0
+    again = machine.set_up("docs")
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+    assert machine.log("uv")[1:] == [f"{machine.clone}/build/docs sync --locked --quiet --only-group docs"]
+
+
 def test_a_browser_that_answers_with_its_version_is_used_as_it_is(machine: Machine) -> None:
     machine.has_everything()
     machine.has_apt(LISTED, "chromium", as_root=True)

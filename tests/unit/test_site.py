@@ -1,0 +1,99 @@
+"""The documentation site: every page is in its navigation, and links lead to pages of the site. `make docs` builds it."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+HOOK = ROOT / ".ci/site.py"
+
+
+class Tolerant(yaml.SafeLoader):
+    """Reads `!!python/...`, which MkDocs evaluates, as nothing."""
+
+
+Tolerant.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def site() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("site_hook", HOOK)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def pages_of(nav: list[Any]) -> Iterator[str]:
+    for each in nav:
+        value = next(iter(each.values())) if isinstance(each, dict) else each
+        if isinstance(value, str):
+            yield value
+        else:
+            yield from pages_of(value)
+
+
+def test_every_page_is_in_the_navigation_once_and_nothing_else_is(site: ModuleType) -> None:
+    settings = yaml.load((ROOT / "mkdocs.yml").read_text(), Tolerant)
+    shown = sorted(pages_of(settings["nav"]))
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} | set(site.PAGES.values()) | {site.API}
+    assert [name for name in shown if shown.count(name) > 1] == []
+    assert set(shown) == pages
+    assert list(settings["nav"][-1]) == ["Contribute"]  # to which the hook adds the decisions
+
+
+def test_every_decision_is_listed_in_order(site: ModuleType) -> None:
+    assert len(site.decisions()) == len(list((ROOT / "docs/decisions").iterdir())) > 10
+    assert site.decisions()[0].startswith("decisions/0001-")
+
+
+def test_the_api_has_every_module_that_others_may_import(site: ModuleType) -> None:
+    assert {"pipeline.feed", "pipeline.sink", "leases.store", "leases.contract"} <= set(site.public_modules())
+    for name in site.public_modules():
+        assert importlib.util.find_spec(name), name
+        assert f"::: {name}\n" in site.api_page()
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "rewritten"),
+    [
+        ("index.md", "[a](docs/rest.md#bounds)", "[a](rest.md#bounds)"),
+        ("index.md", "![a](docs/dashboard.png)", "![a](dashboard.png)"),
+        ("index.md", "[a](LICENSE)", "[a](source/LICENSE.md)"),
+        ("rest.md", "[a](../README.md#status)", "[a](index.md#status)"),
+        ("rest.md", "[a](../service/host.py)", "[a](source/service/host.py.md)"),
+        ("plugins.md", "[a](../tests/plugins/jetstream)", "[a](source/tests/plugins/jetstream/index.md)"),
+        ("decisions/x.md", "[a](../../service/host.py)", "[a](../source/service/host.py.md)"),
+        ("decisions/x.md", "[a](../protocol.md)", "[a](../protocol.md)"),
+        ("rest.md", "[a](#bounds)", "[a](#bounds)"),
+        ("rest.md", "[a](https://example.org/x)", "[a](https://example.org/x)"),
+        ("rest.md", "[a](../missing.py)", "[a](../missing.py)"),
+        ("rest.md", "[a](../../outside)", "[a](../../outside)"),
+        ("index.md", "```md\n[a](LICENSE)\n```\n[a](LICENSE)", "```md\n[a](LICENSE)\n```\n[a](source/LICENSE.md)"),
+    ],
+)
+def test_links_lead_to_pages_of_the_site(site: ModuleType, page: str, text: str, rewritten: str) -> None:
+    assert site.rewrite(text, page) == rewritten
+
+
+def test_a_source_has_a_page_and_a_directory_one_for_each_of_its_files(site: ModuleType) -> None:
+    pages = site.generated()
+    folder = ROOT / "tests/plugins/jetstream"
+    assert (ROOT / "service/host.py").read_text() in pages["source/service/host.py.md"]
+    assert {f"source/tests/plugins/jetstream/{path.name}.md" for path in folder.glob("*.py")} <= pages.keys()
+    listed = re.findall(r"\((\S+)\.md\)", pages["source/tests/plugins/jetstream/index.md"])
+    assert listed == sorted(path.name for path in folder.iterdir() if path.is_file())
+
+
+def test_headings_of_the_same_text_are_numbered_as_on_github(site: ModuleType) -> None:
+    taken: set[str] = set()
+    assert [site.unique_anchor("type", taken) for _ in range(3)] == ["type", "type-1", "type-2"]
