@@ -1,0 +1,123 @@
+"""`.github`: workflows call targets and scripts that exist, with few rights and bounded time, and forms are complete."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+GITHUB = ROOT / ".github"
+WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
+ACTIONS = sorted((GITHUB / "actions").glob("*/action.yml"))
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+PINNED = re.compile(r"[\w.-]+/[\w./-]+@(v\d+|[0-9a-f]{40})")
+PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
+
+
+def load(path: Path) -> dict[str, Any]:
+    found = yaml.safe_load(path.read_text())
+    assert isinstance(found, dict)
+    return {"on" if key is True else key: value for key, value in found.items()}  # YAML 1.1 reads `on` as true
+
+
+def jobs() -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in WORKFLOWS:
+        for name, job in load(path)["jobs"].items():
+            yield f"{path.name}: {name}", job
+
+
+def steps() -> Iterator[dict[str, Any]]:
+    for _, job in jobs():
+        yield from job["steps"]
+    for path in ACTIONS:
+        yield from load(path)["runs"]["steps"]
+
+
+def values_of(job: dict[str, Any]) -> dict[str, list[str]]:
+    """The values of a job's matrix, by name."""
+    found: dict[str, list[str]] = job.get("strategy", {}).get("matrix", {})
+    return found
+
+
+def commands() -> Iterator[str]:
+    """Every command, once for each value of its job's matrix."""
+    for _, job in jobs():
+        for step in job["steps"]:
+            run = step.get("run", "")
+            filled = [run]
+            for name, values in values_of(job).items():
+                filled = [text.replace(f"${{{{ matrix.{name} }}}}", value) for text in filled for value in values]
+            yield from filled
+
+
+def targets() -> set[str]:
+    made = [words for run in commands() for words in re.findall(r"^(?:sudo \S+ )?make ([a-z -]+)", run, re.MULTILINE)]
+    return {name for words in made for name in words.split()}
+
+
+def test_each_target_that_a_workflow_makes_is_one_of_the_makefile() -> None:
+    assert {"check", "test", "connectors", "matrix", "docs", "image", "sim"} <= targets()
+    assert targets() - TARGETS == set()
+
+
+def test_each_script_that_a_workflow_names_can_be_run() -> None:
+    texts = [path.read_text() for path in (*WORKFLOWS, *ACTIONS)]
+    named = {name for text in texts for name in re.findall(r"(?<![\w/.])\.ci/\w+", text)}
+    assert {".ci/run", ".ci/matrix", ".ci/setup"} <= named
+    assert [name for name in sorted(named) if not os.access(ROOT / name, os.X_OK)] == []
+
+
+def test_each_action_is_pinned_or_lies_here() -> None:
+    used = {step["uses"] for step in steps() if "uses" in step}
+    assert len(used) > 4
+    assert [
+        name for name in sorted(used) if not (PINNED.fullmatch(name) or (ROOT / name / "action.yml").is_file())
+    ] == []
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_may_only_read_and_runs_once_at_a_time(path: Path) -> None:
+    workflow = load(path)
+    assert workflow["permissions"] == {"contents": "read"}
+    assert workflow["concurrency"]["group"]
+    assert workflow["on"]
+
+
+def test_each_job_ends_in_bounded_time() -> None:
+    assert [name for name, job in jobs() if not 0 < job.get("timeout-minutes", 0) <= 120] == []
+
+
+def test_the_tests_run_on_every_supported_python_and_on_debian() -> None:
+    found = dict(jobs())
+    assert values_of(found["ci.yml: test"])["python"] == PYTHONS
+    assert found["ci.yml: debian"]["container"].startswith("debian:")
+    classifiers = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
+    assert classifiers == PYTHONS
+
+
+def test_dependabot_looks_where_there_is_something_to_look_at() -> None:
+    updates = {each["package-ecosystem"]: each for each in load(GITHUB / "dependabot.yml")["updates"]}
+    files = {"uv": "uv.lock", "npm": "package.json", "github-actions": "", "docker": "Dockerfile"}
+    assert updates.keys() == files.keys()
+    for system, file in files.items():
+        folders = updates[system].get("directories") or [updates[system]["directory"]]
+        assert [name for name in folders if not (ROOT / name.lstrip("/") / file).exists()] == []
+    folders = {str(path.parent.relative_to(ROOT)) for path in ACTIONS}
+    assert folders <= {name.lstrip("/") for name in updates["github-actions"]["directories"]}
+
+
+@pytest.mark.parametrize("name", ["bug", "feature"])
+def test_a_form_asks_for_something_and_each_answer_has_its_own_id(name: str) -> None:
+    form = load(GITHUB / "ISSUE_TEMPLATE" / f"{name}.yml")
+    assert form["name"]
+    assert form["description"]
+    ids = [part["id"] for part in form["body"] if part["type"] != "markdown"]
+    assert len(ids) == len(set(ids)) > 2
+    assert any(part.get("validations", {}).get("required") for part in form["body"])
+    assert all(part["attributes"].get("label") or part["type"] == "markdown" for part in form["body"])
