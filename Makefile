@@ -37,7 +37,8 @@ JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=
 .PHONY: matrix bare docs
 .PHONY: hosts groups letters collected unit-collected node browser image pods start dist audit poison clean
 
-help:  ## this list
+# Targets with `##`. docs/maintainers.md lists the others.
+help:  ## this list; docs/maintainers.md has more
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: setup  ## the bank, end to end: files -> log -> Spark -> PostgreSQL, balances checked (DEMO='--json' for options)
@@ -62,25 +63,25 @@ bench: setup  ## beside Spark Structured Streaming, .NET's leases in Cosmos DB, 
 	.venv/bin/python tests/bench/async_sink.py
 	PYTHONPATH=tests:docs .venv/bin/python tests/bench/async_troubles.py
 
-poison: setup  ## 1,000 events that cannot be processed among 1,000,000: exactly they are dead letters, and what that costs (POISON='--events 100000')
+poison: setup  # 1,000 events that cannot be processed among 1,000,000: exactly they are dead letters, and what that costs (POISON='--events 100000')
 	.venv/bin/python tests/bench/poison.py $(POISON)
 
 unit: setup  ## tests without Spark, PostgreSQL or processes: a minute or two
 	$(PYTEST) --total=$(TOTALS)/unit $(BY_FILE) tests/unit
 
-thorough: setup  ## the unit tests once more, with fifty times as many examples for every property: minutes
+thorough: setup  # the unit tests once more, with fifty times as many examples for every property: minutes
 	$(PYTEST) $(BY_FILE) --hypothesis-profile=thorough tests/unit
 
 matrix: setup  ## the unit tests on every Python that is found, 3.11 or newer, and a table (PYTHONS="/path/a /path/b" for others)
 	@.venv/bin/python .ci/matrix
 
-fuzz: setup  ## the REST API asked at random by schemathesis, for minutes (EXAMPLES=300 a route, token and kind)
+fuzz: setup  # the REST API asked at random by schemathesis, for minutes (EXAMPLES=300 a route, token and kind)
 	FUZZ_EXAMPLES=$(or $(EXAMPLES),300) $(PYTEST) -p no:xdist --timeout 3600 tests/unit/service/test_openapi.py
 
-integration: setup node browser $(ARCHIVE)  ## tests with a real Spark and PostgreSQL, and clients that nobody here wrote
+integration: setup node browser $(ARCHIVE)  # tests with a real Spark and PostgreSQL, and clients that nobody here wrote
 	$(PYTEST) $(SPREAD) tests/integration
 
-acceptance: hosts groups  ## tests of whole hosts as processes: shares, kill -9, SIGSTOP, the demo, the command line
+acceptance: hosts groups  # tests of whole hosts as processes: shares, kill -9, SIGSTOP, the demo, the command line
 
 # No other test of whole hosts runs beside these.
 hosts: setup $(ARCHIVE)
@@ -97,7 +98,7 @@ collected: setup
 unit-collected: collected
 	@$(MAKE) --no-print-directory unit
 
-memory: setup  ## what a host holds while it drains 1,000,000 events, with few and many partitions
+memory: setup  # what a host holds while it drains 1,000,000 events, with few and many partitions
 	MEMORY_IN_FULL=1 $(PYTEST) -s -p no:xdist tests/acceptance/test_memory.py
 
 sim: setup  ## whole groups on virtual time (SEEDS=500 FIRST=1 SIZE=small|tight|large), or one seed again (SEED=7)
@@ -110,34 +111,34 @@ mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word fo
 scenarios: setup $(ARCHIVE) $(if $(filter eventhubs blobs,$(FEED) $(SINK)),node)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word, FEED=eventhubs|nats, PLAIN=1 without Spark); a sink alone: SINK=files|blobs|http|cosmos
 	@PYTHONPATH=tests .venv/bin/python -m $(if $(SINK),scenarios.sinks --sink $(SINK),scenarios.faults $(if $(FEED),--feed $(FEED)) $(if $(PLAIN),--plain)) --only="$(ONLY)"
 
-letters: setup  ## hosts with dead letters under way, killed and frozen at crash points: letters and output are the feed (ONLY=word)
+letters: setup  # hosts with dead letters under way, killed and frozen at crash points: letters and output are the feed (ONLY=word)
 	@PYTHONPATH=tests .venv/bin/python -m scenarios.letters --only="$(ONLY)"
 
-chaos: setup $(ARCHIVE) $(if $(FEED),node)  ## the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7, FEED=eventhubs)
+chaos: setup $(ARCHIVE) $(if $(FEED),node)  # the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7, FEED=eventhubs)
 	@SPARK_SUBMIT_OPTS="$(JAVA)" PYTHONPATH=tests \
 		.venv/bin/python -m scenarios.chaos $(if $(FEED),--feed $(FEED)) --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
-lint: setup  ## ruff: lint and format
+lint: setup  # ruff: lint and format
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 
-types: setup  ## mypy --strict, the simulation, the scenarios, the servers and the plugins included
+types: setup  # mypy --strict, the simulation, the scenarios, the servers and the plugins included
 	.venv/bin/mypy
 
-arrows: setup  ## import-linter: who may import whom
+arrows: setup  # import-linter: who may import whom
 	.venv/bin/lint-imports --no-cache
 
 format: setup  ## write the format that `make lint` asks for
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
-setup:  ## .venv from uv.lock, and Java
+setup:  # .venv from uv.lock, and Java
 	@.ci/setup
 
-node: setup  ## what tests of connectors have from npm: clients and servers that nobody here wrote
+node: setup  # what tests of connectors have from npm: clients and servers that nobody here wrote
 	@.ci/setup node
 
-browser: setup  ## Chromium, and what the dashboard's tests load into it
+browser: setup  # Chromium, and what the dashboard's tests load into it
 	@.ci/setup browser
 
 $(ARCHIVE): uv.lock tests/java_archive.py | setup
@@ -153,19 +154,19 @@ image: setup node  ## the container image, built by buildah and tried, pods too:
 	$(PYTEST) -p no:xdist tests/image
 	@cat build/image.txt
 
-pods: setup node  ## of that image: three share a bank, a fourth joins, one is killed, one is stopped as a rolling update does
+pods: setup node  # of that image: three share a bank, a fourth joins, one is killed, one is stopped as a rolling update does
 	$(PYTEST) -p no:xdist tests/image/test_pods.py
 
-start: setup  ## of that image: how soon a host lives and is ready, beside a bare Spark session, by turns; into build/start.json (PAIRS=7)
+start: setup  # of that image: how soon a host lives and is ready, beside a bare Spark session, by turns; into build/start.json (PAIRS=7)
 	PYTHONPATH=tests .venv/bin/python tests/starts.py --pairs $(or $(PAIRS),7)
 
-dist: setup  ## dist/: a wheel, installed in an empty environment outside of this directory, where its demo runs
+dist: setup  # dist/: a wheel, installed in an empty environment outside of this directory, where its demo runs
 	.venv/bin/python tests/dist.py
 
-audit: setup  ## what is known against the packages of uv.lock, says PyPI or OSV; needs the network, not part of `make test` (ADVISORIES=osv)
+audit: setup  # what is known against the packages of uv.lock, says PyPI or OSV; needs the network, not part of `make test` (ADVISORIES=osv)
 	@.venv/bin/python tests/audit.py $(ADVISORIES)
 
-bare:  ## `make demo` and `make test` on a bare Debian in a chroot, as root and as a user: SUITE=bookworm|trixie (as root, needs debootstrap)
+bare:  # `make demo` and `make test` on a bare Debian in a chroot, as root and as a user: SUITE=bookworm|trixie (as root, needs debootstrap)
 	@.ci/bare $(SUITE)
 
 clean:  ## remove what was built, caches and .venv
