@@ -229,6 +229,7 @@ def test_leases_and_lag_before_and_after_a_run(folder: Path, leasehold: Commands
                 "partition": partition,
                 "events": events,
                 "error": None,
+                "age_s": 0.0,
                 "failing": None,
                 "held_up": [],
             }

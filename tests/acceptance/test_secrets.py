@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import psutil
@@ -131,8 +132,12 @@ class Host:
 
     def _get(self, port: int, path: str) -> str:
         request = Request(f"http://127.0.0.1:{port}{path}", headers={"Authorization": f"Bearer {SECRETS['operator']}"})
-        with urlopen(request, timeout=30) as answer:
-            return str(answer.headers) + answer.read().decode() if path == "/metrics" else answer.read().decode()
+        try:
+            with urlopen(request, timeout=30) as answer:
+                return str(answer.headers) + answer.read().decode() if path == "/metrics" else answer.read().decode()
+        except HTTPError as refusal:  # `/api/lag` is 503 here, with a body of its own: most feeds do not answer
+            with refusal:
+                return refusal.read().decode()
 
     def _processes(self) -> Iterator[str]:
         """Their command lines, as `ps` tells them to everybody."""

@@ -57,7 +57,7 @@ async def test_a_request_is_in_doubt_once_there_was_a_connection(
     def post(*_: object, **__: object) -> None:
         raise error
 
-    destination = HttpDestination("http://there/", headers={}, format="json", results="whole")
+    destination = HttpDestination("http://127.0.0.1/", headers={}, format="json", results="whole")
     await destination.prepare()
     monkeypatch.setattr(aiohttp.ClientSession, "post", post)
     with pytest.raises(kind):
