@@ -76,15 +76,14 @@ def _eventhubs_box(letters: EventHubsLettersSettings, pipeline: str) -> LetterBo
 def _postgres_box(letters: PostgresLettersSettings, pipeline: PipelineSettings, timing: Timing) -> LetterBox:
     from pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable  # as its sink's
 
+    place = pipeline.sink if letters.dsn is None else letters
+    assert isinstance(place, PostgresSinkSettings | PostgresLettersSettings), "the settings see to it"
+    assert place.dsn is not None
+    dsn, schema, identity = place.dsn.get_secret_value(), place.schema_name or "public", place.identity
     timeouts = timeouts_within(timing)
+    feed = PostgresLetters(dsn, pipeline.name, schema=schema, timeouts=timeouts, identity=identity)
     if letters.dsn is None:
-        sink = pipeline.sink
-        assert isinstance(sink, PostgresSinkSettings), "the settings see to it"
-        dsn = sink.dsn.get_secret_value()
-        return LetterBox(feed=PostgresLetters(dsn, pipeline.name, schema=sink.schema_name, timeouts=timeouts))
-    dsn, schema = letters.dsn.get_secret_value(), letters.schema_name or "public"
-    return LetterBox(
-        feed=PostgresLetters(dsn, pipeline.name, schema=schema, timeouts=timeouts),
-        sink=PostgresSink(dsn, merge=letters_merge(schema), schema=schema, letters=True, timeouts=timeouts),
-        rows=storable,
-    )
+        return LetterBox(feed=feed)
+    merge = letters_merge(schema)
+    sink = PostgresSink(dsn, merge=merge, schema=schema, letters=True, timeouts=timeouts, identity=identity)
+    return LetterBox(feed=feed, sink=sink, rows=storable)

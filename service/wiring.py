@@ -280,6 +280,7 @@ def _postgres_sink_of(settings: PostgresSinkSettings, timing: Timing, *, letters
 
     return PostgresSink(
         settings.dsn.get_secret_value(),
+        identity=settings.identity,
         setup=settings.setup,
         merge=settings.merge,
         table=settings.table,

@@ -10,6 +10,7 @@ from service.setting_types import Count, Dsn, FilePath, Share, Text
 from service.settings.eventhubs import ConsumerGroup
 from service.settings.section import Section, tag_of
 from service.settings.sinks import EventHubsSinkSettings, FilesSinkSettings
+from service.settings.whom import POSTGRES_IDENTITY, check_postgres_identity
 
 
 class _Letters(Section):
@@ -27,6 +28,7 @@ class PostgresLettersSettings(_Letters):
     dsn: Dsn | None = Field(
         default=None, description="Another database than that of the sink `postgres`, which is the default."
     )
+    identity: Text | None = Field(default=None, description=POSTGRES_IDENTITY)
     schema_name: Text | None = Field(
         default=None,
         alias="schema",
@@ -37,6 +39,10 @@ class PostgresLettersSettings(_Letters):
     def _is_one_place(self) -> PostgresLettersSettings:
         if self.schema_name is not None and self.dsn is None:
             raise ValueError("`schema` goes with `dsn`: beside the sink's positions there is one table for all")
+        if self.identity is not None and self.dsn is None:
+            raise ValueError("`identity` goes with `dsn`: in the sink's database, letters use the sink's")
+        if self.dsn is not None:
+            check_postgres_identity(self.dsn, self.identity)
         return self
 
 

@@ -24,6 +24,7 @@ from service.setting_types import (
 from service.settings.eventhubs import ConsumerGroup, EventHub
 from service.settings.section import CUSTOM, Custom, Section, tag_of
 from service.settings.storage import StorageAccount
+from service.settings.whom import POSTGRES_IDENTITY, check_postgres_identity
 
 
 class LogSinkSettings(Section):
@@ -41,6 +42,7 @@ class LogSinkSettings(Section):
 class PostgresSinkSettings(Section):
     type: Literal["postgres"] = Field(description="PostgreSQL, exactly once: output and position in one transaction.")
     dsn: Dsn = Field(description="How to connect: a postgresql:// address or key=value pairs.")
+    identity: Text | None = Field(default=None, description=POSTGRES_IDENTITY)
     setup: Text | None = Field(
         default=None, description="SQL to run when the host starts. It has to be repeatable (IF NOT EXISTS)."
     )
@@ -74,6 +76,7 @@ class PostgresSinkSettings(Section):
             raise ValueError("`mode` and `key` go with `table`, and `merge` says it all: remove them")
         if (self.mode == "upsert") != bool(self.key):
             raise ValueError("`mode: upsert` and `key` go together: give both, or neither")
+        check_postgres_identity(self.dsn, self.identity)
         return self
 
 

@@ -10,6 +10,10 @@ IDENTITY = (
     "Instead of a key: `default` for whoever azure-identity finds this process to be (so it is without any of these), or the"
     " client id of a managed identity. It needs the role "
 )
+POSTGRES_IDENTITY = (
+    "Instead of a password in `dsn`, for Azure Database for PostgreSQL: `default` for whoever azure-identity finds this process"
+    " to be, or the client id of a managed identity. It needs a role in the database, which `dsn` names as its user."
+)
 
 
 class Whom(TypedDict):
@@ -28,3 +32,11 @@ def whom(key: Secret | None, connection_string: Secret | None, identity: str | N
         "connection_string": None if connection_string is None else connection_string.get_secret_value(),
         "identity": "default" if is_anybody else identity,
     }
+
+
+def check_postgres_identity(dsn: Secret, identity: str | None) -> None:
+    """Raises ValueError."""
+    if identity is not None:
+        from pipeline.connectors.postgres import read_dsn_without_password  # its driver takes a while to import
+
+        read_dsn_without_password(dsn.get_secret_value())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from psycopg import Error
+from psycopg import Error, pq
 from psycopg.conninfo import conninfo_to_dict
 
 PORT_MAX = 65_535
+_ENCRYPTED = ("require", "verify-ca", "verify-full")
 
 
 def read_dsn(dsn: str) -> dict[str, Any]:
@@ -26,6 +28,25 @@ def read_dsn(dsn: str) -> dict[str, Any]:
             " a / in the password as %2F"
         )
     return given
+
+
+def read_dsn_without_password(dsn: str) -> dict[str, Any]:
+    """Its parameters, for an access token as the password, and TLS for it. Raises ValueError."""
+    given = read_dsn(dsn)
+    if "password" in given:
+        raise ValueError("`identity` provides the password, and `dsn` has one too: remove one of them")
+    if given.get("sslmode", _ENCRYPTED[0]) not in _ENCRYPTED:
+        raise ValueError("`identity` sends a token, which needs TLS: set `sslmode` in `dsn` to require or verify-full")
+    return {"sslmode": _usual_sslmode(given), **given}
+
+
+def _usual_sslmode(given: Mapping[str, Any]) -> str:
+    """As the environment (PGSSLMODE) has it, but not without TLS."""
+    if given.get("sslrootcert") == "system":
+        return "verify-full"  # libpq takes nothing less with it
+    known = {option.keyword: option.val for option in pq.Conninfo.get_defaults()}
+    usual = (known.get(b"sslmode") or b"").decode()
+    return usual if usual in _ENCRYPTED else _ENCRYPTED[0]
 
 
 def _is_port(text: str) -> bool:

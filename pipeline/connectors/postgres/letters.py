@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline.clock import Clock, LoopClock
 from pipeline.connectors.postgres import letters_sql
+from pipeline.connectors.postgres.entra_token import Credential
 from pipeline.connectors.postgres.session import Server, Session, Timeouts
 from pipeline.connectors.postgres.sql import Statement, Tables
 from pipeline.dead_letters.letter import kept_events
@@ -33,10 +34,18 @@ class PostgresLetters:
         timeouts: Timeouts | None = None,
         page_bytes_max: int = 4 * 1024 * 1024,
         clock: Clock | None = None,
+        identity: str | None = None,
+        credential: Credential | None = None,
     ) -> None:
-        """Raises ValueError where the DSN is none."""
-        timeouts = timeouts or Timeouts()
-        self._server = Server(dsn, connections_max=2, timeouts=timeouts, application_name="leasehold dead letters")
+        """identity, credential: as of PostgresSink. Raises ValueError where the DSN is none."""
+        self._server = Server(
+            dsn,
+            connections_max=2,
+            timeouts=timeouts or Timeouts(),
+            application_name="leasehold dead letters",
+            identity=identity,
+            credential=credential,
+        )
         self._tables = Tables(schema, keeps_letters=True)
         self._pipeline = pipeline
         self._page_bytes_max = page_bytes_max

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 
 from pipeline.connectors.postgres.sql import GUARD
@@ -14,6 +16,8 @@ _PASSING = (
 )
 _OF_ROWS = ("21", "22", "23", "44", "54", "P0001")
 """Rows that may not be there twice, values, constraints, WITH CHECK OPTION, limits of the server, and what a trigger raises."""
+_LOGIN_REFUSED = re.compile(r"FATAL: .*(?:authentication|token)", re.IGNORECASE)
+"""Of Entra ID, whose texts have changed with its name."""
 _SETTINGS_ARE_WRONG = (
     "password authentication failed",
     "no password supplied",
@@ -72,6 +76,18 @@ def not_connected(error: psycopg.Error, address: str) -> SinkError:
     if any(nowhere in words for nowhere in _NO_SUCH_HOST):
         return SinkNotFound(f"PostgreSQL {address} cannot be reached: {words}: look at the host in `dsn`")
     return SinkUnavailable(f"PostgreSQL {address} cannot be reached: {words}")
+
+
+def is_login_refused(error: psycopg.Error) -> bool:
+    return _LOGIN_REFUSED.search(str(error)) is not None
+
+
+def token_refused(error: psycopg.Error, address: str) -> SinkError:
+    """A token ends by itself, and the service may be unable to verify it for a while: another one may be taken."""
+    return SinkUnavailable(
+        f"PostgreSQL {address} refused the access token: {_words(error)}: if this persists, check that the role in `dsn` belongs"
+        " to this `identity`"
+    )
 
 
 def _words(error: psycopg.Error) -> str:

@@ -16,7 +16,8 @@ from psycopg.sql import SQL, Literal
 from pipeline.cancelled import await_shielded
 from pipeline.connectors.postgres import refusal
 from pipeline.connectors.postgres.copy import Load
-from pipeline.connectors.postgres.dsn import read_dsn
+from pipeline.connectors.postgres.dsn import read_dsn, read_dsn_without_password
+from pipeline.connectors.postgres.entra_token import Credential, NoToken, TokenSource
 from pipeline.connectors.postgres.sql import BEGIN, Column, Statement, loaded, staged
 from pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
 
@@ -102,9 +103,19 @@ class Session:
 class Server:
     """Holds conversations with a server, and says in our words how they failed. `address` names it, without secrets."""
 
-    def __init__(self, dsn: str, *, connections_max: int, timeouts: Timeouts, application_name: str) -> None:
-        """Raises ValueError."""
-        self._parameters = _parameters(dsn, timeouts, application_name)
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        connections_max: int,
+        timeouts: Timeouts,
+        application_name: str,
+        identity: str | None = None,
+        credential: Credential | None = None,
+    ) -> None:
+        """identity, credential: as of TokenSource. Without an identity, the DSN says how to log in. Raises ValueError."""
+        self._tokens = None if identity is None else TokenSource(identity, credential=credential)
+        self._parameters = _parameters(dsn, timeouts, application_name, has_token=identity is not None)
         self._timeouts = timeouts
         self._idle: list[Session] = []
         self._slots = asyncio.Semaphore(connections_max)
@@ -129,6 +140,11 @@ class Server:
         raise AssertionError("the last attempt returns or raises")
 
     async def close(self) -> None:
+        await self._close_idle()
+        if self._tokens is not None:
+            await self._tokens.close()
+
+    async def _close_idle(self) -> None:
         while self._idle:
             await self._idle.pop().close()
 
@@ -144,14 +160,11 @@ class Server:
                     self._idle.append(session)
                 else:
                     if session.is_lost:
-                        await self.close()  # a restart of the server has cut the others too
+                        await self._close_idle()  # a restart of the server has cut the others too
                     await session.close()
 
     async def _connected(self) -> Session:
-        try:
-            connection = await AsyncConnection.connect(**self._parameters, autocommit=True, prepare_threshold=None)
-        except Error as error:
-            raise refusal.not_connected(error, self.address) from None
+        connection = await self._opened()
         try:
             if connection.info.server_version < VERSION_MIN * 10_000:
                 raise SinkRejected(f"PostgreSQL {self.address} is too old: it has to be {VERSION_MIN} or later")
@@ -164,6 +177,27 @@ class Server:
             raise
         return Session(connection)
 
+    async def _opened(self) -> AsyncConnection:
+        """A connection as the server gives it."""
+        login = self._parameters
+        if self._tokens is not None:
+            login = {**login, "password": await self._fetch_token(self._tokens)}
+        try:
+            return await AsyncConnection.connect(**login, autocommit=True, prepare_threshold=None)
+        except Error as error:
+            if self._tokens is not None and refusal.is_login_refused(error):
+                self._tokens.forget(login["password"])
+                raise refusal.token_refused(error, self.address) from None
+            raise refusal.not_connected(error, self.address) from None
+
+    async def _fetch_token(self, tokens: TokenSource) -> str:
+        try:
+            return await tokens.fetch()
+        except NoToken as error:
+            raise SinkUnavailable(
+                f"PostgreSQL {self.address} cannot be reached: there is no access token ({error}): log in, or check `identity`"
+            ) from error
+
 
 def _may_repeat(session: Session, error: Error) -> bool:
     """A collision was rolled back; a connection that had waited for work and was dead when it came carried nothing."""
@@ -172,12 +206,14 @@ def _may_repeat(session: Session, error: Error) -> bool:
     return refusal.is_collision(error)
 
 
-def _parameters(dsn: str, timeouts: Timeouts, application_name: str) -> dict[str, Any]:
+def _parameters(dsn: str, timeouts: Timeouts, application_name: str, *, has_token: bool) -> dict[str, Any]:
     """What the connection is made with: ours, unless the DSN says otherwise."""
     try:
         given = read_dsn(dsn)
     except ValueError as error:
         raise ValueError(f"`dsn` {error}") from None
+    if has_token:
+        given = read_dsn_without_password(dsn)
     idle_s = max(1, round(timeouts.idle_s))
     return {
         "application_name": application_name,

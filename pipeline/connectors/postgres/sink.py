@@ -16,6 +16,7 @@ import psycopg
 
 from pipeline.connectors.postgres import letters_sql, refusal, sql
 from pipeline.connectors.postgres.copy import Load
+from pipeline.connectors.postgres.entra_token import Credential
 from pipeline.connectors.postgres.session import Server, Session, Timeouts
 from pipeline.connectors.postgres.target import Target
 from pipeline.crash_point import crash_point
@@ -40,6 +41,9 @@ class PostgresSink:
     history: note every batch in `leasehold_history`, in its own transaction: pipeline, partition, generation, epoch, owner,
     from, to, events, committed_at. Nobody deletes there but you.
     letters: take dead letters, into `leasehold_dead_letters`, in their batch's transaction.
+    identity: for Azure Database for PostgreSQL, "default" or a managed identity's client id. Every new connection gets an access
+    token of Microsoft Entra ID as its password, so `dsn` must not have one.
+    credential: of azure-identity's asynchronous kind, to be asked for tokens instead; it is not closed.
     """
 
     holds_position = True
@@ -59,6 +63,8 @@ class PostgresSink:
         connections_max: int = 4,
         timeouts: Timeouts | None = None,
         application_name: str = "leasehold",
+        identity: str | None = None,
+        credential: Credential | None = None,
     ) -> None:
         """Raises ValueError where the settings contradict each other."""
         if (merge is None) == (table is None):
@@ -66,7 +72,12 @@ class PostgresSink:
         if (mode == "upsert") != bool(key) or (key and merge is not None):
             raise ValueError('`key` goes with `table` and mode "upsert", and names at least one column')
         server = Server(
-            dsn, connections_max=connections_max, timeouts=timeouts or Timeouts(), application_name=application_name
+            dsn,
+            connections_max=connections_max,
+            timeouts=timeouts or Timeouts(),
+            application_name=application_name,
+            identity=identity,
+            credential=credential,
         )
         thread = ThreadPoolExecutor(1, thread_name_prefix="postgres-load")
         target = Target(merge=merge, table=table, key=tuple(key))

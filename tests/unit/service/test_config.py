@@ -407,6 +407,22 @@ def test_a_postgres_sink_has_one_target(fields: str, expected: str) -> None:
     assert expected in problem(with_sink(fields))
 
 
+@pytest.mark.parametrize(
+    ("dsn", "expected"),
+    [
+        (f"postgresql://u:{SECRET}@h/d", "`identity` provides the password, and `dsn` has one too"),
+        (f"host=h password={SECRET}", "`identity` provides the password, and `dsn` has one too"),
+        ("host=h sslmode=disable", "`identity` sends a token, which needs TLS"),
+    ],
+)
+def test_an_identity_of_a_postgres_sink_replaces_the_password(dsn: str, expected: str) -> None:
+    found = problem(with_sink('dsn: "${S}", identity: default, table: b'), S=dsn)
+    assert expected in found
+    assert SECRET not in found
+    assert settings(with_sink('dsn: "${S}", table: b'), S=dsn)
+    assert settings(with_sink("dsn: postgresql://u@h/d, identity: default, table: b"))
+
+
 def test_a_transform_is_one_thing() -> None:
     assert "has both `sql` and `function`" in problem(PIPELINES + "    sql: select 1\n    function: a:b\n")
 

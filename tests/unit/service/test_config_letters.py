@@ -13,6 +13,7 @@ from pipeline.connectors.filesink import FilesSink
 from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.postgres import PostgresLetters, PostgresSink
 from pipeline.dead_letters.strands import StrandedLetters
+from pipeline.errors import FeedUnavailable, SinkUnavailable
 from pipeline.limits import Isolation
 from service.config import ConfigurationError, parse
 from service.letters import box_of, isolation_of, policy_of
@@ -74,6 +75,32 @@ def test_another_database_has_a_sink_of_its_own() -> None:
     assert box.sink.identity == "postgresql://other:5432/dead schema=public target=merge"
 
 
+async def test_letters_in_postgres_log_in_as_their_database_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Nobody:
+        def __init__(self, **chosen: str) -> None:
+            self._chosen = chosen
+
+        async def get_token(self, *scopes: str) -> None:
+            raise RuntimeError(f"asked as {self._chosen}")
+
+        async def close(self) -> None: ...
+
+    monkeypatch.setattr("azure.identity.aio.DefaultAzureCredential", Nobody)
+    sink = POSTGRES.replace("table: t", "table: t, identity: sinks")
+    elsewhere = "dead_letters: {type: postgres, dsn: postgresql://other/dead, identity: letters}"
+    for settings, who in (
+        (pipeline(sink, "on_error: dead_letter"), "sinks"),
+        (pipeline(sink, elsewhere), "letters"),
+    ):
+        box = box_of(settings, Timing())
+        assert box is not None
+        with pytest.raises(FeedUnavailable, match=who):
+            await box.feed.partitions()
+        if box.sink is not None:
+            with pytest.raises(SinkUnavailable, match=who):
+                await box.sink.prepare()
+
+
 @pytest.mark.parametrize("more", ["", ", format: jsonl, share_max: 0.5"])
 def test_a_directory_has_files_of_letters_by_their_own_partitions(more: str) -> None:
     box = box_of(pipeline(POSTGRES, f"dead_letters: {{type: files, path: dead{more}}}"), Timing())
@@ -110,6 +137,11 @@ def test_bodies_may_stop_a_partition_where_nothing_else_does() -> None:
         ([LOG, "schema: a INT", "schema_mode: permissive"], "`schema_mode` goes with a `schema` and dead letters"),
         ([LOG, DEAD_LOG, "schema_mode: strict"], "`schema_mode` goes with a `schema` and dead letters"),
         ([POSTGRES, "dead_letters: {type: postgres, schema: x}"], "`schema` goes with `dsn`"),
+        ([POSTGRES, "dead_letters: {type: postgres, identity: default}"], "`identity` goes with `dsn`"),
+        (
+            [LOG, "dead_letters: {type: postgres, dsn: postgresql://u:p@other/dead, identity: default}"],
+            "`identity` provides the password, and `dsn` has one too",
+        ),
         ([LOG, "dead_letters: {type: log, path: d, share_max: 2}"], "share_max"),
         ([LOG, "dead_letters: {type: files}"], "needs either `path` or `container`"),
         ([LOG, "dead_letters: {type: eventhubs}"], "connection_string"),
