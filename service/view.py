@@ -7,7 +7,8 @@
     health = view.health()
 
 Any process answers for the whole group, one without workers too (`host=None`; then whether hosts are alive is not known).
-Answers are shared for a moment, so that many clients cost the container no more than one. All raise StoreUnavailable.
+Answers are shared for a moment, so that many clients cost the container no more than one. Who asks again and again gets older
+ones of a large group, and a container that refuses is left alone for as long as it wants. All raise StoreUnavailable.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
+from leases.backoff import Backoff, retry_after_s
 from leases.balance import Key
 from leases.clock import Clock
 from leases.control import GROUP_PREFIX, controls_in
@@ -36,6 +38,8 @@ from service.status import Group, group_of, sight_of
 T = TypeVar("T")
 ASKING_S = 60.0
 """How long a command asks a metered feed, at its pace."""
+WATCHED_LEASES_PER_S = 250
+"""So many are read a second for those who watch the group, though at least as often as a host scans it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +54,14 @@ class Health:
 
 
 class Shared(Generic[T]):
-    """One reading for everybody who asks within a moment. A failure is shared as well: a container that is down has enough
-    to do without every client's own attempt, and each attempt takes a whole timeout."""
+    """One reading for everybody who asks within a moment. A failure is shared for longer with each one: a container that is
+    down has enough to do without every client's own attempt, and each attempt takes a whole timeout."""
 
-    def __init__(self, read: Callable[[], Awaitable[T]], clock: Clock) -> None:
+    def __init__(self, read: Callable[[], Awaitable[T]], clock: Clock, backoff: Backoff) -> None:
         self._read = read
         self._clock = clock
+        self._backoff = backoff
+        self._failures = 0
         self._lock = asyncio.Lock()
         self._last: tuple[float, T | StoreError] | None = None
         self._forgotten = 0
@@ -63,7 +69,9 @@ class Shared(Generic[T]):
     async def get(self, age_max_s: float) -> T:
         """Raises StoreUnavailable."""
         async with self._lock:
-            if self._last is None or self._clock.monotonic() - self._last[0] >= age_max_s:
+            if self._last is None or self._clock.monotonic() - self._last[0] >= self._age_max_s(
+                self._last[1], age_max_s
+            ):
                 forgotten = self._forgotten
                 last = await self._attempted()
                 self._last = last if forgotten == self._forgotten else None
@@ -71,7 +79,7 @@ class Shared(Generic[T]):
                 last = self._last
         answer = last[1]
         if isinstance(answer, StoreError):
-            raise StoreUnavailable(str(answer))
+            raise StoreUnavailable(str(answer), retry_after_s=retry_after_s(answer) or None)
         return answer
 
     def forget(self) -> None:
@@ -79,11 +87,18 @@ class Shared(Generic[T]):
         self._forgotten += 1
         self._last = None
 
+    def _age_max_s(self, last: T | StoreError, wanted_s: float) -> float:
+        if not isinstance(last, StoreError):
+            return wanted_s
+        return max(wanted_s, self._backoff.pause_s(self._failures, 0.0, retry_after_s(last)))
+
     async def _attempted(self) -> tuple[float, T | StoreError]:
         try:
             answer: T | StoreError = await self._read()
+            self._failures = 0
         except StoreError as error:
             answer = error
+            self._failures += 1
         return self._clock.monotonic(), answer
 
 
@@ -113,8 +128,9 @@ class View:
         self._patience = patience
         self._shared_s = shared_s
         self._feeds = {name: pipeline.feed for name, pipeline in self.pipelines.items()}
-        self._group = Shared(self._read_group, clock)
-        self._lag = Shared(self._measure_lag, clock)
+        self._group = Shared(self._read_group, clock, keeper.timing.backoff)
+        self._lag = Shared(self._measure_lag, clock, keeper.timing.backoff)
+        self._leases = 0
         self._last_known = LastKnown(clock, self.pipelines)
         self._group_lag = GroupLag(self._feeds, clock) if host is None else host.group_lag
 
@@ -130,6 +146,11 @@ class View:
 
     async def group(self) -> Group:
         return await self._group.get(self._shared_s)
+
+    async def watched_group(self) -> Group:
+        """For those who ask again and again. A large group is read as often as a host scans it, and a small one each second."""
+        pace_s = min(self._leases / WATCHED_LEASES_PER_S, self._keeper.timing.balance_s)
+        return await self._group.get(max(pace_s, self._shared_s))
 
     async def lag(self, age_max_s: float | None = None) -> Lag:
         """Of all pipelines."""
@@ -164,7 +185,7 @@ class View:
         return Health(tuple(reasons))
 
     async def _measure_lag(self) -> Lag:
-        group = await self.group()
+        group = await self.watched_group()
         leases = [status.lease for status in group.leases.values()]
         known = await self._known_lags(group, leases)
         lag = await measure_lag(
@@ -200,6 +221,7 @@ class View:
         documents = await self._keeper.store.list(GROUP_PREFIX)
         records, problems = _hosts_in(documents)
         scan = await self._keeper.scan(self.pipelines)
+        self._leases = len(scan.seen)
         host = self.host
         if host is not None:
             problems += [f"pipeline '{key[0]}', partition '{key[1]}' waits: {why}" for key, why in host.waiting.items()]

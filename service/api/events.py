@@ -1,4 +1,4 @@
-"""The group as it changes: a stream of server-sent events for each client, all from one reading a second.
+"""The group as it changes: a stream of server-sent events for each client, all from one reading a second at most.
 
 Each client is sent what differs from what it was sent last. One that reads slowly is sent less often, and then all at once:
 nothing piles up for it. What several have seen alike is told apart once.
@@ -102,7 +102,7 @@ class Changes:
         is_away, spoke_at = False, loop.time()
         while True:
             try:
-                now = await self._view.group()
+                now = await self._view.watched_group()
                 part = b"" if seen is None else self._between(seen, now)
                 part = _event("ready", {}) if seen is None or is_away else part
                 seen, is_away = now, False

@@ -1,0 +1,80 @@
+"""What open pages of the dashboard cost the lease container, however many leases there are and whatever it answers."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import pytest
+from simulation.group import Group
+from simulation.loop import VirtualClock, run_virtual
+from simulation.weather import Fate, Outlet, Request
+
+from leases.document import lease_prefix
+from leases.errors import LeasesError
+from leases.lease import Lease
+from leases.timing import Timing
+from service.api.events import Changes
+from service.pipeline import Pipeline
+from service.view import View
+
+TWO_MINUTES = 120.0
+
+
+async def listings_of_three_pages(group: Group, leases: int) -> list[float]:
+    """When leases were listed in two minutes, from the beginning of them. Every page also shows the lag."""
+    keeper = group.keeper("host-a", "host-a-1")
+    for n in range(leases):
+        await keeper.create(Lease(pipeline="bank", partition=f"p{n}"))
+    pipeline = Pipeline(name="bank", feed=group.feed, sink=Outlet(group.destination, group.weather))
+    view = View(keeper, [pipeline], clock=VirtualClock(), now=lambda: datetime.now(UTC))
+    changes, began = Changes(view), asyncio.get_running_loop().time()
+
+    async def watch() -> None:
+        async for _ in changes.told(TWO_MINUTES):
+            pass
+
+    async def show_lag() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TWO_MINUTES):
+                while True:
+                    with suppress(LeasesError):
+                        await view.lag()
+                    await asyncio.sleep(5)
+
+    pages = []
+    for _ in range(3):
+        pages += [asyncio.create_task(watch()), asyncio.create_task(show_lag())]
+        await asyncio.sleep(0.3)
+    await asyncio.gather(*pages)
+    return [at - began for at in group.asked(lists_leases) if at >= began]
+
+
+def lists_leases(request: Request) -> bool:
+    return request.operation == "list" and request.id == lease_prefix("bank")
+
+
+@pytest.mark.parametrize(
+    ("leases", "timing", "most"),
+    [(8, Timing(), 121), (1000, Timing(), 31), (1000, Timing(duration_s=10, renew_s=3, balance_s=2), 61)],
+)
+def test_pages_cost_one_listing_a_second_and_fewer_of_many_leases(leases: int, timing: Timing, most: int) -> None:
+    async def main() -> None:
+        listed = await listings_of_three_pages(Group(timing=timing), leases)
+        assert 0.8 * most <= len(listed) <= most
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("retry_after_s", [None, 20.0])
+def test_pages_leave_a_container_alone_that_refuses(retry_after_s: float | None) -> None:
+    async def main() -> None:
+        group = Group()
+        group.weather.judge = lambda request: Fate(ends="refused", retry_after_s=retry_after_s)
+        await listings_of_three_pages(group, 0)
+        asked = group.asked(lambda request: request.operation == "list")
+        assert len(asked) <= 14
+        assert asked[-1] - asked[-2] >= (retry_after_s or group.timing.balance_s)
+
+    run_virtual(main())
