@@ -80,6 +80,10 @@ class Scan:
         }
 
 
+PARSED_AT_ONCE = 256
+"""Lease documents of a scan, before the event loop gets a turn."""
+
+
 class Keeper:
     """Leases on behalf of one host process. Its store is expected to bound every call (`TimedStore`)."""
 
@@ -103,7 +107,9 @@ class Keeper:
         seen: dict[tuple[str, str], Seen] = {}
         unreadable: dict[tuple[str, str], InvalidDocument] = {}
         known: dict[str, tuple[Stored, Seen]] = {}
-        for name, stored in documents:
+        for n, (name, stored) in enumerate(documents):
+            if n % PARSED_AT_ONCE == 0:
+                await asyncio.sleep(0)  # renewals do not wait until thousands are parsed
             before = self._known.get(stored.id)
             try:
                 found = before[1] if before is not None and before[0] == stored else _seen(stored)

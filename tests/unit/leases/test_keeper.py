@@ -69,6 +69,42 @@ async def now(store: MemoryStore) -> Lease:
     return decode_lease(ID, (await MemoryStore.read(store, ID)).body)
 
 
+def test_renewals_get_a_turn_while_thousands_of_documents_are_parsed() -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        for n in range(3000):
+            await keeper(store).create(Lease(pipeline="p", partition=str(n)))
+        turns = 0
+
+        async def renew() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        renewing = asyncio.create_task(renew())
+        scan = await keeper(store).scan(["p"])
+        renewing.cancel()
+        assert len(scan.seen) == 3000
+        assert turns >= 3000 // 300
+
+    run_virtual(main())
+
+
+def test_a_scan_parses_what_has_changed_alone() -> None:
+    async def main() -> None:
+        store = FaultyStore()
+        ours = keeper(store)
+        for name in "0ab":
+            await ours.create(Lease(pipeline="p", partition=name))
+        before = await ours.scan(["p"])
+        await edited(store, lambda lease: replace(lease, tick=lease.tick + 1))
+        after = await ours.scan(["p"])
+        assert [key[1] for key in after.seen if after.seen[key].lease is not before.seen[key].lease] == ["0"]
+
+    run_virtual(main())
+
+
 def test_taking_raises_epoch_and_sink_state_in_one_write() -> None:
     async def main() -> None:
         store = FaultyStore()
