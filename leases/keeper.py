@@ -108,7 +108,7 @@ class Keeper:
         unreadable: dict[tuple[str, str], InvalidDocument] = {}
         known: dict[str, tuple[Stored, Seen]] = {}
         for n, (name, stored) in enumerate(documents):
-            if n % PARSED_AT_ONCE == 0:
+            if n and n % PARSED_AT_ONCE == 0:
                 await asyncio.sleep(0)  # renewals do not wait until thousands are parsed
             before = self._known.get(stored.id)
             try:
