@@ -164,6 +164,23 @@ class BufferingWriter(SinkWriter, Protocol):
         ...
 
 
+@runtime_checkable
+class FollowingWriter(Protocol):
+    """What a writer offers besides whose `state` grows old by what others write to its destination. Ask by the function below."""
+
+    async def follow(self) -> None:
+        """Bring `state` up to date. Called once a renew interval while the partition is idle; a batch may be written meanwhile.
+
+        A destination that does not answer is no error: the state stays as it is.
+        """
+        ...
+
+
+async def follow(writer: SinkWriter) -> None:
+    if offers(writer, FollowingWriter):
+        await cast(FollowingWriter, writer).follow()
+
+
 class Sink(Protocol):
     holds_position: bool
 

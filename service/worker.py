@@ -42,7 +42,7 @@ from pipeline.errors import (
 from pipeline.feed import PartitionEnded
 from pipeline.pump.budget import Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
-from pipeline.sink import Claim, CloseReason, SinkWriter
+from pipeline.sink import Claim, CloseReason, SinkWriter, follow
 from service.checkpoints import Checkpoints
 from service.closing import CLOSING_TIMEOUT_S, answered, uninterrupted, within
 from service.errors import BatchHung
@@ -136,6 +136,7 @@ class Worker:
                 ("watch", self._watch()),
                 ("checkpoint", self._checkpoints.keep_lazily()),
                 ("notice", self._notice()),
+                ("follow", self._follow()),
             )
         ]
         tasks = (work, *beside)
@@ -334,6 +335,21 @@ class Worker:
                     " batch_timeout_s"
                 )
             await self._clock.sleep(left)
+
+    async def _follow(self) -> CloseReason:
+        """While nothing is delivered, let the sink's state in the lease follow what others write to the destination.
+
+        The checkpoint takes the place of a renewal.
+        """
+        while True:
+            await self._clock.sleep(self._timing.renew_s)
+            writer = self._writer
+            if writer is None or not self.progress.is_idle:
+                continue
+            before = writer.state
+            await follow(writer)
+            if writer is self._writer and writer.state != before:
+                self._checkpoints.has_moved(writer.position, writer.state)
 
     async def _notice(self) -> CloseReason:
         """Ends when somebody asks for the lease, or a scan shows that it is lost."""

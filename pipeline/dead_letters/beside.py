@@ -27,6 +27,7 @@ from pipeline.sink import (
     SinkWriter,
     Standing,
     StandingSink,
+    follow,
     parts_of,
     place_of,
     standing_of,
@@ -159,6 +160,10 @@ class WriterBesideBox:
     def parts(self, output: Output) -> int:
         of_letters = 1 if output.dead is None else parts_of(self._letters, self._letters_in(output))
         return max(parts_of(self._writer, output), of_letters)
+
+    async def follow(self) -> None:
+        await follow(self._writer)
+        await follow(self._letters)
 
     async def write(self, output: Output, permit: Permit) -> None:
         if output.dead is not None and self._put is not output:

@@ -12,13 +12,14 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
 from pipeline.connectors.eventhubs.broker import EventHubsBroker
 from pipeline.connectors.eventhubs.position import BEGINNING, Position, selector
 from pipeline.connectors.eventhubs.receiver import Limits, Place, Received, Receiver, receiving
 from pipeline.connectors.eventhubs.refusal import PositionRefused
-from pipeline.errors import FeedUnavailable, SinkRejected
+from pipeline.errors import FeedError, FeedUnavailable, Fenced, SinkRejected
 from pipeline.event import Page
 from pipeline.markers import Search
 
@@ -27,6 +28,9 @@ QUIET_S = 1.0
 """An attached receiver that gets nothing for so long may be one of an empty partition."""
 READERS_MAX = 2
 """Of one partition at a time. The service allows five in a consumer group, of all hosts together."""
+LOOK_TIMEOUT_S = 2.0
+UNSEEN_S = 60.0
+"""How long a partition is left alone whose end could not be seen."""
 
 
 @dataclass(slots=True)
@@ -53,6 +57,8 @@ class Tails:
         self.timeout_s = timeout_s
         self.quiet_s = quiet_s
         self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(READERS_MAX))
+        self._ends: dict[str, tuple[float, int]] = {}
+        """Of each partition, when its end was last looked for, and the last one that was seen."""
 
     async def read(
         self,
@@ -68,7 +74,39 @@ class Tails:
         Raises FeedError, FeedUnavailable, Fenced, PublishError, SinkRejected.
         """
         async with self._turn(target):
-            return await _Run(self, target, reading, report_progress, is_binding=is_binding).to_end()
+            end = await _Run(self, target, reading, report_progress, is_binding=is_binding).to_end()
+        self._ends[target] = time.monotonic(), end
+        return end
+
+    async def look(self, target: str, behind: int, *, age_max_s: float) -> int:
+        """The partition's end, at most so old if it can be seen, or older; an old end is a lower one. -1 if none was seen.
+
+        One event behind `behind` shows it, without a question to $management. The leases of a host share what they see.
+        """
+        looked_at, seen = self._ends.get(target, (-inf, -1))
+        now = time.monotonic()
+        if now < looked_at + age_max_s:
+            return seen
+        self._ends[target] = now + UNSEEN_S, seen
+        try:
+            async with asyncio.timeout(LOOK_TIMEOUT_S), self._turn(target):
+                seen = await self._see_end(target, behind)
+        except (FeedError, Fenced, TimeoutError):
+            return seen
+        self._ends[target] = now, seen
+        return seen
+
+    async def _see_end(self, target: str, behind: int) -> int:
+        place = Place(
+            partition=target,
+            group=self.consumer_group,
+            selector=selector(BEGINNING if behind < 1 else Position(behind - 1)),
+            reports_end=True,
+        )
+        async with receiving(self.broker.links, place, replace(LIMITS, prefetch=1), asyncio.to_thread) as receiver:
+            async with asyncio.timeout(self.quiet_s):
+                end = (await receiver.next()).end
+        return -1 if end is None else end
 
     @asynccontextmanager
     async def _turn(self, target: str) -> AsyncIterator[None]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -25,9 +23,9 @@ from pipeline.published import events_of
 from pipeline.publishing import PublishingWriter, marker_of, outranked, published
 from pipeline.sink import Claim, CloseReason, Output, Permit
 
-TAIL_S = 60.0
-"""How old the tail may be before a batch is published: the next claim may read all events behind it, of all publishers."""
-TAIL_TIMEOUT_S = 2.0
+TAIL_S = 5.0
+"""How old the tail may be before a batch is published: as old as a checkpoint may be. The next claim may read all events
+behind it, of all publishers."""
 SMALL_EVENTS = 100
 """What is encoded at once: going to a thread and back would take longer."""
 
@@ -35,7 +33,7 @@ SMALL_EVENTS = 100
 class HubWriter(PublishingWriter):
     """producer: None if the partition has ended, or if its lease is of an earlier generation than the hub has seen.
 
-    tail_s: how often, in seconds, the tail moves to the partition's end before a batch.
+    tail_s: how often, in seconds, the tail moves to the partition's end before a batch, or while the lease is idle.
     """
 
     def __init__(
@@ -54,7 +52,7 @@ class HubWriter(PublishingWriter):
         self._tails = tails
         self._is_verified = False
         self._tail_s = tail_s
-        self._tail_at = time.monotonic()
+        self._is_settled = True
         self._groups = groups
         self._claim = claim
         self._producer = producer
@@ -74,7 +72,8 @@ class HubWriter(PublishingWriter):
         size = ENVELOPE_BYTES + sum(map(size_of, bodies))
         if size > link.bytes_max:
             raise _too_large(output, size, link.bytes_max)
-        await self._move_tail()
+        self._move_tail(await self._tails.look(self._target, self._state.tail, age_max_s=self._tail_s))
+        self._is_settled = False
         crash_point("before publish")
         try:
             await self._producer.publish(Bodies(bodies), permit.check)
@@ -83,20 +82,19 @@ class HubWriter(PublishingWriter):
         crash_point("published")
         if not self._is_verified:
             await self._verify(marker_of(self._claim, self._state.level, output, len(bodies)))
+        self._is_settled = True
         return published(self._state, len(bodies), self._state.tail + len(bodies))
 
-    async def _move_tail(self) -> None:
-        """Move the tail to the partition's end. All that this lease has published is settled now, so none of it is news there.
+    async def follow(self) -> None:
+        """Move the tail to the partition's end, unless a batch is under way meanwhile."""
+        end = await self._tails.look(self._target, self._state.tail, age_max_s=self._tail_s)
+        if self._is_settled:
+            self._move_tail(end)
+            self.state = self._state.encoded()
 
-        An old answer is a lower end, which is as true. Without an answer the tail stays where it is until the next time.
-        """
-        if time.monotonic() < self._tail_at + self._tail_s:
-            return
-        self._tail_at = time.monotonic()
-        with suppress(PublishError, TimeoutError):
-            async with asyncio.timeout(TAIL_TIMEOUT_S):
-                extent = await self._tails.broker.extent(self._target)
-                self._state = replace(self._state, tail=max(self._state.tail, extent.last))
+    def _move_tail(self, end: int) -> None:
+        """All that this lease has published is settled now, so none of it is news up to there."""
+        self._state = replace(self._state, tail=max(self._state.tail, end))
 
     async def _verify(self, marker: Marker) -> None:
         """Find the claim's first batch in the partition: after a raise of the level, the service may take new events for known

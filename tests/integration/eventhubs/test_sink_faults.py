@@ -11,6 +11,8 @@ import pytest
 
 from pipeline.connectors.eventhubs import account_of
 from pipeline.connectors.eventhubs.sink import EventHubsSink
+from pipeline.connectors.eventhubs.tail import LOOK_TIMEOUT_S
+from pipeline.connectors.eventhubs.writer import HubWriter
 from pipeline.contract import body, event_table
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkRejected, SinkUnavailable
 from pipeline.producer import LEVEL_MAX, Numbers, ProducerState, RetryPolicy, decoded
@@ -340,14 +342,62 @@ async def test_retention_that_passed_an_old_claim_does_not_stop_a_lease_that_pub
     assert stored(eventhubs)[-2:] == bodies(7, 8)
 
 
-async def test_a_tail_that_cannot_be_moved_delays_nothing(eventhubs: EventHubs, sinks: Sinks) -> None:
+async def test_by_default_too_a_claim_reads_what_came_since_the_last_checkpoint(
+    eventhubs: EventHubs, sinks: Sinks
+) -> None:
+    """200,000 events of others are older than the checkpoint. The tail passes them without a question to $management."""
+    lease = Lease(sinks())
+    writer = await lease.open()
+    await writer.write(output(0, 1), Permit())
+    eventhubs.control.fill(HUB, "0", 200_000, 20)
+    end, asked = eventhubs.control.partition(HUB, "0").end, eventhubs.control.count("reads")
+    async with asyncio.timeout(30):
+        while decoded(writer.state).tail < end:
+            position = int(writer.position or 0)
+            await writer.write(output(position, position + 1), Permit())
+            await asyncio.sleep(0.05)
+    assert eventhubs.control.count("reads") == asked
+    lease.continuation, lease.state = writer.position, writer.state  # a checkpoint
+    position = int(writer.position or 0)
+    await writer.write(output(position, position + 1), Permit())  # a crash before the next one
+    before = eventhubs.control.count("delivered", HUB)
+    assert (await lease.open()).position == str(position + 1)
+    assert eventhubs.control.count("delivered", HUB) - before < 1000
+
+
+async def test_the_tail_of_an_idle_lease_follows_but_not_past_a_batch_that_is_under_way(
+    eventhubs: EventHubs, sinks: Sinks
+) -> None:
+    lease = Lease(sinks(tail_s=0, retry=ONCE))
+    writer = await lease.open()
+    assert isinstance(writer, HubWriter)
+    await writer.write(output(0, 1), Permit())
+    eventhubs.control.fill(HUB, "0", 200_000, 20)
+    await writer.follow()
+    lease.continuation, lease.state = writer.position, writer.state  # a checkpoint
+    assert decoded(writer.state).tail == eventhubs.control.partition(HUB, "0").end - 1
+    eventhubs.control.fault("lose_ack", of="send", times=1)
+    with pytest.raises(Ambiguous):
+        await writer.write(output(1, 2), Permit())
+    await writer.follow()
+    assert writer.state == lease.state
+    before = eventhubs.control.count("delivered", HUB)
+    assert (await lease.open()).position == "2"
+    assert eventhubs.control.count("delivered", HUB) - before < 1000
+
+
+@pytest.mark.parametrize("do", ["cut", "throttle", "refuse", "hang"])
+async def test_a_tail_that_cannot_be_moved_delays_little_and_not_soon_again(
+    eventhubs: EventHubs, sinks: Sinks, do: str
+) -> None:
     lease = Lease(sinks(tail_s=0, timeout_s=0.5))
     writer = await lease.open()
-    for do in ("cut", "throttle", "refuse", "hang"):
-        eventhubs.control.fault(do, of="management")
-        position = int(writer.position or 0)
-        await writer.write(output(position, position + 1), Permit())
-        eventhubs.control.heal()
+    await writer.write(output(0, 1), Permit())
+    eventhubs.control.fault(do, of="attach.receiver")
+    async with asyncio.timeout(LOOK_TIMEOUT_S + 3):
+        for position in range(1, 5):
+            await writer.write(output(position, position + 1), Permit())
+    eventhubs.control.heal()
     await delivered(lease, 5)
     assert stored(eventhubs) == bodies(1, 2, 3, 4, 5)
 

@@ -3,6 +3,7 @@ batches larger than a hub takes."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from leases.stores.sqlite import SqliteStore
 from leases.timing import Timing
 from pipeline.connectors.eventhubs.claiming import target_of
+from pipeline.producer import decoded
 from service.config import parse
 from service.processor import Processor
 from service.wiring import pipelines_of
@@ -84,6 +86,31 @@ async def test_every_record_of_every_file_is_published_once(eventhubs: EventHubs
     await run(eventhubs, tmp_path, "second")
     assert published(eventhubs) == [list(range(count + 3)) for count in files.values()]
     assert eventhubs.control.count("batches", hub=HUB) >= 6
+
+
+async def test_the_tail_in_the_lease_of_an_idle_host_follows_what_others_publish(
+    eventhubs: EventHubs, tmp_path: Path
+) -> None:
+    write(tmp_path, "numbers-a.jsonl", range(3), 10)
+    text = SETTINGS.format(connection_string=eventhubs.connection_string, hub=HUB)
+    settings, store = parse(text, {}, folder=tmp_path, source="here"), SqliteStore(tmp_path / "leases.db")
+    processor = Processor(pipelines_of(settings), store, host="first", timing=TIMING)
+    target = target_of("numbers-a.jsonl", "0123", None)
+    assert target is not None
+
+    async def has_followed() -> bool:
+        lease = (await processor.keeper.read("generate", "numbers-a.jsonl")).lease
+        return bool(decoded(lease.sink_state).tail == eventhubs.control.partition(HUB, target).end - 1)
+
+    await processor.start()
+    try:
+        await processor.idle()
+        eventhubs.control.fill(HUB, target, 200_000, 20)
+        async with asyncio.timeout(30):
+            while not await has_followed():  # noqa: ASYNC110  # a document changes
+                await asyncio.sleep(0.1)
+    finally:
+        await processor.stop()
 
 
 async def test_a_key_survives_from_hub_to_hub(eventhubs: EventHubs, tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ def test_listings_recover_from_a_disturbance_though_refused_ones_cost_half_of_th
         await asyncio.sleep(30 * MINUTE)
         assert quota.refused > 0
         assert min(quota.succeeded, default=inf) <= began + 10 + 2 * MINUTE
+        assert rate(group, kind, began, began + 10) <= 2 * calm, "while the container refused everybody"
         for n in range(30):
             minute = began + n * MINUTE
             assert rate(group, kind, minute, minute + MINUTE) <= 2 * calm, f"minute {n}"
