@@ -33,7 +33,7 @@ ARCHIVE = build/spark.jsa
 JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=$(abspath $(ARCHIVE))
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test connectors check sim mutants scenarios chaos bench memory unit thorough fuzz integration acceptance lint types arrows format setup
+.PHONY: help demo test connectors check sim mutants scenarios chaos bench repetition memory unit thorough fuzz integration acceptance lint types arrows format setup
 .PHONY: matrix bare docs
 .PHONY: hosts groups letters collected unit-collected node browser image pods start dist audit poison clean
 
@@ -110,6 +110,9 @@ mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word fo
 
 scenarios: setup $(ARCHIVE) $(if $(filter eventhubs blobs,$(FEED) $(SINK)),node)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word, FEED=eventhubs|nats, PLAIN=1 without Spark); a sink alone: SINK=files|blobs|http|cosmos
 	@PYTHONPATH=tests .venv/bin/python -m $(if $(SINK),scenarios.sinks --sink $(SINK),scenarios.faults $(if $(FEED),--feed $(FEED)) $(if $(PLAIN),--plain)) --only="$(ONLY)"
+
+repetition: setup  # every sink with hosts that are killed 20 times at random: how much each kill repeats (SINK=name, KILLS=20)
+	@PYTHONPATH=tests .venv/bin/python -m scenarios.repetition $(if $(SINK),--sink $(SINK)) $(if $(KILLS),--kills $(KILLS))
 
 letters: setup  # hosts with dead letters under way, killed and frozen at crash points: letters and output are the feed (ONLY=word)
 	@PYTHONPATH=tests .venv/bin/python -m scenarios.letters --only="$(ONLY)"
