@@ -193,7 +193,8 @@ def outlet_of(sink: str) -> Iterator[MakeOutlet]:
         with hubs_running("--hubs", "none:1") as namespace:
             yield lambda directory: Hub(namespace)
     else:
-        yield {"files": Files, "log": Log, "python": Numbers}[sink]
+        makes: dict[str, MakeOutlet] = {"files": Files, "log": Log, "python": Numbers}
+        yield makes[sink]
 
 
 def repeated(room: Room, outlet: Outlet, *, seed: int, kills: int) -> list[int]:
