@@ -53,7 +53,7 @@ class Broker:
         """One host's way here."""
         sink = LogSink(self.path)
         sink._log = self  # type: ignore[assignment]  # for what it uses of a Log
-        sink._threads = _Threads(self.weather)  # type: ignore[assignment]  # run by VirtualLoop.run_in_executor
+        sink._threads = Threads(self.weather)  # type: ignore[assignment]  # run by VirtualLoop.run_in_executor
         return sink
 
 
@@ -132,7 +132,7 @@ class BrokerPartition:
         self._broker.onlooker.settled(incarnation(), self.name, producer.rank)
 
 
-class _Threads:
+class Threads:
     """A process's threads: a call takes its time before it is made, and nobody can take it back by then."""
 
     def __init__(self, weather: Weather) -> None:
@@ -149,6 +149,9 @@ class _Threads:
         fate = self._weather.fate(Request(host_of(current()), "sink", "thread"))
         await asyncio.sleep(fate.late_s)
         return call()
+
+    def shutdown(self, *, wait: bool) -> None:
+        """What is under way ends by itself."""
 
 
 def numbers_in(table: pa.Table) -> list[int]:

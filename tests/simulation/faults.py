@@ -73,7 +73,7 @@ async def relay(world: World) -> str | None:
     world.started(host.name)
     _pour(world, left, 1)
     rng, before = world.rng, {name: world.lease(name) for name in left}
-    is_put_back = world.setup.operator == "tampers" and world.setup.sink != "python"
+    is_put_back = world.setup.operator == "tampers" and world.setup.holds_position
 
     def springs(heir: Running) -> None:
         if world.skies.is_calm or heir.task.done():
@@ -242,12 +242,13 @@ async def reset(world: World) -> str | None:
         _put_back(world, lease.finished(lease.continuation, tombstone=True))
         for_s = world.timing.duration_s * (1 + to % 4) / 4
         world.reopening.add(lease.partition)
-        asyncio.get_running_loop().call_later(for_s, _moved, world, lease.partition, to)
+        asyncio.get_running_loop().call_later(for_s, move, world, lease.partition, to)
         return f"{lease.partition} is closed, and in {for_s:.1f} s opened at {to}"
-    return _moved(world, lease.partition, to)
+    return move(world, lease.partition, to)
 
 
-def _moved(world: World, partition: str, to: int) -> str | None:
+def move(world: World, partition: str, to: int) -> str | None:
+    """An operator's reset."""
     world.reopening.discard(partition)
     if (lease := world.lease(partition)) is None:
         return None
@@ -271,7 +272,7 @@ async def rewrite(world: World) -> str | None:
         incarnation=None,
         handoff_to=rng.choice((None, "nobody", lease.handoff_to)),
     )
-    if world.setup.sink != "python":  # which has no other position than the lease's
+    if world.setup.holds_position:  # which has no other position than the lease's
         begins = world.feed.start(lease.partition)  # no copy is older than that
         to = rng.randint(begins, int(lease.continuation or 0))
         old = replace(old, continuation=str(to) if to else None)
@@ -287,7 +288,7 @@ def _put_back(world: World, old: Lease) -> None:
 
 
 async def delete(world: World) -> str | None:
-    if world.setup.operator != "tampers" or world.setup.sink == "python" or (lease := _any_lease(world)) is None:
+    if world.setup.operator != "tampers" or not world.setup.holds_position or (lease := _any_lease(world)) is None:
         return None
     world.remove(lease_id(*lease.key))
     world.onlooker.edited(None, lease.partition)
@@ -296,7 +297,7 @@ async def delete(world: World) -> str | None:
 
 async def garble(world: World) -> str | None:
     """A document that nobody can read, until somebody deletes it."""
-    if world.setup.operator != "tampers" or world.setup.sink == "python" or (lease := _any_lease(world)) is None:
+    if world.setup.operator != "tampers" or not world.setup.holds_position or (lease := _any_lease(world)) is None:
         return None
     stored_under = lease_id(*lease.key)
     world.put(stored_under, encode_lease(lease)[: world.rng.randint(0, 80)])

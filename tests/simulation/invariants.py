@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from leases.lease import Lease
@@ -66,6 +66,8 @@ class Onlooker:
     _unsettled: dict[tuple[str, str, tuple[int, ...]], object] = field(default_factory=dict)
     _tries: Counter[str] = field(default_factory=Counter)
     _starts: dict[Place, int] = field(default_factory=dict)
+    # what the sink holds was put back since, and whether it has been claimed after that
+    _restored: dict[str, bool] = field(default_factory=dict)
     _dark: list[tuple[float, float]] = field(default_factory=list)
     _dark_since: float | None = None
 
@@ -140,13 +142,14 @@ class Onlooker:
         self.check(
             new.generation == old.generation, "I2", lambda: f"{by} moved the generation of '{name}' to {new.generation}"
         )
+        is_restored = name in self._restored
         self.check(
-            number(new.continuation) >= number(old.continuation),
+            number(new.continuation) >= number(old.continuation) or is_restored,
             "I2",
             lambda: f"the position of '{name}' went from {old.continuation} to {new.continuation}",
         )
         self.check(
-            rank(new.sink_state) >= rank(old.sink_state),
+            rank(new.sink_state) >= rank(old.sink_state) or is_restored,
             "I2",
             lambda: f"the level of '{name}' went from {old.sink_state} to {new.sink_state}",
         )
@@ -175,6 +178,7 @@ class Onlooker:
     def reset(self, lease: Lease, to: int) -> None:
         """An operator's new position is to count from now on."""
         self._generations[lease.partition] += 1
+        self._restored.pop(lease.partition, None)
         self._starts[lease.partition, self._generations[lease.partition]] = to
         self._keep(lease)
 
@@ -268,8 +272,22 @@ class Onlooker:
             ),
         )
 
+    def is_unsettled(self, by: str, partition: str, fence: tuple[int, ...]) -> bool:
+        """Whether nobody knows yet what became of its last send."""
+        return (partition, by, fence) in self._unsettled
+
     def settled(self, by: str, partition: str, fence: tuple[int, ...]) -> None:
         self._unsettled.pop((partition, by, fence), None)
+
+    def backup(self) -> Mapping[Place, Arrived]:
+        """What has arrived, for `restored`."""
+        return {place: replace(arrived, ahead=set(arrived.ahead)) for place, arrived in self.arrived.items()}
+
+    def restored(self, backup: Mapping[Place, Arrived]) -> None:
+        """The destination has what it had then: the rest is to arrive once more, or leases are refused until they are reset."""
+        self.arrived = dict(backup)
+        self._fences.clear()
+        self._restored = dict.fromkeys(self.leases, False)
 
     def tried(self, partition: str) -> None:
         """Something happened after which a batch may come once more."""
@@ -282,6 +300,8 @@ class Onlooker:
         known = self._fences.get(partition, ())
         self.check(fence >= known, "I5", lambda: f"{fence} had an effect on '{partition}' after {known}")
         self._fences[partition] = max(known, fence)
+        if partition in self._restored:
+            self._restored[partition] = True
 
     def arrives(self, partition: str, generation: int, numbers: list[int]) -> None:
         """Events that a destination has now taken."""
@@ -317,9 +337,16 @@ class Onlooker:
             place.to += 1
 
     def _check_position(self, lease: Lease) -> None:
-        """I6, and I9's first half: the lease's position lies at or before what has arrived without a gap."""
+        """I6, and I9's first half: the lease's position lies at or before what has arrived without a gap.
+
+        Where the sink was put back to an earlier state, from the next claim's first write on.
+        """
         place = self._place(lease.partition, lease.generation)
         position = number(lease.continuation)
+        if (is_claimed := self._restored.get(lease.partition)) is not None and position > place.to:
+            return
+        if is_claimed:
+            del self._restored[lease.partition]
         self.check(
             position <= place.to,
             "I6",
@@ -370,8 +397,9 @@ def number(position: str | None) -> int:
 
 @lru_cache(1000)
 def rank(sink_state: str) -> tuple[int, int]:
-    """Series and level, where the sink keeps such."""
-    if not sink_state:
-        return (0, 0)
+    """Series and level, where the sink keeps such; generation and newest entry of a manifest."""
+    if not sink_state.startswith("{"):
+        generation, _, version = sink_state.partition(":")
+        return (int(generation), int(version)) if generation.isdecimal() else (0, 0)
     state = json.loads(sink_state)
     return state["series"], state["level"]

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from simulation.documents import order_pause, resume, run_document_faults
 from simulation.faults import calm, run_faults
 from simulation.loop import run_virtual
+from simulation.restores import mind, run_restores
 from simulation.setup import Setup, Size
-from simulation.world import World
+from simulation.world import World, narrowed
 
 from leases.lease import Lease
 
@@ -55,7 +56,8 @@ def simulated(seed: int, size: Size, *, is_told: bool = True) -> Verdict:
     is_collected = gc.isenabled()
     gc.disable()
     try:
-        return run_virtual(_run(Setup.drawn(seed, size), is_told))
+        with narrowed():
+            return run_virtual(_run(Setup.drawn(seed, size), is_told))
     finally:
         if is_collected:
             gc.enable()
@@ -95,6 +97,7 @@ async def _lived(world: World, total_s: float) -> None:
     flow = asyncio.create_task(_flow(world))
     faults = asyncio.create_task(run_faults(world, FAULTS_SHARE * total_s))
     documents = asyncio.create_task(run_document_faults(world, FAULTS_SHARE * total_s))
+    restores = asyncio.create_task(_restored(world, FAULTS_SHARE * total_s))
     await _pause(world, FAULTS_SHARE * total_s)
     await _until(world, faults.done, world.timing.duration_s, "end of faults")
     faults.result()
@@ -106,6 +109,7 @@ async def _lived(world: World, total_s: float) -> None:
     await _until(world, lambda: _taken_up(world), settling_s, "owners")
     await _pause(world, world.skies.under_way_s)
     flow.cancel()
+    restores.cancel()
     world.tell("CALM", "no more events")
     await _settled(world, settling_s)
     world.onlooker.check_idle(world.leases.values())
@@ -117,6 +121,12 @@ async def _lived(world: World, total_s: float) -> None:
     await _succession(world, succession_s)
     world.onlooker.check_end()
     world.check_documents()
+
+
+async def _restored(world: World, until_s: float) -> None:
+    if world.setup.restores:
+        await run_restores(world, world.vault, until_s)
+        await mind(world, world.vault)
 
 
 async def _settled(world: World, within_s: float) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from leases.timing import Timing
 
-SinkKind = Literal["memory", "log", "python"]
+SinkKind = Literal["memory", "log", "python", "files", "postgres", "async", "eventhubs"]
+SINKS: tuple[SinkKind, ...] = get_args(SinkKind)
+RESTORED: tuple[SinkKind, ...] = ("files", "postgres")
+"""Those whose output and positions can be put back to an earlier state."""
 Operator = Literal["away", "resets", "tampers"]
 PIPELINES = ("bank", "till")
 
@@ -65,6 +68,12 @@ class Setup:
     pipelines: tuple[str, ...]
     leases_max: int | None
     document_faults: int
+    restores: bool
+
+    @property
+    def holds_position(self) -> bool:
+        """Whether the sink does."""
+        return self.sink not in ("python", "async")
 
     def pipeline_of(self, partition: str) -> str:
         """Children and merged partitions are called after their parents."""
@@ -89,6 +98,7 @@ class Setup:
         hardships = random.Random(
             f"{seed} hardships {size.name}"
         )  # another, so that seeds without them stay as they are
+        sinks = random.Random(f"{seed} sink {size.name}")
         shrink = rng.choice(size.shrinks)
         whole = Timing()
         timing = Timing(
@@ -98,12 +108,16 @@ class Setup:
             margin_s=whole.margin_s * shrink,
             call_timeout_s=whole.call_timeout_s * shrink,
         )
+        plain: SinkKind = rng.choice(("memory", "log", "python"))
+        sink = sinks.choice(SINKS[3:4]) if sinks.random() < 0.5 else plain
+        operator: Operator = rng.choice(("away", "resets", "tampers"))
+        restores = sink in RESTORED and operator != "tampers" and sinks.random() < 0.6
         return cls(
             seed=seed,
             size=size,
-            sink=rng.choice(("memory", "log", "python")),
-            operator=rng.choice(("away", "resets", "tampers")),
-            splits=rng.random() < 0.4,
+            sink=sink,
+            operator=operator,
+            splits=rng.random() < 0.4 and not restores,
             timing=timing,
             ill=rng.choice((0.0, 0.005, 0.02, 0.05)),
             skew=rng.choice((0.0, 0.01, 0.03)),
@@ -120,4 +134,5 @@ class Setup:
             pipelines=PIPELINES if hardships.random() < 0.3 else PIPELINES[:1],
             leases_max=hardships.randint(1, size.leases // size.hosts + 1) if hardships.random() < 0.2 else None,
             document_faults=hardships.choice((0, 0, 2, 5)) * (1 if size.hosts < 10 else 4),
+            restores=restores,
         )

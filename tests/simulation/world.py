@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulation import group
 from simulation.broker import Broker
@@ -31,7 +31,8 @@ from simulation.loop import Timeout
 from simulation.machine import MachineClock, TraceLog
 from simulation.outlets import WatchedDestination, WatchedHandler, WatchedOutlet
 from simulation.process import Process
-from simulation.setup import Setup
+from simulation.setup import Setup, SinkKind
+from simulation.shelf import Shelf
 from simulation.skies import Skies
 
 from leases import document, keeper, membership
@@ -39,10 +40,14 @@ from leases.document import lease_id, lease_prefix
 from leases.errors import LeasesError
 from leases.lease import Lease
 from leases.membership import HOSTS_PREFIX
+from pipeline.connectors.filesink import folding
 from pipeline.connectors.python import PythonSink
 from pipeline.limits import BatchLimits
 from pipeline.sink import Sink
 from service.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from simulation.restores import Vault
 
 
 class World(Group):
@@ -74,7 +79,7 @@ class World(Group):
             ends=lambda name: self.feed._logs[name].end if name in self.feed._logs else 0,
             parents=lambda name: self.feed._logs[name].parents if name in self.feed._logs else (),
             start=lambda name: self.feed.start(name),
-            exactly_once=setup.sink != "python",
+            exactly_once=setup.holds_position,
             batch_events_max=setup.batch_events_max,
         )
         self.skies = Skies(setup, onlooker=self.onlooker, tell=self.tell, running=self.running)
@@ -85,6 +90,7 @@ class World(Group):
         self.feed.replica = self.skies.replica
         self.destination = WatchedDestination(self)
         self.broker = Broker(self.onlooker, self.weather)
+        self.shelf = Shelf(self.onlooker, self.weather)
         self._sink = self._drawn_sink
         self._settings["transform"] = WeatheredTransform(self)
 
@@ -157,11 +163,18 @@ class World(Group):
         return is_kept and is_fair and sum(shares.values()) == len(self.owners) > 0
 
     def _drawn_sink(self) -> Sink:
-        if self.setup.sink == "memory":
-            return WatchedOutlet(self)
-        if self.setup.sink == "log":
-            return self.broker.sink()
-        return PythonSink(lambda: WatchedHandler(self))
+        makes: dict[SinkKind, Callable[[], Sink]] = {
+            "memory": lambda: WatchedOutlet(self),
+            "log": self.broker.sink,
+            "python": lambda: PythonSink(lambda: WatchedHandler(self)),
+            "files": self.shelf.sink,
+        }
+        return makes[self.setup.sink]()
+
+    @property
+    def vault(self) -> Vault:
+        """What the sink keeps its output in, where that can be put back to an earlier state."""
+        return self.shelf
 
     def running(self, process: Process | None) -> Running:
         return next(running for running in self.hosts if running.process is process)
@@ -199,3 +212,14 @@ def hasten() -> None:
     asyncio.timeout = Timeout  # type: ignore[assignment]
     gc.disable()
     gc.freeze()
+
+
+@contextmanager
+def narrowed() -> Iterator[None]:
+    """Manifests are folded after few entries already, as no seed lasts long enough for many."""
+    kept = folding.FAN, folding.LONG
+    folding.FAN, folding.LONG = 4, 16
+    try:
+        yield
+    finally:
+        folding.FAN, folding.LONG = kept
