@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, TypeVar
 
+import psycopg
 from simulation.process import OUTSIDE, Process, current, sent
 
 from leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
@@ -97,7 +98,7 @@ class Weather:
 def _landed(under_way: list[_Delayed], delayed: _Delayed) -> None:
     if delayed in under_way:
         under_way.remove(delayed)
-        with suppress(StoreError, PipelineError, LogError):
+        with suppress(StoreError, PipelineError, LogError, psycopg.Error):
             delayed.call()
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from simulation import group
 from simulation.broker import Broker
 from simulation.container import WatchedContainer
+from simulation.database import Database
 from simulation.flow import NumberedFeed, PartOfFeed, WeatheredTransform
 from simulation.group import Group, HostClock, Running
 from simulation.invariants import Onlooker
@@ -91,6 +92,7 @@ class World(Group):
         self.destination = WatchedDestination(self)
         self.broker = Broker(self.onlooker, self.weather)
         self.shelf = Shelf(self.onlooker, self.weather)
+        self.database = Database(self.onlooker, self.weather, transaction_s=0.75 * setup.timing.duration_s)
         self._sink = self._drawn_sink
         self._settings["transform"] = WeatheredTransform(self)
 
@@ -168,13 +170,14 @@ class World(Group):
             "log": self.broker.sink,
             "python": lambda: PythonSink(lambda: WatchedHandler(self)),
             "files": self.shelf.sink,
+            "postgres": self.database.sink,
         }
         return makes[self.setup.sink]()
 
     @property
     def vault(self) -> Vault:
         """What the sink keeps its output in, where that can be put back to an earlier state."""
-        return self.shelf
+        return self.shelf if self.setup.sink == "files" else self.database
 
     def running(self, process: Process | None) -> Running:
         return next(running for running in self.hosts if running.process is process)
