@@ -289,9 +289,9 @@ class Onlooker:
         self._fences.clear()
         self._restored = dict.fromkeys(self.leases, False)
 
-    def tried(self, partition: str) -> None:
-        """Something happened after which a batch may come once more."""
-        self._tries[partition] += 1
+    def tried(self, partition: str, events: int | None = None) -> None:
+        """Something happened after which so many events may come once more; without a number, those of a batch."""
+        self._tries[partition] += self.batch_events_max if events is None else events
 
     # Arrivals
 
@@ -382,7 +382,7 @@ class Onlooker:
         for (name, _), place in self.arrived.items():
             repeated[name] += place.repeated
         for name, count in sorted(repeated.items()):
-            most = self._tries[name] * self.batch_events_max
+            most = self._tries[name]
             if count > most:
                 self.violated("I9", f"'{name}': {count} > {most} twice")
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -32,6 +33,7 @@ from simulation.loop import Timeout
 from simulation.machine import MachineClock, TraceLog
 from simulation.outlets import WatchedDestination, WatchedHandler, WatchedOutlet
 from simulation.process import Process
+from simulation.requests import Endpoint
 from simulation.setup import Setup, SinkKind
 from simulation.shelf import Shelf
 from simulation.skies import Skies
@@ -90,6 +92,7 @@ class World(Group):
         self.feed.weather = self.weather
         self.feed.replica = self.skies.replica
         self.destination = WatchedDestination(self)
+        self.endpoint = Endpoint(self)
         self.broker = Broker(self.onlooker, self.weather)
         self.shelf = Shelf(self.onlooker, self.weather)
         self.database = Database(self.onlooker, self.weather, transaction_s=0.75 * setup.timing.duration_s)
@@ -171,6 +174,7 @@ class World(Group):
             "python": lambda: PythonSink(lambda: WatchedHandler(self)),
             "files": self.shelf.sink,
             "postgres": self.database.sink,
+            "async": self.endpoint.sink,
         }
         return makes[self.setup.sink]()
 
@@ -213,6 +217,7 @@ def hasten() -> None:
         module.decode_lease, module.encode_lease = LEASES.decoded, LEASES.encoded  # type: ignore[attr-defined]
     membership.decode_host, membership.encode_host = HOSTS.decoded, HOSTS.encoded  # type: ignore[assignment]
     asyncio.timeout = Timeout  # type: ignore[assignment]
+    logging.getLogger("pipeline").addHandler(logging.NullHandler())
     gc.disable()
     gc.freeze()
 
