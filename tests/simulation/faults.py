@@ -276,6 +276,9 @@ async def rewrite(world: World) -> str | None:
         begins = world.feed.start(lease.partition)  # no copy is older than that
         to = rng.randint(begins, int(lease.continuation or 0))
         old = replace(old, continuation=str(to) if to else None)
+    if world.setup.sink == "eventhubs":  # which believes what a document says of its position and of the hub together
+        copy = rng.choice(world.onlooker.history[lease.partition, lease.generation])
+        old = replace(old, continuation=copy.continuation, sink_state=copy.sink_state)
     if rng.random() < 0.5:
         old = replace(old, sink_state="")
     _put_back(world, old)

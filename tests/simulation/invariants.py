@@ -37,7 +37,7 @@ class Onlooker:
     parents, start: what a partition came from, and with which event it has to begin then.
 
     found: the violations; first: set by the first one. exactly_once: whether the sink promises that. rates: how fast
-    each host's clock runs, by incarnation.
+    each host's clock runs, by incarnation. history: of each place, its lease as it was written.
     """
 
     timing: Timing
@@ -54,6 +54,7 @@ class Onlooker:
     arrived: dict[Place, Arrived] = field(default_factory=dict)
     leases: dict[str, Lease] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
+    history: dict[Place, list[Lease]] = field(default_factory=dict)
     # since when the mark of a lease stands still, in true time; what has been unreadable for all until then
     _moved: dict[str, tuple[float, float]] = field(default_factory=dict)
     _asked: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -234,6 +235,7 @@ class Onlooker:
         if was is not None and was.epoch != lease.epoch and lease.handoff_to is not None:
             self._asked[name, lease.handoff_to] = self.now()
         self.leases[name] = lease
+        self.history.setdefault((name, lease.generation), []).append(lease)
 
     # Sends
 

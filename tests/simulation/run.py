@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from simulation.documents import order_pause, resume, run_document_faults
 from simulation.faults import calm, run_faults
+from simulation.hub import on_virtual_time
 from simulation.loop import run_virtual
 from simulation.restores import mind, run_restores
 from simulation.setup import Setup, Size
@@ -56,7 +57,7 @@ def simulated(seed: int, size: Size, *, is_told: bool = True) -> Verdict:
     is_collected = gc.isenabled()
     gc.disable()
     try:
-        with narrowed():
+        with narrowed(), on_virtual_time():
             return run_virtual(_run(Setup.drawn(seed, size), is_told))
     finally:
         if is_collected:

@@ -109,7 +109,7 @@ class Setup:
             call_timeout_s=whole.call_timeout_s * shrink,
         )
         plain: SinkKind = rng.choice(("memory", "log", "python"))
-        sink = sinks.choice(SINKS[3:6]) if sinks.random() < 0.5 else plain
+        sink = sinks.choice(SINKS[3:]) if sinks.random() < 0.5 else plain
         operator: Operator = rng.choice(("away", "resets", "tampers"))
         restores = sink in RESTORED and operator != "tampers" and sinks.random() < 0.6
         return cls(

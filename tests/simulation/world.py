@@ -27,6 +27,7 @@ from simulation.container import WatchedContainer
 from simulation.database import Database
 from simulation.flow import NumberedFeed, PartOfFeed, WeatheredTransform
 from simulation.group import Group, HostClock, Running
+from simulation.hub import EventHub
 from simulation.invariants import Onlooker
 from simulation.known import Known
 from simulation.loop import Timeout
@@ -93,6 +94,7 @@ class World(Group):
         self.feed.replica = self.skies.replica
         self.destination = WatchedDestination(self)
         self.endpoint = Endpoint(self)
+        self.hub = EventHub(self)
         self.broker = Broker(self.onlooker, self.weather)
         self.shelf = Shelf(self.onlooker, self.weather)
         self.database = Database(self.onlooker, self.weather, transaction_s=0.75 * setup.timing.duration_s)
@@ -175,6 +177,7 @@ class World(Group):
             "files": self.shelf.sink,
             "postgres": self.database.sink,
             "async": self.endpoint.sink,
+            "eventhubs": self.hub.sink,
         }
         return makes[self.setup.sink]()
 
