@@ -37,7 +37,8 @@ class Onlooker:
     parents, start: what a partition came from, and with which event it has to begin then.
 
     found: the violations; first: set by the first one. exactly_once: whether the sink promises that. rates: how fast
-    each host's clock runs, by incarnation. history: of each place, its lease as it was written.
+    each host's clock runs, by incarnation. history: of each place, its lease as it was written. is_calm: whether nothing that was
+    sent before all became well is under way any more.
     """
 
     timing: Timing
@@ -54,6 +55,7 @@ class Onlooker:
     arrived: dict[Place, Arrived] = field(default_factory=dict)
     leases: dict[str, Lease] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
+    is_calm: bool = False
     history: dict[Place, list[Lease]] = field(default_factory=dict)
     # since when the mark of a lease stands still, in true time; what has been unreadable for all until then
     _moved: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -155,6 +157,8 @@ class Onlooker:
             lambda: f"the level of '{name}' went from {old.sink_state} to {new.sink_state}",
         )
         self._check_owner(by, old, new)
+        if self.is_calm and by == old.incarnation and new.owner is None and not new.closed:
+            self._check_release(new)
         if old.owner is None and self._eras[name] and not new.sink_state:
             # An epoch that was there before an edit may come again. Where there are levels, a level may not.
             self._unsettled = {key: batch for key, batch in self._unsettled.items() if key[0] != name}
@@ -361,6 +365,22 @@ class Onlooker:
 
     def is_delivered(self) -> bool:
         return all(self._place(name, self._generations[name]).to >= self.ends(name) for name in sorted(self.leases))
+
+    def _check_release(self, lease: Lease) -> None:
+        """R4: who is asked for a lease, or stops, writes down all that has arrived before it gives the lease up."""
+        self.counts["leases given up in calm"] += 1
+        position, place = number(lease.continuation), self._place(lease.partition, lease.generation)
+        left = [n for n in range(position, place.to) if self.passes(n)]
+        self.check(
+            not left,
+            "R4",
+            lambda: f"the lease of '{lease.partition}' is given up at {position}, and what lies below {place.to} has arrived",
+        )
+
+    def check_scans(self, listed_at: Mapping[str, float], hosts: Iterable[str], within_s: float) -> None:
+        """A container that has enough to give again is not kept busy by refusals: each host has read its leases lately."""
+        late = [host for host in hosts if self.now() - listed_at.get(host, -within_s) >= within_s]
+        self.check(not late, "overload", lambda: f"{late} could read no leases for {within_s:.1f} s")
 
     def check_idle(self, leases: Iterable[Lease]) -> None:
         """R4: where all was delivered and nothing is left to do, leases say so, whatever the sink holds."""

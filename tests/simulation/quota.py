@@ -16,13 +16,15 @@ class Quota:
     """A bucket of request units, `burst_s` seconds of them at most, and as many of debt.
 
     A point read or a write costs 1 unit, a listing `list_pages`; a refused listing has cost half of that. From `closes` to
-    `opens` (times of the loop) everybody is refused, and from then on whoever finds too little. succeeded: when listings did.
+    `opens` (times of the loop) everybody is refused, and from then on whoever finds too little. succeeded: when listings did;
+    listed_at: when each host's last one did.
     """
 
     def __init__(
         self, units_s: float, *, list_pages: int = 2, closes: float = 0.0, opens: float = 0.0, burst_s: float = 4.0
     ) -> None:
         self.succeeded: list[float] = []
+        self.listed_at: dict[str, float] = {}
         self.refused = 0
         self._units_s = units_s
         self._list_pages = list_pages
@@ -41,7 +43,9 @@ class Quota:
         cost = float(self._list_pages if is_listing else 1)
         if now >= self._opens and self._left >= cost:
             self._left -= cost
-            self.succeeded += [now] * is_listing
+            if is_listing:
+                self.succeeded.append(now)
+                self.listed_at[request.host] = now
             return None
         self.refused += 1
         self._left = max(-self._burst, self._left - is_listing * cost / 2)

@@ -30,6 +30,8 @@ FAULTS_SHARE = 0.45
 HOLD_OFFS_S = 90.0
 """What a partition that failed, and a worker that backs off, may still have to wait when faults stop."""
 QUIET_SCANS = 10
+SCANS = 4
+"""Within so many balance intervals a host has read its leases once, though some of its listings were refused."""
 GARBAGE_MAX = 100_000
 """Objects that may be left over from earlier seeds."""
 SUCCESSION_S = 2.0
@@ -116,9 +118,15 @@ async def _lived(world: World, total_s: float) -> None:
     world.onlooker.check_idle(world.leases.values())
     succession_s = timing.duration_s + timing.renew_s + SUCCESSION_S
     await _quiet(world, max(QUIET_SCANS * timing.balance_s, total_s - succession_s - world.now))
+    if world.skies.quota is not None:
+        names = sorted(running.name for running in world.alive)
+        world.onlooker.check_scans(world.skies.quota.listed_at, names, SCANS * timing.balance_s)
     world.skies.quota = None  # who asks others for leases looks each second: no promise holds while that is refused
+    world.onlooker.is_calm = True
     if world.setup.document_faults:
         await _paused(world, settling_s)
+    elif world.setup.seed % 2:
+        await _moved_on(world, settling_s)
     await _succession(world, succession_s)
     world.onlooker.check_end()
     world.check_documents()
@@ -172,6 +180,25 @@ async def _paused(world: World, settling_s: float) -> None:
         world.onlooker.violated("pause", f"leases of {pipeline} changed while it was paused")
     resume(world, pipeline)
     await _settled(world, settling_s)
+
+
+async def _moved_on(world: World, settling_s: float) -> None:
+    """A host joins and gets its share, and then one stops: both times while events come. Whoever gives up a lease has written down
+    what it has delivered (`Onlooker._check_release`)."""
+    world.started("host-newcomer")
+    await _settled_with_events(world, settling_s)
+    if len(alive := [running for running in world.alive if running.leases_max is None]) > 1:
+        leaves = world.rng.choice(alive)
+        world.tell("CALM", f"{leaves.process.name} stops")
+        leaves.host.stop()
+        await _settled_with_events(world, settling_s)
+
+
+async def _settled_with_events(world: World, within_s: float) -> None:
+    for partition, log in sorted(world.feed._logs.items()):
+        if log.children is None:
+            world.append(partition, 3 * world.setup.batch_events_max)
+    await _settled(world, within_s)
 
 
 async def _succession(world: World, within_s: float) -> None:

@@ -17,7 +17,7 @@ import logging
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -93,11 +93,7 @@ class World(Group):
         self.feed.weather = self.weather
         self.feed.replica = self.skies.replica
         self.destination = WatchedDestination(self)
-        self.endpoint = Endpoint(self)
-        self.hub = EventHub(self)
         self.broker = Broker(self.onlooker, self.weather)
-        self.shelf = Shelf(self.onlooker, self.weather)
-        self.database = Database(self.onlooker, self.weather, transaction_s=0.75 * setup.timing.duration_s)
         self._sink = self._drawn_sink
         self._settings["transform"] = WeatheredTransform(self)
 
@@ -170,16 +166,23 @@ class World(Group):
         return is_kept and is_fair and sum(shares.values()) == len(self.owners) > 0
 
     def _drawn_sink(self) -> Sink:
-        makes: dict[SinkKind, Callable[[], Sink]] = {
-            "memory": lambda: WatchedOutlet(self),
-            "log": self.broker.sink,
-            "python": lambda: PythonSink(lambda: WatchedHandler(self)),
-            "files": self.shelf.sink,
-            "postgres": self.database.sink,
-            "async": self.endpoint.sink,
-            "eventhubs": self.hub.sink,
-        }
-        return makes[self.setup.sink]()
+        return SINK_OF[self.setup.sink](self)
+
+    @cached_property
+    def shelf(self) -> Shelf:
+        return Shelf(self.onlooker, self.weather)
+
+    @cached_property
+    def database(self) -> Database:
+        return Database(self.onlooker, self.weather, transaction_s=0.75 * self.timing.duration_s)
+
+    @cached_property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self)
+
+    @cached_property
+    def hub(self) -> EventHub:
+        return EventHub(self)
 
     @property
     def vault(self) -> Vault:
@@ -208,6 +211,15 @@ class World(Group):
         return [name for name, lease in leases if lease is not None and not lease.closed]
 
 
+SINK_OF: Mapping[SinkKind, Callable[[World], Sink]] = {
+    "memory": WatchedOutlet,
+    "log": lambda world: world.broker.sink(),
+    "python": lambda world: PythonSink(lambda: WatchedHandler(world)),
+    "files": lambda world: world.shelf.sink(),
+    "postgres": lambda world: world.database.sink(),
+    "async": lambda world: world.endpoint.sink(),
+    "eventhubs": lambda world: world.hub.sink(),
+}
 LEASES = Known(document.decode_lease, document.encode_lease, lambda lease: document.lease_id(*lease.key))
 HOSTS = Known(membership.decode_host, membership.encode_host, lambda host: membership.host_id(host.name))
 
