@@ -46,7 +46,7 @@ DIALECT = (
 GUARDED = re.compile(r"WITH moved AS \((UPDATE .*) RETURNING 1\)\s+SELECT CASE count\(\*\) WHEN 1 THEN 1 ELSE", re.DOTALL)
 """SQLite has no UPDATE in a WITH: it is run alone, and its rows are counted here."""
 CLAIMING = re.compile(r"SELECT '[^']*', '([^']*)', \d+, (\d+), ")
-TENURE = re.compile(r"partition = '([^']*)' AND generation = (\d+) AND epoch = (\d+)")
+TENURE = re.compile(r"partition = '([^']*)' AND generation = (\d+) AND epoch >?= (\d+)")
 PARTITION = re.compile(r"partition = '([^']*)'")
 
 

@@ -1,7 +1,7 @@
 """Planted faults, the test of the tester. Each breaks one rule of docs/protocol.md in the production code's text.
 
 A mutant is planted before anything is imported, in a process of its own, and seeds run until one catches it. What seeds cannot
-see, such as a hub's claims, a test of that name has to catch. A mutant whose text is not found exactly once, or that nothing
+see, a test that the mutant names has to catch. A mutant whose text is not found exactly once, or that nothing
 catches, fails the run: it tests nothing any more, or the simulation is too weak.
 
     make mutants                  all of them
@@ -55,7 +55,6 @@ def mutant(name: str, module: str, old: str, new: str, *more: tuple[str, str, st
     return Mutant(name, (Edit(module, old, new), *(Edit(*edit) for edit in more)), test)
 
 
-HUB_FAULTS = "tests/integration/eventhubs/test_sink_faults.py"
 OVERLOAD = "tests/unit/service/test_overload.py"
 
 MUTANTS = (
@@ -368,14 +367,12 @@ MUTANTS = (
         "pipeline.connectors.eventhubs.writer",
         "        if not self._is_verified:\n",
         "        if False:\n",
-        test=f"{HUB_FAULTS}::test_what_the_service_acknowledges_and_discards_after_a_claim_is_published_again",
     ),
     mutant(
         "the tail of a hub's lease stands still while it publishes",
         "pipeline.connectors.eventhubs.writer",
         "        await self._move_tail()\n",
         "",
-        test=f"{HUB_FAULTS}::test_a_claim_reads_what_came_since_the_last_checkpoint_whoever_else_publishes",
     ),
     mutant(
         "a hub's partition ends where $management says",
@@ -383,21 +380,18 @@ MUTANTS = (
         "        while (end := self._end) is None or self._reading.behind < end:\n",
         "        self._end = (await self._tails.broker.extent(self._target)).last\n"
         "        while (end := self._end) is None or self._reading.behind < end:\n",
-        test=f"{HUB_FAULTS}::test_an_old_answer_of_the_service_hides_nothing_of_a_crashed_host",
     ),
     mutant(
         "a hub's claim asks at a null level",
         "pipeline.connectors.eventhubs.groups",
         "            return await self._numbers(target, Asked(group=of, level=level))\n",
         "            return await self._numbers(target, Asked(group=of, level=None))\n",
-        test=f"{HUB_FAULTS}::test_a_claim_does_not_fence_itself",
     ),
     mutant(
         "a claim does not look for what was published since the checkpoint",
         "pipeline.connectors.eventhubs.claiming",
         "    return Tail(behind=state.tail if has_published else min(before, state.tail), is_binding=has_published)\n",
         "    return Tail(behind=before, is_binding=False)\n",
-        test=f"{HUB_FAULTS}::test_a_service_that_has_forgotten_the_producer_makes_nothing_count_twice",
     ),
     mutant(
         "a producer whose last number is -1 has published",
@@ -452,6 +446,81 @@ MUTANTS = (
         "        return max(self.read_gap_max_s, self.call_timeout_s * listings)\n",
         "        return self.call_timeout_s\n",
         test="tests/unit/leases/test_expiry.py::test_a_host_whose_scans_take_long_sees_dead_owners_all_the_same",
+    ),
+    mutant(
+        "a database that lost a lease's position takes it from the lease",
+        "pipeline.connectors.postgres.sink",
+        "message = sql.claimed(self._parts.tables, claim, is_known=is_known)",
+        "message = sql.claimed(self._parts.tables, claim, is_known=False)",
+    ),
+    mutant(
+        "an earlier epoch claims a position in PostgreSQL",
+        "pipeline.connectors.postgres.sql",
+        "            WHERE known.epoch <= excluded.epoch\n",
+        "            WHERE true\n",
+    ),
+    mutant(
+        "the guard of a batch in PostgreSQL lets earlier epochs write",
+        "pipeline.connectors.postgres.sql",
+        'return SQL("{} AND generation = {} AND epoch = {}").format(',
+        'return SQL("{} AND generation = {} AND epoch >= {}").format(',
+    ),
+    mutant(
+        "the guard of a batch in PostgreSQL does not look at the position",
+        "pipeline.connectors.postgres.sql",
+        "WHERE {} AND position IS NOT DISTINCT FROM {} AND state = 'open'\"",
+        "WHERE {} AND (true OR position IS NOT DISTINCT FROM {}) AND state = 'open'\"",
+    ),
+    mutant(
+        "a manifest that lost entries is taken as it is",
+        "pipeline.connectors.filesink.manifest",
+        "    if version < seen:\n",
+        "    if False:\n",
+    ),
+    mutant(
+        "who comes second to put an entry takes it for its own",
+        "pipeline.connectors.filesink.manifest",
+        "            return found.id == entry.id\n",
+        "            return True\n",
+    ),
+    mutant(
+        "successors of a request in doubt are sent at once",
+        "pipeline.async_sink.desk",
+        "        return now + self._limits.request_timeout_s if may_land else None\n",
+        "        return None\n",
+    ),
+    mutant(
+        "a position passes what is not acknowledged",
+        "pipeline.async_sink.prefix",
+        "        while self._first in self._beyond:\n",
+        "        while self._beyond:\n            self._first = min(self._beyond)\n",
+    ),
+    mutant(
+        "a lease is given up without its last checkpoint",
+        "service.worker",
+        '            await within("checkpoint", answered(self._checkpoints.keep, self._clock, self._log), self._log)\n',
+        "",
+    ),
+    mutant(
+        "partitions of unknown lag count as none",
+        "service.lag",
+        "UNKNOWN_SHARE_MAX = 0.1\n",
+        "UNKNOWN_SHARE_MAX = 1.0\n",
+        test="tests/unit/service/test_lag.py::test_more_than_a_tenth_of_unknown_partitions_is_an_unknown_lag",
+    ),
+    mutant(
+        "a hub's sink reads in a consumer group that it was not given",
+        "service.settings.sinks",
+        "    consumer_group: ConsumerGroup = Field(\n        description=\"In which the sink reads",
+        "    consumer_group: ConsumerGroup = Field(\n        default=\"$Default\", description=\"In which the sink reads",
+        test="tests/unit/service/test_config_eventhubs_sink.py::test_what_does_not_go_together_is_told_without_secrets",
+    ),
+    mutant(
+        "a host remembers every report for ever",
+        "service.reports",
+        "        if len(self._last) > REPORTS_MAX:\n",
+        "        if False:\n",
+        test="tests/unit/service/test_reports.py::test_the_subjects_are_bounded",
     ),
     mutant(
         "a batch is safe before it is delivered",
