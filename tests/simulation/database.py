@@ -1,8 +1,8 @@
 """PostgreSQL in memory for the real PostgresSink: its own SQL, run by SQLite, over connections that lose and delay messages.
 
-Claims, guards and merges are decided by the production code's SQL. What PostgreSQL does by itself is a model: a message that holds
-BEGIN to COMMIT is carried out in one step or not at all, as row locks make of it; a message of a session that was cut may still
-arrive; a restore cuts all sessions. The tables are there from the beginning.
+The production code's SQL decides about claims, guards and merges. What PostgreSQL does by itself is a model: it carries out a
+message from BEGIN to COMMIT in one step or not at all, as row locks make of it. A message of a session that was cut may still
+arrive. A restore cuts all sessions. The tables exist from the beginning.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ DIALECT = (
     ("IS NOT DISTINCT FROM", "IS"),
     ("::text", ""),
 )
-GUARDED = re.compile(r"WITH moved AS \((UPDATE .*) RETURNING 1\)\s+SELECT CASE count\(\*\) WHEN 1 THEN 1 ELSE", re.DOTALL)
+GUARDED = re.compile(
+    r"WITH moved AS \((UPDATE .*) RETURNING 1\)\s+SELECT CASE count\(\*\) WHEN 1 THEN 1 ELSE", re.DOTALL
+)
 """SQLite has no UPDATE in a WITH: it is run alone, and its rows are counted here."""
 CLAIMING = re.compile(r"SELECT '[^']*', '([^']*)', \d+, (\d+), ")
 TENURE = re.compile(r"partition = '([^']*)' AND generation = (\d+) AND epoch >?= (\d+)")
@@ -168,7 +170,7 @@ class _Session(Session):
         super().__init__(self._line)  # type: ignore[arg-type]  # what a Session asks of one
         self._database = database
         self._rows: list[list[str]] = []
-        self._answer: asyncio.Future[Any] = asyncio.get_running_loop().done
+        self._answer: asyncio.Future[list[list[Any]]] | None = None
 
     async def execute(self, message: Statement, *, extended: bool = False) -> Any:
         text, rows, self._rows = message.as_string(None), self._rows, []
@@ -200,7 +202,7 @@ class _Session(Session):
     def _cut(self) -> None:
         """What was sent arrives all the same."""
         self._line.closed = True
-        if not self._answer.done():
+        if self._answer is not None and not self._answer.done():
             self._answer.set_exception(psycopg.OperationalError("the connection was cut"))
 
     async def _asked(self, operation: str, text: str, rows: list[list[str]]) -> list[list[Any]]:

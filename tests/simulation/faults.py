@@ -374,7 +374,7 @@ def calm(world: World) -> None:
 def narrow(world: World) -> Quota:
     """The container refuses everybody for a while, and from then on has little more than what the group needs when it is calm."""
     timing, hosts, leases = world.timing, len(world.alive) + 1, len(world.leases) + 1
-    listings_s = 2 * hosts / timing.balance_s
+    listings_s = (1 + len(world.setup.pipelines)) * hosts / timing.balance_s  # of hosts, and of each pipeline's leases
     writes_s = hosts / timing.renew_s + leases / timing.renew_s
     return Quota(
         QUOTA * (QUOTA_PAGES * listings_s + writes_s),

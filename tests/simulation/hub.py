@@ -1,9 +1,9 @@
 """An event hub in memory for the real EventHubsSink: claims, markers, numbers and tails are its own, and so are its messages.
 
-What the service does with idempotent producers is decided by the rules of the wire server (servers.eventhubs.producers), which a
-seed draws where nobody knows them. Other publishers share the partitions, `$management` answers old ends, producers are forgotten,
-first batches of a claim are acknowledged and discarded, and retention follows what leases may still have to read. The network below,
-links and receivers, is a model: a receiver gets events in order, each with the partition's end.
+The rules of the wire server (servers.eventhubs.producers) decide about idempotent producers; a seed draws those that are not
+documented. Other publishers share the partitions, `$management` answers with old ends, the service forgets idle producers, and it
+discards some first batches of a claim that it acknowledged. Retention follows what leases may still have to read. The network
+below, links and receivers, is a model: a receiver gets events in order, each with the partition's end.
 """
 
 from __future__ import annotations
@@ -419,13 +419,14 @@ class _VirtualTime:
 @contextmanager
 def on_virtual_time() -> Iterator[None]:
     """The sink receives from the hub in memory, and its clock is the loop's."""
-    kept = tails.receiving, tails.time, writers.time
-    module: Any = _VirtualTime
-    tails.receiving, tails.time, writers.time = _receiving, module, module  # type: ignore[assignment]
+    tail: Any = tails
+    writer: Any = writers
+    kept = tail.receiving, tail.time, writer.time
+    tail.receiving, tail.time, writer.time = _receiving, _VirtualTime, _VirtualTime
     try:
         yield
     finally:
-        tails.receiving, tails.time, writers.time = kept
+        tail.receiving, tail.time, writer.time = kept
 
 
 @asynccontextmanager
@@ -447,4 +448,3 @@ def _received(payload: bytes) -> Any:
 def _fence(claim: Claim) -> tuple[int, int, int]:
     state = decoded(claim.state)
     return claim.generation, state.series, state.level
-

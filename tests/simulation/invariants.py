@@ -374,7 +374,9 @@ class Onlooker:
         self.check(
             not left,
             "R4",
-            lambda: f"the lease of '{lease.partition}' is given up at {position}, and what lies below {place.to} has arrived",
+            lambda: (
+                f"the lease of '{lease.partition}' is given up at {position}, and what lies below {place.to} has arrived"
+            ),
         )
 
     def check_scans(self, listed_at: Mapping[str, float], hosts: Iterable[str], within_s: float) -> None:

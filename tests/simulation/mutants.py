@@ -511,8 +511,8 @@ MUTANTS = (
     mutant(
         "a hub's sink reads in a consumer group that it was not given",
         "service.settings.sinks",
-        "    consumer_group: ConsumerGroup = Field(\n        description=\"In which the sink reads",
-        "    consumer_group: ConsumerGroup = Field(\n        default=\"$Default\", description=\"In which the sink reads",
+        '    consumer_group: ConsumerGroup = Field(\n        description="In which the sink reads',
+        '    consumer_group: ConsumerGroup = Field(\n        default="$Default", description="In which the sink reads',
         test="tests/unit/service/test_config_eventhubs_sink.py::test_what_does_not_go_together_is_told_without_secrets",
     ),
     mutant(

@@ -83,7 +83,11 @@ class Endpoint:
 class _Sink(AsyncSink):
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(
-            _Nowhere(), identity="simulated", convert=converted, limits=endpoint.limits, takes_whole=endpoint.takes_whole
+            _Nowhere(),
+            identity="simulated",
+            convert=converted,
+            limits=endpoint.limits,
+            takes_whole=endpoint.takes_whole,
         )
         self._endpoint = endpoint
 
@@ -134,8 +138,12 @@ class _Bounded(Weather):
     def __init__(self, weather: Weather, timeout_s: float) -> None:
         self._weather = weather
         self._timeout_s = timeout_s
-        self.delay: Callable[..., None] = weather.delay  # type: ignore[method-assign]
-        self.reaches: Callable[[Request], None] = weather.reaches  # type: ignore[method-assign]
+
+    def delay(self, request: Request, fate: Fate, call: Callable[[], object]) -> None:
+        self._weather.delay(request, fate, call)
+
+    def reaches(self, request: Request) -> None:
+        self._weather.reaches(request)
 
     def fate(self, request: Request) -> Fate:
         fate = self._weather.fate(request)

@@ -1,4 +1,4 @@
-"""A sink's output and positions are put back to an earlier state, as from a backup, and operators look after what that has lost."""
+"""A sink's output and positions are restored to an earlier state, and an operator resets the leases that this made useless."""
 
 from __future__ import annotations
 

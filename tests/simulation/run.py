@@ -183,8 +183,8 @@ async def _paused(world: World, settling_s: float) -> None:
 
 
 async def _moved_on(world: World, settling_s: float) -> None:
-    """A host joins and gets its share, and then one stops: both times while events come. Whoever gives up a lease has written down
-    what it has delivered (`Onlooker._check_release`)."""
+    """A host joins and gets its share, and then one stops, both while events come. An owner that gives up a lease has
+    written down what it has delivered (`Onlooker._check_release`)."""
     world.started("host-newcomer")
     await _settled_with_events(world, settling_s)
     if len(alive := [running for running in world.alive if running.leases_max is None]) > 1:

@@ -93,7 +93,7 @@ class World(Group):
         self.feed.weather = self.weather
         self.feed.replica = self.skies.replica
         self.destination = WatchedDestination(self)
-        self.broker = Broker(self.onlooker, self.weather)
+        self.broker: Broker = Broker(self.onlooker, self.weather)
         self._sink = self._drawn_sink
         self._settings["transform"] = WeatheredTransform(self)
 

@@ -24,7 +24,7 @@ from simulation.loop import run_virtual
 from simulation.mutants import MUTANTS, Edit, changed, is_sound
 from simulation.quota import REFUSED_S, Quota
 from simulation.run import Verdict, simulated
-from simulation.setup import TIGHT, Setup
+from simulation.setup import SINKS, TIGHT, Setup
 from simulation.weather import Fate, Request, Weather
 
 from leases.lease import Lease
@@ -44,7 +44,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-SLICE = (1, 2, 3, 4, 5, 6, 11, 14, 33, 34, 117, 127, 132)
+SLICE = (1, 5, 9, 11, 12, 14, 24, 26, 32, 35, 41, 112, 117, 132)
 slice_of = cache(partial(simulated, size=TIGHT))
 
 
@@ -69,7 +69,7 @@ def test_where_every_host_is_about_to_stop_another_is_started(monkeypatch: pytes
 
 def test_partitions_are_split_whatever_the_sink() -> None:
     split = [seed for seed in SLICE if slice_of(seed).counts["fault split"]]
-    assert {Setup.drawn(seed, TIGHT).sink for seed in split} == {"memory", "log", "python"}
+    assert {Setup.drawn(seed, TIGHT).sink for seed in split} == set(SINKS)
 
 
 @pytest.mark.parametrize("fault", ["delete", "rewrite", "garble", "reset", "kill", "stop", "outage"])
@@ -93,15 +93,29 @@ def test_the_slice_has_services_that_are_busy_or_lag(hardship: str) -> None:
     assert sum(slice_of(seed).counts[hardship] for seed in SLICE) > 0
 
 
+@pytest.mark.parametrize(
+    "event", ["fault restore", "discarded batches", "tails that were measured", "leases given up in calm"]
+)
+def test_the_slice_has_what_befalls_sinks(event: str) -> None:
+    assert sum(slice_of(seed).counts[event] for seed in SLICE) > 0
+
+
 def test_few_seeds_have_every_sink_and_every_kind_of_operator() -> None:
     setups = [Setup.drawn(seed, TIGHT) for seed in range(1, 30)]
-    assert {setup.sink for setup in setups} == {"memory", "log", "python"}
+    assert {setup.sink for setup in setups} == set(SINKS)
     assert {setup.operator for setup in setups} == {"away", "resets", "tampers"}
     assert {setup.splits for setup in setups} == {True, False}
 
 
-def test_a_seed_is_the_same_to_the_last_step_under_any_hash_seed() -> None:
-    here, there = (run("simulation.seeds", "--seed", "5", PYTHONHASHSEED=hashes) for hashes in ("1", "2"))
+@pytest.mark.parametrize(
+    ("seed", "sink"),
+    [("14", "log"), ("1", "postgres"), ("3", "files"), ("2", "async"), ("12", "eventhubs")],
+)
+def test_a_seed_is_the_same_to_the_last_step_under_any_hash_seed(seed: str, sink: str) -> None:
+    assert Setup.drawn(int(seed), TIGHT).sink == sink
+    here, there = (
+        run("simulation.seeds", "--seed", seed, "--size", "tight", PYTHONHASHSEED=hashes) for hashes in ("1", "2")
+    )
     assert here.returncode == 0
     assert len(here.stdout.splitlines()) > 100
     assert here.stdout == there.stdout
@@ -175,22 +189,61 @@ def test_a_number_of_seeds_that_is_none_is_refused(
     assert f"'{asked.partition('=')[2]}' is not a positive whole number" in capsys.readouterr().err
 
 
-def test_the_end_of_a_run_finds_an_idle_lease_that_lags_behind_what_is_delivered() -> None:
-    onlooker = Onlooker(
+def onlooker_of(events: int) -> Onlooker:
+    """Of partitions that have so many events each."""
+    return Onlooker(
         timing=Timing(),
-        now=lambda: 0.0,
+        now=lambda: 100.0,
         passes=lambda number: True,
-        ends=lambda name: 7,
+        ends=lambda name: events,
         parents=lambda name: (),
         start=lambda name: 0,
         exactly_once=True,
         batch_events_max=3,
     )
+
+
+def test_the_end_of_a_run_finds_an_idle_lease_that_lags_behind_what_is_delivered() -> None:
+    onlooker = onlooker_of(7)
     at_the_end = Lease(pipeline="bank", partition="a", continuation="7")
     onlooker.check_idle([at_the_end, replace(at_the_end, continuation="3", closed=True)])
     assert onlooker.found == []
     onlooker.check_idle([replace(at_the_end, continuation="3")])
-    assert onlooker.found == ["R4 at 0.000: all 7 events of 'a' are delivered, and its idle lease says 3"]
+    assert onlooker.found == ["R4 at 100.000: all 7 events of 'a' are delivered, and its idle lease says 3"]
+
+
+def test_a_host_that_could_not_read_its_leases_for_long_is_found() -> None:
+    onlooker = onlooker_of(0)
+    onlooker.check_scans({"host-a": 60.5, "host-b": 99.0}, ["host-a", "host-b"], 40.0)
+    assert onlooker.found == []
+    onlooker.check_scans({"host-a": 60.0, "host-b": 99.0}, ["host-a", "host-b", "host-c"], 40.0)
+    assert onlooker.found == ["overload at 100.000: ['host-a', 'host-c'] could read no leases for 40.0 s"]
+
+
+def test_a_lease_that_is_given_up_behind_what_has_arrived_is_found_once_all_is_calm() -> None:
+    onlooker = onlooker_of(4)
+    lease = Lease(pipeline="bank", partition="a").acquired("host-a", "host-a-1", "")
+    onlooker.rates["host-a-1"] = 1.0
+    onlooker.arrives("a", 0, [0, 1, 2, 3])
+    onlooker.wrote("host-a-1", lease, lease.checkpointed("3", "").released(), 99.0)
+    assert onlooker.found == []
+    onlooker.is_calm = True
+    onlooker.wrote("host-a-1", lease, lease.checkpointed("4", "").released(), 99.0)
+    assert onlooker.found == []
+    onlooker.wrote("host-a-1", lease, lease.checkpointed("3", "").released(), 99.0)
+    assert onlooker.found == ["R4 at 100.000: the lease of 'a' is given up at 3, and what lies below 4 has arrived"]
+
+
+def test_what_a_restore_took_has_to_arrive_once_more_and_nothing_else() -> None:
+    onlooker = onlooker_of(4)
+    onlooker.arrives("a", 0, [0, 1])
+    backup = onlooker.backup()
+    onlooker.arrives("a", 0, [2, 3])
+    onlooker.restored(backup)
+    onlooker.arrives("a", 0, [2])
+    assert onlooker.found == []
+    onlooker.arrives("a", 0, [1])
+    assert onlooker.found == ["I1 at 100.000: event 1 of 'a' arrived twice"]
 
 
 def test_a_word_that_no_mutant_has_is_refused_with_the_names_that_there_are(
