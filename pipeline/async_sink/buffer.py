@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from pipeline.async_sink.entry import Entry
 
@@ -27,7 +27,7 @@ _Source = deque[_Held] | list[_Held]
 class _Line:
     """waiting: a heap. bytes: of what waits. sent: how many entries are on their way; while there are any, the others wait.
 
-    late_until: a request that failed may be carried out until then. late_last: the last entry that such a request had.
+    late_until: requests that failed may be carried out until then. late_last: the last entry that all of them had.
     rests: no entry may be sent before late_until.
     """
 
@@ -35,12 +35,12 @@ class _Line:
     bytes: int = 0
     sent: int = 0
     late_until: float | None = None
-    late_last: int = 0
+    late_last: float = inf
     rests: bool = False
 
     @property
     def may_send(self) -> bool:
-        """Whether the first that waits was in a late request itself, or there is none."""
+        """Whether the first that waits was in all late requests itself, or there is none."""
         return bool(self.waiting) and (self.late_until is None or self.waiting[0][0] <= self.late_last)
 
 
@@ -116,6 +116,7 @@ class EntryBuffer:
 
         late_until: the failed request may be carried out until then. None: it surely is not.
         """
+        last = {entry.order: entry.number for entry in sorted(failed, key=attrgetter("number"))}
         for entry in failed:
             number, since, sent = self._sent.pop(entry.number)
             if entry.order != sent.order:
@@ -130,7 +131,7 @@ class EntryBuffer:
                 line = self._lines[entry.order]
                 if late_until is not None:
                     line.late_until = max(late_until, line.late_until or late_until)
-                    line.late_last = max(number, line.late_last)
+                    line.late_last = min(last[entry.order], line.late_last)
                 _wait(line, held)
                 self._land(entry.order, -inf)
 
@@ -176,7 +177,7 @@ class EntryBuffer:
         """A line of which nothing is on its way: its first may be sent, or it rests, or it has ended."""
         line = self._lines[order]
         if line.late_until is not None and line.late_until <= now:
-            line.late_until = None
+            line.late_until, line.late_last = None, inf
         if line.may_send:
             heappush(self._again, line.waiting[0])
             self._count_line(line, 1)

@@ -490,6 +490,13 @@ MUTANTS = (
         "        return None\n",
     ),
     mutant(
+        "rows behind a late request go out with a larger one that is late too",
+        "pipeline.async_sink.buffer",
+        "                    line.late_last = min(last[entry.order], line.late_last)\n",
+        "                    line.late_last = max(last[entry.order], line.late_last if line.late_last < inf else -1)\n",
+        test="tests/unit/pipeline/test_async_parts.py::test_while_two_requests_may_be_late_only_rows_of_both_are_sent",
+    ),
+    mutant(
         "a position passes what is not acknowledged",
         "pipeline.async_sink.prefix",
         "        while self._first in self._beyond:\n",

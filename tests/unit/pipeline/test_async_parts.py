@@ -143,6 +143,20 @@ def test_a_shared_request_that_may_be_late_is_repeated_at_once_and_only_its_own_
     assert (buffer.ready, numbers(buffer.cut(10, PLENTY))) == (2, [2, 3])
 
 
+def test_while_two_requests_may_be_late_only_rows_of_both_are_sent() -> None:
+    """The second is smaller, since the destination is slow: a row behind it could be replaced by what it still brings."""
+    a = lambda number: entry(number, "a")  # noqa: E731
+    buffer = buffer_of(*map(a, range(4)), shares_requests=True)
+    buffer.put_back(buffer.cut(10, PLENTY), late_until=9.0)
+    buffer.put_back(buffer.cut(2, PLENTY), late_until=19.0)
+    assert numbers(buffer.cut(10, PLENTY)) == [0, 1]
+    buffer.acknowledged(a(0), 10.0)
+    buffer.acknowledged(a(1), 10.0)
+    assert (buffer.ready, buffer.rests_until) == (0, 19.0)
+    buffer.rouse(19.0)
+    assert numbers(buffer.cut(10, PLENTY)) == [2, 3]
+
+
 @given(st.lists(st.sampled_from(["a", "b", "c", None]), max_size=30), st.randoms(use_true_random=False))
 def test_requests_that_fail_as_a_whole_come_again_in_the_order_of_each_key(orders: list[str], rng: object) -> None:
     draw = rng.random  # type: ignore[attr-defined]  # hypothesis' Random, which reports what it drew
