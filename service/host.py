@@ -254,13 +254,7 @@ class Host:
         self._rest(roll.controls)
         audits = await self._partitions.listed(scan, group, roll.peers)
         wanted = self._planned(scan, roll)
-        changes = Changes()
-        await run_side_by_side(
-            wanted.take,
-            lambda key: self._take(key, scan, changes),
-            doing="taking",
-            then=lambda key, worker: self._start_worker(key, worker, group),
-        )
+        changes = await self._take_all(wanted.take, scan, group)
         await run_side_by_side(wanted.ask, lambda key: self._ask(key, scan, changes), doing="asking for")
         outlived = [(name, each) for name, audit in audits.items() for each in audit.outlived]
         await self._clear_away(roll, scan, [key for key in outlived if key in scan.seen])
@@ -276,7 +270,8 @@ class Host:
             return pause
         at_least_s = max(map(retry_after_s, changes.refused))
         backoff_s = self._timing.backoff.pause_s(self._refusals.count, self._rng.random(), at_least_s)
-        await rested(self._stopping, backoff_s)
+        if await rested(self._stopping, backoff_s):  # the next listing may cost all that the container has to give by then
+            await self._take_all(wanted.take, scan, group)
         return max(0.0, pause - backoff_s)
 
     def _sight(self) -> Sight | None:
@@ -341,6 +336,17 @@ class Host:
         """Not to be tried in vain: an orphan would fail each time under a higher epoch."""
         if key not in self.workers and self._is_ours_to_try(key, scan):
             self.failures.would_fail(key, error, scan.seen[key].lease.continuation)
+
+    async def _take_all(self, keys: Sequence[Key], scan: Scan, group: asyncio.TaskGroup) -> Changes:
+        """Take those that nobody has changed since the scan."""
+        changes = Changes()
+        await run_side_by_side(
+            keys,
+            lambda key: self._take(key, scan, changes),
+            doing="taking",
+            then=lambda key, worker: self._start_worker(key, worker, group),
+        )
+        return changes
 
     async def _take(self, key: Key, scan: Scan, changes: Changes) -> Worker | None:
         if self.is_draining or changes.are_over or key in self.workers or self.failures.holds_off(key):

@@ -327,6 +327,13 @@ MUTANTS = (
         "        return self.first_s\n",
     ),
     mutant(
+        "takes that were refused wait for the next listing",
+        "service.host",
+        "            await self._take_all(wanted.take, scan, group)\n        return max",
+        "            pass\n        return max",
+        test=f"{OVERLOAD}::test_a_listing_that_uses_up_what_takes_need_does_not_keep_leases_from_being_taken",
+    ),
+    mutant(
         "a host takes more leases than it wants",
         "leases.balance",
         "sizes[pipeline] if peer.leases_max is None else max(0, peer.leases_max - totals[name])\n",

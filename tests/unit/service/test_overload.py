@@ -200,6 +200,28 @@ def test_after_the_container_wants_to_be_left_alone_the_rest_of_a_round_is_skipp
     run_virtual(main())
 
 
+def test_a_listing_that_uses_up_what_takes_need_does_not_keep_leases_from_being_taken() -> None:
+    """The container has something to give again two seconds after each listing."""
+
+    async def main() -> None:
+        group = Group("abc")
+        for name in group.feed._logs:
+            group.put(lease_id("bank", name), encode_lease(Lease(pipeline="bank", partition=name)))
+
+        def judge(request: Request) -> Fate:
+            is_take = request.operation == "replace" and request.id.startswith(lease_prefix("bank"))
+            listed = group.asked(lists_leases)
+            if is_take and not group.owners["a"] and now() < listed[-1] + 2:
+                return Fate(ends="refused", retry_after_s=2.0)
+            return Fate()
+
+        group.weather.judge = judge
+        group.started("host-a")
+        await until(group.is_balanced, within_s=5 * MINUTE)
+
+    run_virtual(main())
+
+
 def test_the_log_of_an_outage_grows_with_its_logarithm_and_ends_with_a_recovery() -> None:
     async def main() -> None:
         group = await settled(leases=4, hosts=1)
