@@ -270,7 +270,8 @@ class Host:
             return pause
         at_least_s = max(map(retry_after_s, changes.refused))
         backoff_s = self._timing.backoff.pause_s(self._refusals.count, self._rng.random(), at_least_s)
-        if await rested(self._stopping, backoff_s):  # the next listing may cost all that the container has to give by then
+        if await rested(self._stopping, backoff_s):
+            # Before the next listing, which may cost all that the container has to give by then.
             await self._take_all(wanted.take, scan, group)
         return max(0.0, pause - backoff_s)
 
