@@ -64,7 +64,7 @@ class Changes:
 
     @property
     def are_over(self) -> bool:
-        """Whether the container wants to be left alone: the rest comes in a later round."""
+        """Whether the container wants to be left alone: the rest comes later."""
         return any(map(retry_after_s, self.refused))
 
 
