@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from zlib import crc32
 
@@ -26,7 +27,6 @@ from simulation.process import current, incarnation
 from simulation.weather import Request, answered, host_of
 
 from pipeline.connectors.eventhubs import tail as tails
-from pipeline.connectors.eventhubs import writer as writers
 from pipeline.connectors.eventhubs.account import Account
 from pipeline.connectors.eventhubs.groups import Groups
 from pipeline.connectors.eventhubs.management import Extent
@@ -130,10 +130,11 @@ class Partition:
 
 @dataclass(slots=True)
 class Sent:
-    """A batch: when it was stored, and whose claim's it is."""
+    """A batch: when it was stored, whose claim's it is, and whether its sink could see the partition's end before."""
 
     at: float
     tenure: tuple[str, str, int]
+    saw_end: bool
 
 
 class EventHub:
@@ -158,6 +159,8 @@ class EventHub:
         self._null_raises = rng.random() < 0.5
         self._replies_known = rng.random() < 0.5
         self._sent: dict[tuple[str, int, str], Sent] = {}
+        self._unseen_at: dict[tuple[str, str], float] = {}
+        """When a host last looked for a partition's end in vain."""
         self._unsure: set[tuple[str, str, int]] = set()
         self._unsettled: dict[tuple[str, str, int], Numbers] = {}
         self._verified: set[tuple[str, str, int]] = set()
@@ -241,7 +244,8 @@ class EventHub:
             onlooker.settled(tenure[1], claim.partition, fence)
         self._unsettled[tenure] = after.after(len(payloads))
         onlooker.sends(tenure[1], claim.partition, fence, (after.number, crc32(b"".join(payloads))))
-        store = partial(self._stored, self.partitions[target], payloads, after, claim, tenure)
+        saw_end = self._sees_end(target)
+        store = partial(self._stored, self.partitions[target], payloads, after, claim, tenure, saw_end)
         try:
             await self._asked("publish", claim.partition, store, Unreached, Unanswered)
         except PublishError as error:
@@ -257,6 +261,7 @@ class EventHub:
         after: Numbers,
         claim: Claim,
         tenure: tuple[str, str, int],
+        saw_end: bool,
     ) -> None:
         first = number_after(after.number)
         numbers = [Numbered(after.group, after.level, number_after(first, n)) for n in range(len(payloads))]
@@ -271,7 +276,7 @@ class EventHub:
         events = [_received(payload) for payload in payloads]
         partition.add([dict(event.properties) for event in events], self.world.now)
         to = dict(events[0].properties)[f"{PREFIX}to"]
-        self._sent[claim.partition, claim.generation, to] = Sent(self.world.now, tenure)
+        self._sent[claim.partition, claim.generation, to] = Sent(self.world.now, tenure, saw_end)
         self.world.onlooker.fenced(claim.partition, _fence(claim))
         self.world.onlooker.arrives(claim.partition, claim.generation, [int(event.body or b"") for event in events])
         if self._rng.random() < FOREIGN:
@@ -310,13 +315,20 @@ class EventHub:
         if claim is None or decoded(claim.state).group is None:  # somebody has emptied it
             return
         sent = self._sent.get((claim.partition, claim.generation, str(claim.continuation)))
-        if sent is None or sent.tenure in self._unsure or sent.tenure == self._tenure():
+        if sent is None or not sent.saw_end or sent.tenure in self._unsure or sent.tenure == self._tenure():
             return
         least = self.partitions[target].last_at(sent.at - self.tail_s - SLACK_S)
         self.world.onlooker.counts["tails that were measured"] += 1
         self.world.onlooker.check(
             at + 1 >= least, "tail", lambda: f"a claim of {claim.partition} reads behind {at}, and may begin at {least}"
         )
+
+    def unseen(self, target: str) -> None:
+        self._unseen_at[host_of(current()), target] = self.world.now
+
+    def _sees_end(self, target: str) -> bool:
+        unseen_at = self._unseen_at.get((host_of(current()), target), -inf)
+        return self.world.now > unseen_at + tails.UNSEEN_S + self.tail_s
 
     def asks(self, operation: str, id: str) -> Request:
         return Request(host_of(current()), "sink", operation, id)
@@ -409,7 +421,7 @@ class _Column:
 
 
 class _VirtualTime:
-    """What the sink's modules ask the module `time`."""
+    """What the sink asks the module `time`."""
 
     @staticmethod
     def monotonic() -> float:
@@ -420,13 +432,12 @@ class _VirtualTime:
 def on_virtual_time() -> Iterator[None]:
     """The sink receives from the hub in memory, and its clock is the loop's."""
     tail: Any = tails
-    writer: Any = writers
-    kept = tail.receiving, tail.time, writer.time
-    tail.receiving, tail.time, writer.time = _receiving, _VirtualTime, _VirtualTime
+    kept = tail.receiving, tail.time
+    tail.receiving, tail.time = _receiving, _VirtualTime
     try:
         yield
     finally:
-        tail.receiving, tail.time, writer.time = kept
+        tail.receiving, tail.time = kept
 
 
 @asynccontextmanager
@@ -434,9 +445,13 @@ async def _receiving(hub: Any, place: Place, limits: Limits, threaded: object) -
     found = _SEQUENCE.search(place.selector)
     at = int(found[1]) if found else -1
     request = hub.asks("receive", place.partition)
-    await answered(hub.world.weather, request, lambda: None, FeedUnavailable, FeedUnavailable)
-    hub.begins(place.partition, at)
-    yield _Receiver(hub, place, at)
+    try:
+        await answered(hub.world.weather, request, lambda: None, FeedUnavailable, FeedUnavailable)
+        hub.begins(place.partition, at)
+        yield _Receiver(hub, place, at)
+    except BaseException:
+        hub.unseen(place.partition)
+        raise
 
 
 def _received(payload: bytes) -> Any:

@@ -30,7 +30,7 @@ READERS_MAX = 2
 """Of one partition at a time. The service allows five in a consumer group, of all hosts together."""
 LOOK_TIMEOUT_S = 2.0
 UNSEEN_S = 60.0
-"""How long a partition is left alone whose end could not be seen."""
+"""How long a partition is left alone that did not show its end in time. Each look that waits in vain delays a batch."""
 
 
 @dataclass(slots=True)
@@ -91,8 +91,10 @@ class Tails:
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S), self._turn(target):
                 seen = await self._see_end(target, behind)
-        except (FeedError, Fenced, TimeoutError):
+        except TimeoutError:
             return seen
+        except (FeedError, Fenced):
+            pass  # which costs no time: it may show its end before the next batch
         self._ends[target] = now, seen
         return seen
 
