@@ -14,10 +14,11 @@ from math import inf
 from types import MappingProxyType
 
 from leases.balance import creation_order
-from leases.beginning import StandingOf, put_back, recovered, recovered_child
 from leases.document import NAME_BYTES_MAX, Fields, to_json
 from leases.errors import GroupMismatch, LeasesError, StoreConflict, StoreMissing, Undecided
-from leases.family import (
+from leases.keeper import Keeper, Scan
+from leases.lease import Lease
+from leases.lineage import (
     Partition,
     Uncovered,
     begun,
@@ -29,10 +30,9 @@ from leases.family import (
     outlived,
     whole,
 )
-from leases.keeper import Keeper, Scan
-from leases.lease import Lease
-from leases.lost import Memory, ancestors, is_lost, restored, waiting
 from leases.membership import DEAD_AFTER
+from leases.recovery import Memory, ancestors, is_lost, restored, waiting
+from leases.recovery_start import StandingOf, put_back, recovered, recovered_child
 from leases.side_by_side import run_side_by_side
 from leases.store import LeaseStore
 

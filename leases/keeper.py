@@ -161,8 +161,8 @@ class Keeper:
         await self.store.delete(_id(seen.lease), seen.etag)
 
     async def rewrite(self, seen: Seen, wanted: Lease) -> Seen:
-        """An operator's change (a release, a reset, `leases.migration`), as it stands there now: the owner finds out at its next
-        write, or scan. Raises as `ask` does."""
+        """An operator's change (a release, a reset, `leases.import_.plan`), as it stands there now: the owner finds out
+        at its next write, or scan. Raises as `ask` does."""
         return Seen(wanted, await self.store.replace(_id(wanted), encode_lease(wanted), seen.etag))
 
     async def create(self, lease: Lease) -> bool:

@@ -13,10 +13,10 @@ from types import MappingProxyType
 
 from leases.balance import Peer
 from leases.clock import Clock
-from leases.control import GROUP_PREFIX, NO_CONTROLS, Controls, controls_in
 from leases.document import NAME_BYTES_MAX, Fields, to_json
 from leases.errors import DuplicateHost, InvalidDocument, StoreAmbiguous, StoreConflict, StoreMissing
 from leases.expiry import Mark, Watch
+from leases.pause_orders import GROUP_PREFIX, NO_CONTROLS, Controls, controls_in
 from leases.store import LeaseStore, Stored
 from leases.timing import Timing
 

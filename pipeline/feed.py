@@ -172,7 +172,7 @@ class KnownLag(NamedTuple):
 @runtime_checkable
 class MeteredFeed(Protocol):
     """What a feed offers besides if its source allows few questions. The hosts of a group then ask `lag`, `latest` and
-    `partitions` at a common pace, and share what their readers know (service.group_lag)."""
+    `partitions` at a common pace, and share what their readers know (service.group.metered_lag)."""
 
     def known_lag(self, partition: str, continuation: str | None) -> KnownLag | None:
         """As `lag`, by what the partition's open reader knows. Asks nothing. None if it does not know, or none is open."""

@@ -50,7 +50,7 @@ class Output:
 
     table: the transform's output for this partition (columns are the transform's; without a transform, EVENT_SCHEMA).
     start, to: the batch covers the positions behind `start` up to `to`. events: how many events it held, dead ones too.
-    dead: those that could not be processed, and are in no dead letter yet (DEAD_SCHEMA of pipeline.dead_letters.letter); only for
+    dead: those that could not be processed, and are in no dead letter yet (DEAD_SCHEMA of pipeline.dead_letters.record); only for
     writers that keep dead letters, which have them safe before the position moves.
     """
 

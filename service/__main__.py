@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from service.importing import importing
-from service.standard_output import open_closed_streams, watched_output
+from service.cli.fast_imports import importing
+from service.cli.standard_output import open_closed_streams, watched_output
 
 INTERRUPTED = 130
 
@@ -15,7 +15,7 @@ def main() -> None:
     open_closed_streams()
     try:
         with importing():
-            from service.cli import main as command
+            from service.cli.main import main as command
         with watched_output():
             command()
     except KeyboardInterrupt:

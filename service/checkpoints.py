@@ -16,7 +16,7 @@ from leases.keeper import OwnedLease
 from pipeline.crash_point import crash_point
 from pipeline.pump.runner import Progress
 from service.pipeline import Pipeline
-from service.tally import Tally
+from service.stats import Tally
 
 IDLE_S = 0.5
 """A partition that had nothing to do for so long gets its checkpoint."""

@@ -1,7 +1,7 @@
 """What stops a host, or keeps it from starting.
 
 ServiceError
-├── ConfigurationError    the settings are wrong; every problem is listed (service.config)
+├── ConfigurationError    the settings are wrong; every problem is listed (service.config.load)
 ├── StartFailed           a feed, sink, store or Spark was not ready when the host started
 ├── NotNow                the lease is not in a state for what an operator asked for
 ├── NothingToImport       the input of an import is not what the command was told that it is

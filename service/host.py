@@ -3,7 +3,7 @@
     every balance interval (or when the earliest lease would expire, or each second while leases are being handed over):
         read host documents and leases            leases.membership, leases.keeper
         see whose tick has stood still            leases.expiry
-        rest from what an operator has paused     leases.control
+        rest from what an operator has paused     leases.pause_orders
         create leases for new partitions          service.partitions, leases.bootstrap
         plan what to take and what to ask for     leases.balance
         take, ask, start workers                  service.worker
@@ -26,25 +26,25 @@ from structlog.typing import FilteringBoundLogger as Log
 from leases.backoff import retry_after_s
 from leases.balance import Key, Plan, plan
 from leases.clock import Clock
-from leases.control import Controls
 from leases.errors import DuplicateHost, StoreConflict, StoreError
 from leases.expiry import Watch
 from leases.keeper import Keeper, Scan
 from leases.lease import Lease
 from leases.membership import DEAD_AFTER, Membership, Roll, mismatched
+from leases.pause_orders import Controls
 from leases.side_by_side import run_side_by_side
 from leases.timing import Timing
-from pipeline.cancelled import is_cancelled
+from pipeline.cancellation import is_cancelled
 from pipeline.crash_point import crash_point
 from pipeline.feed import FeedPartition
-from pipeline.pump.budget import Budget
+from pipeline.pump.memory_budget import Budget
 from service.failures import Failures, Streak, verdict
-from service.group_lag import GroupLag, Sight
+from service.group.metered_lag import GroupLag, Sight
 from service.partitions import Partitions
 from service.pipeline import Pipeline
-from service.reports import Reports
-from service.stopping import rested
-from service.tally import Tally
+from service.runtime.reports import Reports
+from service.runtime.stopping import rested
+from service.stats import Tally
 from service.worker import Outcome, Worker, about
 
 T = TypeVar("T")

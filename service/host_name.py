@@ -26,9 +26,9 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from service.config.leases import LeaseSettings, MemoryLeases
+from service.config.settings import HostSettings
 from service.errors import StartFailed
-from service.settings import HostSettings
-from service.settings.leases import LeaseSettings, MemoryLeases
 
 MACHINE_NAME_MAX = 120
 """Leaves room for a number within the 128 characters of a host name."""

@@ -18,20 +18,20 @@ from leases.backoff import retry_after_s
 from leases.balance import Key, Peer
 from leases.bootstrap import Audit, Bootstrap
 from leases.clock import Clock
-from leases.family import Partition
 from leases.keeper import Keeper, Scan
 from leases.lease import Lease
-from leases.lost import Standing
+from leases.lineage import Partition
+from leases.recovery import Standing
 from leases.timing import Timing
-from pipeline.cancelled import is_cancelled
+from pipeline.cancellation import is_cancelled
 from pipeline.errors import FeedError, FeedUnavailable
 from pipeline.feed import FeedPartition, metered, no_partitions, remember, uncovered
 from pipeline.sink import standing_of
-from service.asks import Asks
 from service.failures import Streak
-from service.group_lag import LISTINGS_PER_S
+from service.group.metered_lag import LISTINGS_PER_S
 from service.pipeline import Pipeline
 from service.plurals import counted, noun
+from service.runtime.background_calls import Asks
 
 T = TypeVar("T")
 Report = Callable[[str, Hashable, str, Key | None], None]

@@ -26,21 +26,22 @@ from leases.keeper import Keeper
 from leases.membership import HOSTS_PREFIX, HostRecord, Membership
 from leases.store import LeaseStore, TimedStore
 from leases.timing import Timing
-from pipeline.cancelled import await_shielded
+from pipeline.cancellation import await_shielded
 from pipeline.errors import PipelineError, SinkNotFound, SinkUnavailable
-from pipeline.pump.budget import BYTES_MAX, Budget
+from pipeline.pump.memory_budget import BYTES_MAX, Budget
 from pipeline.transform import WaitingTransform
-from service.activity import activity_document, activity_of
 from service.errors import StartFailed
 from service.failures import Streak
+from service.group.activity import activity_document, activity_of
+from service.group.lag import Backlog, until_idle
+from service.group.view import View
 from service.host import Host
-from service.lag import Backlog, until_idle
 from service.pipeline import Pipeline
-from service.summary import Summary, summaries_of
-from service.tally import CountingStore, Tally
-from service.telemetry import default_logger
-from service.traces import TracedTally, Traces
-from service.view import View
+from service.stats import CountingStore, Tally
+from service.telemetry.logs import default_logger
+from service.telemetry.spans import Traces
+from service.telemetry.summary import Summary, summaries_of
+from service.telemetry.trace_recorder import TracedTally
 
 START_PAUSES_S = (0.5, 1.0)
 """Between the attempts to reach the lease container before a start fails."""
@@ -67,7 +68,7 @@ class Processor:
     ) -> None:
         """host: unique among the hosts on these leases; `service.host_name` reserves one on this machine.
         buffer_bytes_max: of what is read and not delivered yet, over all pipelines. traces: closed with the rest.
-        log: by default as structlog is set up, or else from `info` on to standard error (`service.telemetry`).
+        log: by default as structlog is set up, or else from `info` on to standard error (`service.telemetry.logs`).
 
         Raises ValueError where the intervals do not fit together, or two pipelines have one name.
         """

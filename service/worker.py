@@ -40,17 +40,17 @@ from pipeline.errors import (
     SinkUnavailable,
 )
 from pipeline.feed import PartitionEnded
-from pipeline.pump.budget import Budget
+from pipeline.pump.memory_budget import Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.sink import Claim, CloseReason, SinkWriter, follow
 from service.checkpoints import Checkpoints
-from service.closing import CLOSING_TIMEOUT_S, answered, uninterrupted, within
 from service.errors import BatchHung
 from service.failures import Failures, Streak
-from service.permit import TrustPermit
 from service.pipeline import Pipeline
-from service.stopping import rested, unless_stopping
-from service.tally import Tally
+from service.runtime.stopping import rested, unless_stopping
+from service.runtime.trust_permit import TrustPermit
+from service.shutdown import CLOSING_TIMEOUT_S, answered, uninterrupted, within
+from service.stats import Tally
 
 TRANSIENT = (FeedUnavailable, SinkUnavailable, EngineUnavailable, Ambiguous)
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 30.0

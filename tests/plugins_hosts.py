@@ -119,7 +119,7 @@ class Bank:
 
     def settings_of(self, host: str) -> Path:
         """The demo's settings with another name, other intervals, and a log that tests can read."""
-        settings = yaml.safe_load(resources.files("service").joinpath("bank.yaml").read_text())
+        settings = yaml.safe_load(resources.files("service.cli.demo").joinpath("bank.yaml").read_text())
         settings["leases"] |= {
             "duration_s": TIMING.duration_s,
             "renew_s": TIMING.renew_s,

@@ -14,8 +14,8 @@ least once, and after a crash at most `buffered_entries_max` and two batches of 
 
 from __future__ import annotations
 
-from pipeline.async_sink.entry import Closing, Convert, Destination, Preparing
-from pipeline.async_sink.rows import json_row
+from pipeline.async_sink.element_converter import json_row
+from pipeline.async_sink.request_entry import Closing, Convert, Destination, Preparing
 from pipeline.async_sink.writer import AsyncWriter
 from pipeline.clock import Clock, LoopClock
 from pipeline.limits import AsyncLimits

@@ -14,10 +14,10 @@ from contextlib import suppress
 from typing import Any
 from zlib import crc32
 
-from pipeline.async_sink.desk import Desk, Request
-from pipeline.async_sink.entry import Convert, Destination, Failed, refused
-from pipeline.async_sink.keys import Keys
-from pipeline.async_sink.rows import row_slices
+from pipeline.async_sink.element_converter import row_slices
+from pipeline.async_sink.idempotency_keys import Keys
+from pipeline.async_sink.request_entry import Convert, Destination, Failed, refused
+from pipeline.async_sink.request_scheduler import Desk, Request
 from pipeline.clock import Clock
 from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, NotTrusted, PipelineError, SinkRejected, SinkUnavailable

@@ -1,14 +1,14 @@
 """Dead letters: events that cannot be processed are kept, whole and exactly once, and their partitions go on.
 
-`letter`: what is kept. `sieve`: a transform over the rest. `guard`: when there is too much of it. `beside`: letters in a place of
-their own, beside any sink, and `states`: what the lease keeps of both. `box`: reading them; `strands`: where they are numbered in
-several places. `replay`: sending their events through again.
+`record`: what is kept. `dead_letter_transform`: a transform over the rest. `rate_guard`: when there is too much of it.
+`side_output_sink`: letters in a place of their own, beside any sink, and `states`: what the lease keeps of both.
+`store`: reading them; `merged_feed`: where they are numbered in several places. `replay`: sending their events through again.
 """
 
-from pipeline.dead_letters.beside import beside
-from pipeline.dead_letters.box import Kept, LetterBox
-from pipeline.dead_letters.letter import Letter
-from pipeline.dead_letters.sieve import DeadLetters
+from pipeline.dead_letters.dead_letter_transform import DeadLetters
+from pipeline.dead_letters.record import Letter
+from pipeline.dead_letters.side_output_sink import beside
 from pipeline.dead_letters.states import sink_alone
+from pipeline.dead_letters.store import Kept, LetterBox
 
 __all__ = ["DeadLetters", "Kept", "Letter", "LetterBox", "beside", "sink_alone"]

@@ -15,8 +15,8 @@ from contextlib import aclosing
 
 import pyarrow as pa
 
-from pipeline.dead_letters.box import LetterBox, until
-from pipeline.dead_letters.letter import Letter, event_of, letter_of
+from pipeline.dead_letters.record import Letter, event_of, letter_of
+from pipeline.dead_letters.store import LetterBox, until
 from pipeline.errors import FeedUnavailable
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import FeedPartition, Start

@@ -14,8 +14,8 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Literal
 
-from pipeline.dead_letters.box import Kept, LetterBox, until_now
-from pipeline.dead_letters.letter import Letter, letter_of
+from pipeline.dead_letters.record import Letter, letter_of
+from pipeline.dead_letters.store import Kept, LetterBox, until_now
 from pipeline.errors import FeedError
 from pipeline.limits import REPLAY
 

@@ -3,10 +3,10 @@
 A value fits where the column's type holds exactly what the body says. Numbers may be written as JSON numbers or as texts, as
 CSV files have them. Nothing is nulled, rounded or wrapped around, which Spark's own `from_json` does.
 
-Two readers: `fast` takes some megabytes at once through Arrow's own JSON reader, and says no where they are not plainly fine;
-`exact` then decides, body by body, and knows the reason. Whatever the first one takes, the second one takes, to the
-same values. So that a few bad bodies do not cost the others the fast reader, suspects are left out, and what has
-other flaws is read in ever smaller pieces.
+Two readers: `arrow_reader` takes some megabytes at once through Arrow's own JSON reader, and says no where they are not
+plainly fine; `python_reader` then decides, body by body, and knows the reason. Whatever the first one takes, the second
+one takes, to the same values. So that a few bad bodies do not cost the others the fast reader, suspects are left out,
+and what has other flaws is read in ever smaller pieces.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pipeline.parsing.exact import Misfit, read_exactly
-from pipeline.parsing.fast import read_fast
+from pipeline.parsing.arrow_reader import read_fast
+from pipeline.parsing.python_reader import Misfit, read_exactly
 from pipeline.parsing.schema import Struct, arrow_schema
 from pipeline.parsing.suspects import suspects
 

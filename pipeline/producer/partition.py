@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
-from pipeline.cancelled import await_shielded
+from pipeline.cancellation import await_shielded
 from pipeline.producer.broker import Broker, Link
 from pipeline.producer.errors import ENDS_THE_PRODUCER, Outcome, PublishError, Reason, refused
 from pipeline.producer.numbers import Asked, Numbers, number_after

@@ -15,7 +15,7 @@ from pipeline.clock import Clock
 from pipeline.errors import PipelineError
 from pipeline.event import Page
 from pipeline.limits import BatchLimits
-from pipeline.pump.budget import Share
+from pipeline.pump.memory_budget import Share
 
 
 class PageBuffer:

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark.conf import roomy_shm
-from pipeline.spark.java import Output, end_process, read_output, require_java
+from pipeline.spark.jre import Output, end_process, read_output, require_java
 from pipeline.spark.last_words import complaint, end_reason, start_advice, start_reason
 from pipeline.spark.master import is_standalone, require_master
 from pipeline.spark.reason import reason_of

@@ -2,7 +2,7 @@
 
 Some jobs may be under way at a time, so that the next is prepared while one runs. A batch whose caller was cancelled is
 dropped, and its job cancelled once nobody wants any of it. Where a shared job fails, each of its batches is tried alone, so
-that one partition's poison never costs another its output; then the poison itself is isolated (pipeline.isolating.isolation).
+that one partition's poison never costs another its output; then the poison itself is isolated (pipeline.poison.blame).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pipeline.batch import Batch
 from pipeline.clock import Clock, LoopClock
 from pipeline.errors import EngineUnavailable, PipelineError, TransformError
 from pipeline.event import EVENT_SCHEMA
-from pipeline.isolating.isolation import SEQUENCE, blamed, refused_events
-from pipeline.isolating.job import Job, JobFailed, Refused, Slice
 from pipeline.limits import FIRST_ONE, Isolation
-from pipeline.spark.plan import PARTITION
+from pipeline.poison.blame import SEQUENCE, blamed, refused_events
+from pipeline.poison.job import Job, JobFailed, Refused, Slice
+from pipeline.spark.partition_contract import PARTITION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,8 @@ class _Waiting:
 
 
 class MicroBatches:
-    """One pipeline's jobs. shares_jobs: whether batches of several partitions may be in one (pipeline.spark.plan)."""
+    """One pipeline's jobs. shares_jobs: whether batches of several partitions may be in one
+    (pipeline.spark.partition_contract)."""
 
     def __init__(
         self,

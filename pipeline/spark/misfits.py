@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pipeline.batch import without
 from pipeline.errors import Poison
 from pipeline.parsing.parse import Misfit
-from pipeline.spark.plan import PARTITION
+from pipeline.spark.partition_contract import PARTITION
 
 
 def refused_in(misfits: Sequence[Misfit], slices: Sequence[int]) -> dict[int, tuple[Poison, ...]]:

@@ -1,7 +1,7 @@
 """A pipeline's own Spark session, and what is kept in it: the plan of a small batch, to be run again over the next ones.
 
 Planning a query and generating its code takes Spark longer than running it over a few events. A DataFrame may be run as often as
-one likes, and a plan without a state of its own (pipeline.spark.plan_source) reads its source anew each time; so the source's
+one likes, and a plan without a state of its own (pipeline.spark.catalyst) reads its source anew each time; so the source's
 rows are exchanged in between. The query is optimized anew for every batch, and the kept plan is run only where nothing has
 changed: nobody has to know what in a query depends on the moment. Spark has no public name for the rows. Where its insides are
 not as they are known here, nothing is kept, and each batch has a plan to itself.
@@ -22,10 +22,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from pipeline.spark.catalyst import contract_of, is_same, runs_again
 from pipeline.spark.conf import INVARIANTS
 from pipeline.spark.jvm import Running
-from pipeline.spark.plan import Contract
-from pipeline.spark.plan_source import contract_of, is_same, runs_again
+from pipeline.spark.partition_contract import Contract
 
 VIEW = "events"
 SMALL_BATCH_EVENTS = 10_000

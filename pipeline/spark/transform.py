@@ -19,22 +19,22 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructType
 
 from pipeline.batch import Batch
-from pipeline.cancelled import await_shielded
+from pipeline.cancellation import await_shielded
 from pipeline.errors import EngineUnavailable, NotImportable, PipelineError, TransformError
 from pipeline.event import EVENT_SCHEMA
 from pipeline.imports import imported, require_module
-from pipeline.isolating.job import JobFailed, Refused, Slice
 from pipeline.limits import FIRST_ONE, JSON_LEVELS_MAX, Isolation
 from pipeline.nesting import parsed_json
 from pipeline.parsing.parse import Misfit, parse
 from pipeline.parsing.schema import Struct, read_schema
+from pipeline.poison.job import JobFailed, Refused, Slice
+from pipeline.spark.catalyst import columns_read
 from pipeline.spark.engine import SparkEngine
 from pipeline.spark.jvm import Running, text_of
 from pipeline.spark.last_words import last_words
 from pipeline.spark.micro_batch import MicroBatches, gathered, split
 from pipeline.spark.misfits import fitting, of_partitions, refused_in
-from pipeline.spark.plan import PARTITION, Contract
-from pipeline.spark.plan_source import columns_read
+from pipeline.spark.partition_contract import PARTITION, Contract
 from pipeline.spark.reason import blame, reason_of
 from pipeline.spark.session import VIEW, Own
 from pipeline.sql_nesting import schema_problem, sql_problem

@@ -1,19 +1,19 @@
 """The HTTP face of a running host: what it knows of the whole group, and what operators may do to it (docs/rest.md).
 
-    app = create_app(view, access, log=log)            # of a process with a host; service.server serves it
+    app = create_app(view, access, log=log)            # of a process with a host; service.api.server serves it
 
 Its parts:
 
     app        puts it together
-    guard      around everything: who may come in, how much, for how long; headers and the log of what operators did
-    health     this host: probes and metrics          reading    the group, out of the lease container
-    events     the group as it changes                operating  what operators do to leases and pipelines
-    moving     export and import                      problems   every error, as problem+json
+    middleware around everything: who may come in, how much, for how long; headers and the log of what operators did
+    health     this host: probes and metrics          queries    the group, out of the lease container
+    events     the group as it changes                operations what operators do to leases and pipelines
+    transfer   export and import                      problems   every error, as problem+json
     connections   how many, and how long one waits for a client that says nothing
-    roles, limits, strangers, bodies, etags, audit    what these stand on
+    roles, limits, cross_origin, json_bodies, etags, audit    what these stand on
 """
 
 from service.api.app import create_app
-from service.api.guard import OPEN
+from service.api.middleware import OPEN
 
 __all__ = ["OPEN", "create_app"]

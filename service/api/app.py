@@ -8,20 +8,20 @@ from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
 from structlog.typing import FilteringBoundLogger as Log
 
-from service.access import Access
 from service.api.audit import Audit
+from service.api.auth import Access
+from service.api.dashboard import page
+from service.api.docs_page import docs_page
 from service.api.events import events
-from service.api.guard import Guard
 from service.api.health import health
-from service.api.moving import moving
-from service.api.operating import operating
-from service.api.page import page
+from service.api.metrics import Metrics
+from service.api.middleware import Guard
+from service.api.operations import operating
 from service.api.problems import ANYWHERE, add_handlers, documented
-from service.api.reading import reading
-from service.docs_page import docs_page
-from service.metrics import Metrics
-from service.telemetry import default_logger
-from service.view import View
+from service.api.queries import reading
+from service.api.transfer import moving
+from service.group.view import View
+from service.telemetry.logs import default_logger
 
 NO_TOKENS = Access()
 

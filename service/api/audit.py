@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from structlog.typing import FilteringBoundLogger as Log
 
 from leases.lease import Lease
-from service.access import Caller
-from service.tally import Action, ActionOutcome, Tally
+from service.api.auth import Caller
+from service.stats import Action, ActionOutcome, Tally
 
 TEXT_CHARACTERS_MAX = 200
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote, unquote
 
-from service.status import LeaseStatus
+from service.group.status import LeaseStatus
 
 _EXPIRED = ";expired"
 TOLD: dict[int | str, dict[str, Any]] = {

@@ -21,12 +21,12 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from leases.errors import StoreError
-from service import schemas
+from service.api import schemas
 from service.api.problems import documented
-from service.api.reading import Strict
+from service.api.queries import Strict
 from service.api.roles import READING
-from service.status import Group, LeaseStatus
-from service.view import View
+from service.group.status import Group, LeaseStatus
+from service.group.view import View
 
 STREAMS_MAX = 200
 STREAM_S = 300.0

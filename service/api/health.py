@@ -7,10 +7,10 @@ from http import HTTPStatus
 from fastapi import APIRouter, Response
 
 from leases.errors import StoreError
-from service import schemas
+from service.api import schemas
+from service.api.metrics import CONTENT_TYPE, Metrics
 from service.api.roles import READING
-from service.metrics import CONTENT_TYPE, Metrics
-from service.view import View
+from service.group.view import View
 
 METRICS_LAG_AGE_MAX_S = 15.0
 METRIC = '# TYPE leasehold_leases_owned gauge\nleasehold_leases_owned{pipeline="bank"} 4.0\n'

@@ -23,7 +23,7 @@ from leases.errors import (
     StoreMissing,
 )
 from pipeline.errors import EngineUnavailable, FeedUnavailable, PipelineError, SinkUnavailable
-from service import schemas
+from service.api import schemas
 from service.errors import NothingToImport, NotNow
 from service.redaction import readable
 

@@ -9,8 +9,8 @@ from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
-from service.access import Caller
-from service.api.guard import FOR_OPERATORS
+from service.api.auth import Caller
+from service.api.middleware import FOR_OPERATORS
 
 _READ = HTTPBearer(
     auto_error=False, scheme_name="reader", description="A token of the file `api.readers`, or an operator's."
@@ -18,7 +18,7 @@ _READ = HTTPBearer(
 _OPERATE = HTTPBearer(auto_error=False, scheme_name="operator", description="A token of the file `api.operators`.")
 
 READING = [Security(_READ)]
-"""For the description alone: `service.api.guard` has judged before."""
+"""For the description alone: `service.api.middleware` has judged before."""
 
 
 def _operator(request: Request, scheme: Annotated[object, Security(_OPERATE)]) -> Caller:

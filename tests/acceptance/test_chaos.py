@@ -17,7 +17,7 @@ from scenarios.chaos_group import Happened
 from scenarios.chaos_plan import KINDS, planned
 from scenarios.place import place
 
-from service.demo_data import Transaction, expected_balances, expected_events
+from service.cli.demo.transactions import Transaction, expected_balances, expected_events
 
 DEAR = ("host added", "host told to stop", "host killed", "Spark killed")
 """A start of Spark each."""

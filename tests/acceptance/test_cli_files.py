@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pipeline.connectors.filesink import Directory, snapshot_of
+from pipeline.connectors.files.sink import Directory, snapshot_of
 from tests.plugins_cli import Commands
 
 SETTINGS = """

@@ -19,7 +19,7 @@ import psutil
 import psycopg
 import pytest
 
-from service.embedded_postgres import start_server
+from service.cli.demo.postgres import start_server
 from tests.plugins_cli import START_S, Command, Commands, leases_in, until
 from tests.plugins_pg import directory_for_all
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from service.cli import main
+from service.cli.main import main
 from tests.plugins_cli import START_S, Commands, events_in, leases_in, until
 
 pytestmark = pytest.mark.timeout(600)
@@ -87,7 +87,7 @@ def test_the_embedded_program_copies_all_words_and_ends(folder: Path) -> None:
 
 
 def test_every_command_that_a_page_names_is_there() -> None:
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("service/*.yaml"), ROOT / "Makefile"]
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("service/**/*.yaml"), ROOT / "Makefile"]
     named = {
         (page.name, found)
         for page in pages

@@ -7,7 +7,7 @@ import azure.eventhub.aio
 from hub_sides import BODY_BYTES, Order, Took, Watch, main
 
 from pipeline.connectors.eventhubs import EventHubsBroker, account_of
-from pipeline.connectors.eventhubs.hooks import sdk
+from pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
 from pipeline.producer import Event, IdempotentProducer
 
 sdk()

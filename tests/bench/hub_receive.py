@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from hub_sides import BODY_BYTES, Order, Took, Watch, main
 
 from pipeline.connectors.eventhubs import EventHubsFeed, account_of
-from pipeline.connectors.eventhubs.hooks import sdk
+from pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
 from pipeline.event import EVENT_SCHEMA
 
 sdk()

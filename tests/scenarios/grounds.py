@@ -111,7 +111,7 @@ class Embedded:
         self.breakages: Mapping[str, Breakage] = {"leases locked": self._without_leases}
 
     def settings(self) -> dict[str, Any]:
-        settings: dict[str, Any] = yaml.safe_load(resources.files("service").joinpath("bank.yaml").read_text())
+        settings: dict[str, Any] = yaml.safe_load(resources.files("service.cli.demo").joinpath("bank.yaml").read_text())
         if not self._with_spark:
             for pipeline in settings["pipelines"]:
                 _do_without_spark(pipeline)
@@ -210,7 +210,7 @@ def paged_files(directory: Path, feed: dict[str, Any], events: int) -> dict[str,
     """None of any other feed."""
     if feed["type"] != "files":
         return None
-    kind = "pipeline.connectors.files:FilesFeed"
+    kind = "pipeline.connectors.files.feed:FilesFeed"
     return {**feed, "type": kind, "path": str(directory / feed["path"]), "page_events_max": events}
 
 

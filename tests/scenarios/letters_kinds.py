@@ -11,12 +11,12 @@ from typing import TypeAlias
 import psycopg
 
 from pipeline.async_sink import Limits
-from pipeline.connectors.filesink import Directory, FileLetters, FilesSink, snapshot_of
+from pipeline.connectors.files.sink import Directory, FileLetters, FilesSink, snapshot_of
 from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
 from pipeline.dead_letters import LetterBox
-from pipeline.dead_letters.box import until_now
-from pipeline.dead_letters.strands import StrandedLetters
+from pipeline.dead_letters.merged_feed import StrandedLetters
+from pipeline.dead_letters.store import until_now
 from pipeline.sink import Sink
 from scenarios.outlets import GAPS, GAPS_LAST
 

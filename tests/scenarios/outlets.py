@@ -14,8 +14,8 @@ import duckdb
 import pyarrow.dataset as ds
 from plugins_endpoint import Endpoint, endpoint_served
 
-from pipeline.connectors.filesink import Directory, snapshot_of
-from pipeline.connectors.filesink.snapshot import Snapshot
+from pipeline.connectors.files.sink import Directory, snapshot_of
+from pipeline.connectors.files.sink.snapshot import Snapshot
 from scenarios.host import Failed
 
 SINKS = ("files", "blobs", "http", "cosmos")
@@ -107,8 +107,8 @@ class InBlobs:
         self._container = f"{self._name}-{next(self._case)}"
 
     def arrived(self) -> dict[str, list[int]]:
-        from pipeline.connectors.filesink.account import account_of
-        from pipeline.connectors.filesink.blobs import BlobContainer  # the SDKs of Azure take a second to import
+        from pipeline.connectors.files.sink.account import account_of
+        from pipeline.connectors.files.sink.blobs import BlobContainer  # the SDKs of Azure take a second to import
 
         with closing(
             BlobContainer(account_of(connection_string=self._account), self._container, prefix="out")

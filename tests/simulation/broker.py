@@ -1,7 +1,7 @@
 """A broker in memory for the real LogSink: idempotent publishing as Event Hubs does it, on a network that loses and delays.
 
-What a producer may do is decided by the production code (pipeline.connectors.log.line), but for one thing: a broker of the
-outside world takes a batch for a repeated one by its numbers alone, whatever its contents.
+What a producer may do is decided by the production code (pipeline.connectors.log.producer_state), but for one thing: a
+broker of the outside world takes a batch for a repeated one by its numbers alone, whatever its contents.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import pyarrow as pa
 from simulation.process import current, incarnation
 from simulation.weather import Request, Weather, host_of
 
-from pipeline.connectors.log import line as lines
+from pipeline.connectors.log import producer_state as lines
 from pipeline.connectors.log.block import Encoded, decoded
 from pipeline.connectors.log.errors import LogError, LogUnavailable, LogUncertain
-from pipeline.connectors.log.line import Line, Producer
+from pipeline.connectors.log.producer_state import Line, Producer
 from pipeline.connectors.log.sink import LogSink
 from pipeline.markers import Marker
 

@@ -35,12 +35,12 @@ from leases.membership import HostRecord, Membership
 from leases.store import Stored, TimedStore
 from leases.timing import Timing
 from pipeline.connectors.memory import MemoryDestination
-from pipeline.pump.budget import Budget
+from pipeline.pump.memory_budget import Budget
 from pipeline.sink import Sink
 from service.failures import Failures
 from service.host import Host
 from service.pipeline import Pipeline
-from service.tally import Tally
+from service.stats import Tally
 from service.worker import Outcome, Worker
 
 

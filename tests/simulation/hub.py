@@ -26,15 +26,15 @@ from servers.eventhubs.messages import Event, Numbered, placed
 from simulation.process import current, incarnation
 from simulation.weather import Request, answered, host_of
 
-from pipeline.connectors.eventhubs import tail as tails
 from pipeline.connectors.eventhubs.account import Account
-from pipeline.connectors.eventhubs.groups import Groups
-from pipeline.connectors.eventhubs.management import Extent
-from pipeline.connectors.eventhubs.message import event_at
-from pipeline.connectors.eventhubs.publish_errors import attach_refused, batch_refused
-from pipeline.connectors.eventhubs.receiver import Limits, Place, Received
-from pipeline.connectors.eventhubs.sink import EventHubsSink
-from pipeline.connectors.eventhubs.writer import HubWriter
+from pipeline.connectors.eventhubs.amqp.decode import event_at
+from pipeline.connectors.eventhubs.amqp.management import Extent
+from pipeline.connectors.eventhubs.feed.receiver import Limits, Place, Received
+from pipeline.connectors.eventhubs.sink import tail as tails
+from pipeline.connectors.eventhubs.sink.producer_groups import Groups
+from pipeline.connectors.eventhubs.sink.publish_errors import attach_refused, batch_refused
+from pipeline.connectors.eventhubs.sink.sink import EventHubsSink
+from pipeline.connectors.eventhubs.sink.writer import HubWriter
 from pipeline.errors import FeedUnavailable
 from pipeline.markers import PREFIX
 from pipeline.producer import (

@@ -156,11 +156,11 @@ MUTANTS = (
     ),
     mutant(
         "trust is judged by a timer alone",
-        "service.permit",
+        "service.runtime.trust_permit",
         "        if not self._owned.is_trusted:\n            raise NotTrusted(",
         "        if not getattr(self, 'is_open', True):\n            raise NotTrusted(",
         (
-            "service.permit",
+            "service.runtime.trust_permit",
             "        if self._owned.is_trusted:\n            return\n        self._suspended()\n",
             "        if self._owned.is_trusted:\n            self.is_open = True; return\n        self._suspended()\n",
         ),
@@ -197,19 +197,19 @@ MUTANTS = (
     ),
     mutant(
         "children begin before their parent is closed",
-        "leases.family",
+        "leases.lineage",
         " and not any(_is_at_work(parent, listed, leases) for parent in partition.parents)\n",
         "\n",
     ),
     mutant(
         "what leases hold of a merged partition gets a lease once more",
-        "leases.family",
+        "leases.lineage",
         "        for part in uncovered(partition, held)\n",
         "        for part in whole(partition, held)\n",
     ),
     mutant(
         "a child begins at its beginning and not where its parent ended",
-        "leases.family",
+        "leases.lineage",
         "                        continuation=child.continuation,\n",
         "                        continuation=None,\n",
     ),
@@ -259,7 +259,7 @@ MUTANTS = (
             "            await self.owned.checkpoint(writer.position, lease.sink_state)\n",
         ),
         (
-            "pipeline.connectors.log.line",  # and a broker that lets a level in twice
+            "pipeline.connectors.log.producer_state",  # and a broker that lets a level in twice
             "    if held is not None and held.rank >= producer.rank:\n",
             (
                 "    if held is not None and held.rank == producer.rank:\n        return held\n"
@@ -269,7 +269,7 @@ MUTANTS = (
     ),
     mutant(
         "a level that a document put back gives out again is attached again",
-        "pipeline.connectors.log.line",
+        "pipeline.connectors.log.producer_state",
         "    if held is not None and held.rank >= producer.rank:\n",
         "    if held is not None and held.rank > producer.rank:\n",
     ),
@@ -283,13 +283,13 @@ MUTANTS = (
     ),
     mutant(
         "the position is kept in the lease alone",
-        "pipeline.publishing",
+        "pipeline.publishing_writer",
         "return max(held, claim.continuation, key=cmp_to_key(claim.compare))",
         "return claim.continuation",
     ),
     mutant(
         "an uncertain batch is sent again at the new level",
-        "pipeline.connectors.log.line",
+        "pipeline.connectors.log.producer_state",
         "    return replace(new, marker=held.marker, ended=held.ended)",
         "    return replace(new, ended=held.ended)",
     ),
@@ -301,13 +301,13 @@ MUTANTS = (
     ),
     mutant(
         "a broker takes what was outranked",
-        "pipeline.connectors.log.line",
+        "pipeline.connectors.log.producer_state",
         "    if held.rank > producer.rank:\n        raise _outranked(held, producer)\n    return held",
         "    return held",
     ),
     mutant(
         "a marker outlives its generation",
-        "pipeline.connectors.log.line",
+        "pipeline.connectors.log.producer_state",
         "    if held is None or held.generation != producer.generation:",
         "    if held is None:",
     ),
@@ -371,38 +371,38 @@ MUTANTS = (
     ),
     mutant(
         "a claim's first batch is not looked for in the hub",
-        "pipeline.connectors.eventhubs.writer",
+        "pipeline.connectors.eventhubs.sink.writer",
         "        if not self._is_verified:\n",
         "        if False:\n",
     ),
     mutant(
         "the tail of a hub's lease stands still while it publishes",
-        "pipeline.connectors.eventhubs.writer",
+        "pipeline.connectors.eventhubs.sink.writer",
         "        self._state = replace(self._state, tail=max(self._state.tail, end))\n",
         "        pass\n",
     ),
     mutant(
         "a hub's partition ends where $management says",
-        "pipeline.connectors.eventhubs.tail",
+        "pipeline.connectors.eventhubs.sink.tail",
         "        while (end := self._end) is None or self._reading.behind < end:\n",
         "        self._end = (await self._tails.broker.extent(self._target)).last\n"
         "        while (end := self._end) is None or self._reading.behind < end:\n",
     ),
     mutant(
         "a hub's claim asks at a null level",
-        "pipeline.connectors.eventhubs.groups",
+        "pipeline.connectors.eventhubs.sink.producer_groups",
         "            return await self._numbers(target, Asked(group=of, level=level))\n",
         "            return await self._numbers(target, Asked(group=of, level=None))\n",
     ),
     mutant(
         "a claim does not look for what was published since the checkpoint",
-        "pipeline.connectors.eventhubs.claiming",
+        "pipeline.connectors.eventhubs.sink.claims",
         "    return Tail(behind=state.tail if has_published else min(before, state.tail), is_binding=has_published)\n",
         "    return Tail(behind=before, is_binding=False)\n",
     ),
     mutant(
         "a producer whose last number is -1 has published",
-        "pipeline.connectors.eventhubs.claiming",
+        "pipeline.connectors.eventhubs.sink.claims",
         "known.number not in (0, NOTHING_YET)",
         "known.number != 0",
         test="tests/unit/pipeline/test_eventhubs_claiming.py",
@@ -480,19 +480,19 @@ MUTANTS = (
     ),
     mutant(
         "a manifest that lost entries is taken as it is",
-        "pipeline.connectors.filesink.manifest",
+        "pipeline.connectors.files.sink.manifest",
         "    if version < seen:\n",
         "    if False:\n",
     ),
     mutant(
         "who comes second to put an entry takes it for its own",
-        "pipeline.connectors.filesink.manifest",
+        "pipeline.connectors.files.sink.manifest",
         "            return found.id == entry.id\n",
         "            return True\n",
     ),
     mutant(
         "successors of a request in doubt are sent at once",
-        "pipeline.async_sink.desk",
+        "pipeline.async_sink.request_scheduler",
         "        return now + self._limits.request_timeout_s if may_land else None\n",
         "        return None\n",
     ),
@@ -505,7 +505,7 @@ MUTANTS = (
     ),
     mutant(
         "a position passes what is not acknowledged",
-        "pipeline.async_sink.prefix",
+        "pipeline.async_sink.ack_prefix",
         "        while self._first in self._beyond:\n",
         "        while self._beyond:\n            self._first = min(self._beyond)\n",
     ),
@@ -517,21 +517,21 @@ MUTANTS = (
     ),
     mutant(
         "partitions of unknown lag count as none",
-        "service.lag",
+        "service.group.lag",
         "UNKNOWN_SHARE_MAX = 0.1\n",
         "UNKNOWN_SHARE_MAX = 1.0\n",
         test="tests/unit/service/test_lag.py::test_more_than_a_tenth_of_unknown_partitions_is_an_unknown_lag",
     ),
     mutant(
         "a hub's sink reads in a consumer group that it was not given",
-        "service.settings.sinks",
+        "service.config.sinks",
         '    consumer_group: ConsumerGroup = Field(\n        description="In which the sink reads',
         '    consumer_group: ConsumerGroup = Field(\n        default="$Default", description="In which the sink reads',
         test="tests/unit/service/test_config_eventhubs_sink.py::test_what_does_not_go_together_is_told_without_secrets",
     ),
     mutant(
         "a host remembers every report for ever",
-        "service.reports",
+        "service.runtime.reports",
         "        if len(self._last) > REPORTS_MAX:\n",
         "        if False:\n",
         test="tests/unit/service/test_reports.py::test_the_subjects_are_bounded",

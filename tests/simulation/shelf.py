@@ -1,6 +1,6 @@
 """A place for files in memory, for the real FilesSink: manifest and data files, on a network that loses and delays.
 
-What counts is decided by the production code (pipeline.connectors.filesink). The onlooker is told of a batch once an entry
+What counts is decided by the production code (pipeline.connectors.files.sink). The onlooker is told of a batch once an entry
 names it that readers see: one behind all others, and in no range that was folded.
 """
 
@@ -16,10 +16,10 @@ from simulation.process import current, incarnation
 from simulation.weather import Request, Weather, host_of
 
 from leases.lease import Lease
-from pipeline.connectors.filesink.errors import FilesUnavailable, FilesUncertain
-from pipeline.connectors.filesink.folding import is_past
-from pipeline.connectors.filesink.layout import MANIFEST, folders_of, listing_of
-from pipeline.connectors.filesink.sink import FilesSink
+from pipeline.connectors.files.sink.compaction import is_past
+from pipeline.connectors.files.sink.errors import FilesUnavailable, FilesUncertain
+from pipeline.connectors.files.sink.layout import MANIFEST, folders_of, listing_of
+from pipeline.connectors.files.sink.sink import FilesSink
 
 T = TypeVar("T")
 OPERATIONS = {"claim": "open", "batch": "publish", "end": "publish"}
@@ -27,7 +27,7 @@ OPERATIONS = {"claim": "open", "batch": "publish", "end": "publish"}
 
 
 class Shelf:
-    """What all hosts put files on. Implements pipeline.connectors.filesink.place.Place."""
+    """What all hosts put files on. Implements pipeline.connectors.files.sink.storage.Place."""
 
     identity = "simulated"
 

@@ -44,7 +44,7 @@ from leases.document import lease_id, lease_prefix
 from leases.errors import LeasesError
 from leases.lease import Lease
 from leases.membership import HOSTS_PREFIX
-from pipeline.connectors.filesink import folding
+from pipeline.connectors.files.sink import compaction
 from pipeline.connectors.python import PythonSink
 from pipeline.limits import BatchLimits
 from pipeline.sink import Sink
@@ -240,9 +240,9 @@ def hasten() -> None:
 @contextmanager
 def narrowed() -> Iterator[None]:
     """Manifests are folded after few entries already, as no seed lasts long enough for many."""
-    kept = folding.FAN, folding.LONG
-    folding.FAN, folding.LONG = 4, 16
+    kept = compaction.FAN, compaction.LONG
+    compaction.FAN, compaction.LONG = 4, 16
     try:
         yield
     finally:
-        folding.FAN, folding.LONG = kept
+        compaction.FAN, compaction.LONG = kept

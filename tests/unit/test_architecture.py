@@ -16,19 +16,26 @@ PACKAGES = ("leases", "pipeline", "service")
 
 EDGES = (
     *("leases.clock", "leases.contract", "leases.stores"),
-    *("pipeline.connectors", "pipeline.contract", "pipeline.spark.java", "pipeline.spark.engine", "pipeline.spark.jvm"),
+    *("pipeline.connectors", "pipeline.contract", "pipeline.spark.jre", "pipeline.spark.engine", "pipeline.spark.jvm"),
     *("pipeline.spark.master", "pipeline.spark.session", "pipeline.spark.transform"),
     *(
         "service.api",
-        "service.cli",
-        "service.demo",
-        "service.demo_data",
-        "service.demo_view",
-        "service.embedded_postgres",
+        "service.cli.main",
+        "service.cli.demo.bank",
+        "service.cli.demo.transactions",
+        "service.cli.demo.progress",
+        "service.cli.demo.postgres",
     ),
     "service.host_name",
-    *("service.cli_migration", "service.look", "service.probe", "service.processor", "service.run", "service.server"),
-    *("service.traces.otlp", "service.wiring"),
+    *(
+        "service.cli.migration",
+        "service.cli.offline_view",
+        "service.cli.probe",
+        "service.processor",
+        "service.cli.run",
+        "service.api.server",
+    ),
+    *("service.telemetry.otlp", "service.wiring.build"),
 )
 """Where time, randomness, ids and threads come in. Everything else gets them as arguments, or cannot be simulated."""
 
@@ -112,7 +119,7 @@ PLANTED = {
     "pipeline/feed.py": "fastapi",
     "service/worker.py": "fastapi",
     "leases/renewal.py": "time",
-    "service/tally.py": "opentelemetry",
+    "service/stats.py": "opentelemetry",
     "pipeline/markers.py": "uuid",
 }
 
@@ -142,7 +149,7 @@ def test_leases_imports_the_standard_library_alone() -> None:
 
 AZURE_HOMES = {
     "azure.cosmos": ("leases.stores.cosmos", "pipeline.connectors.cosmos.client"),
-    "azure.storage": ("leases.stores.blob", "pipeline.connectors.filesink.blobs"),
+    "azure.storage": ("leases.stores.blob", "pipeline.connectors.files.sink.blobs"),
 }
 """Of Azure's SDKs, which import-linter sees as one package."""
 
@@ -160,7 +167,7 @@ def test_each_of_azure_s_sdks_has_its_homes(sdk: str) -> None:
 
 def test_leases_and_files_reach_a_storage_account_by_the_same_words() -> None:
     texts = [
-        (ROOT / place / "account.py").read_text() for place in ("leases/stores/blob", "pipeline/connectors/filesink")
+        (ROOT / place / "account.py").read_text() for place in ("leases/stores/blob", "pipeline/connectors/files/sink")
     ]
     assert texts[0] == texts[1]
 
@@ -173,9 +180,9 @@ def test_leases_and_pipeline_bound_the_nesting_of_json_by_the_same_words() -> No
 OWN_JSON = {
     "leases.contract": "test suites",
     "pipeline.contract": "test suites",
-    "pipeline.spark.plan_source": "Spark's plan of the operator's SQL",
+    "pipeline.spark.catalyst": "Spark's plan of the operator's SQL",
     "pipeline.spark.transform": "Spark's form of the operator's schema",
-    "service.api.guard": "an answer of this host",
+    "service.api.middleware": "an answer of this host",
 }
 """Who parses JSON without a bound of its nesting, and whose JSON that is."""
 PARSERS = {"json.load", "json.loads"}

@@ -9,8 +9,8 @@ from typing import get_args
 
 import pytest
 
-from service.settings import feeds, sinks
-from service.settings.section import CUSTOM
+from service.config import feeds, sinks
+from service.config.section import CUSTOM
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()

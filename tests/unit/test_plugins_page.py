@@ -14,8 +14,8 @@ import leases.store
 import pipeline.errors
 import pipeline.feed
 import pipeline.sink
-from service.config import parse
-from service.plugged import problems_of
+from service.config.load import parse
+from service.wiring.plugins import problems_of
 from tests.unit.test_architecture import imported_names, is_within
 
 ROOT = Path(__file__).parents[2]

@@ -1,8 +1,8 @@
 """Leases in a container of Azure Blob Storage.
 
-`store` is the five calls; `names` says which blob stands for which id and `packing` how a body lies in one (both pure);
-`container` makes the requests over what `connection` opens, and `answers` says what the SDK's errors mean (pure). `others` reads
-what other processors left.
+`store` is the five calls; `names` says which blob stands for which id and `codec` how a body lies in one (both pure);
+`container` makes the requests over what `connection` opens, and `error_mapping` says what the SDK's errors mean (pure).
+`others` reads what other processors left.
 """
 
 from leases.stores.blob.account import Account, account_of

@@ -9,9 +9,9 @@ from typing import Any
 from azure.identity.aio import DefaultAzureCredential
 from azure.storage.blob.aio import BlobServiceClient, ContainerClient
 
-from leases.stores.azure_http import OnceOverTls, PatientCredential
+from leases.stores.azure.http import OnceOverTls, PatientCredential
 from leases.stores.blob.account import Account
-from leases.stores.blob.answers import pause_s
+from leases.stores.blob.error_mapping import pause_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 
 from leases.errors import StoreMissing, StoreUnavailable
-from leases.eventhubs import CONTENT_BYTES_MAX, Blob, Kind, is_wanted
+from leases.import_.checkpoint_blobs import CONTENT_BYTES_MAX, Blob, Kind, is_wanted
+from leases.stores.blob.codec import FORM
 from leases.stores.blob.container import Blob as Found
 from leases.stores.blob.container import Container
-from leases.stores.blob.packing import FORM
 
 BLOBS_MAX = 20_000
 READS_AT_ONCE_MAX = 8
 
 
 class OthersBlobs:
-    """`service.brought.BlobSource` over a container. Nothing is written or made."""
+    """`service.group.import_sources.BlobSource` over a container. Nothing is written or made."""
 
     def __init__(self, container: Container) -> None:
         self._container = container

@@ -1,6 +1,6 @@
 """How the container is reached: as whom, over which TLS, and that the SDK repeats nothing by itself.
 
-The SDK would wait half a minute where it is throttled, and send a write again whose answer was lost (`leases.stores.azure_http`).
+The SDK would wait half a minute where it is throttled, and send a write again whose answer was lost (`leases.stores.azure.http`).
 
 All requests go to the address that was given, which leads to the account's write region: reads are as fresh as they can be.
 """
@@ -21,9 +21,9 @@ from azure.cosmos.exceptions import CosmosResourceExistsError, CosmosResourceNot
 from azure.identity.aio import DefaultAzureCredential
 
 from leases.errors import StoreMissing, StoreUnavailable
-from leases.stores.azure_http import OnceOverTls, tls_of
-from leases.stores.cosmos.answers import REMEDIES, pause_s, translated
+from leases.stores.azure.http import OnceOverTls, tls_of
 from leases.stores.cosmos.documents import PARTITION_KEY
+from leases.stores.cosmos.error_mapping import REMEDIES, pause_s, translated
 
 TOO_WEAK = ("ConsistentPrefix", "Eventual")
 _NOTHING_INDEXED: dict[str, Any] = {

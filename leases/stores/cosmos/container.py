@@ -15,10 +15,10 @@ from azure.core.exceptions import AzureError
 from azure.cosmos.exceptions import CosmosResourceNotFoundError
 
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
-from leases.stores.azure_http import await_shielded, retrying_for
-from leases.stores.cosmos.answers import is_gone, translated
+from leases.stores.azure.http import await_shielded, retrying_for
 from leases.stores.cosmos.connection import Account, Connection, Place, connect
 from leases.stores.cosmos.documents import PARTITION_KEY, Document
+from leases.stores.cosmos.error_mapping import is_gone, translated
 
 T = TypeVar("T")
 Call = Callable[[Connection], Awaitable[T]]

@@ -22,9 +22,9 @@ from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.cosmos.exceptions import CosmosHttpResponseError
 
 from pipeline.connectors.cosmos.account import Account
-from pipeline.connectors.cosmos.ask import NOT_MODIFIED, OK, THROTTLED, TIMEOUT, Answer, Ask, refusal
+from pipeline.connectors.cosmos.change_feed_request import NOT_MODIFIED, OK, THROTTLED, TIMEOUT, Answer, Ask, refusal
+from pipeline.connectors.cosmos.point_operations import Write
 from pipeline.connectors.cosmos.ranges import PhysicalRange, Span
-from pipeline.connectors.cosmos.write import Write
 from pipeline.errors import FeedError, FeedUnavailable
 
 T = TypeVar("T")

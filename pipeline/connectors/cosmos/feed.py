@@ -13,15 +13,25 @@ from datetime import UTC, datetime
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from pipeline.connectors.backoff import Patience, Pauses
 from pipeline.connectors.cosmos.account import Account
-from pipeline.connectors.cosmos.ask import FROM_NOW, GONE, NOT_MODIFIED, OK, TIMEOUT, Answer, Ask, Mode, refusal
+from pipeline.connectors.cosmos.change_feed_request import (
+    FROM_NOW,
+    GONE,
+    NOT_MODIFIED,
+    OK,
+    TIMEOUT,
+    Answer,
+    Ask,
+    Mode,
+    refusal,
+)
 from pipeline.connectors.cosmos.client import Container
 from pipeline.connectors.cosmos.page_size import PageSize
 from pipeline.connectors.cosmos.position import BEGINNING, estimated, furthest, lsn_of, position_behind, session_lsn
+from pipeline.connectors.cosmos.range_cache import Whereabouts
 from pipeline.connectors.cosmos.ranges import Place, partition_of, uncovered
 from pipeline.connectors.cosmos.records import Record, pages_of, records_of
-from pipeline.connectors.cosmos.whereabouts import Whereabouts
-from pipeline.connectors.patience import Patience, Pauses
 from pipeline.errors import FeedUnavailable, PositionLost
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import FeedPartition, PartitionEnded, Start

@@ -13,12 +13,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.async_sink import AsyncSink, Converted, Entry, Failed, Limits, refused
-from pipeline.async_sink.rows import Content
+from pipeline.async_sink.element_converter import Content
 from pipeline.connectors.address import is_nowhere
 from pipeline.connectors.cosmos.account import Account
-from pipeline.connectors.cosmos.ask import THROTTLED, Answer
+from pipeline.connectors.cosmos.change_feed_request import THROTTLED, Answer
 from pipeline.connectors.cosmos.client import Container
-from pipeline.connectors.cosmos.write import NEXT, NO_CONTAINER, NOT_DONE, OF_CONTENT, Missing, Write, Writing, verdict
+from pipeline.connectors.cosmos.point_operations import (
+    NEXT,
+    NO_CONTAINER,
+    NOT_DONE,
+    OF_CONTENT,
+    Missing,
+    Write,
+    Writing,
+    verdict,
+)
 from pipeline.errors import FeedError, FeedUnavailable, SinkNotFound, SinkRejected, SinkUnavailable
 
 LIMITS = Limits(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.connectors.eventhubs.account import Account
-from pipeline.connectors.eventhubs.encoding import ENVELOPE_KEY_BYTES, MARKS_BYTES_MAX, SECTION_BYTES, body_of
-from pipeline.connectors.eventhubs.hub import Hub
-from pipeline.connectors.eventhubs.management import Extent, Management
+from pipeline.connectors.eventhubs.amqp.connection import Hub
+from pipeline.connectors.eventhubs.amqp.encode import ENVELOPE_KEY_BYTES, MARKS_BYTES_MAX, SECTION_BYTES, body_of
+from pipeline.connectors.eventhubs.amqp.management import Extent, Management
 from pipeline.connectors.eventhubs.refusal import is_missing
-from pipeline.connectors.eventhubs.sender import SenderLink, attached
+from pipeline.connectors.eventhubs.sink.sender import SenderLink, attached
 from pipeline.errors import FeedError, FeedUnavailable
 from pipeline.producer import Asked, Event, HubProperties, PartitionProperties, PublishError, Reason
 from pipeline.producer.event import Prepared

@@ -1,5 +1,1 @@
-"""Files as a feed: every file that matches a glob is a partition, every record of CSV or JSON lines an event."""
-
-from pipeline.connectors.files.feed import FilesFeed
-
-__all__ = ["FilesFeed"]
+"""Files, as a feed and as a sink."""

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 import aiohttp
 
 from pipeline.async_sink import AsyncSink, Entry, Failed, Limits, json_row
-from pipeline.async_sink.rows import Content
+from pipeline.async_sink.element_converter import Content
 from pipeline.connectors.address import is_nowhere
 from pipeline.connectors.http.wire import (
     ENCODING,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.event import EVENT_SCHEMA
-from pipeline.published import PUBLISHED_SCHEMA
+from pipeline.output_events import PUBLISHED_SCHEMA
 
 BLOCK_SCHEMA = PUBLISHED_SCHEMA
 # Arrow's own threads would cost ten times the work itself for a small block, and half as much again for a large one.

@@ -24,7 +24,7 @@ from pipeline.connectors.log.errors import (
     Outranked,
     ProducerEnded,
 )
-from pipeline.connectors.log.line import Line, Producer
+from pipeline.connectors.log.producer_state import Line, Producer
 from pipeline.connectors.log.store import Log, PartitionLog
 from pipeline.producer import (
     Asked,

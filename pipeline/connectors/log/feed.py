@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from pipeline.connectors.log.block import events_in, pages_of
 from pipeline.connectors.log.errors import LogError
+from pipeline.connectors.log.poller import Watch
 from pipeline.connectors.log.store import Extent, Log, PartitionLog, Version
-from pipeline.connectors.log.watch import Watch
 from pipeline.errors import FeedUnavailable, PositionLost
 from pipeline.event import Page
 from pipeline.feed import FeedPartition, Start, reset_of_a_new_source

@@ -21,7 +21,14 @@ import pyarrow as pa
 
 from pipeline.connectors.log.block import Block, events_in
 from pipeline.connectors.log.errors import LogUnavailable
-from pipeline.connectors.log.files import READ_ONLY, UNCHANGING, file_name, has_wal, partitions_in, reading_mode
+from pipeline.connectors.log.partition_file import (
+    READ_ONLY,
+    UNCHANGING,
+    file_name,
+    has_wal,
+    partitions_in,
+    reading_mode,
+)
 from pipeline.connectors.log.store import Extent, PartitionLog, Retention
 
 T = TypeVar("T")

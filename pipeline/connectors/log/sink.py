@@ -1,4 +1,4 @@
-"""The embedded log as a sink, by Protocol F (pipeline/publishing.py).
+"""The embedded log as a sink, by Protocol F (pipeline/publishing_writer.py).
 
 A batch is one atomic append. Since the log keeps batches whole, a batch's marker is kept once, beside it; and the newest of each
 lease is kept for good, so that a position outlives the retention of the events.
@@ -26,14 +26,14 @@ from pipeline.connectors.log.errors import (
     Outranked,
     ProducerEnded,
 )
-from pipeline.connectors.log.line import Line, Producer
+from pipeline.connectors.log.producer_state import Line, Producer
 from pipeline.connectors.log.store import Log, PartitionLog, Retention
 from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, OutputTooLarge, PipelineError, SinkRejected, SinkUnavailable
 from pipeline.markers import Marker, lease_of
+from pipeline.output_events import events_of
 from pipeline.producer import ProducerState, claimed, decoded, group_of, number_after
-from pipeline.published import events_of
-from pipeline.publishing import PublishingWriter, generation_lost, marker_of, newest, outranked, published
+from pipeline.publishing_writer import PublishingWriter, generation_lost, marker_of, newest, outranked, published
 from pipeline.sink import Claim, CloseReason, Output, Permit, Standing, to_write_again
 
 T = TypeVar("T")

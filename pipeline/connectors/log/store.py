@@ -23,10 +23,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.connectors.log import line as lines
+from pipeline.connectors.log import producer_state as lines
 from pipeline.connectors.log.block import Block, Encoded, decoded, digest, encoded
 from pipeline.connectors.log.errors import LogUnavailable, LogUncertain
-from pipeline.connectors.log.files import (
+from pipeline.connectors.log.partition_file import (
     READ_WRITE,
     connected,
     create,
@@ -37,7 +37,7 @@ from pipeline.connectors.log.files import (
     primary_code,
     translated,
 )
-from pipeline.connectors.log.line import Line, Producer
+from pipeline.connectors.log.producer_state import Line, Producer
 from pipeline.markers import Marker
 
 BLOCKS_DROPPED_MAX = 64

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from psycopg import AsyncConnection, AsyncCursor, Error, pq
 from psycopg.sql import SQL, Literal
 
-from pipeline.cancelled import await_shielded
+from pipeline.cancellation import await_shielded
 from pipeline.connectors.postgres import refusal
 from pipeline.connectors.postgres.copy import Load
 from pipeline.connectors.postgres.dsn import read_dsn, read_dsn_without_password

@@ -14,16 +14,16 @@ from typing import Any, Literal
 
 import psycopg
 
-from pipeline.connectors.postgres import letters_sql, refusal, sql
+from pipeline.connectors.postgres import dead_letters_sql, refusal, sql
 from pipeline.connectors.postgres.copy import Load
 from pipeline.connectors.postgres.entra_token import Credential
+from pipeline.connectors.postgres.merge_statement import Target
 from pipeline.connectors.postgres.session import Server, Session, Timeouts
-from pipeline.connectors.postgres.target import Target
 from pipeline.crash_point import crash_point
-from pipeline.dead_letters.letter import letters_of
+from pipeline.dead_letters.record import letters_of
 from pipeline.errors import Fenced, SinkRejected
 from pipeline.markers import lease_of
-from pipeline.publishing import generation_lost
+from pipeline.publishing_writer import generation_lost
 from pipeline.sink import Claim, CloseReason, Output, Permit, Standing, to_write_again
 
 Mode = Literal["append", "upsert"]
@@ -178,7 +178,7 @@ class PostgresWriter:
         if parts.tables.history:
             statements.append(sql.remembered(parts.tables, claim, output.start, output.to, output.events))
         if output.dead is not None:
-            statements.append(letters_sql.kept(parts.tables, letters_of(claim, output)))
+            statements.append(dead_letters_sql.kept(parts.tables, letters_of(claim, output)))
         message = sql.one_message(*statements, sql.COMMIT)
 
         async def converse(session: Session) -> None:

@@ -18,16 +18,16 @@ from azure.eventhub.extensions.checkpointstoreblobaio import BlobCheckpointStore
 from azure.storage.blob.aio import BlobServiceClient
 from click.testing import CliRunner
 
-pytest.importorskip("pipeline.connectors.eventhubs.feed")  # the feed that goes on
+pytest.importorskip("pipeline.connectors.eventhubs.feed.feed")  # the feed that goes on
 
 from integration.eventhubs.clients import HUB, consumer
 from plugins_cli import events_in
 from plugins_eventhubs import EventHubs
 
-from service import brought
-from service.cli import main
-from service.config import load
-from service.wiring import processor_of
+from service.cli.main import main
+from service.config.load import load
+from service.group import import_sources
+from service.wiring.build import processor_of
 
 PARTITIONS = ("0", "1", "2", "3")
 EACH = 500
@@ -95,7 +95,7 @@ async def theirs(eventhubs: EventHubs, azurite: str, tmp_path: Path) -> AsyncIte
 async def test_nothing_is_lost_and_what_was_not_checkpointed_alone_comes_twice(
     eventhubs: EventHubs, azurite: str, theirs: Consumers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(brought, "CLAIM_S", 2.0)  # they claim twice a second
+    monkeypatch.setattr(import_sources, "CLAIM_S", 2.0)  # they claim twice a second
     append(eventhubs, range(40))
     theirs.start()
     await theirs.until(lambda each: all(each))  # both have partitions

@@ -23,10 +23,10 @@ from servers.blob_wire import Wire, between
 from leases.document import decode_lease
 from leases.lease import Lease
 from leases.stores.blob import BlobStore, Container, Place, account_of
-from service.cli import main
-from service.config import load
+from service.cli.main import main
+from service.config.load import load
 from service.processor import Processor
-from service.wiring import processor_of
+from service.wiring.build import processor_of
 
 PARTITIONS = 4
 EVERY = 12

@@ -23,8 +23,8 @@ from leases.document import decode_lease
 from leases.lease import Lease
 from leases.stores.blob import BlobStore, Container, Place, account_of
 from pipeline.connectors.memory import MemoryFeed
-from service import brought
-from service.cli import main
+from service.cli.main import main
+from service.group import import_sources
 
 NAMESPACE, HUB, GROUP = "Bank.servicebus.windows.net", "Raw-Event", "$Default"
 FOLDER = "bank.servicebus.windows.net/raw-event/$default"
@@ -178,7 +178,7 @@ async def test_a_later_checkpoint_moves_a_lease_and_an_earlier_one_is_refused_wi
 async def test_while_a_consumer_is_at_work_its_partition_is_refused(
     deployment: Deployment, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(brought, "CLAIM_S", 3.0)
+    monkeypatch.setattr(import_sources, "CLAIM_S", 3.0)
     await store.checkpoint("0", 41)
     await store.checkpoint("1", 7)
     await store.claim("0", "d9f0")

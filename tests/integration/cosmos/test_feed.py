@@ -12,7 +12,7 @@ from azure.cosmos.exceptions import CosmosResourceExistsError
 from integration.cosmos.bank import QUICK, Bank, banked
 
 from pipeline.connectors.cosmos import CosmosFeed, Pauses, account_of
-from pipeline.connectors.cosmos.ask import Mode
+from pipeline.connectors.cosmos.change_feed_request import Mode
 from pipeline.connectors.cosmos.records import SEQUENCE_BITS
 from pipeline.errors import FeedError, FeedUnavailable, PositionLost
 from pipeline.event import Page

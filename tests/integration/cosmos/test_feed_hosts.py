@@ -20,7 +20,7 @@ from leases.timing import Timing
 from pipeline.connectors.cosmos import CosmosFeed
 from pipeline.connectors.memory import MemoryDestination, MemorySink
 from pipeline.transform import Identity
-from service.lag import measure_lag, read_backlog
+from service.group.lag import measure_lag, read_backlog
 from service.pipeline import Pipeline
 from service.processor import Processor
 from tests.plugins_cosmos import Cosmos

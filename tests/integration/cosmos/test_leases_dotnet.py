@@ -16,9 +16,9 @@ from leases.bootstrap import Bootstrap, Identity, decode_info, info_id
 from leases.clock import BootClock
 from leases.document import encode_lease, lease_id
 from leases.errors import InvalidDocument, LeaseLost, StoreAmbiguous, StoreConflict, StoreUnavailable
-from leases.family import Partition
 from leases.keeper import Keeper, Scan
 from leases.lease import Lease
+from leases.lineage import Partition
 from leases.membership import HostRecord, Membership
 from leases.stores.cosmos import Account, Container, CosmosStore, Place, container
 from leases.timing import Timing

@@ -20,10 +20,10 @@ from integration.cosmos.bank import Bank, banked
 from plugins_cosmos import Cosmos, running
 
 from leases.store import LeaseStore
-from service.cli import main
-from service.config import load
+from service.cli.main import main
+from service.config.load import load
 from service.processor import Processor
-from service.wiring import pipelines_of, processor_of, store_of
+from service.wiring.build import pipelines_of, processor_of, store_of
 
 
 @pytest.fixture

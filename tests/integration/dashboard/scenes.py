@@ -24,12 +24,12 @@ from leases.stores.memory import MemoryStore
 from leases.timing import Timing
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
 from pipeline.transform import Identity
-from service.access import Access
-from service.activity import Activity, BatchStatus, FailureStatus, Totals, activity_document
 from service.api import create_app
+from service.api.auth import Access
+from service.api.server import serve
+from service.group.activity import Activity, BatchStatus, FailureStatus, Totals, activity_document
 from service.pipeline import Pipeline
 from service.processor import Processor
-from service.server import serve
 
 TIMING = Timing(duration_s=6.0, renew_s=0.5, balance_s=0.3, margin_s=0.5, call_timeout_s=2.0, handoff_poll_s=0.05)
 NO_TOKENS = Access()

@@ -14,7 +14,7 @@ from playwright.async_api import expect
 
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryFeed
-from service.access import Access, Tokens
+from service.api.auth import Access, Tokens
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

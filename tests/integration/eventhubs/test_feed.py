@@ -15,7 +15,7 @@ from azure.eventhub import EventData
 from azure.eventhub._pyamqp.message import Message, Properties
 from azure.eventhub._pyamqp.types import TYPE, VALUE, AMQPTypes
 
-from pipeline.connectors.eventhubs.encoding import data, section_of_properties, text
+from pipeline.connectors.eventhubs.amqp.encode import data, section_of_properties, text
 from pipeline.event import EVENT_SCHEMA
 from tests.integration.eventhubs.clients import HUB, WAIT_S, producer
 from tests.integration.eventhubs.feeds import bodies, events, feed, pages, sent, sent_raw, until

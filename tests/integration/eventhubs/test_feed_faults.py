@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from pipeline.connectors.backoff import Pauses
 from pipeline.connectors.eventhubs import EventHubsFeed
-from pipeline.connectors.eventhubs.encoding import data
-from pipeline.connectors.patience import Pauses
+from pipeline.connectors.eventhubs.amqp.encode import data
 from pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PipelineError
 from tests.integration.eventhubs.clients import HUB, WAIT_S, receiver
 from tests.integration.eventhubs.feeds import bodies, feed, sent_raw, until

@@ -9,7 +9,7 @@ from contextlib import aclosing
 import pytest
 
 from pipeline.connectors.eventhubs import EventHubsBroker, account_of
-from pipeline.connectors.eventhubs.management import LINES_MAX, QUESTIONS_PER_S
+from pipeline.connectors.eventhubs.amqp.management import LINES_MAX, QUESTIONS_PER_S
 from pipeline.errors import FeedUnavailable
 from pipeline.feed import KnownLag
 from tests.integration.eventhubs.clients import HUB

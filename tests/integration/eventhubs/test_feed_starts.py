@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pipeline.connectors.patience import Pauses
+from pipeline.connectors.backoff import Pauses
 from pipeline.errors import FeedError, PositionLost
 from tests.integration.eventhubs.clients import HUB
 from tests.integration.eventhubs.feeds import bodies, feed

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.connectors.backoff import Pauses
 from pipeline.connectors.eventhubs import EventHubsFeed, account_of
-from pipeline.connectors.patience import Pauses
 from pipeline.errors import FeedError
 from tests.integration.eventhubs.clients import HUB
 from tests.integration.eventhubs.feeds import bodies, feed

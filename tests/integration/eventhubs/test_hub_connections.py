@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack, aclosing
 
-from pipeline.connectors.eventhubs.management import LINES_MAX
+from pipeline.connectors.eventhubs.amqp.management import LINES_MAX
 from tests.integration.eventhubs.clients import HUB
 from tests.integration.eventhubs.feeds import feed, taken
 from tests.integration.eventhubs.test_sink_faults import Lease, Permit, Sinks, output, sinks

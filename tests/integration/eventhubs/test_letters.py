@@ -11,10 +11,10 @@ import pytest
 from pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink, HubLetters, account_of
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.dead_letters import LetterBox
-from pipeline.dead_letters.box import kept_in
+from pipeline.dead_letters.merged_feed import StrandedLetters
 from pipeline.dead_letters.replay import ReplayFeed
 from pipeline.dead_letters.settled import Replayed, judge
-from pipeline.dead_letters.strands import StrandedLetters
+from pipeline.dead_letters.store import kept_in
 from pipeline.errors import OutputRefused, SinkRejected, SinkUnavailable
 from pipeline.limits import REPLAY
 from tests.integration.eventhubs.test_sink import HUB, QUICK

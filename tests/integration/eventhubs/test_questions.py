@@ -15,15 +15,15 @@ from leases.keeper import Keeper
 from leases.lease import Lease
 from leases.stores.memory import MemoryStore
 from leases.timing import Timing
+from pipeline.connectors.backoff import Pauses
 from pipeline.connectors.eventhubs import EventHubsFeed, account_of
 from pipeline.connectors.memory import MemoryDestination, MemorySink
-from pipeline.connectors.patience import Pauses
 from pipeline.transform import Identity
 from service.api import create_app
-from service.lag import Backlog
+from service.group.lag import Backlog
+from service.group.view import View
 from service.pipeline import Pipeline
 from service.processor import Processor
-from service.view import View
 from tests.plugins_eventhubs import EventHubs
 
 HUB = "wide"

@@ -9,7 +9,8 @@ from contextlib import aclosing
 
 import pytest
 
-from pipeline.connectors.eventhubs import intake, link
+from pipeline.connectors.eventhubs.amqp import link
+from pipeline.connectors.eventhubs.feed import receive_buffer
 from tests.integration.eventhubs.clients import HUB
 from tests.integration.eventhubs.feeds import feed, taken, until
 from tests.integration.eventhubs.test_feed_faults import Quick
@@ -22,7 +23,7 @@ async def test_a_reader_notices_that_nobody_is_there_and_a_quiet_hub_is_not_sile
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(link, "SIGN_OF_LIFE_S", 0.2)
-    monkeypatch.setattr(intake, "SILENCE_S", SILENCE_S)
+    monkeypatch.setattr(receive_buffer, "SILENCE_S", SILENCE_S)
     quick = Quick()
     with running("--hubs", f"{HUB}:1") as server:
         server.control.append(HUB, "0", ["a"])

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pipeline.connectors.eventhubs import account_of
-from pipeline.connectors.eventhubs.sink import EventHubsSink
+from pipeline.connectors.eventhubs.sink.sink import EventHubsSink
 from pipeline.contract import Row, SinkContract, SinkHarness
 from pipeline.markers import marker_in
 from pipeline.producer import RetryPolicy

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from pipeline.connectors.eventhubs import account_of
-from pipeline.connectors.eventhubs.sink import EventHubsSink
-from pipeline.connectors.eventhubs.tail import LOOK_TIMEOUT_S
-from pipeline.connectors.eventhubs.writer import HubWriter
+from pipeline.connectors.eventhubs.sink.sink import EventHubsSink
+from pipeline.connectors.eventhubs.sink.tail import LOOK_TIMEOUT_S
+from pipeline.connectors.eventhubs.sink.writer import HubWriter
 from pipeline.contract import body, event_table
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkRejected, SinkUnavailable
 from pipeline.producer import LEVEL_MAX, Numbers, ProducerState, RetryPolicy, decoded

@@ -11,11 +11,11 @@ import pytest
 
 from leases.stores.sqlite import SqliteStore
 from leases.timing import Timing
-from pipeline.connectors.eventhubs.claiming import target_of
+from pipeline.connectors.eventhubs.sink.claims import target_of
 from pipeline.producer import decoded
-from service.config import parse
+from service.config.load import parse
 from service.processor import Processor
-from service.wiring import pipelines_of
+from service.wiring.build import pipelines_of
 from tests.integration.eventhubs.feeds import events, feed
 from tests.plugins_eventhubs import EventHubs
 

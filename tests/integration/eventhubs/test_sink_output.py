@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.connectors.eventhubs import account_of
-from pipeline.connectors.eventhubs.sink import EventHubsSink
+from pipeline.connectors.eventhubs.sink.sink import EventHubsSink
 from pipeline.errors import OutputTooLarge, SinkError, SinkRejected, SinkUnavailable
 from pipeline.producer import decoded
 from pipeline.sink import Output

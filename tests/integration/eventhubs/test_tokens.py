@@ -17,9 +17,10 @@ from azure.core.credentials import AccessToken
 from azure.eventhub._pyamqp import cbs
 from azure.eventhub._pyamqp.aio import _cbs_async
 
-from pipeline.connectors.eventhubs import EventHubsBroker, EventHubsFeed, account_of, intake
-from pipeline.connectors.eventhubs.link import Link
-from pipeline.connectors.patience import Pauses
+from pipeline.connectors.backoff import Pauses
+from pipeline.connectors.eventhubs import EventHubsBroker, EventHubsFeed, account_of
+from pipeline.connectors.eventhubs.amqp.link import Link
+from pipeline.connectors.eventhubs.feed import receive_buffer
 from pipeline.errors import FeedError
 from pipeline.producer import IdempotentProducer, Outcome, PublishError, RetryPolicy
 from tests.integration.eventhubs.clients import HUB
@@ -78,7 +79,7 @@ def identity(eventhubs: EventHubs, monkeypatch: pytest.MonkeyPatch) -> Identity:
 @pytest.fixture
 def beats(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """How often a reader looks at its token."""
-    return lambda seconds: monkeypatch.setattr(intake, "BEAT_S", seconds)
+    return lambda seconds: monkeypatch.setattr(receive_buffer, "BEAT_S", seconds)
 
 
 def reached(eventhubs: EventHubs) -> Any:

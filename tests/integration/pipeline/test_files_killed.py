@@ -12,7 +12,7 @@ from pathlib import Path
 from unit.pipeline.filesink.places import numbers_in
 from unit.pipeline.filesink.test_filesink_directory import deliver
 
-from pipeline.connectors.filesink import Directory, leftovers, snapshot_of
+from pipeline.connectors.files.sink import Directory, leftovers, snapshot_of
 
 KILLED = """
 import os, signal, sys

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.connectors.eventhubs import sender
+from pipeline.connectors.eventhubs.sink import sender
 from pipeline.producer import NUMBER_MAX, Asked, IdempotentProducer, Outcome, Reason, RetryPolicy
 from tests.integration.producer.conftest import HUB, Hub, Place
 from tests.integration.producer.parts import batch_of, cancelled, events, failed, number_of, stored

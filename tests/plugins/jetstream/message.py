@@ -16,7 +16,7 @@ EVENT = "Leasehold-Event"
 
 
 def headers_of(event: Mapping[str, Any]) -> dict[str, str]:
-    """event: a row of pipeline.published.PUBLISHED_SCHEMA."""
+    """event: a row of pipeline.output_events.PUBLISHED_SCHEMA."""
     told = {name: event[name] for name in ("key", "operation") if event[name] is not None}
     if event["properties"] is not None:
         told["properties"] = dict(event["properties"])

@@ -28,8 +28,8 @@ from pipeline.errors import (
     SinkRejected,
     SinkUnavailable,
 )
-from pipeline.published import events_of
-from pipeline.publishing import generation_lost
+from pipeline.output_events import events_of
+from pipeline.publishing_writer import generation_lost
 from pipeline.sink import Claim, CloseReason, Output, Permit, Standing
 from plugins.jetstream.connection import Connection, NatsError, Refused, Unanswered
 from plugins.jetstream.entry import Entry, claimed, decoded

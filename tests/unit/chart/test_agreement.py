@@ -14,10 +14,10 @@ from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
 from service import dashboard
 from service.api import OPEN, create_app
-from service.config import parse
+from service.config.load import parse
+from service.config.settings import ApiSettings, Settings
 from service.pipeline import Pipeline
 from service.processor import Processor
-from service.settings import ApiSettings, Settings
 
 OTHERS: dict[str, Values] = {
     "usual": {},

@@ -6,7 +6,7 @@ import helm_python
 import pytest
 from unit.chart.releases import BANK, SQLITE, merged
 
-from service.reference import Setting, describe
+from service.config.reference import Setting, describe
 
 LOG = {"type": "log", "path": "/var/lib/leasehold/log"}
 FILES = {"type": "files", "path": "/var/lib/leasehold/out"}

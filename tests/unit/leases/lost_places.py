@@ -9,10 +9,10 @@ from simulation.loop import VirtualClock
 
 from leases.bootstrap import Audit, Bootstrap, Identity
 from leases.document import encode_lease, lease_id
-from leases.family import Partition
 from leases.keeper import Keeper, Scan
 from leases.lease import Lease
-from leases.lost import Standing
+from leases.lineage import Partition
+from leases.recovery import Standing
 from leases.stores.memory import MemoryStore
 from leases.timing import Timing
 

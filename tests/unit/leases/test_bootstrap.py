@@ -24,9 +24,9 @@ from leases.errors import (
     StoreUnavailable,
     Undecided,
 )
-from leases.family import Partition, births, children_due
 from leases.keeper import Keeper
 from leases.lease import Child, Lease
+from leases.lineage import Partition, births, children_due
 from leases.store import Stored
 from leases.stores.memory import MemoryStore
 from leases.timing import Timing

@@ -14,9 +14,9 @@ from simulation.loop import VirtualClock, run_virtual
 
 from leases.bootstrap import Bootstrap, Identity, Info, encode_info, info_id
 from leases.document import encode_lease, lease_id
-from leases.family import Partition, births, children_due, orphans, outlived
 from leases.keeper import Keeper
 from leases.lease import Child, Lease
+from leases.lineage import Partition, births, children_due, orphans, outlived
 from leases.store import Stored
 from leases.stores.memory import MemoryStore
 from leases.timing import Timing

@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from leases.control import (
+from leases.errors import InvalidDocument, StoreConflict
+from leases.membership import host_id
+from leases.pause_orders import (
     GROUP_PREFIX,
     NO_CONTROLS,
     Control,
@@ -18,8 +20,6 @@ from leases.control import (
     encode_control,
     order,
 )
-from leases.errors import InvalidDocument, StoreConflict
-from leases.membership import host_id
 from leases.store import Stored
 from leases.stores.memory import MemoryStore
 

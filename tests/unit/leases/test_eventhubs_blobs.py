@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leases.eventhubs import Blob, Deployment, Kind, blobs_of, deployments
+from leases.import_.checkpoint_blobs import Blob, Deployment, Kind, blobs_of, deployments
 from leases.lease import Lease
 
 STORE = "bank.servicebus.windows.net/raw-event/$default"

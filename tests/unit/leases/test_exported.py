@@ -11,7 +11,7 @@ from unit.leases.test_document import leases as any_lease
 
 from leases.bootstrap import Identity, Info
 from leases.errors import InvalidDocument
-from leases.exported import Group, groups_in, lines_of
+from leases.import_.export_format import Group, groups_in, lines_of
 from leases.lease import Child, Lease
 
 IDENTITY = Identity("log:raw", "postgresql://db", "a1b2")

@@ -11,9 +11,9 @@ from unit.leases.test_migration import candidate, lease, only
 
 from leases.document import decode_lease, encode_lease, lease_id
 from leases.dotnet import decode, encode
-from leases.family import finished, outlived
+from leases.import_.plan import Candidate
 from leases.lease import Child, Lease
-from leases.migration import Candidate
+from leases.lineage import finished, outlived
 from leases.stores.memory import MemoryStore
 
 TOMBSTONE = open_lease("a").finished("5", tombstone=True)

@@ -13,9 +13,9 @@ from leases import dotnet as document_form
 from leases.document import decode_lease, encode_lease
 from leases.dotnet import INCREMENTAL
 from leases.errors import InvalidDocument
-from leases.foreign import DOCUMENTS_MAX, candidates, documents_in, leases_among
+from leases.import_.cosmos_import import DOCUMENTS_MAX, candidates, documents_in, leases_among
+from leases.import_.plan import Candidate
 from leases.lease import Child
-from leases.migration import Candidate
 
 
 def brought(*documents: Any, is_java: bool = False, **options: Any) -> list[Candidate]:

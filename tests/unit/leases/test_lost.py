@@ -10,9 +10,9 @@ from unit.leases.lost_places import MERGED, SPLIT, WHOLE, Place, Standings
 
 from leases.bootstrap import INFO_LOOKED_AT_S, decode_info, info_id
 from leases.document import lease_id
-from leases.family import Partition
 from leases.lease import RESTORED_ABOVE, Child, Lease
-from leases.lost import Standing
+from leases.lineage import Partition
+from leases.recovery import Standing
 
 
 def test_a_host_puts_back_what_it_saw_under_an_epoch_that_was_never_used() -> None:

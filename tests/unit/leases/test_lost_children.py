@@ -8,9 +8,9 @@ from dataclasses import replace
 from simulation.loop import run_virtual
 from unit.leases.lost_places import SPLIT, Host, Place, Standings
 
-from leases.family import Partition
 from leases.lease import Child, Lease
-from leases.lost import Standing
+from leases.lineage import Partition
+from leases.recovery import Standing
 
 CHILDREN = (Child("1", "120", "0-4"), Child("2", "120", "4-8"))
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from leases.document import INTEGER_MAX, UNKNOWN_DEPTH_MAX
 from leases.errors import Incomparable
+from leases.import_.plan import Candidate, Change, Rules, planned
 from leases.keeper import Seen
 from leases.lease import Child, Lease
-from leases.migration import Candidate, Change, Rules, planned
 
 
 def compare(a: str | None, b: str | None) -> int:

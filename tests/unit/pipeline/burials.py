@@ -13,17 +13,17 @@ import pyarrow as pa
 
 from pipeline.batch import Batch
 from pipeline.clock import LoopClock
-from pipeline.connectors.filesink import Directory, FileLetters, FilesSink
-from pipeline.connectors.filesink.formats import Format
+from pipeline.connectors.files.sink import Directory, FileLetters, FilesSink
+from pipeline.connectors.files.sink.formats import Format
 from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
 from pipeline.dead_letters import DeadLetters, Kept, LetterBox, beside
-from pipeline.dead_letters.box import kept_in
+from pipeline.dead_letters.merged_feed import StrandedLetters
 from pipeline.dead_letters.refusals import Refusals
-from pipeline.dead_letters.strands import StrandedLetters
+from pipeline.dead_letters.store import kept_in
 from pipeline.errors import FailsTogether, OutputSuspected, Poison, PoisonEvent
 from pipeline.limits import BatchLimits
-from pipeline.pump.budget import Budget
+from pipeline.pump.memory_budget import Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.sink import Claim, Output, Permit, Sink
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.async_sink import Converted, Entry, Failed, Limits
-from pipeline.async_sink.desk import Desk, Request
+from pipeline.async_sink.request_scheduler import Desk, Request
 from pipeline.errors import SinkRejected
 from tests.unit.pipeline.test_async_parts import entry, numbers
 

@@ -10,10 +10,10 @@ import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
 from pipeline.async_sink import Entry
-from pipeline.connectors.cosmos.ask import Answer as CosmosAnswer
+from pipeline.connectors.cosmos.change_feed_request import Answer as CosmosAnswer
 from pipeline.connectors.cosmos.client import Container
+from pipeline.connectors.cosmos.point_operations import Write
 from pipeline.connectors.cosmos.sink import CosmosDestination
-from pipeline.connectors.cosmos.write import Write
 from pipeline.connectors.http import HttpDestination
 from pipeline.connectors.http.wire import Answer, failed_of
 from pipeline.errors import Ambiguous, FeedUnavailable, SinkUnavailable

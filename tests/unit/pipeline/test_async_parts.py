@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.async_sink import Entry
+from pipeline.async_sink.ack_prefix import Prefix
 from pipeline.async_sink.buffer import EntryBuffer
-from pipeline.async_sink.limiter import BACKOFF_MAX_S, RETRY_AFTER_MAX_S, Limiter
-from pipeline.async_sink.prefix import Prefix
+from pipeline.async_sink.rate_limiter import BACKOFF_MAX_S, RETRY_AFTER_MAX_S, Limiter
 
 PLENTY = 1_000_000
 

@@ -12,7 +12,7 @@ from simulation.loop import run_virtual
 from pipeline.async_sink import Limits
 from pipeline.errors import SinkRejected
 from pipeline.feed import PartitionEnded
-from pipeline.pump.settling import STOP_S_MAX
+from pipeline.pump.in_flight import STOP_S_MAX
 from tests.unit.pipeline.destinations import Scripted, Trouble, now
 from tests.unit.pipeline.pumps import Numbers, Pump
 

@@ -15,7 +15,7 @@ import pytest
 from simulation.loop import run_virtual
 
 from pipeline.async_sink import AsyncSink, Entry, Failed, Limits, json_row
-from pipeline.async_sink.entry import Converted
+from pipeline.async_sink.request_entry import Converted
 from pipeline.async_sink.writer import AsyncWriter
 from pipeline.contract import Row, SinkContract, SinkHarness, event_table
 from pipeline.errors import Ambiguous, NotTrusted, SinkUnavailable

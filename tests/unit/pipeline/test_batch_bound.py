@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.connectors.files import FilesFeed
-from pipeline.connectors.files.position import Fingerprint
+from pipeline.connectors.files.feed import FilesFeed
+from pipeline.connectors.files.feed.position import Fingerprint
 from pipeline.connectors.log import LogFeed
 from pipeline.connectors.log.block import BLOCK_SCHEMA
 from pipeline.connectors.log.store import Log

@@ -14,8 +14,8 @@ from pipeline.contract import event_table
 from pipeline.errors import MalformedRecord
 from pipeline.event import Page
 from pipeline.limits import BatchLimits
-from pipeline.pump.budget import Budget
 from pipeline.pump.buffer import PageBuffer
+from pipeline.pump.memory_budget import Budget
 from pipeline.sink import Output
 from tests.unit.pipeline.test_runner import Case, Scripted
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from leases.stores import azure_http
-from pipeline import cancelled
-from pipeline.cancelled import await_shielded, heeding, insisting
-from pipeline.connectors.eventhubs.hub import connect, disconnect
-from pipeline.connectors.eventhubs.management import Management
+from leases.stores.azure import http
+from pipeline import cancellation
+from pipeline.cancellation import await_shielded, heeding, insisting
+from pipeline.connectors.eventhubs.amqp.connection import connect, disconnect
+from pipeline.connectors.eventhubs.amqp.management import Management
 from pipeline.connectors.postgres.session import Session
 from pipeline.errors import FeedUnavailable
 
@@ -34,7 +34,7 @@ async def failing() -> None:
         raise ValueError("of its own") from None
 
 
-@pytest.mark.parametrize("await_it", [await_shielded, azure_http.await_shielded])
+@pytest.mark.parametrize("await_it", [await_shielded, http.await_shielded])
 async def test_a_task_outlives_its_cancelled_caller_and_its_error_is_reported_by_nobody(await_it: Any) -> None:
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
@@ -120,7 +120,7 @@ async def looping(cancels: int) -> object:
 
 
 async def test_a_loop_that_forgets_is_cancelled_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cancelled, "AGAIN_S", 0.01)
+    monkeypatch.setattr(cancellation, "AGAIN_S", 0.01)
     assert await insisting(asyncio.sleep(0, "found")) == "found"
     with pytest.raises(ValueError, match="of its own"):
         await insisting(refused())
@@ -152,7 +152,7 @@ async def test_a_hub_that_does_not_answer_a_question_is_given_up_though_the_sdk_
         async def _request(self, more: Any) -> Any:
             return more
 
-    monkeypatch.setattr(cancelled, "AGAIN_S", 0.01)
+    monkeypatch.setattr(cancellation, "AGAIN_S", 0.01)
     hub: Any = SimpleNamespace(name="orders")
     asked = Asked(hub, timeout_s=0.01)
     for _ in range(2):  # nor does the next one wait behind it

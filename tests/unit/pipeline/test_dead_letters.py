@@ -14,8 +14,8 @@ import pytest
 from pipeline.batch import Batch
 from pipeline.connectors.log import sink as log_sink
 from pipeline.dead_letters import DeadLetters
-from pipeline.dead_letters.letter import ERROR_CHARS_MAX
-from pipeline.dead_letters.sieve import Sieve, Sifted
+from pipeline.dead_letters.dead_letter_transform import Sieve, Sifted
+from pipeline.dead_letters.record import ERROR_CHARS_MAX
 from pipeline.errors import NotTrusted, Poison, PoisonEvent, SinkUnavailable, TooMuchPoison
 from pipeline.pump import runner
 from pipeline.sink import Output

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.connectors.eventhubs.claiming import Tail, group, tail_of, target_of, to_close
+from pipeline.connectors.eventhubs.sink.claims import Tail, group, tail_of, target_of, to_close
 from pipeline.producer import Numbers, ProducerState
 from pipeline.sink import Claim
 

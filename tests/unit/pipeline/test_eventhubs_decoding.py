@@ -16,9 +16,9 @@ from servers.eventhubs.codec import encode
 from servers.eventhubs.messages import data_event, event, placed
 from servers.eventhubs.values import Described, Symbol, Timestamp, UInt, ULong
 
-from pipeline.connectors.eventhubs.frames import Frame, Frames, Read
-from pipeline.connectors.eventhubs.message import Event, event_at, event_of
-from pipeline.connectors.eventhubs.values import Malformed
+from pipeline.connectors.eventhubs.amqp.decode import Event, event_at, event_of
+from pipeline.connectors.eventhubs.amqp.frames import Frame, Frames, Read
+from pipeline.connectors.eventhubs.amqp.values import Malformed
 
 NUMBERS = st.integers(0, 2**63 - 1)
 TIMES = st.integers(0, 2**45)

@@ -13,7 +13,7 @@ from azure.eventhub._pyamqp.types import TYPE, VALUE, AMQPTypes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.connectors.eventhubs.encoding import (
+from pipeline.connectors.eventhubs.amqp.encode import (
     GROUP,
     LEVEL,
     MARKS_BYTES_MAX,

@@ -11,37 +11,37 @@ import azure.eventhub
 import azure.eventhub._pyamqp.aio as amqp
 import pytest
 
-from pipeline.connectors.eventhubs import hooks
+from pipeline.connectors.eventhubs.amqp import sdk_internals
 
-PACKAGE = Path(hooks.__file__).parent
+PACKAGE = Path(sdk_internals.__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    hooks.sdk.cache_clear()
+    sdk_internals.sdk.cache_clear()
     yield
-    hooks.sdk.cache_clear()
+    sdk_internals.sdk.cache_clear()
 
 
 def test_the_sdk_that_is_installed_has_them_all() -> None:
-    assert hooks.missing_hooks() == []
-    assert azure.eventhub.__version__ == hooks.VERSION
-    assert hooks.sdk().ReceiveClientAsync is amqp.ReceiveClientAsync
+    assert sdk_internals.missing_hooks() == []
+    assert azure.eventhub.__version__ == sdk_internals.VERSION
+    assert sdk_internals.sdk().ReceiveClientAsync is amqp.ReceiveClientAsync
 
 
-@pytest.mark.parametrize("name", sorted(hooks.TAKEN))
+@pytest.mark.parametrize("name", sorted(sdk_internals.TAKEN))
 def test_a_name_that_was_moved_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(hooks.TAKEN, name, "azure.eventhub._elsewhere")
+    monkeypatch.setitem(sdk_internals.TAKEN, name, "azure.eventhub._elsewhere")
     with pytest.raises(
-        hooks.HooksMoved, match=rf"no longer has azure\.eventhub\._elsewhere\.{name}: install azure-eventhub=="
+        sdk_internals.HooksMoved, match=rf"no longer has azure\.eventhub\._elsewhere\.{name}: install azure-eventhub=="
     ):
-        hooks.sdk()
+        sdk_internals.sdk()
 
 
 def test_a_method_that_was_moved_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(amqp.Connection, "_process_incoming_frame")
-    with pytest.raises(hooks.HooksMoved, match=r"no longer has Connection\._process_incoming_frame: install"):
-        hooks.sdk()
+    with pytest.raises(sdk_internals.HooksMoved, match=r"no longer has Connection\._process_incoming_frame: install"):
+        sdk_internals.sdk()
 
 
 def test_what_an_instance_no_longer_keeps_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,14 +52,14 @@ def test_what_an_instance_no_longer_keeps_is_told(monkeypatch: pytest.MonkeyPatc
         del self.delivery_count
 
     monkeypatch.setattr(amqp.ReceiverLink, "__init__", init)
-    with pytest.raises(hooks.HooksMoved, match=r"no longer has ReceiverLink\.delivery_count: install"):
-        hooks.sdk()
+    with pytest.raises(sdk_internals.HooksMoved, match=r"no longer has ReceiverLink\.delivery_count: install"):
+        sdk_internals.sdk()
 
 
 def test_no_private_part_is_used_that_is_not_named() -> None:
-    named = {attribute for attributes in hooks.KEPT.values() for attribute in attributes}
-    used = {name for path in PACKAGE.glob("*.py") for name in _private_of_others(path)}
-    assert used <= named, f"add to KEPT in hooks.py: {used - named}"
+    named = {attribute for attributes in sdk_internals.KEPT.values() for attribute in attributes}
+    used = {name for path in PACKAGE.rglob("*.py") for name in _private_of_others(path)}
+    assert used <= named, f"add to KEPT in sdk_internals.py: {used - named}"
 
 
 def _private_of_others(path: Path) -> Iterator[str]:
@@ -78,4 +78,7 @@ def test_nobody_else_imports_the_sdk() -> None:
     root = PACKAGE.parents[2]
     imports = re.compile(r"^\s*(from|import) azure\.eventhub\b", re.MULTILINE)
     found = {path for package in ("leases", "pipeline", "service") for path in (root / package).rglob("*.py")}
-    assert {path for path in found if imports.search(path.read_text())} == {PACKAGE / "hooks.py", PACKAGE / "hub.py"}
+    assert {path for path in found if imports.search(path.read_text())} == {
+        PACKAGE / "amqp" / "sdk_internals.py",
+        PACKAGE / "amqp" / "connection.py",
+    }

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from servers.eventhubs.messages import event, placed
 
+from pipeline.connectors.eventhubs.amqp.decode import event_at
 from pipeline.connectors.eventhubs.broker import ENVELOPE_BYTES, size_of
-from pipeline.connectors.eventhubs.message import event_at
-from pipeline.connectors.eventhubs.output import bodies_of, size_max
+from pipeline.connectors.eventhubs.sink.output import bodies_of, size_max
 from pipeline.markers import Marker, marker_in
-from pipeline.published import PUBLISHED_SCHEMA
+from pipeline.output_events import PUBLISHED_SCHEMA
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 EVENTS = st.fixed_dictionaries(

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.connectors.eventhubs.message import Event
+from pipeline.connectors.eventhubs.amqp.decode import Event
+from pipeline.connectors.eventhubs.amqp.values import Malformed
+from pipeline.connectors.eventhubs.feed.table import pages_of
 from pipeline.connectors.eventhubs.position import (
     BEGINNING,
     Position,
@@ -18,8 +20,6 @@ from pipeline.connectors.eventhubs.position import (
     time_selector,
 )
 from pipeline.connectors.eventhubs.refusal import PositionRefused, refusal, refused
-from pipeline.connectors.eventhubs.table import pages_of
-from pipeline.connectors.eventhubs.values import Malformed
 from pipeline.errors import FeedError, FeedUnavailable, Fenced, PositionLost
 from pipeline.event import EVENT_SCHEMA
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from servers.eventhubs import values as theirs
 from servers.eventhubs.codec import encode
 
-from pipeline.connectors.eventhubs.texts import KEYS_WITHIN_KEYS_MAX, text_of
-from pipeline.connectors.eventhubs.values import LEVELS_MAX, Described, Malformed, Map, Symbol, Timestamp, value_at
+from pipeline.connectors.eventhubs.amqp.texts import KEYS_WITHIN_KEYS_MAX, text_of
+from pipeline.connectors.eventhubs.amqp.values import LEVELS_MAX, Described, Malformed, Map, Symbol, Timestamp, value_at
 from tests.unit.servers.amqp import SIMPLE, VALUES, as_theirs, within
 
 BOTH_KNOW = within(SIMPLE)

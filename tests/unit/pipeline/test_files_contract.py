@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.connectors.files import FilesFeed
+from pipeline.connectors.files.feed import FilesFeed
 from pipeline.contract import ChangeFeedContract, FeedHarness
 
 

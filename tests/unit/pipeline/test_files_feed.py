@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.connectors.files import FilesFeed, reader
+from pipeline.connectors.files.feed import FilesFeed, reader
 from pipeline.errors import FeedError, FeedUnavailable, MalformedRecord, PositionLost
 
 PATIENCE_S = 20.0

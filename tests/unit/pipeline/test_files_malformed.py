@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.connectors.files import FilesFeed
+from pipeline.connectors.files.feed import FilesFeed
 from pipeline.dead_letters import DeadLetters
 from pipeline.errors import MalformedRecord, PoisonEvent
 from tests.unit.pipeline.burials import NOW, Group

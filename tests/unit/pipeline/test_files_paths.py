@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.connectors.files import FilesFeed
-from pipeline.connectors.files.paths import Pattern
+from pipeline.connectors.files.feed import FilesFeed
+from pipeline.connectors.files.feed.paths import Pattern
 from pipeline.errors import FeedError, FeedUnavailable
 
 

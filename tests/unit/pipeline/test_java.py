@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import EngineUnavailable
-from pipeline.spark.java import LINES_MAX, java_version, read_output, require_java
+from pipeline.spark.jre import LINES_MAX, java_version, read_output, require_java
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.connectors.filesink import Directory, snapshot_of
-from pipeline.connectors.filesink.errors import FilesError
-from pipeline.connectors.filesink.letters import _letters
-from pipeline.dead_letters.letter import dead_events, letter_of, letters_of, published
+from pipeline.connectors.files.sink import Directory, snapshot_of
+from pipeline.connectors.files.sink.dead_letters import _letters
+from pipeline.connectors.files.sink.errors import FilesError
+from pipeline.dead_letters.record import dead_events, letter_of, letters_of, published
 from pipeline.dead_letters.replay import ReplayFeed
 from pipeline.errors import Poison, PositionLost, SinkUnavailable
 from pipeline.event import EVENT_SCHEMA

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pipeline.connectors.log import append
 from pipeline.connectors.log.block import BLOCK_SCHEMA, Encoded, encoded
 from pipeline.connectors.log.errors import LogMissing, LogUnavailable, OutOfOrder, Outranked, ProducerEnded
-from pipeline.connectors.log.line import Producer
+from pipeline.connectors.log.producer_state import Producer
 from pipeline.connectors.log.store import BLOCKS_DROPPED_MAX, Log, PartitionLog, Retention
 from pipeline.markers import Marker
 from pipeline.producer import NUMBER_MAX, number_after

@@ -14,8 +14,8 @@ from pipeline.batch import Batch
 from pipeline.clock import LoopClock
 from pipeline.errors import EngineUnavailable, FailsTogether, Poison, PoisonEvent, TransformError
 from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.isolating.job import JobFailed, Refused, Slice
 from pipeline.limits import Isolation
+from pipeline.poison.job import JobFailed, Refused, Slice
 from pipeline.spark.micro_batch import MicroBatches, MicroBatchLimits, gathered, split
 
 

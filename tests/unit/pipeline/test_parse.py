@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.parsing import exact as parse_exact
-from pipeline.parsing.fast import OPENERS_MAX, read_fast
+from pipeline.parsing import python_reader as parse_exact
+from pipeline.parsing.arrow_reader import OPENERS_MAX, read_fast
 from pipeline.parsing.parse import EXACT_BODIES, Misfit
 from pipeline.parsing.parse import parse as parse_apart
 from pipeline.parsing.schema import Array, Field, Leaf, Map, Struct, Type, arrow_schema

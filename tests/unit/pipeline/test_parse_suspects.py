@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.parsing import exact, parse
+from pipeline.parsing import parse, python_reader
 from pipeline.parsing.parse import EXACT_BODIES, SUSPECTS_SHARE, Misfit
 from pipeline.parsing.schema import Array, Field, Leaf, Struct
 from pipeline.parsing.suspects import suspects
@@ -77,7 +77,7 @@ def test_it_is_as_if_every_body_were_read_on_its_own(good: list[str], odd: list[
     for body, where in odd:
         bodies.insert(round(where * len(bodies)), body)
     misfits: list[Misfit] = []
-    alone = exact.read_exactly(SCHEMA, column(bodies), misfits)
+    alone = python_reader.read_exactly(SCHEMA, column(bodies), misfits)
     found = parse.parse(SCHEMA, pa.chunked_array([column(bodies)]))
     assert found.columns.to_pylist() == alone.to_pylist()
     assert [(each.index, str(each)) for each in found.misfits] == [(each.index, str(each)) for each in misfits]
@@ -87,7 +87,7 @@ def test_it_is_as_if_every_body_were_read_on_its_own(good: list[str], odd: list[
 @settings(deadline=None)
 def test_in_whatever_chunks_bodies_come_it_is_as_if_they_came_in_one(chunks: list[list[str]], chunk_bytes: int) -> None:
     misfits: list[Misfit] = []
-    alone = exact.read_exactly(SCHEMA, column([body for chunk in chunks for body in chunk]), misfits)
+    alone = python_reader.read_exactly(SCHEMA, column([body for chunk in chunks for body in chunk]), misfits)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parse, "CHUNK_BYTES", chunk_bytes)
         found = parse.parse(SCHEMA, pa.chunked_array([column(chunk) for chunk in chunks], pa.binary()))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.event import EVENT_SCHEMA
-from pipeline.isolating.poison import NOTHING, Found, Trial, halfway, place_of, search
+from pipeline.poison.bisect import NOTHING, Found, Trial, halfway, place_of, search
 
 
 def searched(

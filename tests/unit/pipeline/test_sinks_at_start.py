@@ -16,12 +16,12 @@ from plugins.jetstream import JetStreamSink
 from pipeline.connectors.cosmos import Account as CosmosAccount
 from pipeline.connectors.cosmos import cosmos_sink
 from pipeline.connectors.eventhubs.account import account_of as hub_of
-from pipeline.connectors.eventhubs.sink import EventHubsSink
-from pipeline.connectors.filesink import blobs
-from pipeline.connectors.filesink.account import account_of as blobs_of
-from pipeline.connectors.filesink.blobs import BlobContainer
-from pipeline.connectors.filesink.directory import Directory
-from pipeline.connectors.filesink.sink import FilesSink
+from pipeline.connectors.eventhubs.sink.sink import EventHubsSink
+from pipeline.connectors.files.sink import blobs
+from pipeline.connectors.files.sink.account import account_of as blobs_of
+from pipeline.connectors.files.sink.blobs import BlobContainer
+from pipeline.connectors.files.sink.directory import Directory
+from pipeline.connectors.files.sink.sink import FilesSink
 from pipeline.connectors.http import http_sink
 from pipeline.connectors.log.sink import LogSink
 from pipeline.errors import SinkNotFound, SinkRejected, SinkUnavailable

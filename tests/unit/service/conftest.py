@@ -19,13 +19,14 @@ from leases.stores.memory import MemoryStore
 from leases.timing import Timing
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
 from pipeline.transform import Identity
-from service.activity import reporter
 from service.api import create_app
+from service.group.activity import reporter
+from service.group.view import View
 from service.host import Host
 from service.pipeline import Pipeline
-from service.tally import CountingStore, Tally
-from service.traces import TracedTally, Traces
-from service.view import View
+from service.stats import CountingStore, Tally
+from service.telemetry.spans import Traces
+from service.telemetry.trace_recorder import TracedTally
 
 TIMING = Timing(duration_s=2.0, renew_s=0.3, balance_s=0.2, margin_s=0.1, call_timeout_s=0.5, handoff_poll_s=0.05)
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)

@@ -6,8 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.access import Access, Tokens
 from service.api import OPEN, create_app
+from service.api.auth import Access, Tokens
 from service.errors import StartFailed
 
 FIRST, SECOND = "first-" + "f" * 32, "second-" + "s" * 32

@@ -17,8 +17,8 @@ from pipeline.connectors.memory import _Log
 from pipeline.errors import SinkUnavailable
 from pipeline.feed import FeedPartition
 from pipeline.sink import Standing
-from service.activity import activity_of
-from service.view import View
+from service.group.activity import activity_of
+from service.group.view import View
 
 
 class Slow(Outlet):

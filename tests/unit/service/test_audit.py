@@ -11,9 +11,9 @@ import pytest
 import structlog
 
 from leases.lease import Lease
-from service.access import Access, Tokens
 from service.api import create_app
 from service.api.audit import Deed, deed_of, outcome_of
+from service.api.auth import Access, Tokens
 
 READER, OPERATOR = "reader-" + "r" * 32, "operator-" + "o" * 32
 LEASE = "/api/leases/bank/a"

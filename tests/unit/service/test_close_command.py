@@ -16,9 +16,9 @@ from leases.bootstrap import Identity, Info, encode_info, info_id
 from leases.document import decode_lease, encode_lease, lease_id, lease_prefix
 from leases.lease import Lease
 from leases.stores.sqlite import SqliteStore
-from pipeline.connectors.files import FilesFeed
-from service.cli import main
-from service.standard_output import watched_output
+from pipeline.connectors.files.feed import FilesFeed
+from service.cli.main import main
+from service.cli.standard_output import watched_output
 
 SETTINGS = """
 leases: {path: state/leases.db}

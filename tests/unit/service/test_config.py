@@ -15,14 +15,14 @@ from pydantic import ValidationError
 
 from leases.timing import Timing, derived_timing
 from pipeline.limits import BatchLimits
-from service.config import FILE_BYTES_MAX, ConfigurationError, load, parse
+from service.config.feeds import FilesFeedSettings, LogFeedSettings
+from service.config.leases import SqliteLeases
+from service.config.load import FILE_BYTES_MAX, ConfigurationError, load, parse
+from service.config.reference import describe, markdown
+from service.config.section import Section
+from service.config.settings import Settings
+from service.config.sinks import PostgresSinkSettings
 from service.pipeline import Pipeline
-from service.reference import describe, markdown
-from service.settings import Settings
-from service.settings.feeds import FilesFeedSettings, LogFeedSettings
-from service.settings.leases import SqliteLeases
-from service.settings.section import Section
-from service.settings.sinks import PostgresSinkSettings
 
 DOCUMENT = Path(__file__).parents[3] / "docs/configuration.md"
 SECRET = "hunter2"

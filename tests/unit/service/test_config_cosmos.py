@@ -7,10 +7,10 @@ from pathlib import Path
 import certifi
 import pytest
 
-from service.config import ConfigurationError, load, parse
-from service.settings.feeds import CosmosFeedSettings
-from service.settings.leases import CosmosLeases
-from service.wiring import feed_of
+from service.config.feeds import CosmosFeedSettings
+from service.config.leases import CosmosLeases
+from service.config.load import ConfigurationError, load, parse
+from service.wiring.build import feed_of
 
 SECRET = "c2VjcmV0"
 HERE = "endpoint: 'https://bank.documents.azure.com:443/'"

@@ -8,10 +8,10 @@ import certifi
 import pytest
 
 from pipeline.connectors.eventhubs import EventHubsFeed
-from service.config import ConfigurationError, load, parse
-from service.settings.feeds import EventHubsFeedSettings
-from service.settings.sinks import EventHubsSinkSettings
-from service.wiring import feed_of
+from service.config.feeds import EventHubsFeedSettings
+from service.config.load import ConfigurationError, load, parse
+from service.config.sinks import EventHubsSinkSettings
+from service.wiring.build import feed_of
 
 SECRET = "c2VjcmV0"
 STRING = f"Endpoint=sb://bank.servicebus.windows.net/;SharedAccessKeyName=reader;SharedAccessKey={SECRET}"

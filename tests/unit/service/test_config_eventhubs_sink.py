@@ -8,9 +8,9 @@ import pytest
 
 from leases.timing import Timing
 from pipeline.connectors.eventhubs import EventHubsSink
-from service.config import ConfigurationError, parse
-from service.settings import PipelineSettings
-from service.wiring import EVENT_HUB_BATCH_BYTES, batch_bytes_max_of, sink_of
+from service.config.load import ConfigurationError, parse
+from service.config.settings import PipelineSettings
+from service.wiring.build import EVENT_HUB_BATCH_BYTES, batch_bytes_max_of, sink_of
 
 SECRET = "c2VjcmV0"
 STRING = f"Endpoint=sb://bank.servicebus.windows.net/;SharedAccessKeyName=both;SharedAccessKey={SECRET}"

@@ -9,15 +9,15 @@ import pytest
 
 from leases.timing import Timing
 from pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink
-from pipeline.connectors.filesink import FilesSink
+from pipeline.connectors.files.sink import FilesSink
 from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.postgres import PostgresLetters, PostgresSink
-from pipeline.dead_letters.strands import StrandedLetters
+from pipeline.dead_letters.merged_feed import StrandedLetters
 from pipeline.errors import FeedUnavailable, SinkUnavailable
 from pipeline.limits import Isolation
-from service.config import ConfigurationError, parse
-from service.letters import box_of, isolation_of, policy_of
-from service.settings import PipelineSettings
+from service.config.load import ConfigurationError, parse
+from service.config.settings import PipelineSettings
+from service.wiring.dead_letters import box_of, isolation_of, policy_of
 
 LOG = "sink: {type: log, path: out}"
 POSTGRES = "sink: {type: postgres, dsn: postgresql://localhost/bank, table: t, schema: books}"

@@ -9,10 +9,10 @@ import pytest
 
 from leases.timing import Timing
 from pipeline.async_sink import AsyncSink, Limits
-from service.config import ConfigurationError, load
-from service.settings import Settings
-from service.settings.sinks import CosmosSinkSettings, HttpSinkSettings
-from service.wiring import sink_of
+from service.config.load import ConfigurationError, load
+from service.config.settings import Settings
+from service.config.sinks import CosmosSinkSettings, HttpSinkSettings
+from service.wiring.build import sink_of
 
 
 def settings(tmp_path: Any, sink: str) -> Settings:

@@ -15,7 +15,7 @@ from unit.service.problems import problem
 from leases.lease import Lease
 from service.api import create_app, limits
 from service.api import events as module
-from service.server import serve
+from service.api.server import serve
 
 ASKING = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
 SOON_S = 10

@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from service import dashboard
-from service.access import Access, Tokens
 from service.api import create_app
+from service.api.auth import Access, Tokens
 
 FOLDER = Path(dashboard.__file__).parent
 SOURCES = sorted(path for path in FOLDER.iterdir() if path.suffix in (".html", ".js", ".css", ".svg"))

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from service import demo
-from service.cli import main
-from service.demo import DemoOptions, DemoResult, Ledger
-from service.tables import stopped
+from service.cli.demo import bank
+from service.cli.demo.bank import DemoOptions, DemoResult, Ledger
+from service.cli.main import main
+from service.cli.tables import stopped
 
 EXPECTED = Ledger(
     {"Ada": Decimal("1.00"), "Björn": Decimal("2.50"), "Chioma": Decimal("-3.00"), "Dmitri": Decimal(0)},
@@ -28,7 +28,7 @@ WRONG = Ledger(
 
 def reported(found: Ledger, kept: Path | None = None) -> list[str]:
     screen = Console(file=StringIO(), width=100)
-    demo._report(DemoResult(found, EXPECTED, 1.5), kept, screen)
+    bank._report(DemoResult(found, EXPECTED, 1.5), kept, screen)
     assert isinstance(screen.file, StringIO)
     return screen.file.getvalue().splitlines()
 
@@ -70,7 +70,7 @@ def test_the_exit_code_tells_whether_they_match(monkeypatch: pytest.MonkeyPatch,
     async def done(options: DemoOptions) -> DemoResult:
         return DemoResult(found, EXPECTED, 1.0)
 
-    monkeypatch.setattr(demo, "demo", done)
+    monkeypatch.setattr(bank, "demo", done)
     assert CliRunner().invoke(main, ["demo"]).exit_code == code
 
 
@@ -131,8 +131,8 @@ def test_a_directory_is_no_file_of_transactions(place: Path) -> None:
 
 
 def test_no_transactions_are_not_told_as_processed_before() -> None:
-    assert demo._nothing_done(Ledger({}, {})) == "there are no transactions to process"
-    assert demo._nothing_done(EXPECTED) == "everything had been processed before"
+    assert bank._nothing_done(Ledger({}, {})) == "there are no transactions to process"
+    assert bank._nothing_done(EXPECTED) == "everything had been processed before"
 
 
 def test_a_partition_that_stopped_is_named_once() -> None:

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from leases.stores.sqlite import SqliteStore
 from leases.timing import Timing
-from pipeline.connectors.files import FilesFeed
+from pipeline.connectors.files.feed import FilesFeed
 from pipeline.connectors.log import LogFeed, LogSink
-from service.demo_view import DemoView, done_before
+from service.cli.demo.progress import DemoView, done_before
 from service.pipeline import Pipeline
 from service.processor import Processor
 

@@ -12,9 +12,9 @@ import yaml
 from pipeline.errors import EngineUnavailable
 from pipeline.spark import engine as spark_engine
 from pipeline.spark.engine import SparkEngine
-from service.config import parse
-from service.engine import begun
-from service.settings import Settings
+from service.config.load import parse
+from service.config.settings import Settings
+from service.wiring.spark import begun
 
 PLAIN = {
     "name": "letters",
@@ -69,8 +69,8 @@ def test_a_start_that_fails_behind_it_leaves_no_spark(starts: threading.Event) -
 
 EARLY = """
 import sys
-from service.commands import settings_of
-import service.engine
+from service.cli.common import settings_of
+import service.wiring.spark
 print(*(name for name in ("fastapi", "psycopg", "aiohttp", "pandas") if name in sys.modules))
 """
 

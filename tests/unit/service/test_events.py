@@ -18,7 +18,7 @@ from leases.stores.memory import MemoryStore
 from service.api import create_app
 from service.api import events as module
 from service.api.events import difference, rendered
-from service.server import serve
+from service.api.server import serve
 
 
 @pytest.fixture(autouse=True)

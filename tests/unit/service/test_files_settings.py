@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 from unit.pipeline.filesink.places import Permit, claim, output
 
-from pipeline.connectors.filesink import Directory, FilesSink
-from service.cli import main
-from service.config import ConfigurationError, parse
-from service.outlets import place_of
-from service.settings.sinks import FilesSinkSettings
+from pipeline.connectors.files.sink import Directory, FilesSink
+from service.cli.main import main
+from service.config.load import ConfigurationError, parse
+from service.config.sinks import FilesSinkSettings
+from service.wiring.sink_factories import place_of
 
 KEY = "c2VjcmV0LXNlY3JldA=="
 CONNECTION = f"DefaultEndpointsProtocol=https;AccountName=bank;AccountKey={KEY};EndpointSuffix=core.windows.net"

@@ -11,9 +11,9 @@ import pytest
 @pytest.mark.parametrize(
     ("needed", "not_yet"),
     [
-        ("service.cli", {"pyspark", "pyarrow", "numpy", "structlog", "fastapi", "psycopg"}),
-        ("service.engine", {"pyarrow", "numpy", "structlog", "fastapi", "psycopg", "pandas"}),
-        ("service.wiring", {"psycopg", "azure", "aiohttp", "pandas"}),
+        ("service.cli.main", {"pyspark", "pyarrow", "numpy", "structlog", "fastapi", "psycopg"}),
+        ("service.wiring.spark", {"pyarrow", "numpy", "structlog", "fastapi", "psycopg", "pandas"}),
+        ("service.wiring.build", {"psycopg", "azure", "aiohttp", "pandas"}),
     ],
     ids=["a command", "Spark begins", "a processor"],
 )

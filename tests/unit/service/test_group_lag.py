@@ -15,8 +15,9 @@ from leases.membership import HostRecord
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.errors import FeedUnavailable, PositionLost
 from pipeline.feed import FeedPartition, KnownLag
-from service.activity import ACTIVITY_BYTES_MAX, Activity, activity_document, decode_activity
-from service.group_lag import (
+from service.group.activity import ACTIVITY_BYTES_MAX, Activity, activity_document, decode_activity
+from service.group.lag import read_backlog
+from service.group.metered_lag import (
     ALONE_PER_S,
     KEPT_S,
     PARTITIONS_MAX,
@@ -26,7 +27,6 @@ from service.group_lag import (
     decoded_lags,
     encoded_lags,
 )
-from service.lag import read_backlog
 
 HOSTS = ("host-a", "host-b", "host-c")
 

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from service.config.leases import CosmosLeases, CustomLeases, LeaseSettings, MemoryLeases, SqliteLeases
+from service.config.settings import HostSettings
 from service.errors import StartFailed
 from service.host_name import host_name
-from service.settings import HostSettings
-from service.settings.leases import CosmosLeases, CustomLeases, LeaseSettings, MemoryLeases, SqliteLeases
 
 LEASES = SqliteLeases(path=Path("/state/leases.db"))
 HOLDER = """
 import os, sys
 from pathlib import Path
 from service.host_name import host_name
-from service.settings import HostSettings
-from service.settings.leases import SqliteLeases
+from service.config.settings import HostSettings
+from service.config.leases import SqliteLeases
 folder, name, forks = sys.argv[1:]
 leases = SqliteLeases(path=Path("/state/leases.db"))
 with host_name(HostSettings(name=name or None), leases, machine="m", folder=Path(folder)) as name:

@@ -8,7 +8,7 @@ from simulation.loop import run_virtual
 
 from leases.membership import DEAD_AFTER
 from leases.timing import Timing
-from service.lag import measure_lag, read_backlog
+from service.group.lag import measure_lag, read_backlog
 
 
 def merging(partitions: str, timing: Timing | None = None) -> Group:

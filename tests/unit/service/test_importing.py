@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.importing import importing
+from service.cli.fast_imports import importing
 
 
 @pytest.fixture(autouse=True)

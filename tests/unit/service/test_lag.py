@@ -9,7 +9,7 @@ from leases.lease import Child, Lease
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.errors import FeedUnavailable
 from pipeline.feed import FeedPartition
-from service.lag import (
+from service.group.lag import (
     KEPT_S,
     Backlog,
     Lag,

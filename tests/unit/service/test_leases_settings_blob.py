@@ -9,10 +9,10 @@ import pytest
 from pydantic import ValidationError
 
 from leases.stores.blob import BlobStore
+from service.config.leases import BlobLeases
+from service.config.settings import Settings
 from service.errors import StartFailed
-from service.settings import Settings
-from service.settings.leases import BlobLeases
-from service.wiring import store_of
+from service.wiring.build import store_of
 
 KEY = "c2VjcmV0IGtleQ=="
 URL = "https://bank.blob.core.windows.net"

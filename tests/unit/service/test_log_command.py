@@ -19,7 +19,7 @@ from leases.stores.sqlite import SqliteStore
 from pipeline.connectors.log import append
 from pipeline.connectors.log.block import BLOCK_SCHEMA
 from pipeline.connectors.log.store import Log, Retention
-from service.cli import main
+from service.cli.main import main
 
 SETTINGS = """
 pipelines:

@@ -18,9 +18,9 @@ from leases.clock import BootClock
 from leases.lease import Lease
 from pipeline.pump.runner import Delivered
 from pipeline.sink import Output
-from service import telemetry
-from service.settings import LogSettings
-from service.tally import Tally
+from service.config.settings import LogSettings
+from service.stats import Tally
+from service.telemetry import logs
 
 ROOT = Path(__file__).parents[3]
 LEASE = {"pipeline", "partition", "epoch"}
@@ -88,8 +88,8 @@ def test_no_line_of_the_service_about_a_partition_leaves_out_its_epoch() -> None
 def test_a_batch_is_a_line_of_json_with_its_positions(tmp_path: Path, clock: BootClock) -> None:
     file = tmp_path / "host.log"
     try:
-        telemetry.configure(LogSettings(file=file, format="json", level="debug"), "host-a")
-        tally = Tally(clock, telemetry.logger())
+        logs.configure(LogSettings(file=file, format="json", level="debug"), "host-a")
+        tally = Tally(clock, logs.logger())
         output = Output(table=pa.table({"body": [b"hunter2"]}), start="90", to="97", events=7)
         tally.batch_delivered(
             Lease(pipeline="bank", partition="7", epoch=4),

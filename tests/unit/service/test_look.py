@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from leases.document import encode_lease, lease_id
 from leases.lease import Lease
 from leases.stores.sqlite import SqliteStore
-from service.cli import main
+from service.cli.main import main
 
 SETTINGS = """
 leases: {path: state/leases.db}

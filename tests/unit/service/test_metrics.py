@@ -25,9 +25,9 @@ from pipeline.connectors.memory import MemoryFeed, MemorySink
 from pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, Fenced, SinkRejected, SinkUnavailable
 from pipeline.pump.runner import Delivered
 from pipeline.sink import CloseReason, Output
-from service.lag import Lag, PartitionLag
-from service.metrics import Metrics
-from service.tally import (
+from service.api.metrics import Metrics
+from service.group.lag import Lag, PartitionLag
+from service.stats import (
     ACTION_OUTCOMES,
     ACTIONS,
     BUCKETS_S,

@@ -20,8 +20,8 @@ from leases.lease import Lease
 from leases.stores.memory import MemoryStore
 from leases.timing import Timing
 from pipeline.connectors.memory import MemoryDestination, MemorySink
-from service.brought import Import
-from service.migration import Report, carried_out, planned_import
+from service.group.import_sources import Import
+from service.group.migration import Report, carried_out, planned_import
 from service.pipeline import Pipeline
 
 TIMING = Timing()

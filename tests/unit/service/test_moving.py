@@ -15,7 +15,7 @@ from leases.document import lease_id
 from leases.lease import Lease
 from pipeline.connectors.memory import MemoryFeed
 from service.api import limits
-from service.migration import exported
+from service.group.migration import exported
 
 HEADERS = {"content-type": "application/jsonl"}
 

@@ -31,11 +31,11 @@ from schemathesis.specs.openapi.checks import (
 from leases.lease import Lease
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
-from service.access import Access, Tokens
 from service.api import create_app
+from service.api.auth import Access, Tokens
+from service.api.server import serve
 from service.pipeline import Pipeline
 from service.processor import Processor
-from service.server import serve
 
 READER, OPERATOR = "reader-" + "r" * 32, "operator-" + "o" * 32
 TOKENS = {"nobody": None, "reader": READER, "operator": OPERATOR}

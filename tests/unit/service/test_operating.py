@@ -11,11 +11,11 @@ import pytest
 from unit.service.operated import LEASE, reset, taken
 from unit.service.problems import problem
 
-from leases.control import control_id
 from leases.document import encode_lease, lease_id
 from leases.errors import StoreAmbiguous, StoreUnavailable
 from leases.lease import Lease
 from leases.membership import HostRecord, encode_host, host_id
+from leases.pause_orders import control_id
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryFeed
 

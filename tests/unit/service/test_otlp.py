@@ -18,9 +18,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as WireSpan
 from structlog.testing import capture_logs
 
-from service.settings.telemetry import TelemetrySettings
-from service.traces import Span, traces_of
-from service.traces.otlp import OtlpTraces
+from service.config.telemetry import TelemetrySettings
+from service.telemetry.otlp import OtlpTraces
+from service.telemetry.spans import Span
+from service.telemetry.tracing import traces_of
 
 QUEUE = 64
 SPAN = Span(name="batch", took_s=3.0, attributes={"leasehold.partition": "7", "leasehold.epoch": 4})
@@ -200,9 +201,9 @@ def _waiting(traces: OtlpTraces) -> int:
 
 def test_where_nobody_asks_nothing_of_opentelemetry_is_imported() -> None:
     code = (
-        "import os, sys, structlog, service.wiring\n"
-        "from service.settings.telemetry import TelemetrySettings\n"
-        "traces = service.wiring.traces_of(TelemetrySettings(), {}, host='a', log=structlog.get_logger())\n"
+        "import os, sys, structlog, service.wiring.build\n"
+        "from service.config.telemetry import TelemetrySettings\n"
+        "traces = service.wiring.build.traces_of(TelemetrySettings(), {}, host='a', log=structlog.get_logger())\n"
         "print(traces, [name for name in sys.modules if name.partition('.')[0] in ('opentelemetry', 'requests')])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)

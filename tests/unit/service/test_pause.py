@@ -7,7 +7,7 @@ import asyncio
 from simulation.group import Group, Running, until
 from simulation.loop import run_virtual
 
-from leases.control import Control, control_id, encode_control
+from leases.pause_orders import Control, control_id, encode_control
 
 PAUSED = Control(pipeline="bank", paused=True, by="alice", at="2026-01-31T12:00:00Z")
 

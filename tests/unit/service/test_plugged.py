@@ -14,13 +14,13 @@ from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryFeed, MemorySink
 from pipeline.feed import ChangeFeed
 from pipeline.sink import Sink
-from service.cli import main
-from service.config import parse
+from service.cli.main import main
+from service.config.feeds import CustomFeedSettings
+from service.config.leases import CustomLeases
+from service.config.load import parse
+from service.config.sinks import CustomSinkSettings
 from service.errors import StartFailed
-from service.plugged import feed_made, lacks, problems_of, sink_made, store_made
-from service.settings.feeds import CustomFeedSettings
-from service.settings.leases import CustomLeases
-from service.settings.sinks import CustomSinkSettings
+from service.wiring.plugins import feed_made, lacks, problems_of, sink_made, store_made
 
 PARTS = """
 from typing import Annotated, Literal

@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from service.config import parse
-from service.engine import begun
-from service.probe import probed
-from service.settings import Settings
-from service.telemetry import logger
-from service.wiring import processor_of
+from service.cli.probe import probed
+from service.config.load import parse
+from service.config.settings import Settings
+from service.telemetry.logs import logger
+from service.wiring.build import processor_of
+from service.wiring.spark import begun
 
 SETTINGS = """
 api: {enabled: false}

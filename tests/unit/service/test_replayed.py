@@ -15,9 +15,9 @@ from leases.stores.sqlite import SqliteStore
 from pipeline.connectors.log import LogSink
 from pipeline.dead_letters.settled import Replayed
 from pipeline.sink import Claim, Output, Standing
-from service import config
-from service.replayed import furthest, read_replayed
-from service.settings import Settings
+from service.cli.replay_progress import furthest, read_replayed
+from service.config import load as config
+from service.config.settings import Settings
 
 LEASE = Lease(pipeline="orders.replay", partition="a", epoch=1, continuation="4")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service import reports
-from service.reports import Reports
+from service.runtime import reports
+from service.runtime.reports import Reports
 
 
 class Standing:

@@ -14,8 +14,8 @@ from leases.lease import Lease
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryFeed
 from service.api import create_app
+from service.api.server import serve
 from service.errors import StartFailed
-from service.server import serve
 
 
 @pytest.fixture

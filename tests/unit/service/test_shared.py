@@ -9,7 +9,7 @@ from simulation.loop import VirtualClock, run_virtual
 
 from leases.backoff import Backoff
 from leases.errors import StoreUnavailable
-from service.view import Shared
+from service.group.view import Shared
 
 
 def test_a_change_during_a_reading_is_seen_by_whoever_asks_after_it() -> None:

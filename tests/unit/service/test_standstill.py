@@ -8,13 +8,13 @@ from datetime import timedelta
 import pytest
 
 from leases.bootstrap import Identity
-from leases.control import Control, Controls
 from leases.keeper import Scan, Seen
 from leases.lease import Lease
 from leases.membership import HostRecord
-from service.activity import Activity, WaitingStatus, activity_document
-from service.standstill import failures_of, standstills, unlisted_failures
-from service.status import Group, Sight, group_of
+from leases.pause_orders import Control, Controls
+from service.group.activity import Activity, WaitingStatus, activity_document
+from service.group.standstill import failures_of, standstills, unlisted_failures
+from service.group.status import Group, Sight, group_of
 from tests.unit.service.test_status import KNOWN, LEASE, NOW, RECORD, RELEASED
 
 KEY = ("bank", "a")

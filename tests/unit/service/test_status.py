@@ -22,7 +22,7 @@ from pipeline.connectors.memory import MemoryFeed, MemorySink
 from pipeline.errors import SinkRejected
 from pipeline.pump.runner import Delivered
 from pipeline.sink import Output
-from service.activity import (
+from service.group.activity import (
     ACTIVITY_BYTES_MAX,
     Activity,
     BatchStatus,
@@ -34,7 +34,7 @@ from service.activity import (
     cut,
     decode_activity,
 )
-from service.status import Group, Sight, group_of, state_of
+from service.group.status import Group, Sight, group_of, state_of
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 LEASE = Lease(pipeline="bank", partition="a", owner="host-a", incarnation="1", epoch=3, tick=9)

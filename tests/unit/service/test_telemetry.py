@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import structlog
 
-from service import telemetry
-from service.config import ConfigurationError
-from service.settings import LogSettings
+from service.config.load import ConfigurationError
+from service.config.settings import LogSettings
+from service.telemetry import logs
 
 Lines = Callable[[], list[Any]]
 
@@ -35,7 +35,7 @@ def logging_as_it_was() -> Iterator[None]:
 
 def configured(tmp_path: Path, **settings: str) -> Lines:
     file = tmp_path / "host.log"
-    telemetry.configure(LogSettings(file=file, **settings), "host-a")  # type: ignore[arg-type]
+    logs.configure(LogSettings(file=file, **settings), "host-a")  # type: ignore[arg-type]
 
     def lines() -> list[Any]:
         text = file.read_text().splitlines()
@@ -46,7 +46,7 @@ def configured(tmp_path: Path, **settings: str) -> Lines:
 
 def test_a_json_line_is_one_object_with_time_level_host_event_and_fields(tmp_path: Path) -> None:
     lines = configured(tmp_path, format="json")
-    telemetry.logger().bind(pipeline="bank").info("lease acquired", epoch=4, owner=None)
+    logs.logger().bind(pipeline="bank").info("lease acquired", epoch=4, owner=None)
     (line,) = lines()
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("time"))
     assert line == {
@@ -61,7 +61,7 @@ def test_a_json_line_is_one_object_with_time_level_host_event_and_fields(tmp_pat
 
 def test_a_text_line_says_the_same_to_people(tmp_path: Path) -> None:
     lines = configured(tmp_path)
-    telemetry.logger().warning("lease lost", owner="host-b", why="it was stolen", epoch=4, of=["bank", "a b"], to=["c"])
+    logs.logger().warning("lease lost", owner="host-b", why="it was stolen", epoch=4, of=["bank", "a b"], to=["c"])
     (line,) = lines()
     said = 'owner=host-b why="it was stolen" epoch=4 of="bank, a b" to=c'
     assert re.fullmatch(rf"\S+Z warning host-a lease lost {said}", line)
@@ -71,7 +71,7 @@ def test_a_text_line_says_the_same_to_people(tmp_path: Path) -> None:
 def test_nothing_in_a_value_begins_a_line_or_moves_a_cursor(tmp_path: Path, format: str) -> None:
     lines = configured(tmp_path, format=format)
     evil = "x\n2026-01-01T00:00:00.000Z error host-b forged\r\x1b[2J\u2028\udc80"
-    telemetry.logger().info(evil, value=evil, nested={"a": [evil]}, error=ValueError(evil))
+    logs.logger().info(evil, value=evil, nested={"a": [evil]}, error=ValueError(evil))
     logging.getLogger("other").warning(evil)
     assert len(lines()) == 2
     assert "\x1b" not in (tmp_path / "host.log").read_text()
@@ -83,7 +83,7 @@ def test_an_exception_brings_its_traceback_and_every_line_names_the_host(tmp_pat
     try:
         raise ValueError("no such account")
     except ValueError:
-        telemetry.logger().error("batch failed", exc_info=True)
+        logs.logger().error("batch failed", exc_info=True)
     found = lines()
     if format == "json":
         assert "ValueError: no such account" in found[0]["exception"]
@@ -98,7 +98,7 @@ def test_passwords_are_masked_wherever_they_stand(tmp_path: Path) -> None:
     try:
         raise ValueError(f"cannot connect to {dsn}")
     except ValueError as error:
-        telemetry.logger().error(
+        logs.logger().error(
             f"at {dsn}", dsn=dsn, error=error, password="hunter2", deep=[{"token": "hunter2"}], exc_info=True
         )
     logging.getLogger("psycopg.pool").warning("connecting to %s", dsn, extra={"conninfo": "password=hunter2"})
@@ -111,7 +111,7 @@ def test_other_libraries_speak_from_warning_on_and_ours_from_the_level(tmp_path:
     logging.getLogger("uvicorn.error").info("quiet")
     logging.getLogger("py4j.java_gateway").warning("gateway %s", "gone", extra={"port": 25333})
     logging.getLogger("leases.keeper").debug("mine")
-    telemetry.logger().debug("mine too")
+    logs.logger().debug("mine too")
     first, *rest = lines()
     assert (first["event"], first["logger"], first["port"], first["host"]) == (
         "gateway gone",
@@ -132,7 +132,7 @@ def test_azures_sdks_speak_with_debug_alone_since_their_errors_are_told_by_us(tm
 @pytest.mark.parametrize(("level", "expected"), [("debug", "diwe"), ("info", "iwe"), ("warning", "we"), ("error", "e")])
 def test_a_level_lets_through_itself_and_worse(tmp_path: Path, level: str, expected: str) -> None:
     lines = configured(tmp_path, format="json", level=level)
-    log = telemetry.logger()
+    log = logs.logger()
     for name in ("debug", "info", "warning", "error"):
         getattr(log, name)(name[0])
     assert "".join(line["event"] for line in lines()) == expected
@@ -140,14 +140,14 @@ def test_a_level_lets_through_itself_and_worse(tmp_path: Path, level: str, expec
 
 def test_a_field_does_not_pass_for_what_every_line_says(tmp_path: Path) -> None:
     lines = configured(tmp_path, format="json")
-    telemetry.logger().info("attached", level=3, host="b", time=1)
+    logs.logger().info("attached", level=3, host="b", time=1)
     (line,) = lines()
     assert (line["level"], line["level_"], line["host"], line["host_"], line["time_"]) == ("info", 3, "host-a", "b", 1)
 
 
 def test_any_value_can_be_logged(tmp_path: Path) -> None:
     lines = configured(tmp_path, format="json")
-    telemetry.logger().info("odd", a=float("nan"), b=b"\xff", c={1: {2}}, d=Path("/x"), e=KeyError(), f=(1, 2))
+    logs.logger().info("odd", a=float("nan"), b=b"\xff", c={1: {2}}, d=Path("/x"), e=KeyError(), f=(1, 2))
     (line,) = lines()
     assert (line["a"], line["c"], line["d"], line["e"], line["f"]) == ("nan", {"1": [2]}, "/x", "KeyError", [1, 2])
 
@@ -163,15 +163,15 @@ def test_warnings_of_python_are_logged(tmp_path: Path) -> None:
 
 def test_configuring_again_replaces_what_was(tmp_path: Path) -> None:
     first = configured(tmp_path, format="json")
-    telemetry.configure(LogSettings(file=tmp_path / "second.log"), "host-b")
-    telemetry.logger().info("once")
+    logs.configure(LogSettings(file=tmp_path / "second.log"), "host-b")
+    logs.logger().info("once")
     assert first() == []
     assert " host-b once" in (tmp_path / "second.log").read_text()
 
 
 def test_standard_error_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
-    telemetry.configure(LogSettings(), "host-a")
-    telemetry.logger().info("started")
+    logs.configure(LogSettings(), "host-a")
+    logs.logger().info("started")
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.endswith("info    host-a started\n")
@@ -179,9 +179,9 @@ def test_standard_error_is_the_default(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_file_that_was_moved_away_is_begun_anew(tmp_path: Path) -> None:
     lines = configured(tmp_path, format="json")
-    telemetry.logger().info("before")
+    logs.logger().info("before")
     (tmp_path / "host.log").rename(tmp_path / "host.log.1")
-    telemetry.logger().info("after")
+    logs.logger().info("after")
     assert [line["event"] for line in lines()] == ["after"]
 
 
@@ -189,7 +189,7 @@ def test_a_file_that_cannot_be_opened_is_a_problem_of_the_configuration(tmp_path
     with pytest.raises(
         ConfigurationError, match=r"log\.file is '.*/missing/host\.log', and cannot be opened \(no such file"
     ):
-        telemetry.configure(LogSettings(file=tmp_path / "missing/host.log"), "host-a")
+        logs.configure(LogSettings(file=tmp_path / "missing/host.log"), "host-a")
 
 
 # Of a program that runs a processor
@@ -200,7 +200,7 @@ def test_a_program_without_structlog_of_its_own_gets_info_lines_on_stderr_and_it
 ) -> None:
     root = logging.getLogger()
     before = (root.level, list(root.handlers))
-    log = telemetry.default_logger("my-program").bind(pipeline="bank")
+    log = logs.default_logger("my-program").bind(pipeline="bank")
     log.debug("batch delivered")
     log.info("lease acquired", password="hunter2")
     out, err = capsys.readouterr()
@@ -217,12 +217,12 @@ def test_a_program_with_structlog_of_its_own_keeps_it() -> None:
         raise structlog.DropEvent
 
     structlog.configure(processors=[keep])
-    telemetry.default_logger("my-program").debug("batch delivered")
+    logs.default_logger("my-program").debug("batch delivered")
     assert said == [("debug", {"host": "my-program", "event": "batch delivered"})]
 
 
 def test_a_program_that_calls_configure_gets_what_it_asked_for(tmp_path: Path) -> None:
     lines = configured(tmp_path, format="json", level="debug")
-    telemetry.default_logger("my-program").debug("batch delivered")
+    logs.default_logger("my-program").debug("batch delivered")
     (line,) = lines()
     assert (line["level"], line["host"], line.keys()) == ("debug", "host-a", {"time", "level", "host", "event"})

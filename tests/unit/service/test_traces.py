@@ -16,11 +16,11 @@ from leases.lease import Lease
 from pipeline.errors import SinkUnavailable
 from pipeline.pump.runner import Delivered
 from pipeline.sink import Output
+from service.config.telemetry import TelemetrySettings
 from service.errors import StartFailed
-from service.settings.telemetry import TelemetrySettings
-from service.traces import Span, TracedTally, lacking, traces_of
-from service.traces.asked import with_path
-from service.traces.span import TEXT_MAX
+from service.telemetry.spans import TEXT_MAX, Span
+from service.telemetry.trace_recorder import TracedTally
+from service.telemetry.tracing import lacking, traces_of, with_path
 
 LEASE = Lease(pipeline="bank", partition="7", owner="host-a", incarnation="1", epoch=4, continuation="90")
 BEFORE = Lease(pipeline="bank", partition="7", epoch=3, continuation="90")
@@ -199,7 +199,7 @@ def test_a_protocol_that_we_do_not_speak_is_told_and_work_goes_on() -> None:
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """An installation without the extra."""
-    monkeypatch.delitem(sys.modules, "service.traces.otlp", raising=False)
+    monkeypatch.delitem(sys.modules, "service.telemetry.otlp", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
 
 

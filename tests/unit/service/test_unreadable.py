@@ -18,8 +18,8 @@ from leases.stores.memory import MemoryStore
 from leases.stores.sqlite import SqliteStore
 from pipeline.connectors.memory import MemoryFeed, MemorySink
 from pipeline.feed import FeedPartition
-from service.cli import main
-from service.metrics import Metrics
+from service.api.metrics import Metrics
+from service.cli.main import main
 
 SETTINGS = """
 leases: {path: state/leases.db}

@@ -16,8 +16,8 @@ from leases.errors import LeasesError
 from leases.lease import Lease
 from leases.timing import Timing
 from service.api.events import Changes
+from service.group.view import View
 from service.pipeline import Pipeline
-from service.view import View
 
 TWO_MINUTES = 120.0
 

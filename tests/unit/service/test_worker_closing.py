@@ -19,8 +19,8 @@ from pipeline.batch import Batch
 from pipeline.limits import BatchLimits
 from pipeline.sink import Claim, CloseReason
 from pipeline.transform import Identity
-from service.closing import CLOSING_TIMEOUT_S
 from service.errors import BatchHung
+from service.shutdown import CLOSING_TIMEOUT_S
 
 ONE = BatchLimits(events_max=1)
 

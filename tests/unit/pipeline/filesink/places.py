@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from pipeline.connectors.filesink import FilesSink, snapshot_of
-from pipeline.connectors.filesink.errors import FilesUnavailable, FilesUncertain
-from pipeline.connectors.filesink.place import Place
+from pipeline.connectors.files.sink import FilesSink, snapshot_of
+from pipeline.connectors.files.sink.errors import FilesUnavailable, FilesUncertain
+from pipeline.connectors.files.sink.storage import Place
 from pipeline.contract import event_table
 from pipeline.errors import NotTrusted
 from pipeline.sink import Claim, Output

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from unit.pipeline.filesink.places import MemoryPlace
 
-from pipeline.connectors.filesink import Directory, FilesSink, snapshot_of
-from pipeline.connectors.filesink.formats import Format
-from pipeline.connectors.filesink.place import Place
+from pipeline.connectors.files.sink import Directory, FilesSink, snapshot_of
+from pipeline.connectors.files.sink.formats import Format
+from pipeline.connectors.files.sink.storage import Place
 from pipeline.contract import Row, SinkContract, SinkHarness
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.pipeline.filesink.places import Killed, MemoryPlace, Permit, Way, claim, numbers_in, output
 
-from pipeline.connectors.filesink import FilesSink, leftovers, snapshot_of
-from pipeline.connectors.filesink.layout import MANIFEST
-from pipeline.connectors.filesink.manifest import PUTS_MAX
+from pipeline.connectors.files.sink import FilesSink, leftovers, snapshot_of
+from pipeline.connectors.files.sink.layout import MANIFEST
+from pipeline.connectors.files.sink.manifest import PUTS_MAX
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkUnavailable
 
 BATCHES = ((0, 3), (3, 4), (4, 4), (4, 9))

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from unit.pipeline.filesink.places import Permit, claim, numbers_in, output
 
-from pipeline.connectors.filesink import Directory, FilesSink, FilesUnavailable, leftovers, snapshot_of
-from pipeline.connectors.filesink import directory as module
-from pipeline.connectors.filesink.errors import FilesUncertain
+from pipeline.connectors.files.sink import Directory, FilesSink, FilesUnavailable, leftovers, snapshot_of
+from pipeline.connectors.files.sink import directory as module
+from pipeline.connectors.files.sink.errors import FilesUncertain
 from pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
 
 STEPS = ("link", "fsync", "open", "unlink")

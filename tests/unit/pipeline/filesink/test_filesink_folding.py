@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.pipeline.filesink.places import MemoryPlace, Permit, Way, claim, numbers_in, output, written
 
-from pipeline.connectors.filesink import FilesDamaged, FilesSink, snapshot_of
-from pipeline.connectors.filesink.folding import FAN, LONG, due, steps, superseded
-from pipeline.connectors.filesink.layout import MANIFEST, Folders, encoded, folders_of, listing_of
-from pipeline.connectors.filesink.manifest import name_of
+from pipeline.connectors.files.sink import FilesDamaged, FilesSink, snapshot_of
+from pipeline.connectors.files.sink.compaction import FAN, LONG, due, steps, superseded
+from pipeline.connectors.files.sink.layout import MANIFEST, Folders, encoded, folders_of, listing_of
+from pipeline.connectors.files.sink.manifest import name_of
 from pipeline.errors import SinkRejected
 
 FOLDERS = Folders(manifest="m", data="d")

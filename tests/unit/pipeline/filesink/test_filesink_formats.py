@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.connectors.filesink.formats import Format, decoded, encoded, ordered
+from pipeline.connectors.files.sink.formats import Format, decoded, encoded, ordered
 from pipeline.contract import event_table
 from pipeline.errors import SinkRejected
 
@@ -105,7 +105,7 @@ def test_parquet_keeps_the_types_of_events() -> None:
 READ_FILES = """
 import os
 import pyarrow as pa
-from pipeline.connectors.filesink.formats import decoded, encoded
+from pipeline.connectors.files.sink.formats import decoded, encoded
 
 table = pa.table({"a": list(range(10)), "b": ["x"] * 10})
 contents = {format: encoded(table, format) for format in ("parquet", "jsonl")}

@@ -11,8 +11,8 @@ import pyarrow.dataset as ds
 import pytest
 from unit.pipeline.filesink.places import Permit, claim, output
 
-from pipeline.connectors.filesink import Directory, FilesDamaged, FilesSink, Snapshot, snapshot_of
-from pipeline.connectors.filesink.formats import Format
+from pipeline.connectors.files.sink import Directory, FilesDamaged, FilesSink, Snapshot, snapshot_of
+from pipeline.connectors.files.sink.formats import Format
 from pipeline.sink import Output
 
 

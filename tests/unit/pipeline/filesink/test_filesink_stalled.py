@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 from unit.pipeline.filesink.places import MemoryPlace, Permit, Way, claim, numbers_in, output, written
 
-from pipeline.connectors.filesink import FilesSink
+from pipeline.connectors.files.sink import FilesSink
 from pipeline.errors import Ambiguous
 
 

@@ -1,0 +1,218 @@
+"""Blobs of BlobCheckpointStore and of the older EventProcessorHost -> leases to import. Pure.
+
+    {namespace}/{hub}/{group}/checkpoint/{partition}     metadata `offset`, `sequencenumber`; the name in lower case
+    {namespace}/{hub}/{group}/ownership/{partition}      metadata `ownerid`: whose it is, empty where it was released
+    {prefix}{group}/{partition}                          EventProcessorHost: content {"PartitionId":"0","Offset":"128",...}
+
+They come from a container, or as they were exported from one (JSON lines, or one JSON array). The input is untrusted: strict,
+bounded, and nothing in it is followed. The continuation that is made of them is that of the feed `eventhubs`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Literal
+
+from leases.document import NAME_BYTES_MAX, Fields, parsed, to_json, told
+from leases.errors import InvalidDocument
+from leases.import_.cosmos_import import Document
+from leases.import_.plan import Candidate
+from leases.lease import Lease
+
+Kind = Literal["eventprocessorhost", "checkpointstore"]
+
+CONTENT_BYTES_MAX = 16 * 1024
+BLOB_NAME_CHARACTERS_MAX = 1024
+_STORED = re.compile(r"(?P<folder>.+)/(?P<what>ownership|checkpoint)/(?P<partition>[^/]+)", re.DOTALL)
+_OFFSET = re.compile(r"[0-9A-Za-z:._-]{1,128}", re.ASCII)
+_NEVER = frozenset(("", "-1", "None", "null"))
+"""What stands for an offset where nothing was checkpointed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blob:
+    """Somebody else's. mark: moves with every write. written: when that was. is_leased: whether a lease on it is held now."""
+
+    name: str
+    metadata: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    content: str | None = None
+    mark: str = ""
+    written: datetime | None = None
+    is_leased: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """One processor's blobs. folder: where they lie. owners: document -> whose it is, and what moves as long as that lives.
+
+    busy: documents that somebody has for certain, and who. without: partitions that were never checkpointed.
+    """
+
+    folder: str
+    candidates: tuple[Candidate, ...] = ()
+    owners: Mapping[str, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    busy: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    without: tuple[str, ...] = ()
+
+
+def blobs_of(documents: Iterable[Document]) -> list[Blob]:
+    """Of an export: what lists blobs with `name` and `metadata` or `content`, or the contents alone. Raises InvalidDocument."""
+    return [_exported(number, document) for number, document in enumerate(documents, 1)]
+
+
+def _exported(number: int, document: Document) -> Blob:
+    name = document.get("name")
+    if not isinstance(name, str):
+        return Blob(name=f"number {number} of the input", content=to_json(document))
+    fields = Fields(name[:BLOB_NAME_CHARACTERS_MAX], document)
+    fields.text("name", BLOB_NAME_CHARACTERS_MAX)
+    content, metadata, properties = (document.get(key) for key in ("content", "metadata", "properties"))
+    given: dict[str, object] = metadata if isinstance(metadata, dict) else {}
+    known: dict[str, object] = properties if isinstance(properties, dict) else {}
+    lease = known.get("lease")
+    return Blob(
+        name=name,
+        metadata={key.lower(): str(value) for key, value in given.items() if value is not None},
+        content=content if content is None or isinstance(content, str) else json.dumps(content),
+        written=_moment(known.get("lastModified")),
+        is_leased=isinstance(lease, dict) and lease.get("state") == "leased",
+    )
+
+
+def is_wanted(kind: Kind, name: str) -> bool:
+    """Whether a blob of that name may be one of theirs."""
+    return (_STORED.fullmatch(name) is not None) == (kind == "checkpointstore")
+
+
+def deployments(kind: Kind, blobs: Iterable[Blob], *, pipeline: str) -> dict[str, Deployment]:
+    """By folder, of all that lie among the blobs."""
+    found: dict[str, list[Blob]] = {}
+    for blob in blobs:
+        if is_wanted(kind, blob.name) and (kind == "checkpointstore" or blob.content):
+            found.setdefault(_folder_of(kind, blob), []).append(blob)
+    made = _stored if kind == "checkpointstore" else _hosted
+    return {
+        folder: made(folder, sorted(group, key=lambda blob: blob.name), pipeline) for folder, group in found.items()
+    }
+
+
+def _folder_of(kind: Kind, blob: Blob) -> str:
+    stored = _STORED.fullmatch(blob.name)
+    return stored["folder"] if kind == "checkpointstore" and stored else blob.name.rpartition("/")[0]
+
+
+def _stored(folder: str, blobs: Sequence[Blob], pipeline: str) -> Deployment:
+    """Of a BlobCheckpointStore. A partition's document is its ownership, as that moves while somebody has it."""
+    checkpoints, ownerships = (
+        {blob.name.rpartition("/")[2]: blob for blob in blobs if blob.name.startswith(f"{folder}/{what}/")}
+        for what in ("checkpoint", "ownership")
+    )
+    found = {name: _checkpointed(each, ownerships.get(name), pipeline) for name, each in checkpoints.items()}
+    candidates = tuple(candidate for candidate in found.values() if candidate is not None)
+    owners = {
+        each.document: (each.owner, f"{ownerships[each.partition].mark} {checkpoints[each.partition].mark}")
+        for each in candidates
+        if each.owner is not None
+    }
+    without = sorted({*checkpoints, *ownerships} - {each.partition for each in candidates})
+    return Deployment(folder=folder, candidates=candidates, owners=owners, without=tuple(without))
+
+
+def _checkpointed(checkpoint: Blob, ownership: Blob | None, pipeline: str) -> Candidate | None:
+    """None where there is no position."""
+    partition = checkpoint.name.rpartition("/")[2]
+    brought = Candidate(
+        document=(ownership or checkpoint).name,
+        partition=partition,
+        owner=(ownership.metadata.get("ownerid") or None) if ownership else None,
+        written_us=_microseconds(ownership),
+    )
+    try:
+        place = _place(checkpoint.name, checkpoint.metadata.get("offset"), checkpoint.metadata.get("sequencenumber"))
+    except InvalidDocument as error:
+        return replace(brought, refused=told(error))
+    if place is None:
+        return None
+    return replace(brought, lease=Lease(pipeline=pipeline, partition=partition, continuation=place))
+
+
+def _hosted(folder: str, blobs: Sequence[Blob], pipeline: str) -> Deployment:
+    """Of an EventProcessorHost. Its hosts hold an Azure lease on the blob, which ends 30 s after they do."""
+    found = {blob.name: _processed(blob, pipeline) for blob in blobs}
+    leased = [found[blob.name] for blob in blobs if blob.is_leased]
+    return Deployment(
+        folder=folder,
+        candidates=tuple(each for each in found.values() if each.lease or each.refused),
+        busy={each.document: each.owner or "somebody" for each in leased},
+        without=tuple(each.partition for each in found.values() if not (each.lease or each.refused)),
+    )
+
+
+def _processed(blob: Blob, pipeline: str) -> Candidate:
+    """Without a lease where there is no position."""
+    try:
+        said = _said(blob)
+        fields = Fields(blob.name, said)
+        owner = fields.text("owner", NAME_BYTES_MAX) if said.get("owner") else None
+        brought = Candidate(document=blob.name, partition=str(said["partitionid"]), owner=owner)
+        return replace(brought, lease=_lease_of(fields, said, pipeline))
+    except InvalidDocument as error:
+        return Candidate(document=blob.name, partition=blob.name.rpartition("/")[2], refused=told(error))
+
+
+def _said(blob: Blob) -> dict[str, object]:
+    """Without what is null, by .NET's names in lower case: .NET writes PartitionId, Java partitionId, Python partition_id."""
+    content = blob.content or ""
+    values = parsed(f"blob '{blob.name}'", content) if len(content) <= CONTENT_BYTES_MAX else None
+    if not isinstance(values, dict):
+        raise InvalidDocument(f"blob '{blob.name}' is not the JSON object of a lease: leave it out of the input")
+    said = {str(name).replace("_", "").lower(): value for name, value in values.items() if value is not None}
+    fields = Fields(blob.name, said)
+    partition = fields.text("partitionid", NAME_BYTES_MAX)
+    if "/" in blob.name and blob.name.rpartition("/")[2] != partition:
+        fields.refuse("PartitionId", f"is {partition!r}, which belongs under another name")
+    return said
+
+
+def _lease_of(fields: Fields, said: Mapping[str, object], pipeline: str) -> Lease | None:
+    """Receivers of theirs have the epoch of their lease; ours begin above it, or theirs would go on displacing them."""
+    offset, number = said.get("offset"), said.get("sequencenumber")
+    place = None if number in (0, None) and _never(offset) else _place(fields.id, offset, number)
+    epoch = fields.integer("epoch") if "epoch" in said else 0
+    if place is None:
+        return None
+    return Lease(pipeline=pipeline, partition=str(said["partitionid"]), continuation=place, epoch=epoch)
+
+
+def _place(name: str, offset: object, number: object) -> str | None:
+    """`<sequence number>@<offset>`, or one of them alone; None where neither is known."""
+    at = "" if _never(offset) else str(offset)
+    if at and not _OFFSET.fullmatch(at):
+        Fields(name, {}).refuse("offset", f"is {at[:40]!r}, and none of an event hub")
+    count = "" if _never(number) else str(number)
+    if count and not re.fullmatch("[0-9]{1,18}", count, re.ASCII):
+        Fields(name, {}).refuse("sequencenumber", f"is {count[:40]!r}, and no number of an event")
+    return count + (f"@{at}" if at else "") or None
+
+
+def _never(value: object) -> bool:
+    return value is None or str(value) in _NEVER
+
+
+def _microseconds(blob: Blob | None) -> int | None:
+    return None if blob is None or blob.written is None else int(blob.written.timestamp() * 1e6)
+
+
+def _moment(text: object) -> datetime | None:
+    if not isinstance(text, str) or len(text) > 64:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -1,0 +1,168 @@
+"""Lease documents of the .NET and Java change feed processors, and of the library before them -> leases to import. Pure.
+
+They come as they were exported from a Cosmos DB container (JSON lines, or one JSON array), or from the container itself. Markers
+(`.info`), locks (`.lock`) and our own documents are passed over; whatever else is no lease is refused by name. The input is
+untrusted: strict, bounded, and nothing in it is followed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from leases.document import BODY_BYTES_MAX, Fields, parsed, told
+from leases.dotnet import DOCUMENT_ID_BYTES_MAX, FIELD, bounds_of, decode, document_id, is_same_bounds
+from leases.errors import InvalidDocument
+from leases.import_.java_token import Token, is_packed, unpacked
+from leases.import_.plan import Candidate
+from leases.lease import Child, Lease
+
+Document = Mapping[str, object]
+
+INPUT_BYTES_MAX = 64 * 1024 * 1024
+DOCUMENTS_MAX = 10_000
+_TOKENS = ("LeaseToken", "PartitionId")
+_PASSED_OVER = (".info", ".lock")
+_OWN = "leasehold:"
+"""What the ids of our own documents begin with in a container of leases."""
+
+
+def documents_in(text: str) -> list[Document]:
+    """Of JSON lines or a JSON array. Raises InvalidDocument."""
+    if len(text) > INPUT_BYTES_MAX:
+        raise InvalidDocument(f"the input is larger than {INPUT_BYTES_MAX} bytes: export the leases alone")
+    text = text.removeprefix("\ufeff").strip()
+    found = parsed("the input", text) if text.startswith("[") else [*_lines(text)]
+    assert isinstance(found, list)
+    if len(found) > DOCUMENTS_MAX:
+        raise InvalidDocument(f"the input holds more than {DOCUMENTS_MAX} documents: export the leases alone")
+    return [_checked(number, each) for number, each in enumerate(found, 1)]
+
+
+def _lines(text: str) -> Iterable[object]:
+    """The first line that is wrong ends it, so that a wrong file is told by one message."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield parsed(f"line {number} of the input", line)
+
+
+def _checked(number: int, document: object) -> Document:
+    if not isinstance(document, dict):
+        raise InvalidDocument(
+            f"number {number} of the input is not a JSON object: give JSON lines, or one array of documents"
+        )
+    name = _name(document, f"number {number} of the input")
+    Fields(name, {"document": document}).mapping("document")
+    if len(json.dumps(document)) > 4 * BODY_BYTES_MAX:
+        raise InvalidDocument(f"document '{name}' is larger than a lease can be: leave it out")
+    return document
+
+
+def _name(document: Document, otherwise: str = "without id") -> str:
+    name = document.get("id")
+    return name[:DOCUMENT_ID_BYTES_MAX] if isinstance(name, str) else otherwise
+
+
+def leases_among(documents: Sequence[Document], prefix: str | None = None) -> tuple[str | None, list[Document]]:
+    """The lease documents whose ids begin with `prefix`, and the prefix; without it, of all, which must have the same one.
+
+    Raises InvalidDocument.
+    """
+    wanted = [each for each in documents if not _is_passed_over(each)]
+    if prefix is not None:
+        return prefix, [each for each in wanted if str(each.get("id", "")).startswith(document_id(prefix, ""))]
+    found = sorted({prefix for each in wanted if (prefix := _prefix_of(each)) is not None})
+    if len(found) > 1:
+        shown = ", ".join(f"'{each}'" for each in found[:8])
+        raise InvalidDocument(
+            f"the input holds the leases of {len(found)} processors ({shown}): choose one by --prefix, which ids begin with"
+        )
+    return found[0] if found else None, wanted
+
+
+def _is_passed_over(document: Document) -> bool:
+    if any(name in document for name in _TOKENS):
+        return False
+    name = document.get("id")
+    return isinstance(name, str) and (name.endswith(_PASSED_OVER) or name.startswith(_OWN))
+
+
+def _prefix_of(document: Document) -> str | None:
+    token = next((document[name] for name in _TOKENS if name in document), None)
+    name = document.get("id")
+    if not isinstance(name, str) or not isinstance(token, str) or not name.endswith(document_id("", token)):
+        return None
+    return name.removesuffix(document_id("", token))
+
+
+def candidates(
+    documents: Iterable[Document], *, pipeline: str, is_java: bool, prefix: str | None = None, mode: str | None = None
+) -> list[Candidate]:
+    """One for each document. mode: of the pipeline's feed, in .NET's words."""
+    return [_candidate(each, pipeline, is_java, prefix, mode) for each in documents]
+
+
+def _candidate(document: Document, pipeline: str, is_java: bool, prefix: str | None, mode: str | None) -> Candidate:
+    name = _name(document)
+    try:
+        if not any(token in document for token in _TOKENS):
+            raise InvalidDocument(
+                f"document '{name}' is no lease, as it has no 'LeaseToken': leave it out of the input"
+            )
+        lease = decode(document, pipeline=pipeline, prefix=prefix, mode=mode)
+        brought = Candidate(
+            document=name, partition=lease.partition, owner=lease.owner, written_us=_written_us(document, lease)
+        )
+        lease = replace(
+            lease, owner=None, incarnation=None, handoff_to=None, scope=_scope_of(document, lease.partition)
+        )
+        return _placed(brought, lease, is_java, mode)
+    except InvalidDocument as error:
+        return Candidate(document=name, partition=str(document.get("LeaseToken") or name), refused=told(error))
+
+
+def _written_us(document: Document, lease: Lease) -> int | None:
+    """The tick of a lease of theirs is its timestamp; ours only counts."""
+    return None if document.get(FIELD) is not None else lease.tick or None
+
+
+def _placed(brought: Candidate, lease: Lease, is_java: bool, mode: str | None) -> Candidate:
+    text = lease.continuation
+    if text is None or not is_packed(text):
+        return replace(brought, lease=lease)
+    if not is_java:
+        raise InvalidDocument(
+            f"document '{brought.document}': field 'ContinuationToken' is one of Java's: import it with --from java"
+        )
+    token = unpacked(brought.document, text)
+    _check(brought.document, token, lease, mode)
+    places = {part.continuation for part in token.parts}
+    if len(places) <= 1:
+        return replace(brought, lease=replace(lease, continuation=next(iter(places), None)), packed=text)
+    parts = tuple(Child(part.name, part.continuation, part.name) for part in token.parts)
+    return replace(brought, lease=replace(lease, continuation=None), packed=text, parts=parts)
+
+
+def _check(name: str, token: Token, lease: Lease, mode: str | None) -> None:
+    fields = Fields(name, {})
+    if mode is not None and token.mode != mode:
+        fields.refuse("ContinuationToken", f"is of mode {token.mode!r}, and this pipeline reads in mode {mode!r}")
+    if not token.parts or lease.scope is None:
+        return
+    covered = f"{token.parts[0].min}-{token.parts[-1].max}"
+    if not is_same_bounds(covered, lease.scope):
+        fields.refuse("ContinuationToken", f"covers {covered}, and the lease {lease.scope}")
+
+
+def _scope_of(document: Document, partition: str) -> str | None:
+    """The range of hashed keys: the token's, else .NET's `FeedRange` or Java's `feedRange`."""
+    if bounds_of(partition) is not None:
+        return partition
+    for name in ("FeedRange", "feedRange"):
+        within = document.get(name)
+        span = within.get("Range") if isinstance(within, dict) else None
+        text = f"{span.get('min')}-{span.get('max')}" if isinstance(span, dict) else ""
+        if bounds_of(text) is not None:
+            return text
+    return None

@@ -1,0 +1,260 @@
+"""Leases that somebody brings, and what each would change here. Pure.
+
+    candidates = leases.import_.cosmos_import or leases.import_.export_format     what stands in the input, document by document
+    changes = planned(candidates, seen, rules)          created, moved, unchanged, or refused with the reason
+
+A change is carried out by one compare-and-swap, so a plan may be carried out in part and made anew: what is done already is then
+unchanged. A lease that is there is moved by a reset (a new generation), or its sink would go on from where it was. Nothing moves
+back, and nothing under an owner who lives: the one unless forced, the other never.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Literal
+
+from leases.document import encode_lease
+from leases.errors import Incomparable, InvalidDocument
+from leases.keeper import Seen
+from leases.lease import Child, Lease
+
+Kind = Literal["created", "moved", "unchanged", "refused"]
+
+Compare = Callable[[str | None, str | None], int]
+"""As the feed orders its positions. Raises Incomparable."""
+
+Overlapping = Callable[[Lease, Collection[Lease]], Collection[str]]
+"""(a lease, others) -> the partitions of those that stand for a part of what it stands for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A lease in the input. lease: as it is to be here, nobody's; None where `refused` says why it cannot be.
+
+    document: what it is called in the input. owner: whose it was there. written_us: when, by its own clock, microseconds since
+    1970. packed: the continuation as it stood in the document, where it had to be unpacked. parts: where it stood for several
+    positions, each of them; then the lease's own continuation means nothing. restores: it was a lease of ours, whose generation
+    is known to the sink.
+    """
+
+    document: str
+    partition: str
+    lease: Lease | None = None
+    owner: str | None = None
+    written_us: int | None = None
+    packed: str | None = None
+    parts: tuple[Child, ...] = ()
+    restores: bool = False
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a candidate would do. wanted: the lease to write, over `seen` where there is one. why: the reason, or what to know."""
+
+    kind: Kind
+    partition: str
+    document: str = ""
+    why: str = ""
+    seen: Seen | None = None
+    wanted: Lease | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """owners: of leases here that are alive, by partition. writers: of documents of the input that are alive, by document.
+
+    standings: by partition, the newest generation that the sink holds a position of, and that position.
+    force: also move back, or to where the feed cannot tell whether it is back.
+    """
+
+    compare: Compare
+    overlapping: Overlapping = lambda lease, others: ()
+    owners: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    writers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    standings: Mapping[str, tuple[int, str | None]] = field(default_factory=lambda: MappingProxyType({}))
+    force: bool = False
+
+
+class _Refused(Exception):
+    """A candidate that stays out, and why."""
+
+
+def planned(candidates: Iterable[Candidate], seen: Mapping[str, Seen], rules: Rules) -> list[Change]:
+    """In the order to carry them out. seen: all leases of the pipeline, by partition."""
+    spread = [part for candidate in candidates for part in _spread(candidate, seen)]
+    counts = Counter(each.partition for each in spread)
+    plan = _Plan(seen, [each.lease for each in spread if each.lease is not None], rules)
+    changes = [plan.change(each, counts[each.partition]) for each in spread]
+    return sorted(changes, key=_open_first)
+
+
+def _open_first(change: Change) -> tuple[bool, str]:
+    """A closed lease's children are made by any host that sees it, at the closed position; theirs in the input may be later."""
+    return change.wanted is not None and change.wanted.closed, change.partition
+
+
+def _spread(candidate: Candidate, seen: Mapping[str, Seen]) -> list[Candidate]:
+    """One for each part, where the whole has no lease here that could be closed for them."""
+    if not candidate.parts or candidate.lease is None or candidate.partition in seen:
+        return [candidate]
+    return [
+        replace(
+            candidate,
+            partition=part.partition,
+            parts=(),
+            packed=None,
+            lease=replace(candidate.lease, partition=part.partition, continuation=part.continuation, scope=part.scope),
+        )
+        for part in candidate.parts
+    ]
+
+
+class _Plan:
+    def __init__(self, seen: Mapping[str, Seen], brought: Collection[Lease], rules: Rules) -> None:
+        self._seen = seen
+        self._rules = rules
+        self._open = [lease for lease in [*(one.lease for one in seen.values()), *brought] if not lease.closed]
+        self._due = {
+            child.partition: one.lease.partition
+            for one in seen.values()
+            for child in one.lease.children
+            if child.partition not in seen
+        }
+
+    def change(self, candidate: Candidate, count: int) -> Change:
+        seen = self._seen.get(candidate.partition)
+        try:
+            if count > 1:
+                raise _Refused(
+                    f"{count} documents stand for it: leave the one in the input that holds the true position"
+                )
+            change = self._changed(candidate, seen)
+            if change.wanted is not None:
+                encode_lease(change.wanted)
+        except (_Refused, InvalidDocument) as error:
+            change = Change(kind="refused", partition=candidate.partition, why=str(error), seen=seen)
+        return replace(change, document=candidate.document)
+
+    def _changed(self, candidate: Candidate, seen: Seen | None) -> Change:
+        lease = candidate.lease
+        if lease is None:
+            raise _Refused(candidate.refused)
+        if writer := self._rules.writers.get(candidate.document):
+            raise _Refused(f"'{writer}' is at work on document '{candidate.document}': stop it, and export again")
+        self._check(candidate, lease)
+        return self._created(candidate, lease) if seen is None else self._over(candidate, lease, seen)
+
+    def _check(self, candidate: Candidate, lease: Lease) -> None:
+        places = [part.continuation for part in candidate.parts] or [lease.continuation]
+        for place in [*places, *(child.continuation for child in lease.children)]:
+            try:
+                self._rules.compare(place, place)
+            except Incomparable as error:
+                raise _Refused(f"document '{candidate.document}': {error}") from None
+
+    def _created(self, candidate: Candidate, lease: Lease) -> Change:
+        if parent := self._due.get(lease.partition):
+            raise _Refused(f"lease '{parent}' has ended and names it: a host will make it, then import again")
+        others = [other for other in self._open if other.partition != lease.partition]
+        if not lease.closed and (names := self._rules.overlapping(lease, others)):
+            raise _Refused(
+                f"it covers what {_names(names)} covers: leave out of the input what is done with (after a split: the parent)"
+            )
+        lease, notes = self._beside_the_sink(candidate, lease)
+        if candidate.owner is not None:
+            notes.append(f"was {candidate.owner}'s")
+        if lease.continuation is None and not lease.closed:
+            notes.append("has no continuation: begins at the feed's beginning")
+        return Change(kind="created", partition=lease.partition, why="; ".join(notes), wanted=lease)
+
+    def _over(self, candidate: Candidate, lease: Lease, seen: Seen) -> Change:
+        here = seen.lease
+        if here.closed:
+            return self._over_closed(candidate, lease, seen)
+        if lease.closed and not lease.children:
+            raise _Refused(
+                "it is closed in the input and open here: close it here (`leasehold leases close`), or leave it out"
+            )
+        if lease.closed:
+            raise _Refused("it has ended in the input and is open here: a host closes it when it comes to its end")
+        if candidate.packed is not None and here.continuation == candidate.packed:
+            wanted, notes = self._unpacked(candidate, lease, here)
+        elif candidate.parts:
+            raise _Refused(
+                f"document '{candidate.document}' holds {len(candidate.parts)} positions for it: import it where it has no lease"
+            )
+        else:
+            way = self._way(lease.continuation, here.continuation)
+            if way is None:
+                return Change(kind="unchanged", partition=lease.partition, seen=seen)
+            wanted, notes = self._reset(here, lease.continuation), way
+        if owner := self._rules.owners.get(lease.partition):
+            raise _Refused(
+                f"'{owner}' owns it and is alive: stop it and wait for its release, or until the lease expires"
+            )
+        notes.append(f"a reset: generation {here.generation} -> {wanted.generation}, whatever position the sink holds")
+        if here.owner is not None:
+            notes.append(f"was {here.owner}'s")
+        return Change(kind="moved", partition=lease.partition, why="; ".join(notes), seen=seen, wanted=wanted)
+
+    def _beside_the_sink(self, candidate: Candidate, lease: Lease) -> tuple[Lease, list[str]]:
+        """A sink goes on from the position that it holds of the lease's generation, whatever the lease says."""
+        generation, position = self._rules.standings.get(lease.partition, (-1, None))
+        if lease.closed or lease.generation > generation or (candidate.restores and lease.generation == generation):
+            return lease, []
+        way = self._way(lease.continuation, position, "the sink")
+        if way is None:
+            return replace(lease, generation=generation), []
+        note = f"a reset: generation {generation} -> {generation + 1}, as the sink holds a position"
+        return replace(lease, generation=generation + 1), [*way, note]
+
+    def _reset(self, here: Lease, continuation: str | None) -> Lease:
+        """Raises _Refused where the sink is further than the lease tells."""
+        generation, position = self._rules.standings.get(here.partition, (-1, None))
+        if generation == here.generation:
+            self._way(continuation, position, "the sink")
+        return replace(here.reset(continuation), generation=max(generation, here.generation) + 1)
+
+    def _unpacked(self, candidate: Candidate, lease: Lease, here: Lease) -> tuple[Lease, list[str]]:
+        """Over the very document that the candidate was read from: the same position, in the server's words."""
+        if not candidate.parts:
+            return self._reset(here, lease.continuation), ["Java's continuation, unpacked"]
+        first = candidate.parts[0].continuation
+        ended = self._reset(here, first).ended(first, candidate.parts)
+        return ended, [f"Java's continuation for {len(candidate.parts)} parts: closed, a host makes a lease for each"]
+
+    def _over_closed(self, candidate: Candidate, lease: Lease, seen: Seen) -> Change:
+        if not seen.lease.children and not lease.children and not candidate.parts:
+            why = (
+                "is closed here" if lease.closed else "is closed here, and stays so: `leasehold leases reset` opens it"
+            )
+            return Change(kind="unchanged", partition=lease.partition, seen=seen, why=why)
+        wanted = candidate.parts or lease.children
+        if {child.partition for child in wanted} == {child.partition for child in seen.lease.children}:
+            return Change(kind="unchanged", partition=lease.partition, seen=seen, why="has ended")
+        raise _Refused(f"it has ended here, and {_names(c.partition for c in seen.lease.children)} go on from it")
+
+    def _way(self, to: str | None, here: str | None, who: str = "the lease") -> list[str] | None:
+        """What to know of a move from where `who` is; None where there is none. Raises _Refused where it is back."""
+        try:
+            order = self._rules.compare(to, here)
+        except Incomparable as error:
+            if not self._rules.force:
+                raise _Refused(
+                    f"the feed cannot tell whether it moves back ({error}): look at both positions, then --force"
+                ) from None
+            return ["forced, as the feed cannot tell whether it moves back"]
+        if order < 0 and not self._rules.force:
+            place = "the feed's beginning" if here is None else here
+            raise _Refused(
+                f"it would move back ({who} is at {place}), and what lies between would come again: --force, if that is wanted"
+            )
+        return None if order == 0 else ["moves back, as forced"] if order < 0 else []
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in sorted(names)) or "nothing"

@@ -1,0 +1,1 @@
+"""What the stores over Azure's SDKs share."""

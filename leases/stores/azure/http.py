@@ -1,0 +1,180 @@
+"""HTTP as the lease stores want it of Azure's SDKs: requests are repeated only if surely not carried out, over one TLS context.
+
+The SDKs would send a write again whose answer was lost (so would aiohttp below them): the second one conflicts with the first,
+and an owner would believe that it lost its lease. They would not verify the certificate of a server on this machine either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import inf
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import aiohttp
+from azure.core.credentials import AccessToken
+from azure.core.exceptions import ServiceRequestTimeoutError
+from azure.core.pipeline.transport import AioHttpTransport
+
+T = TypeVar("T")
+_TLS_OBJECT = re.compile(r" ssl:(?:<[^>]*>|\w+)")
+_UNTRUSTED = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
+
+
+def tls_of(ca_file: Path | None) -> ssl.SSLContext:
+    """ca_file: certificates to trust instead of the system's. Raises ValueError where it cannot be used."""
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(f"ca_file '{ca_file}' holds no certificates ({error}): name a PEM file") from error
+
+
+PauseS = Callable[[int, Mapping[str, str], int], float | None]
+"""(status, headers, attempt from 0) -> the seconds after which the same request may be sent again, since it was surely not
+carried out; None if that is not so."""
+_retried_until: ContextVar[float] = ContextVar("retried_until", default=-inf)
+
+
+@contextmanager
+def retrying_for(seconds: float) -> Iterator[None]:
+    """Requests that are sent within this context may be repeated for so long."""
+    token = _retried_until.set(asyncio.get_running_loop().time() + seconds)
+    try:
+        yield
+    finally:
+        _retried_until.reset(token)
+
+
+class RetryBudget:
+    """How many requests may be repeated: a few at once, and then one for each that was answered otherwise.
+
+    While a service refuses everything, repeating it in here would multiply what callers send, who back off themselves.
+    """
+
+    FULL = 10.0
+    EARNED = 1.0
+
+    def __init__(self) -> None:
+        self._left = self.FULL
+
+    def earn(self) -> None:
+        self._left = min(self.FULL, self._left + self.EARNED)
+
+    def spend(self) -> bool:
+        """Whether one may be repeated now."""
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
+
+
+class OnceOverTls(AioHttpTransport):  # type: ignore[misc]  # the SDK exports it where types do not see it
+    """Repeats a request only if it was surely not carried out, as `pause_s` knows, within `retrying_for` and a budget.
+
+    In here, so that a listing of several pages repeats the page that was refused, and not those before it. The SDK's iterators
+    cannot do that: one of Cosmos DB's forgets a range whose page was refused, and the listing would end without it.
+    All go over one TLS context: one for each request would be a connection for each request.
+    """
+
+    def __init__(self, tls: ssl.SSLContext, pause_s: PauseS, **options: Any) -> None:
+        super().__init__(**options)
+        self._tls = tls
+        self._pause_s = pause_s
+        self._budget = RetryBudget()
+
+    async def send(self, request: Any, **config: Any) -> Any:
+        attempt = 0
+        while True:
+            response = await super().send(request, **config)
+            pause = self._pause_s(response.status_code, response.headers, attempt)
+            if pause is None:
+                self._budget.earn()
+                return response
+            if asyncio.get_running_loop().time() + pause > _retried_until.get() or not self._budget.spend():
+                return response
+            response.internal_response.release()  # of a body that nobody reads, where there is one
+            await asyncio.sleep(pause)
+            attempt += 1
+
+    async def open(self) -> None:
+        await super().open()
+        if self.session is not None:
+            # aiohttp sends a PUT again where a kept connection breaks, and has no setting for that.
+            self.session._retry_connection = False  # noqa: SLF001
+
+    def _build_ssl_config(self, cert: object, verify: object) -> ssl.SSLContext:
+        return self._tls
+
+
+class Credential(Protocol):
+    """Of azure-identity, as far as it is used."""
+
+    async def get_token(self, *scopes: str, **options: Any) -> AccessToken: ...
+
+    async def close(self) -> None: ...
+
+
+async def await_shielded(task: asyncio.Future[T]) -> T:
+    """Await a task that goes on if the caller is cancelled. What becomes of it then is for others to see.
+
+    `pipeline.cancellation` has it, too, because `leases` and `pipeline` do not import each other.
+
+    `asyncio.shield` does the same, but since Python 3.14 it also reports an error of that task as one that nobody has seen.
+    """
+    await asyncio.wait({task})
+    return task.result()
+
+
+class PatientCredential:
+    """A credential whose search goes on when the caller has lost patience, for those who come next.
+
+    To find out who we are can take longer than a call to a store may; begun anew by every call, it would never end.
+    """
+
+    def __init__(self, credential: Credential) -> None:
+        self._credential = credential
+        self._searches: dict[tuple[str, ...], asyncio.Task[AccessToken]] = {}
+
+    async def get_token(self, *scopes: str, **options: Any) -> AccessToken:
+        if (search := self._searches.get(scopes)) is None:
+            search = asyncio.create_task(self._credential.get_token(*scopes, **options), name="asking for a token")
+            self._searches[scopes] = search
+            search.add_done_callback(lambda ended: self._ended(scopes, ended))
+        return await await_shielded(search)
+
+    async def close(self) -> None:
+        if searches := set(self._searches.values()):
+            for search in searches:
+                search.cancel()
+            await asyncio.wait(searches)
+        await self._credential.close()
+
+    def _ended(self, scopes: tuple[str, ...], search: asyncio.Task[AccessToken]) -> None:
+        del self._searches[scopes]
+        if not search.cancelled():
+            search.exception()  # nobody may be left to ask
+
+
+def is_untrusted(error: Exception) -> bool:
+    """Whether the server's certificate was refused."""
+    return isinstance(_cause(error), _UNTRUSTED)
+
+
+def is_unreached(error: Exception) -> bool:
+    """Whether no connection came about, so that nothing was sent. The SDK itself says so of every connection that breaks."""
+    return isinstance(_cause(error), aiohttp.ClientConnectorError) or isinstance(error, ServiceRequestTimeoutError)
+
+
+def first_line(error: Exception) -> str:
+    """aiohttp shows in it with which object of ours TLS is spoken, which tells nobody anything."""
+    said = _TLS_OBJECT.sub("", str(error)).strip()
+    return (said.splitlines() or [type(error).__name__])[0][:300]
+
+
+def _cause(error: Exception) -> object:
+    return getattr(error, "inner_exception", None)

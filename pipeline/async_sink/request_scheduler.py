@@ -1,0 +1,165 @@
+"""What to send now, and what an answer means: buffer, limiter and prefix as one. Pure; time comes as `now`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.async_sink.ack_prefix import Prefix
+from pipeline.async_sink.buffer import EntryBuffer
+from pipeline.async_sink.rate_limiter import Limiter
+from pipeline.async_sink.request_entry import Converted, Entry, Failed, refused
+from pipeline.errors import SinkRejected
+from pipeline.limits import AsyncLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    entries: tuple[Entry, ...]
+    sent_at: float
+
+
+class Desk:
+    """is_hurried: send what is there, without waiting for requests to fill. takes_whole: see AsyncSink."""
+
+    def __init__(self, limits: AsyncLimits, position: str | None, *, takes_whole: bool = False) -> None:
+        most = limits.in_flight_entries_max
+        self.limiter = Limiter(
+            entries_max=most, entries=most
+        )  # the settings are right until the destination says otherwise
+        self.is_hurried = False
+        self.requests = self.in_flight = 0
+        self._limits = limits
+        self._takes_whole = takes_whole
+        self._buffer = EntryBuffer(shares_requests=takes_whole)
+        self._prefix = Prefix(position)
+
+    @property
+    def position(self) -> str | None:
+        """Of the contiguous acknowledged prefix."""
+        return self._prefix.position
+
+    @property
+    def is_settled(self) -> bool:
+        return self._prefix.is_settled
+
+    @property
+    def unsettled(self) -> int:
+        return self._prefix.unsettled
+
+    @property
+    def acknowledged(self) -> int:
+        return self._prefix.acknowledged
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another entry may be taken."""
+        limits = self._limits
+        return self.unsettled < limits.buffered_entries_max and self._buffer.bytes < limits.buffered_bytes_max
+
+    def take(self, converted: Converted, key: str, now: float, sequence: int | None = None) -> None:
+        """Raises OutputRefused where it is too large."""
+        if converted.bytes > self._limits.entry_bytes_max:
+            raise refused(
+                f"entry {key} has {converted.bytes} bytes, and entry_bytes_max is {self._limits.entry_bytes_max}:"
+                " raise it if the destination takes as much, or make the row smaller",
+                sequence,
+            )
+        entry = Entry(
+            number=self._prefix.take(),
+            key=key,
+            value=converted.value,
+            bytes=converted.bytes,
+            order=converted.order,
+            sequence=sequence,
+        )
+        self._buffer.add(entry, now)
+
+    def close(self, to: str) -> None:
+        """All of a batch has been taken."""
+        self._prefix.close(to)
+
+    def due_in_s(self, now: float) -> float | None:
+        """Seconds until a request is to be sent; None where only an answer or an entry can make one due."""
+        size = self._size
+        self._buffer.rouse(now)
+        rest = self._buffer.rests_until
+        if self.requests >= self._limits.in_flight_max:
+            return None
+        if not self._buffer.ready:
+            return None if rest is None else rest - now
+        if self.in_flight + min(size, self._buffer.ready) > self.limiter.entries:
+            return None
+        pause = max(0.0, self.limiter.paused_until - now)
+        is_full = self._buffer.ready >= size or self._buffer.ready_bytes >= self._limits.batch_bytes_max
+        if is_full or self.is_hurried or not self.has_room:
+            return pause
+        since = self._buffer.oldest_since
+        assert since is not None, "something is ready"
+        due_at = since + self._limits.buffer_age_max_s
+        return max(pause, (due_at if rest is None else min(due_at, rest)) - now)
+
+    def next(self, now: float) -> Request:
+        """The request that is due. It counts as sent."""
+        entries = self._buffer.cut(self._size, self._limits.batch_bytes_max)
+        self.requests += 1
+        self.in_flight += len(entries)
+        return Request(entries, now)
+
+    def answered(self, request: Request, answer: Failed, now: float, *, spread: float) -> None:
+        """Raises SinkRejected if an entry that failed was not in the request, or a request that is taken as a whole was not."""
+        failed = answer.entries
+        numbers = {entry.number for entry in failed}
+        sent = {entry.number for entry in request.entries}
+        if len(numbers) != len(failed) or not numbers <= sent:
+            raise SinkRejected(
+                "the destination returned entries that it was not given, or one of them twice: it has to return those of its"
+                " argument, or copies made by dataclasses.replace"
+            )
+        if self._takes_whole and 0 < len(failed) < len(sent):
+            raise SinkRejected(
+                f"the destination returned {len(failed)} of {len(sent)} entries, and its sink was made with takes_whole: leave"
+                " that out, or let it return all of them or none"
+            )
+        self._count_out(request)
+        self._put_back(failed, self._late_until(now, answer.may_land))
+        for entry in request.entries:
+            if entry.number not in numbers:
+                self._buffer.acknowledged(entry, now)
+        self._prefix.acknowledge(sent - numbers)
+        if len(failed) == len(sent):
+            self._back_off(request, now, answer.retry_after_s, spread)
+        elif failed and answer.is_throttled:
+            self.limiter = self.limiter.throttled(now=now, sent_at=request.sent_at, retry_after_s=answer.retry_after_s)
+        else:
+            self.limiter = self.limiter.succeeded()
+
+    def failed(
+        self, request: Request, now: float, *, retry_after_s: float | None, spread: float, may_land: bool = False
+    ) -> None:
+        """All of it. may_land: nobody knows, and the destination may carry it out later."""
+        self._count_out(request)
+        self._buffer.put_back(request.entries, late_until=self._late_until(now, may_land))
+        self._back_off(request, now, retry_after_s, spread)
+
+    def _back_off(self, request: Request, now: float, retry_after_s: float | None, spread: float) -> None:
+        self.limiter = self.limiter.failed(now=now, sent_at=request.sent_at, retry_after_s=retry_after_s, spread=spread)
+
+    def _late_until(self, now: float, may_land: bool) -> float | None:
+        """A destination that carries out what it was sent, or drops it, has done so within one more request timeout."""
+        return now + self._limits.request_timeout_s if may_land else None
+
+    def _put_back(self, failed: Sequence[Entry], late_until: float | None) -> None:
+        try:
+            self._buffer.put_back(failed, late_until=late_until)
+        except KeyError as error:
+            raise SinkRejected("the destination returned an entry under another order key than it came with") from error
+
+    def _count_out(self, request: Request) -> None:
+        self.requests -= 1
+        self.in_flight -= len(request.entries)
+
+    @property
+    def _size(self) -> int:
+        """How many entries a request has; a low limit makes requests smaller instead of having them wait."""
+        return min(self._limits.batch_entries_max, self.limiter.entries)

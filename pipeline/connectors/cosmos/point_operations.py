@@ -1,0 +1,140 @@
+"""Rows as writes of single documents, and what the account's answers to them mean. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pipeline.async_sink import Converted, json_bytes
+from pipeline.async_sink.element_converter import Content, body_of
+from pipeline.connectors.cosmos.change_feed_request import GONE, THROTTLED, TIMEOUT, Answer
+from pipeline.connectors.cosmos.key_path import fields_of, value_at
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.nesting import NestedTooDeeply, parsed_json
+
+Kind = Literal["upsert", "patch", "delete"]
+Missing = Literal["stop", "skip"]
+Verdict = Literal["taken", "retry", "refused"]
+KINDS: Mapping[str | None, Kind] = {
+    None: "upsert",
+    "create": "upsert",
+    "replace": "upsert",
+    "upsert": "upsert",
+    "patch": "patch",
+    "delete": "delete",
+}
+"""By the words of an event's `operation`."""
+PATCHES_MAX = 10
+"""That Cosmos DB takes in one request."""
+RETRY_WITH, NO_CONTAINER = 449, 1003
+NOT_DONE = (GONE, THROTTLED, RETRY_WITH)
+"""Passing answers that say that the write was refused. After the others (408, 5xx, none) it may still be done."""
+OF_CONTENT = (400, 404, 409, 413)
+"""What is said of one document, while others can be written: a value, a patch of what is not there, a unique key, its size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """key: the values of the partition key. document: of an upsert. patches: of a patch, as the service has them."""
+
+    kind: Kind
+    id: str
+    key: tuple[str | int | float | bool, ...]
+    document: Mapping[str, Any] = field(default_factory=dict)
+    patches: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writing:
+    """How rows become writes.
+
+    content: "row" for all columns but `operation`, "body" for the JSON object in the column `body`. operation: the column
+    that says what to do; without it rows are upserted. key_paths: of the container's partition key, like /account.
+    """
+
+    content: Content
+    operation: str
+    key_paths: Sequence[str]
+
+    def converted(self, row: Mapping[str, Any], key: str) -> Converted | None:
+        """None for a patch that changes nothing. Writes of one document keep their order. Raises ValueError."""
+        word = row.get(self.operation)
+        if word not in KINDS:
+            raise ValueError(f"has '{word}' as `{self.operation}`: it may be {', '.join(str(k) for k in KINDS if k)}")
+        document = self._document(row)
+        write = self._write(KINDS[word], document, key)
+        if write.kind == "patch" and not write.patches:
+            return None
+        size = len(json_bytes(document))
+        return Converted(value=write, bytes=size, order=json.dumps([write.id, *write.key]))
+
+    def _document(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        if self.content == "row":
+            rest = {name: value for name, value in row.items() if name != self.operation}
+            found = parsed_json(json_bytes(rest), JSON_LEVELS_MAX)
+        else:
+            try:
+                found = parsed_json(body_of(row), JSON_LEVELS_MAX)
+            except NestedTooDeeply as error:
+                raise ValueError(f"has a `body` that is {error}") from None
+        if not isinstance(found, dict):
+            raise ValueError("has a `body` that is no JSON object")
+        return found
+
+    def _write(self, kind: Kind, document: dict[str, Any], key: str) -> Write:
+        if kind == "upsert":
+            # its key, so that a row that comes again replaces itself; a slash is not allowed in an id
+            document.setdefault("id", key.replace("/", ":"))
+        name, values = _id(document), tuple(_value(document, path) for path in self.key_paths)
+        if kind == "patch":
+            return Write(kind=kind, id=name, key=values, patches=self._patches(document))
+        return Write(kind=kind, id=name, key=values, document=document if kind == "upsert" else {})
+
+    def _patches(self, document: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """A column that is null is left alone; a field of a body that is null becomes null."""
+        fixed = {"id", *(fields_of(path)[0] for path in self.key_paths)}
+        patches = [
+            {"op": "set", "path": "/" + name.replace("~", "~0").replace("/", "~1"), "value": value}
+            for name, value in document.items()
+            if name not in fixed and (value is not None or self.content == "body")
+        ]
+        if len(patches) > PATCHES_MAX:
+            raise ValueError(f"would patch {len(patches)} fields, and Cosmos DB takes {PATCHES_MAX}: upsert it instead")
+        return patches
+
+
+def verdict(write: Write, answer: Answer, missing: Missing) -> Verdict:
+    """missing: what to do about a patch of a document that is not there."""
+    if answer.status < 400:
+        return "taken"
+    if answer.status == 404 and answer.substatus != NO_CONTAINER:
+        is_done = write.kind == "delete" or (write.kind == "patch" and missing == "skip")
+        return "taken" if is_done else "refused"
+    is_passing = answer.status in (TIMEOUT, GONE, THROTTLED, RETRY_WITH) or answer.status >= 500
+    return "retry" if is_passing else "refused"
+
+
+NEXT = {
+    400: "mend the row",
+    401: "check the key or the identity, and this machine's clock",
+    403: "give the identity the role Cosmos DB Built-in Data Contributor, and this machine leave to pass the account's firewall",
+    404: "a patch needs its document (or say `patch_missing: skip`), and everything its container",
+    409: "another document has the values of a unique key",
+    413: "Cosmos DB takes documents of 2 MB",
+}
+
+
+def _id(document: Mapping[str, Any]) -> str:
+    name = document.get("id")
+    if not isinstance(name, str) or not 0 < len(name.encode()) <= 1023 or set(name) & set("/\\?#"):
+        raise ValueError("has no `id` that Cosmos DB takes: a text of at most 1,023 bytes without / \\ ? #")
+    return name
+
+
+def _value(document: Mapping[str, Any], path: str) -> str | int | float | bool:
+    value = value_at(document, path)
+    if not isinstance(value, str | int | float | bool):
+        raise ValueError(f"has no text, number or boolean as {path}, the container's partition key")
+    return value

@@ -1,0 +1,145 @@
+"""One event hub, as the SDK's AMQP clients have to be told of it: address, transport, tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from pipeline.cancellation import heeding
+from pipeline.connectors.eventhubs.account import Account
+from pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
+
+GROUP = "$Default"
+CLOSING_TIMEOUT_S = 2.0
+
+
+class Hub:
+    """credential: of azure-identity's kind, for whoever has one already; it is not closed."""
+
+    def __init__(self, account: Account, *, credential: Any = None) -> None:
+        self.account = account
+        self.name = account.name
+        self._credential = credential
+        self._own: Any = None
+        self._client: Any = None
+        self._context: Any = None
+
+    def address(self, path: str = "") -> str:
+        """Of the hub, or of something in it: `Partitions/0`."""
+        return f"amqps://{self.account.host}/{self.account.hub}" + (f"/{path}" if path else "")
+
+    def options(self) -> dict[str, Any]:
+        """`hostname` and what else each of the SDK's AMQP clients takes alike; `auth()` comes besides.
+
+        Raises ValueError where `ca_file` cannot be used.
+        """
+        config = self._public()._config
+        names = ("hostname", "transport_type", "custom_endpoint_address", "socket_timeout", "use_tls")
+        return {name: getattr(config, name) for name in names} | {
+            "ssl_context": self._trusted(),
+            "retry_policy": sdk().RetryPolicy(retry_total=0),  # pauses are ours
+        }
+
+    async def auth(self) -> Any:
+        """Makes and renews tokens for the hub."""
+        return await self._public()._create_auth_async()
+
+    async def close(self) -> None:
+        own, self._own, self._client = self._own, None, None
+        if own is not None:
+            await own.close()
+
+    def _public(self) -> Any:
+        """A client of the SDK's public part, never opened: it knows what transports, tokens and addresses are made of."""
+        if self._client is None:
+            account = self.account
+            options = {
+                "transport_type": _transport_type(account.transport),
+                "custom_endpoint_address": account.custom_endpoint,
+            }
+            clients = sdk().EventHubConsumerClient
+            if account.connection_string is None:
+                who = self._credential or self._identity()
+                self._client = clients(account.host.partition(":")[0], account.hub, GROUP, who, **options)
+            else:
+                self._client = clients.from_connection_string(
+                    account.connection_string, GROUP, eventhub_name=account.hub, **options
+                )
+        return self._client
+
+    def _trusted(self) -> Any:
+        """As the SDK would make it for each connection anew, which stops the event loop for as long as reading takes."""
+        if self._context is None and not self.account.is_emulator:
+            options = sdk().AMQPClientAsync("localhost", connection_verify=self.account.ca_file)._ssl_opts
+            try:
+                self._context = sdk().SASLTransport("localhost", None)._build_ssl_opts(options)
+            except OSError as error:
+                raise ValueError(
+                    f"`ca_file` {self.account.ca_file} cannot be used: {error.strerror or error}"
+                ) from error
+        return self._context
+
+    def _identity(self) -> Any:
+        from azure.identity.aio import DefaultAzureCredential  # takes half a second to import, and few need it
+
+        if self._own is None:
+            chosen = {"managed_identity_client_id": self.account.identity} if self.account.identity else {}
+            self._own = DefaultAzureCredential(**chosen)
+        return self._own
+
+
+def _transport_type(transport: str) -> Any:
+    from azure.eventhub import TransportType
+
+    return TransportType.AmqpOverWebsocket if transport == "websockets" else TransportType.Amqp
+
+
+class TokenRefused(Exception):
+    """The service does not take the token. status_code, status_description: what it answered."""
+
+    def __init__(self, status_code: int, status_description: str) -> None:
+        super().__init__(f"{status_code} {status_description}")
+        self.status_code = status_code
+        self.status_description = status_description
+
+
+async def connect(client: Any) -> None:
+    """One of the SDK's AMQP clients, until its link is attached. Raises TokenRefused, and what the SDK does."""
+    await heeding(client.open_async())
+    answers = _answers(client._cbs_authenticator)
+    try:
+        while not await heeding(client.client_ready_async()):
+            pass
+    except sdk().TokenAuthFailure:
+        if not answers:
+            raise
+        raise TokenRefused(*answers[-1]) from None
+
+
+def _answers(authenticator: Any) -> list[tuple[int, str]]:
+    """Status and description of the service's answers to tokens: of a refusal the SDK forgets them, and tells none."""
+    found: list[tuple[int, str]] = []
+    done = authenticator._on_execute_operation_complete
+
+    async def noted(result: Any, status: Any, said: Any, *more: Any, **others: Any) -> None:
+        if isinstance(status, int):
+            found.append((status, said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)))
+        await done(result, status, said, *more, **others)
+
+    authenticator._on_execute_operation_complete = noted
+    return found
+
+
+async def disconnect(client: Any) -> None:
+    """One of the SDK's AMQP clients and all below it, politely where the other side listens. No failure has consequences."""
+    connection = client._connection
+    try:
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(CLOSING_TIMEOUT_S):
+                await heeding(client.close_async())
+    finally:
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(CLOSING_TIMEOUT_S):
+                    await connection._transport.close()

@@ -1,0 +1,250 @@
+"""One message of Event Hubs -> one event: at once where its parts are where nearly all have them, else section by section.
+
+https://learn.microsoft.com/azure/event-hubs/event-hubs-amqp-protocol-guide names the annotations.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from typing import Any, NamedTuple
+
+from pipeline.connectors.eventhubs.amqp.texts import text_of
+from pipeline.connectors.eventhubs.amqp.values import Described, Malformed, Map, value_at
+from pipeline.markers import PREFIX
+
+Pairs = tuple[tuple[str, str | None], ...]
+HEADER, DELIVERY, ANNOTATIONS, PROPERTIES, APPLICATION, DATA, SEQUENCE, VALUE, FOOTER = range(0x70, 0x79)
+SYSTEM = "sys."
+"""Before the names of what is no property of the application's."""
+BODY = f"{SYSTEM}body"
+"""Of what kind a body is that is no octets: `value` or `sequence`, which are told in JSON."""
+KEY, OPERATION = PREFIX + "key", PREFIX + "operation"
+"""Where our sink puts key and operation: a partition key would route it, and idempotent publishing goes to a partition."""
+
+_SECTIONS: dict[Any, int] = {code: code for code in range(HEADER, FOOTER + 1)} | {
+    f"amqp:{name}": code
+    for code, name in zip(
+        range(HEADER, FOOTER + 1),
+        (
+            "header:list",
+            "delivery-annotations:map",
+            "message-annotations:map",
+            "properties:list",
+            "application-properties:map",
+            "data:binary",
+            "amqp-sequence:list",
+            "amqp-value:*",
+            "footer:map",
+        ),
+        strict=True,
+    )
+}
+_PROPERTY_NAMES = (
+    "message-id",
+    "user-id",
+    "to",
+    "subject",
+    "reply-to",
+    "correlation-id",
+    "content-type",
+    "content-encoding",
+    "absolute-expiry-time",
+    "creation-time",
+    "group-id",
+    "group-sequence",
+    "reply-to-group-id",
+)
+_NUMBER, _OFFSET, _TIME, _KEY = (
+    f"x-opt-{name}" for name in ("sequence-number", "offset", "enqueued-time", "partition-key")
+)
+_OWN = frozenset((_NUMBER, _OFFSET, _TIME, _KEY))
+
+
+class Event(NamedTuple):
+    """time_ms: since 1970. body: None of a message without one, or of a null. operation: as our sink put it."""
+
+    sequence: int
+    offset: bytes
+    time_ms: int
+    key: str | None
+    body: bytes | None
+    properties: Pairs = ()
+    operation: str | None = None
+
+
+_HEAD = re.compile(
+    rb"\x00\x53\x72(?:\xc1.|\xd1.{4}\x00\x00\x00)(?:(\x06)|\x08)"
+    rb"\xa3\x15x-opt-sequence-number(?:\x55([\x00-\x7f])|\x81([\x00-\x7f].{7}))"
+    rb"\xa3\x0cx-opt-offset\xa1(.)([0-9]{1,20})"
+    rb"\xa3\x13x-opt-enqueued-time\x83(.{8})"
+    rb"(\xa3\x13x-opt-partition-key\xa1)?",
+    re.DOTALL,
+)
+"""The service's own annotations in the order in which it writes them, with or without a key, and none of the client's."""
+_SHORT, _LONG = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0"
+_DELIVERY = b"\x00\x53\x71"
+END = "last_enqueued_sequence_number"
+_SIZES = {0xC1: (1, 5), 0xD1: (4, 8)}
+"""Of a map, by its constructor: octets of its size, and where what is counted begins."""
+_U32, _I64 = struct.Struct(">I"), struct.Struct(">q")
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999, which dates have."""
+_OF_64_BITS = range(-(2**63), 2**63)
+
+
+def event_at(data: bytes, at: int, end: int) -> Event:
+    """The event of the message that stands there. Raises Malformed."""
+    found = _HEAD.match(data, at, end)
+    if found is None:
+        return event_of(data[at:end])
+    has_no_key, short, long, digits, offset, time, key_follows = found.groups()
+    if digits[0] != len(offset) or (has_no_key is None) == (key_follows is None):
+        return event_of(data[at:end])
+    sequence = short[0] if short is not None else _I64.unpack(long)[0]
+    begin, key = found.end(), None
+    if key_follows is not None:
+        begin += 1 + data[begin]
+        key = data[found.end() + 1 : begin].decode("utf-8", "replace")
+    time_ms = _I64.unpack(time)[0]
+    if not _FIRST_MS <= time_ms <= _LAST_MS:
+        return event_of(data[at:end])
+    if (only := _only_body(data, begin, end)) is not None:
+        return Event(sequence, offset, time_ms, key, data[only:end])
+    properties, body = _rest(_sections(data[begin:end]))
+    return _event(sequence, offset, time_ms, key, body, properties)
+
+
+def behind_report(data: bytes, at: int) -> int:
+    """Where a message begins behind what the service reports with it. Raises Malformed."""
+    if not data.startswith(_DELIVERY, at):
+        return at
+    if data[at + 3] in _SIZES:
+        size, begin = _SIZES[data[at + 3]]
+        return at + begin + int.from_bytes(data[at + 4 : at + 4 + size])
+    return value_at(data, at)[1]
+
+
+def reported_end(data: bytes, at: int) -> int | None:
+    """The sequence of the partition's last event, if it is reported there. Raises Malformed."""
+    found = dict(_pairs(value_at(data, at)[0].value)).get(END)
+    return found if type(found) is int else None
+
+
+def _only_body(data: bytes, at: int, end: int) -> int | None:
+    """Where the body begins, if it is one data section and nothing else follows."""
+    if data.startswith(_SHORT, at, end) and at + 5 <= end:
+        return at + 5 if at + 5 + data[at + 4] == end else None
+    if data.startswith(_LONG, at, end) and at + 8 <= end:
+        return at + 8 if at + 8 + _U32.unpack_from(data, at + 4)[0] == end else None
+    return None
+
+
+def event_of(message: bytes) -> Event:
+    """By its sections, whatever they are. Raises Malformed."""
+    sections = _sections(message)
+    annotations = {str(name): value for code, value in sections if code == ANNOTATIONS for name, value in _pairs(value)}
+    sequence, offset, time, key = (annotations.get(name) for name in (_NUMBER, _OFFSET, _TIME, _KEY))
+    if not isinstance(sequence, int) or not isinstance(offset, str | int) or not isinstance(time, int):
+        raise Malformed(f"it lacks its place: the annotations {_NUMBER}, {_OFFSET} and {_TIME}")
+    if sequence not in _OF_64_BITS or not _FIRST_MS <= time <= _LAST_MS:
+        raise Malformed(f"its place is none: {_NUMBER} {sequence}, {_TIME} {int(time)} ms")
+    properties, body = _rest(sections)
+    system = tuple((SYSTEM + name, text_of(value)) for name, value in annotations.items() if name not in _OWN)
+    return _event(int(sequence), str(offset).encode(), int(time), text_of(key), body, _once(properties + system))
+
+
+def _event(sequence: int, offset: bytes, time_ms: int, key: str | None, body: bytes | None, properties: Pairs) -> Event:
+    """With key and operation where our sink put them. A partition key is the key, whatever a property says."""
+    found = {name: value for name, value in properties if name == OPERATION or (name == KEY and key is None)}
+    if found:
+        properties = tuple(pair for pair in properties if pair[0] not in found)
+    return Event(sequence, offset, time_ms, found.get(KEY, key), body, properties, found.get(OPERATION))
+
+
+def _sections(message: bytes) -> list[tuple[int, Any]]:
+    """(code, value) of each."""
+    at, sections = 0, []
+    while at < len(message):
+        section, at = value_at(message, at)
+        code = _SECTIONS.get(section.descriptor) if isinstance(section, Described) else None
+        if code is None or not isinstance(section, Described):
+            raise Malformed("it has a section that no message has")
+        sections.append((code, section.value))
+    return sections
+
+
+def _rest(sections: list[tuple[int, Any]]) -> tuple[Pairs, bytes | None]:
+    """Properties and body. The application's own names come first, and where one is given twice the first one counts."""
+    application: list[tuple[str, str | None]] = []
+    system: list[tuple[str, str | None]] = []
+    data: list[bytes] = []
+    others: list[tuple[int, Any]] = []
+    for code, value in sections:
+        if code == APPLICATION:
+            application += ((str(text_of(name)), text_of(each)) for name, each in _pairs(value))
+        elif code == PROPERTIES:
+            system += _system(value)
+        elif code == DATA:
+            data.append(_octets(value))
+        elif code in (SEQUENCE, VALUE):
+            others.append((code, value))
+    if data and others:
+        raise Malformed("it has bodies of two kinds")
+    if not others:
+        return _once((*application, *system)), b"".join(data) if data else None
+    kind, body = _other_body(others)
+    return _once((*application, *system, (BODY, kind))), body
+
+
+def _system(fields: Any) -> list[tuple[str, str | None]]:
+    if not isinstance(fields, list) or len(fields) > len(_PROPERTY_NAMES):
+        raise Malformed("its properties are no list of what a message has")
+    names = zip(_PROPERTY_NAMES, fields, strict=False)
+    return [(SYSTEM + name, text_of(value)) for name, value in names if value is not None]
+
+
+def _other_body(sections: list[tuple[int, Any]]) -> tuple[str, bytes | None]:
+    """Of values and sequences. A text or octets are as they are, anything else in JSON; sequences are one, item after item."""
+    if {code for code, _ in sections} == {SEQUENCE}:
+        items = [item for _, value in sections for item in _list(value)]
+        return "sequence", str(text_of(items)).encode()
+    if len(sections) > 1:
+        raise Malformed("it has more than one value for a body")
+    value = sections[0][1]
+    if isinstance(value, bytes):
+        return "value", value
+    if isinstance(value, str):
+        return "value", value.encode()
+    return "value", None if value is None else _json(value)
+
+
+def _json(value: Any) -> bytes:
+    """A value that is a text to a property (a time, a UUID) is one in JSON too."""
+    text = str(text_of(value))
+    is_json = isinstance(value, bool | int | float | list | Map) and text not in ("nan", "inf", "-inf")
+    return (text if is_json else json.dumps(text)).encode()
+
+
+def _once(pairs: Pairs) -> Pairs:
+    """A map has each name once: the first."""
+    return pairs if len(pairs) < 2 else tuple(dict(reversed(pairs)).items())[::-1]
+
+
+def _pairs(value: Any) -> Map:
+    if not isinstance(value, Map):
+        raise Malformed("it has properties or annotations that are no map")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise Malformed("it has a sequence that is no list")
+    return value
+
+
+def _octets(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise Malformed("it has data that is no octets")
+    return value

@@ -1,0 +1,169 @@
+"""A receiving link: opened, authorised and granted credit by the SDK; read past it, octets as they come.
+
+The SDK decodes every message into objects, one task for each frame, which is where its consumers' time goes. So once the link is
+attached nobody but us reads from its connection; frames that are not our transfers are handed to the SDK, which answers them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline.connectors.eventhubs.amqp.connection import Hub, connect, disconnect
+from pipeline.connectors.eventhubs.amqp.frames import Frame
+from pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
+from pipeline.errors import FeedUnavailable
+
+EPOCH = b"com.microsoft:epoch"
+GEOREPLICATION = b"com.microsoft:georeplication"
+"""Wanted by the SDK's own consumers: offsets are then those of the primary region."""
+RUNTIME_METRIC = b"com.microsoft:enable-receiver-runtime-metric"
+CHUNK_BYTES_MAX = 256 * 1024
+SIGN_OF_LIFE_S = 60.0
+"""The service is asked to send something at least this often, be it an empty frame: who is silent for longer has gone."""
+RENEWAL_S = 1800.0
+"""How long the answer to a new token may wait behind events that nobody takes. When a token ends, the service takes the link."""
+_COUNT = 0xFFFF_FFFF
+"""AMQP's counters wrap; the SDK's do not, and fail after four thousand million events on one connection."""
+
+
+class Link:
+    """Use `attached`. Its methods raise what the SDK, the socket or the service does: `refusal` says what that means."""
+
+    def __init__(self, client: Any, credit: int) -> None:
+        self._client = client
+        self._connection = client._connection
+        self._session = client._session
+        self._link = client._link
+        self._credit = credit
+
+    @classmethod
+    async def attached(
+        cls,
+        hub: Hub,
+        path: str,
+        selector: str,
+        *,
+        epoch: int | None,
+        credit: int,
+        timeout_s: float,
+        reports_end: bool = False,
+    ) -> Link:
+        """path: of the partition in a consumer group. epoch: of the reader, who displaces those with a lower one, or None.
+
+        reports_end: whether the service is to report the partition's end with each event.
+        """
+        wishes = [GEOREPLICATION, RUNTIME_METRIC] if reports_end else [GEOREPLICATION]
+        client = await _client(hub, path, selector, epoch, wishes)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await connect(client)
+                if client._link.get_state() != sdk().LinkState.ATTACHED:
+                    raise FeedUnavailable(f"{hub.name}/{path}: the service took the link back at once")
+                client._connection._idle_timeout = None  # asked for; but the SDK would not see what is read past it
+                link = cls(client, credit)
+                await client._link.flow(link_credit=credit)
+        except BaseException:
+            await disconnect(client)
+            raise
+        return link
+
+    @property
+    def channel(self) -> int:
+        sessions = self._connection._incoming_endpoints.items()
+        return next(int(channel) for channel, session in sessions if session is self._session)
+
+    @property
+    def handle(self) -> int:
+        """What the service calls the link."""
+        return int(self._link.remote_handle)
+
+    def read_already(self) -> bytes:
+        """What the SDK has read of the connection and not looked at. To be asked once, before `read`."""
+        transport = self._connection._transport
+        left = transport._read_buffer.read()
+        transport._read_buffer = type(transport._read_buffer)()
+        return bytes(left)
+
+    async def read(self) -> bytes:
+        """What comes next, as soon as there is something. Raises ConnectionError at the end."""
+        transport = self._connection._transport
+        if isinstance(transport, sdk().SASLWithWebSocket):
+            return await _message(transport.sock)
+        chunk: bytes = await transport.reader.read(CHUNK_BYTES_MAX)
+        if not chunk:
+            raise ConnectionError("the service closed the connection")
+        return chunk
+
+    async def beat(self) -> None:
+        """To be called from time to time: we are alive, and the token is renewed before it expires."""
+        await self._connection._get_remote_timeout(time.time())
+        if self._client._cbs_authenticator is not None:
+            await _renew(self._client._cbs_authenticator)
+        self._check()
+
+    async def hand_over(self, frames: Sequence[Frame]) -> None:
+        """To the SDK, which keeps the state of connection, sessions and links. Raises what they say."""
+        for channel, octets in frames:
+            await self._connection._process_incoming_frame(channel, sdk().decode_frame(memoryview(octets)))
+            self._check()
+
+    async def taken(self, transfers: int, deliveries: int) -> None:
+        """So many have been read: leave for more is given once half of the credit is used up."""
+        session, link = self._session, self._link
+        session.next_incoming_id = (session.next_incoming_id + transfers) & _COUNT
+        session.incoming_window -= transfers
+        link.delivery_count = (link.delivery_count + deliveries) & _COUNT
+        link.current_link_credit -= deliveries
+        if (
+            link.current_link_credit <= self._credit // 2
+            or session.incoming_window <= session.target_incoming_window // 2
+        ):
+            session.incoming_window = session.target_incoming_window
+            await link.flow(link_credit=self._credit)
+
+    async def close(self) -> None:
+        await disconnect(self._client)
+
+    def _check(self) -> None:
+        if self._connection._error is not None:
+            raise self._connection._error
+        if self._link.get_state() != sdk().LinkState.ATTACHED:
+            raise ConnectionError("the service detached the link")
+
+
+async def _renew(authenticator: Any) -> None:
+    """Where nobody gives us a new token, the present one is used on, and the next beat asks again, until it has expired."""
+    states = sdk().CbsAuthState
+    try:
+        await authenticator.handle_token()
+    except Exception:
+        if authenticator.auth_state != states.IN_PROGRESS:
+            raise  # refused, too late, or expired
+        authenticator.auth_state = states.OK
+
+
+async def _client(hub: Hub, path: str, selector: str, epoch: int | None, wishes: list[bytes]) -> Any:
+    names = sdk()
+    name = names.ApacheFilters.selector_filter
+    source = names.Source(address=hub.address(path), filters={name: (name, selector)})
+    return names.ReceiveClientAsync(
+        source=source,
+        auth=await hub.auth(),
+        receive_settle_mode=names.ReceiverSettleMode.First,
+        link_properties=None if epoch is None else {EPOCH: {names.TYPE: names.AMQPTypes.long, names.VALUE: epoch}},
+        desired_capabilities=wishes,
+        streaming_receive=True,
+        idle_timeout=SIGN_OF_LIFE_S,
+        auth_timeout=RENEWAL_S,
+        **hub.options(),
+    )
+
+
+async def _message(socket: Any) -> bytes:
+    try:
+        return bytes(await socket.receive_bytes())
+    except TypeError:  # how the WebSocket tells its end
+        raise ConnectionError("the service closed the WebSocket") from None

@@ -1,0 +1,337 @@
+"""An event hub as a feed: its partitions, one receiver for each that is open, positions by sequence number and offset.
+
+A receiver has the epoch of the lease that it reads for: the service displaces those with lower ones, so that a host that was
+paused and wakes reads nothing more. What a receiver meets on its way (cuts, throttling, an expired token) it settles by attaching
+again behind what was delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from pipeline.connectors.backoff import Patience, Pauses
+from pipeline.connectors.eventhubs.account import Account, is_consumer_group
+from pipeline.connectors.eventhubs.amqp.connection import GROUP, Hub
+from pipeline.connectors.eventhubs.amqp.management import Extent, Management
+from pipeline.connectors.eventhubs.amqp.values import Malformed
+from pipeline.connectors.eventhubs.feed.receiver import Limits, Place, Received, received, tried
+from pipeline.connectors.eventhubs.position import Position, compared, position_of, selector, time_selector
+from pipeline.connectors.eventhubs.refusal import PositionRefused
+from pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PositionLost
+from pipeline.event import Page
+from pipeline.feed import FeedPartition, KnownLag, Start, reset_of_a_new_source
+
+T = TypeVar("T")
+DECODING_THREADS = 2
+AT_ONCE_S = 0.25
+"""How long the next event may take before the service is asked whether there can be one."""
+_PARTITION = re.compile(r"[0-9]{1,6}", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """What the open reader of a partition knows. delivered: sequence of the last event that it passed on; None if unknown.
+
+    is_waiting: whether it is attached and has passed on all that came, so that whatever follows would come at once.
+    end: sequence of the partition's last event, as it was known at `at` (seconds).
+    """
+
+    delivered: int | None
+    is_waiting: bool = False
+    end: int | None = None
+    at: float = 0.0
+
+    def wait(self) -> None:
+        self.is_waiting = True
+
+    def note(self, end: int | None, at: float) -> None:
+        """None: no end was reported. An end that lies before what was delivered, or before another one, is an old answer."""
+        if end is not None and all(other is None or end >= other for other in (self.end, self.delivered)):
+            self.end, self.at = end, at
+
+    def known_end(self, now: float) -> tuple[int, float] | None:
+        """And how old that is, in seconds."""
+        if self.end is None or self.delivered is None:
+            return None
+        if self.is_waiting and self.delivered >= self.end:
+            return self.delivered, 0.0
+        return max(self.end, self.delivered), max(0.0, now - self.at)
+
+
+class EventHubsFeed:
+    """start_positions: where single partitions begin that have no lease, by name. prefetch: how many events the service may send
+    ahead, of each open partition. timeout_s: for one answer of its.
+    """
+
+    def __init__(
+        self,
+        account: Account,
+        *,
+        consumer_group: str = GROUP,
+        start_positions: Mapping[str, str] = MappingProxyType({}),
+        prefetch: int = 4000,
+        page_events_max: int = 10_000,
+        page_bytes_max: int = 4 * 1024 * 1024,
+        timeout_s: float = 20.0,
+        pauses: Pauses | None = None,
+        credential: Any = None,
+    ) -> None:
+        if not is_consumer_group(consumer_group):
+            raise ValueError("`consumer_group` must be the name of one, like $Default")
+        self._hub = Hub(account, credential=credential)
+        self._group = consumer_group
+        self._limits = Limits(
+            prefetch=prefetch, page_events=page_events_max, page_bytes=page_bytes_max, timeout_s=timeout_s
+        )
+        self._start_positions = dict(start_positions)
+        self._pauses = pauses or Pauses()
+        self._management = Management(self._hub, timeout_s=timeout_s)
+        self._readers: dict[str, _Reader] = {}
+        self._threads = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="eventhubs-feed")
+
+    @property
+    def identity(self) -> str:
+        """Without the consumer group: positions are the same in each."""
+        return f"eventhubs:{self._hub.name}"
+
+    async def partitions(self) -> list[FeedPartition]:
+        return [FeedPartition(name) for name in await self._management.partitions()]
+
+    async def probe(self) -> None:
+        """Whether there is such a consumer group, and we may read in it. Who reads there with a rank shows that there is."""
+        first = (await self._management.partitions())[0]
+        with suppress(Fenced, FeedUnavailable):
+            await tried(self._hub, first, self._group, self._limits.timeout_s)
+
+    async def start_of(self, partition: str, start: Start) -> str | None:
+        extent = await self._extent(partition)
+        if partition in self._start_positions:
+            return str(position_of(self._start_positions[partition]))
+        if start == "latest":
+            return _end(extent)
+        if start == "earliest":
+            return None if extent.first == 0 else str(Position(extent.first - 1))
+        assert isinstance(start, datetime)
+        return await self._at(partition, _milliseconds(start), extent)
+
+    def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
+        """Without a rank: for looking. The service refuses it where somebody reads with one, in this consumer group."""
+        return self._opened(partition, continuation, None)
+
+    def open_as(self, epoch: int, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
+        return self._opened(partition, continuation, epoch)
+
+    async def latest(self, partition: str) -> str | None:
+        return _end(await self._extent(partition))
+
+    async def lag(self, partition: str, continuation: str | None) -> int:
+        """Events that retention has forgotten do not count. Exact where the hub is not compacted."""
+        position = position_of(continuation)
+        extent = await self._extent(partition)
+        if position.sequence is None:  # nobody can tell, but for the end itself
+            return 0 if position.offset == extent.offset else max(1, extent.last - extent.first + 1)
+        if position.sequence > extent.last:
+            raise self._beyond(partition, position, extent)
+        return extent.last - max(position.sequence, extent.first - 1)
+
+    def known_lag(self, partition: str, continuation: str | None) -> KnownLag | None:
+        """The service reports the partition's end with each event. At that end, an attached reader knows that it still is."""
+        reader, position = self._readers.get(partition), position_of(continuation)
+        known = None if reader is None else reader.known_end(self._pauses.monotonic())
+        if known is None or position.sequence is None or position.sequence > known[0]:
+            return None
+        return KnownLag(known[0] - position.sequence, known[1])
+
+    def compare(self, a: str | None, b: str | None) -> int:
+        return compared(position_of(a), position_of(b))
+
+    async def close(self) -> None:
+        await self._management.close()
+        await self._hub.close()
+        self._threads.shutdown(wait=False)
+
+    async def _opened(self, partition: str, continuation: str | None, epoch: int | None) -> AsyncGenerator[Page, None]:
+        """Attached anew wherever it broke off, until patience is used up."""
+        self._check(partition)
+        delivered, patience = position_of(continuation), Patience(self._pauses)
+        reader = self._readers[partition] = _Reader(delivered.sequence)
+        try:
+            async with aclosing(self._reopened(partition, delivered, epoch, reader, patience)) as pages:
+                async for page in pages:
+                    yield page
+        finally:
+            if self._readers.get(partition) is reader:
+                del self._readers[partition]
+
+    async def _reopened(
+        self, partition: str, delivered: Position, epoch: int | None, reader: _Reader, patience: Patience
+    ) -> AsyncGenerator[Page, None]:
+        while True:
+            began = self._pauses.monotonic()
+            try:
+                place = Place(
+                    partition=partition,
+                    group=self._group,
+                    selector=selector(delivered),
+                    epoch=epoch,
+                    reports_end=True,
+                )
+                arriving = received(self._hub, place, self._limits, self._threaded, attached=reader.wait)
+                async with aclosing(arriving) as arrivals:
+                    arrived = await self._first(partition, delivered, arrivals)
+                    while True:
+                        patience.served()
+                        reader.is_waiting = False
+                        reader.note(arrived.end, self._pauses.monotonic())
+                        await self._check_order(partition, delivered, arrived.first)
+                        while arrived.pages:  # who waits, here or for us, keeps no page
+                            delivered = position_of(arrived.pages[0].to)
+                            reader.delivered = delivered.sequence
+                            yield arrived.pages.pop(0)
+                        if arrived.malformed:
+                            raise self._malformed(partition, delivered, arrived.malformed)
+                        reader.wait()
+                        arrived = await anext(arrivals)
+            except FeedUnavailable as error:
+                reader.is_waiting = False
+                if self._pauses.monotonic() - began > self._pauses.longest_s:
+                    patience.served()  # it was attached all the while, whether something came or not
+                await patience.pause(error)
+            except PositionRefused as refused:
+                raise await self._explain(partition, delivered, refused) from None
+            except Fenced as fenced:
+                if epoch is None:
+                    raise FeedError(f"{fenced}, so that nobody can read it without one: use another group") from fenced
+                raise
+
+    async def _first(self, partition: str, delivered: Position, arrivals: AsyncGenerator[Received, None]) -> Received:
+        """What comes first. Unless that is at once, it is asked meanwhile whether anything can come: PositionLost if not."""
+        first = asyncio.ensure_future(anext(arrivals))
+        checked = asyncio.ensure_future(self._checked_soon(partition, delivered))
+        try:
+            await asyncio.wait({first, checked}, return_when=asyncio.FIRST_COMPLETED)
+            if not first.done():
+                await checked
+            return await first
+        finally:
+            first.cancel()
+            checked.cancel()
+            await asyncio.gather(first, checked, return_exceptions=True)
+
+    async def _checked_soon(self, partition: str, delivered: Position) -> None:
+        await asyncio.sleep(AT_ONCE_S)
+        await self._check_retention(partition, delivered)
+
+    async def _at(self, partition: str, time_ms: int, extent: Extent) -> str | None:
+        """Behind the last event before that time: found by reading the first one since."""
+        if extent.is_new or time_ms > extent.time_ms:
+            return _end(extent)
+        if time_ms <= 0:
+            return await self.start_of(partition, "earliest")
+        place = Place(partition=partition, group=self._group, selector=time_selector(time_ms))
+        arrivals = received(self._hub, place, replace(self._limits, prefetch=1), self._threaded)
+        try:
+            async with asyncio.timeout(self._limits.timeout_s), aclosing(arrivals):
+                arrived = await anext(arrivals)
+        except TimeoutError:
+            raise FeedUnavailable(f"{self._named(partition)}: no event came to tell where to begin") from None
+        except Fenced as fenced:
+            raise FeedUnavailable(f"{fenced}: nobody else can look for a time while it reads") from fenced
+        if arrived.first is None:
+            raise MalformedRecord(
+                f"{self._named(partition)}: the first event since then cannot be read: {arrived.malformed}; begin at another time"
+            )
+        return str(Position(arrived.first - 1)) if arrived.first else None
+
+    async def _extent(self, partition: str) -> Extent:
+        self._check(partition)
+        began = self._pauses.monotonic()
+        extent = await self._management.extent(partition)
+        if partition in self._readers:
+            self._readers[partition].note(extent.last, began)
+        return extent
+
+    async def _check_retention(self, partition: str, position: Position) -> None:
+        """Raises PositionLost where what follows is gone, or where the partition has not come so far, and stays so."""
+        patience = Patience(self._pauses)
+        while position.sequence is not None:
+            extent = await self._extent(partition)
+            if position.sequence + 1 < extent.first:
+                raise self._forgotten(partition, position, extent)
+            if position.sequence <= extent.last:
+                return
+            lost = self._beyond(partition, position, extent)
+            try:  # what the service tells of a partition may be older than what was read of it
+                await patience.pause(FeedUnavailable(str(lost)))
+            except FeedUnavailable:
+                raise lost from None
+
+    async def _explain(self, partition: str, position: Position, refused: PositionRefused) -> PositionLost:
+        """What to do, if the partition ends before the position."""
+        try:
+            extent = await self._extent(partition)
+        except FeedUnavailable:
+            return refused
+        is_beyond = position.sequence is not None and position.sequence > extent.last
+        return self._beyond(partition, position, extent) if is_beyond else refused
+
+    async def _check_order(self, partition: str, delivered: Position, first: int | None) -> None:
+        """Where numbers are left out, retention may have passed while we were away. Raises PositionLost."""
+        if first is None or delivered.sequence is None or first == delivered.sequence + 1:
+            return
+        if first <= delivered.sequence:
+            raise PositionLost(
+                f"{self._named(partition)}: behind the position '{delivered}' the service has the event {first}: offset and"
+                " sequence number are not of one event; set the lease to a position that is"
+            )
+        await self._check_retention(partition, delivered)
+
+    def _malformed(self, partition: str, delivered: Position, why: Malformed) -> MalformedRecord:
+        after = (
+            "" if delivered.sequence is None else f"; to go on without it, set the lease to '{delivered.sequence + 1}'"
+        )
+        return MalformedRecord(
+            f"{self._named(partition)}: the event behind the position '{delivered}' cannot be read: {why}{after}"
+        )
+
+    def _forgotten(self, partition: str, position: Position, extent: Extent) -> PositionLost:
+        first = (position.sequence or 0) + 1
+        return PositionLost(
+            f"{self._named(partition)}: retention has forgotten the events {first} to {extent.first - 1} before they were read;"
+            f" the first available is {extent.first}. To go on without them, set the lease's position to '{extent.first - 1}'"
+        )
+
+    def _beyond(self, partition: str, position: Position, extent: Extent) -> PositionLost:
+        return PositionLost(
+            f"{self._named(partition)} ends at {extent.last}, before the position '{position}': the hub was deleted and made"
+            f" again, or another took its place. {reset_of_a_new_source(partition)}"
+        )
+
+    def _check(self, partition: str) -> None:
+        if not _PARTITION.fullmatch(partition):
+            raise FeedError(f"{self._named(partition)}: no hub has such a partition; theirs are numbered from 0")
+
+    def _named(self, partition: str) -> str:
+        return f"event hub {self._hub.name}, partition '{partition}'"
+
+    async def _threaded(self, call: Callable[[], T]) -> T:
+        """Decoding takes its time, and renewals do not wait for it."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+
+def _end(extent: Extent) -> str | None:
+    return None if extent.is_new else str(Position(extent.last, extent.offset))
+
+
+def _milliseconds(time: datetime) -> int:
+    return math.ceil((time - _EPOCH) / timedelta(milliseconds=1))

@@ -1,0 +1,1 @@
+"""An event hub as a sink."""

@@ -1,0 +1,202 @@
+"""One link to a partition, over a connection of its own: batches go out one at a time, each with its answer awaited.
+
+The SDK's `send` is not used: it sends again by itself, swallows some refusals, and may wait between being asked and sending.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from pipeline.cancellation import heeding
+from pipeline.connectors.eventhubs.amqp.connection import Hub, TokenRefused, connect, disconnect
+from pipeline.connectors.eventhubs.amqp.encode import GROUP, LEVEL, NUMBER, PARTITION_KEY, numbered
+from pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
+from pipeline.connectors.eventhubs.sink.publish_errors import attach_refused, batch_refused, link_ended
+from pipeline.producer import NOTHING_YET, Asked, Numbers, PublishError
+
+IDEMPOTENT = b"com.microsoft:idempotent-producer"
+IDLE_S = 60.0
+"""A link that has been idle for longer is replaced before it is used: the service may have let go of it, and nobody listens."""
+TOKENS = {
+    401: "amqp:unauthorized-access",
+    403: "amqp:unauthorized-access",
+    404: "amqp:not-found",
+    503: "com.microsoft:server-busy",
+}
+"""What the service answers to a token -> what it says of links for the same reason."""
+BYTES_MAX = 1024 * 1024
+"""Where the service does not tell how much a batch may take."""
+
+
+@cache
+def sender_class() -> Any:
+    """The SDK's sender, with the capability that it does not hand on."""
+    sender: Any = sdk().SendClientAsync
+    is_attached = sdk().LinkState.ATTACHED
+
+    class IdempotentSender(sender):  # type: ignore[misc]  # the SDK's classes are Any
+        _link: Any
+
+        async def _client_ready_async(self) -> bool:
+            if not self._link:
+                self._link = self._session.create_sender_link(
+                    target_address=self.target,
+                    link_credit=self._link_credit,
+                    send_settle_mode=self._send_settle_mode,
+                    rcv_settle_mode=self._receive_settle_mode,
+                    max_message_size=self._max_message_size,
+                    properties=self._link_properties,
+                    desired_capabilities=[IDEMPOTENT],
+                )
+                await self._link.attach()
+                return False
+            return bool(self._link.get_state() == is_attached)
+
+    return IdempotentSender
+
+
+async def attached(hub: Hub, partition: str | None, asked: Asked | None, *, idempotent: bool) -> SenderLink:
+    """Raises PublishError."""
+    place = f"'{hub.name}'" + ("" if partition is None else f", partition '{partition}'")
+    kind = sender_class() if idempotent else sdk().SendClientAsync
+    client = None
+    try:
+        client = kind(
+            target=hub.address("" if partition is None else f"Partitions/{partition}"),
+            auth=await hub.auth(),
+            link_properties=_wished(asked) if idempotent and asked else None,
+            **hub.options(),
+        )
+        await connect(client)
+        while not _is_attached(client):  # a refusal looks like an attach, until its reason comes
+            await heeding(client.client_ready_async())
+        return SenderLink(client, place, _replied(client, place) if idempotent else None)
+    except BaseException as error:
+        if client is not None:
+            await disconnect(client)
+        if isinstance(error, PublishError | TimeoutError) or not isinstance(error, Exception):
+            raise
+        raise attach_refused(place, *said_by(error), asks=asked is not None) from error
+
+
+class SenderLink:
+    """numbers: as the service replied to the attach. Implements pipeline.producer.Link."""
+
+    def __init__(self, client: Any, place: str, numbers: Numbers | None) -> None:
+        self.numbers = numbers
+        self.bytes_max = int(client._link.remote_max_message_size or BYTES_MAX)
+        self._client = client
+        self._place = place
+        self._used_at = time.monotonic()
+
+    @property
+    def is_usable(self) -> bool:
+        return time.monotonic() - self._used_at < IDLE_S
+
+    async def send(
+        self, payloads: Sequence[bytes], after: Numbers | None, key: str | None, sending: Callable[[], None]
+    ) -> None:
+        message = sdk().BatchMessage(
+            data=list(payloads) if after is None else numbered(payloads, after),
+            message_annotations=None if key is None else {PARTITION_KEY: key},
+        )
+        with self._ending(is_in_air=False):
+            await self._granted()
+        sending()
+        with self._ending(is_in_air=True):
+            reason, state = await self._answered(message)
+        self._used_at = time.monotonic()
+        self._judge(reason, state)
+
+    async def close(self) -> None:
+        await disconnect(self._client)
+
+    async def _granted(self) -> None:
+        """Once the link is attached, its token good, and credit there: from here on nothing has to be waited for."""
+        client = self._client
+        while not await heeding(client.client_ready_async()) or client._link.current_link_credit <= 0:
+            await heeding(client.do_work_async())
+
+    async def _answered(self, message: Any) -> tuple[Any, Any]:
+        """Why it is settled, and how."""
+        answer: list[tuple[Any, Any]] = []
+
+        async def answered(reason: Any, state: Any) -> None:
+            answer.append((reason, state))
+
+        await self._client._link.send_transfer(message, on_send_complete=answered)
+        while not answer:
+            if not await heeding(self._client.do_work_async()):
+                raise ConnectionError("the connection was closed")
+        return answer[0]
+
+    @contextmanager
+    def _ending(self, *, is_in_air: bool) -> Iterator[None]:
+        """Whatever goes wrong within, but for the time that is up, is the end of the link."""
+        try:
+            yield
+        except (PublishError, TimeoutError):
+            raise
+        except Exception as error:
+            raise link_ended(self._place, *said_by(error), is_in_air=is_in_air) from error
+
+    def _judge(self, reason: Any, state: Any) -> None:
+        """Raises PublishError unless the batch was accepted."""
+        parts = sdk()
+        if reason != parts.LinkDeliverySettleReason.DISPOSITION_RECEIVED:
+            raise self._unanswered(reason)
+        if isinstance(state, dict) and parts.SEND_DISPOSITION_ACCEPT in state:
+            return
+        rejected = state.get(parts.SEND_DISPOSITION_REJECT) if isinstance(state, dict) else None
+        fields = list(rejected[0]) if rejected and rejected[0] else []
+        raise batch_refused(self._place, *_texts(*[*fields, None, None][:2]))
+
+    def _unanswered(self, reason: Any) -> PublishError:
+        """The link has let go of the batch: with its own reason, if it has one."""
+        try:
+            self._client._link.get_state()
+        except Exception as error:
+            return link_ended(self._place, *said_by(error), is_in_air=True)
+        return link_ended(self._place, "", f"the batch was not answered ({reason.name})", is_in_air=True)
+
+
+def _is_attached(client: Any) -> bool:
+    return bool(client._link is not None and client._link.get_state() == sdk().LinkState.ATTACHED)
+
+
+def _wished(asked: Asked) -> dict[bytes, Any]:
+    """All three, null where the service chooses. It may answer -1 as the last number, and does not take it as one."""
+    parts = sdk()
+    types = parts.AMQPTypes
+    number = None if asked.number == NOTHING_YET else asked.number
+    wishes = ((GROUP, types.long, asked.group), (LEVEL, types.short, asked.level), (NUMBER, types.int, number))
+    return {
+        name: {parts.TYPE: types.null if value is None else kind, parts.VALUE: value} for name, kind, value in wishes
+    }
+
+
+def _replied(client: Any, place: str) -> Numbers:
+    properties = client._link.remote_properties or {}
+    group, level, number = (properties.get(name) for name in (GROUP, LEVEL, NUMBER))
+    if group is None or level is None or number is None:
+        raise attach_refused(place, "amqp:not-implemented", "idempotent publishing is not offered", asks=False)
+    return Numbers(group=group, level=level, number=number)
+
+
+def said_by(error: BaseException) -> tuple[str, str]:
+    """Condition and description, as far as the SDK tells them."""
+    if isinstance(error, TokenRefused):
+        return TOKENS.get(error.status_code, ""), f"the token is answered {error}"
+    condition = getattr(error, "condition", None)
+    if condition is None:
+        return "", f"{type(error).__name__}: {error}"
+    return _texts(getattr(condition, "value", condition), getattr(error, "description", None))
+
+
+def _texts(*values: Any) -> tuple[str, str]:
+    condition, description = (value.decode() if isinstance(value, bytes) else str(value or "") for value in values)
+    return condition, description

@@ -1,0 +1,213 @@
+"""An event hub as a sink, by Protocol F (pipeline/publishing_writer.py): every event bears its batch's marker, since
+the hub keeps events alone, and the position is found by reading the partition's end.
+
+That is read where a claim finds more published than the lease knows of: after a crash, or a write whose answer was lost.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+from pipeline.connectors.address import is_nowhere
+from pipeline.connectors.eventhubs.account import Account, is_consumer_group
+from pipeline.connectors.eventhubs.broker import EventHubsBroker
+from pipeline.connectors.eventhubs.feed.receiver import tried
+from pipeline.connectors.eventhubs.sink.claims import Tail, group, tail_of, target_of, to_close
+from pipeline.connectors.eventhubs.sink.producer_groups import CLOSED, Groups
+from pipeline.connectors.eventhubs.sink.tail import QUIET_S, Reading, Tails
+from pipeline.connectors.eventhubs.sink.writer import TAIL_S, HubWriter, translated
+from pipeline.errors import (
+    FeedError,
+    FeedUnavailable,
+    Fenced,
+    SinkNotFound,
+    SinkRejected,
+    SinkUnavailable,
+)
+from pipeline.markers import Search, lease_of
+from pipeline.producer import (
+    Numbers,
+    PartitionProducer,
+    ProducerState,
+    PublishError,
+    RetryPolicy,
+    claimed,
+    decoded,
+)
+from pipeline.publishing_writer import generation_lost, newest
+from pipeline.sink import Claim, Standing
+
+
+class EventHubsSink:
+    """A source partition goes to the hub's partition of its name, or else to one that is chosen once.
+
+    Output columns: as for the log. consumer_group: in which the sink reads a partition's end; no reader with an epoch may use it.
+    tail_s: how many seconds of other publishers' events a claim reads at most besides those since the last checkpoint.
+    quiet_s: how many seconds a partition that seems empty may take to show an event.
+    """
+
+    holds_position = True
+
+    def __init__(
+        self,
+        account: Account,
+        *,
+        consumer_group: str,
+        timeout_s: float = 20.0,
+        tail_s: float = TAIL_S,
+        quiet_s: float = QUIET_S,
+        retry: RetryPolicy | None = None,
+        credential: Any = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        if not is_consumer_group(consumer_group):
+            raise ValueError("`consumer_group` must be the name of one, like $Default")
+        self._account = account
+        self._broker = EventHubsBroker(account, credential=credential, timeout_s=timeout_s)
+        self._consumer_group = consumer_group
+        self._timeout_s = timeout_s
+        self._tail_s = tail_s
+        policy = retry or RetryPolicy(retries_max=3, delay_s=0.1, delay_max_s=2.0, try_timeout_s=timeout_s)
+        self._tails = Tails(self._broker, consumer_group, timeout_s=timeout_s, quiet_s=quiet_s)
+        self._unfinished: dict[tuple[str, int | None, str], Reading] = {}
+        self._groups = Groups(self._broker, policy, rng or random.SystemRandom())
+        self._targets: tuple[str, ...] = ()
+
+    @property
+    def identity(self) -> str:
+        return f"eventhubs:{self._account.name}"
+
+    def claimed(self, state: str) -> str:
+        return claimed(state)
+
+    async def prepare(self) -> None:
+        """Whoever may not read in the consumer group learns it now, and not after a crash."""
+        try:
+            await self._look()
+        except SinkUnavailable as error:
+            account = self._broker.links.account
+            if await is_nowhere(account.host.partition(":")[0]):
+                where = "`namespace`, or the connection string"
+                raise SinkNotFound(f"{error}: the host {account.host} does not exist: look at {where}") from error
+            raise
+
+    async def _look(self) -> None:
+        with self._in_our_words():
+            self._targets = (await self._broker.hub()).partitions
+            with suppress(FeedUnavailable):  # as many readers as may be there at once: it can be read in later
+                await tried(self._broker.links, self._targets[0], self._consumer_group, self._timeout_s)
+
+    async def open(self, claim: Claim) -> HubWriter:
+        state = decoded(claim.state)
+        with self._in_our_words():
+            return await self._opened(claim, state, await self._target(claim.partition, state))
+
+    async def standing(self, pipeline: str, partition: str) -> Standing | None:
+        """By reading all that the partition still has: it may take its time."""
+        with self._in_our_words():
+            target = await self._target(partition, ProducerState())
+            search, _ = await self._search(
+                lease_of(pipeline, partition), None, target, Tail(behind=-1, is_binding=False)
+            )
+        return None if search.newest is None else Standing(search.later, search.newest.to)
+
+    @contextmanager
+    def _in_our_words(self) -> Iterator[None]:
+        try:
+            yield
+        except PublishError as error:
+            raise translated(error) from error
+        except FeedUnavailable as error:
+            raise SinkUnavailable(str(error), retry_after_s=error.retry_after_s) from error
+        except (FeedError, Fenced) as error:
+            if isinstance(error, Fenced) and error.state is not None:
+                raise
+            raise SinkRejected(
+                f"{error}. The sink reads the partition's end in the consumer group '{self._consumer_group}': give it one of"
+                " its own (`consumer_group`), which nobody reads with an epoch"
+            ) from error
+
+    async def close(self) -> None:
+        await self._broker.close()
+
+    # A claim
+
+    async def _opened(self, claim: Claim, state: ProducerState, target: str) -> HubWriter:
+        """Fence first, read then (R1)."""
+        before = (await self._broker.extent(target)).last
+        known = await self._groups.standing(claim, state, target)
+        producer = await self._groups.attached(claim, state, target, known)
+        try:
+            return await self._begun(claim, state, target, known, before, producer)
+        except BaseException:
+            if producer is not None:
+                await producer.close(CLOSED)
+            raise
+
+    async def _begun(
+        self,
+        claim: Claim,
+        state: ProducerState,
+        target: str,
+        known: Numbers,
+        before: int,
+        producer: PartitionProducer | None,
+    ) -> HubWriter:
+        """known, before: of our group and of the partition's end, as they were before the attach. `before` may be older."""
+        for earlier in to_close(claim, state):
+            await self._groups.close(target, earlier)
+        lease, tail = lease_of(claim.pipeline, claim.partition), tail_of(claim, state, known, before)
+        search, end = await self._search(lease, claim.generation, target, tail, claim.report_progress)
+        if search.later > claim.generation:
+            raise generation_lost(claim, self._broker.name, search.later)
+        return HubWriter(
+            self._groups,
+            claim,
+            replace(
+                state,
+                group=group(claim, state),
+                number=producer.numbers.number if producer and producer.numbers else known.number,
+                tail=end,
+                target=None if target == claim.partition else target,
+            ),
+            producer,
+            target,
+            position=newest(claim, search.newest.to if search.newest else None),
+            tails=self._tails,
+            tail_s=self._tail_s,
+        )
+
+    async def _target(self, partition: str, state: ProducerState) -> str:
+        if (state.target or partition) not in self._targets:
+            self._targets = (await self._broker.hub()).partitions
+        target = target_of(partition, self._targets, state.target)
+        if target is None:
+            raise SinkRejected(
+                f"{self._broker.name} has no partition '{state.target}', which lease '{partition}' publishes to: the hub"
+                " was made again with fewer. Reset the lease, and set the document's sinkState to an empty text"
+            )
+        return target
+
+    async def _search(
+        self,
+        lease: str,
+        generation: int | None,
+        target: str,
+        tail: Tail,
+        report_progress: Callable[[], None] = lambda: None,
+    ) -> tuple[Search, int]:
+        """All markers of the lease behind `tail.behind`, and the partition's end. What was read is kept for the next attempt."""
+        key = (lease, generation, target)
+        reading = self._unfinished.pop(key, None)
+        if reading is None or not reading.covers(tail.behind):
+            reading = Reading(Search(lease, generation), tail.behind, tail.behind)
+        try:
+            end = await self._tails.read(target, reading, is_binding=tail.is_binding, report_progress=report_progress)
+        except BaseException:
+            self._unfinished[key] = reading
+            raise
+        return reading.search, end

@@ -1,0 +1,252 @@
+"""The feed `files`: every file that matches a glob is a partition, every record in it an event.
+
+    FilesFeed("inbox/**/*.csv", key="account")
+
+Files may grow at their end, and new files may come. Whatever was read stays as it is: a file that was truncated, edited before
+the place that was read, or replaced by another raises PositionLost and never yields an event twice or past a gap. An edit
+behind that place is allowed, which is how a malformed record is mended. While a file grows, only the last bytes that were read
+are looked at again; all of them are verified whenever a partition is opened, and when the file was changed without growing.
+
+An event's body is the record as a JSON object (the line itself in JSON lines), its sequence the number of the record in the
+file, from 0; its properties `file` and `line` name the place where it starts. Its enqueued_time is the file's time of
+modification when it is read: the source took it at that time at the latest, which no clock of ours could say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path, PurePath
+from shlex import quote
+from typing import Literal, ParamSpec, TypeVar
+
+from pipeline.connectors.files.feed.csv_records import CsvRecords
+from pipeline.connectors.files.feed.json_records import JsonRecords
+from pipeline.connectors.files.feed.paths import Pattern
+from pipeline.connectors.files.feed.position import Position, compare, decode
+from pipeline.connectors.files.feed.reader import Ahead, Cursor, FileReader, Reading, Step
+from pipeline.errors import FeedUnavailable, MalformedRecord
+from pipeline.event import Page
+from pipeline.feed import FeedPartition, Start
+
+P = ParamSpec("P")
+T = TypeVar("T")
+FormatName = Literal["csv", "jsonl"]
+FinalRecord = Literal["wait", "accept"]
+
+THREADS_MAX = 4
+PROBED_MAX = 100
+HEADER_TOLD_MAX = 20
+LIMIT_MAX = 64 * 1024 * 1024
+"""Offsets within a page are 32 bits wide, and escapes make a text six times as long."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_log = logging.getLogger(__name__)
+_FORMATS: dict[str, FormatName] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+
+
+class FilesFeed:
+    """Files as partitions.
+
+    path: a glob; `**` stands for any directories. format: as the path's suffix says (.csv, .jsonl, .ndjson) where not given.
+    final_record: whether a last record without a line end waits for it, or is accepted when the file ends (continued later, it
+    costs the position). What waits is held back, and told. key: the column or field that holds an event's key.
+    record_bytes_max: a larger record (with its line end) is malformed. yields_malformed: for those who keep dead letters: what is
+    malformed is a page of its own, as it is, unless it is in doubt where it ends (a stray quote, a record too large).
+    columns: what is wanted of every CSV file; one whose header has no such column is told, since it is null in all its events.
+    Raises ValueError for settings that cannot work.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        format: FormatName | None = None,
+        final_record: FinalRecord = "wait",
+        key: str | None = None,
+        poll_interval_s: float = 0.5,
+        record_bytes_max: int = 1024 * 1024,
+        yields_malformed: bool = False,
+        columns: Collection[str] = (),
+        page_events_max: int = 10_000,
+        page_bytes_max: int = 4 * 1024 * 1024,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        pipeline: str = "PIPELINE",
+    ) -> None:
+        """pipeline: its name, for messages that contain a command."""
+        limits = {
+            "record_bytes_max": record_bytes_max,
+            "page_events_max": page_events_max,
+            "page_bytes_max": page_bytes_max,
+        }
+        for name, limit in limits.items():
+            if not 1 <= limit <= LIMIT_MAX:
+                raise ValueError(f"{name} is {limit}: it has to lie between 1 and {LIMIT_MAX}")
+        if not poll_interval_s > 0:
+            raise ValueError(f"poll_interval_s is {poll_interval_s}: it has to be more than 0")
+        if final_record not in ("wait", "accept"):
+            raise ValueError(f"final_record is {final_record!r}: say 'wait' or 'accept'")
+        self._pipeline = pipeline
+        self._format = format or _FORMATS.get(PurePath(path).suffix.lower())
+        if self._format not in ("csv", "jsonl"):
+            raise ValueError(f"the suffix of '{path}' does not tell the format: say `format: csv` or `format: jsonl`")
+        records = CsvRecords if self._format == "csv" else JsonRecords
+        self._pattern = Pattern.parse(path)
+        self._reading = Reading(
+            format=records(key=key, record_bytes_max=record_bytes_max),
+            accepts_unterminated=final_record == "accept",
+            yields_malformed=yields_malformed,
+            record_bytes_max=record_bytes_max,
+            page_events_max=page_events_max,
+            page_bytes_max=page_bytes_max,
+        )
+        self._poll_interval_s = poll_interval_s
+        self._sleep = sleep
+        self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="files")
+        self._paths: dict[str, Path] = {}
+        self._ends: dict[str, Cursor] = {}
+        self._told: dict[str, int] = {}
+        self._columns = tuple(columns) if self._format == "csv" else ()
+        self._compared: set[str] = set()
+
+    @property
+    def identity(self) -> str:
+        return f"files:{self._format}:{self._pattern}"
+
+    @property
+    def no_partitions(self) -> str:
+        return f"no file matches '{Path(*self._pattern.segments)}' in {self._pattern.directory} yet"
+
+    @property
+    def partitions_finish(self) -> bool:
+        return True
+
+    async def partitions(self) -> list[FeedPartition]:
+        self._paths = await self._run(self._pattern.files)
+        return [FeedPartition(name) for name in self._paths]
+
+    async def start_of(self, partition: str, start: Start) -> str | None:
+        """Records have no times of their own: a file that was last modified before a time starts at its end, others whole."""
+        if start == "earliest":
+            return None
+        if start == "latest":
+            return await self.latest(partition)
+        reader = await self._reader_of(partition)
+        written_us = (await self._run(reader.look)).written_us
+        return None if written_us >= (start - _EPOCH) // timedelta(microseconds=1) else await self.latest(partition)
+
+    async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
+        reader = await self._reader_of(partition)
+        cursor = await self._cursor(reader, _decoded(continuation))
+        while True:
+            step = await self._run(reader.step, cursor)
+            cursor = step.cursor
+            self._compare_header(reader, cursor)
+            if step.page:
+                yield step.page
+            if step.then == "verify":
+                cursor = await self._cursor(reader, cursor.position)
+            if step.then == "wait":
+                await self._changed(reader, step)
+
+    async def _changed(self, reader: FileReader, step: Step) -> None:
+        """Waits until the file changes; what it holds back is told, unless that is finished at the next look."""
+        is_first = True
+        while await self._run(reader.look) == step.cursor.seen:
+            if step.held and not is_first:
+                self._tell(reader.partition, step.cursor.offset, step.held)
+            is_first = False
+            await self._sleep(self._poll_interval_s)
+
+    def _tell(self, partition: str, offset: int, held: str) -> None:
+        """Once for each record, however often it is looked at."""
+        if self._told.get(partition) != offset:
+            self._told[partition] = offset
+            _log.warning("%s", held)
+
+    async def probe(self) -> None:
+        """Looks into the first files, as far as their headers. Raises FeedError."""
+        if not self._paths:
+            await self.partitions()
+        for partition in list(self._paths)[:PROBED_MAX]:
+            reader = await self._reader_of(partition)
+            with suppress(MalformedRecord):
+                step = await self._run(reader.step, await self._cursor(reader, None))
+                self._compare_header(reader, step.cursor)
+
+    def _compare_header(self, reader: FileReader, cursor: Cursor) -> None:
+        """Told once for each file."""
+        if not self._columns or cursor.opening is None or reader.partition in self._compared:
+            return
+        self._compared.add(reader.partition)
+        header = cursor.opening.header
+        if lacking := [name for name in self._columns if name not in header]:
+            _log.warning(
+                "file '%s' has no column %s, which the schema names: null in all its events. Its header has %s%s",
+                reader.path,
+                ", ".join(f"'{name}'" for name in lacking),
+                ", ".join(f"'{name}'" for name in header[:HEADER_TOLD_MAX]) + ", ..." * (len(header) > HEADER_TOLD_MAX),
+                "; fields are separated by commas" if len(header) == 1 and re.search("[;\t|]", header[0]) else "",
+            )
+
+    async def latest(self, partition: str) -> str | None:
+        """Reads what has come since it was last asked; a malformed record ends what can be read."""
+        reader = await self._reader_of(partition)
+        cursor = self._ends.get(partition) or await self._cursor(reader, None)
+        with suppress(MalformedRecord):
+            while True:
+                step = await self._run(reader.step, cursor)
+                cursor = step.cursor if step.then != "verify" else await self._cursor(reader, None)
+                self._ends[partition] = cursor
+                if step.then == "wait":
+                    break
+        return cursor.position.encode() if cursor.position else None
+
+    async def lag(self, partition: str, continuation: str | None) -> int:
+        """Exact up to some 16 MiB behind; estimated for more. Raises PositionLost where the file is shorter than that."""
+        ahead = await self._ahead(partition, continuation)
+        return ahead.records + (ahead.held is not None)
+
+    async def held_back(self, partition: str, continuation: str | None) -> str | None:
+        return (await self._ahead(partition, continuation)).held
+
+    def compare(self, a: str | None, b: str | None) -> int:
+        """Raises PositionLost for what is no position of a file."""
+        return compare(a, b)
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False)  # a step in hand is short, and holds nothing
+
+    async def _ahead(self, partition: str, continuation: str | None) -> Ahead:
+        reader = await self._reader_of(partition)
+        return await self._run(reader.ahead, _decoded(continuation))
+
+    async def _cursor(self, reader: FileReader, position: Position | None) -> Cursor:
+        """Where reading goes on from `position`, with everything before it verified."""
+        cursor = await self._run(reader.begun, position)
+        while position and cursor.position != position:
+            cursor = await self._run(reader.verified, cursor, position)
+        return cursor
+
+    async def _reader_of(self, partition: str) -> FileReader:
+        """The path comes from the pattern alone: a partition's name is never taken for one."""
+        if partition not in self._paths:
+            self._paths = await self._run(self._pattern.files)
+        if partition not in self._paths:
+            raise FeedUnavailable(
+                f"no file '{partition}' matches '{self._pattern}': put it back, or, if it is done, close its lease:"
+                f" `leasehold leases close FILE {quote(self._pipeline)} {quote(partition)}`"
+            )
+        return FileReader(self._paths[partition], partition, self._reading)
+
+    async def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(function, *args, **kwargs))
+
+
+def _decoded(continuation: str | None) -> Position | None:
+    return None if continuation is None else decode(continuation)

@@ -1,0 +1,399 @@
+"""Reads one file forward, one bounded step at a time.
+
+Everything here blocks and computes: it runs on the feed's threads. Between two steps nothing is held but a `Cursor`, which is
+a value. Every step opens the file anew by its name, so what happened to it meanwhile is seen: it grew, it was edited, another
+file has taken its place. What may be another file is verified from its first byte before it is read on.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.connectors.files.feed.position import Fingerprint, Position
+from pipeline.connectors.files.feed.records import BOM, Content, Cut, Offsets, Opening, RecordFormat, Unreadable
+from pipeline.connectors.files.feed.table import ROW_BYTES, event_table
+from pipeline.errors import FeedError, FeedUnavailable, MalformedRecord, PositionLost
+from pipeline.event import Page
+
+WINDOW_BYTES_MIN = 4096
+WINDOW_BYTES = 1024 * 1024
+VERIFY_BYTES = 16 * 1024 * 1024
+COUNT_BYTES = 16 * 1024 * 1024
+OVERLAP_BYTES = 1024
+OPENING_BYTES = 8
+"""Beside the header itself: a byte order mark, and what tells that the header is too large."""
+WITHIN_QUOTES = "the file ends within quotes"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the file system said of a file."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+
+    @property
+    def file(self) -> str:
+        return f"{self.device}:{self.inode}"
+
+    @property
+    def written_us(self) -> int:
+        return self.mtime_ns // 1000
+
+    def is_continued_by(self, other: Seen) -> bool:
+        """Whether nothing happened since but, it seems, appending. The same size under another mtime is an edit in place."""
+        return self.file == other.file and (self == other or self.size < other.size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """Where reading stands in a file.
+
+    opening: what precedes its first record; None where that is not read yet. offset, record, line: of what comes next.
+    prefix: fingerprint of the bytes before `offset`; overlap: the last of them, which every read looks at once more.
+    position: behind the last record, None where there was none; blank lines may lie between it and `offset`.
+    window: how many bytes to read next.
+    """
+
+    seen: Seen
+    opening: Opening | None = None
+    offset: int = 0
+    record: int = 0
+    line: int = 1
+    prefix: Fingerprint = field(default_factory=Fingerprint)
+    overlap: bytes = b""
+    header: str = ""
+    position: Position | None = None
+    window: int = WINDOW_BYTES
+
+    @property
+    def is_unterminated(self) -> bool:
+        """Whether the line end of a record that was taken without it is still to come."""
+        return self.position is not None and self.position.unterminated and self.position.offset == self.offset
+
+    @property
+    def encoded(self) -> str:
+        assert self.position is not None, "there is a record before it"
+        return self.position.encode()
+
+    def moved(self, data: bytes, lines: int) -> Cursor:
+        """Behind `data`, which follows it."""
+        return replace(
+            self,
+            offset=self.offset + len(data),
+            line=self.line + lines,
+            prefix=self.prefix.extended(data),
+            overlap=(self.overlap + data)[-OVERLAP_BYTES:],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """then: read on; wait until the file changes; or verify that it is still the file that `cursor.position` is from.
+
+    held: what the file ends with that is no whole record yet, as people are told of it.
+    """
+
+    cursor: Cursor
+    then: Literal["read", "wait", "verify"]
+    page: Page | None = None
+    held: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What lies behind a position: whole records, malformed ones too, and what the file ends with that is none yet."""
+
+    records: int
+    held: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """What tells the position behind any record of a page, once somebody asks.
+
+    before: where the page began. data: the bytes that it was made from. ends, lines: of its records, as in `Cut`.
+    reached: behind how many records the last position lay, and its cursor. A page is cut from front to back, so that each of its
+    bytes is fingerprinted once for that, however many batches it becomes.
+    """
+
+    before: Cursor
+    data: bytes
+    ends: Offsets
+    lines_behind: Offsets
+    reached: dict[int, Cursor] = field(default_factory=dict)
+
+    def cursor_behind(self, count: int) -> Cursor:
+        return self._moved(0, self.before, count)
+
+    def _moved(self, done: int, since: Cursor, count: int) -> Cursor:
+        """From behind `done` records to behind `count`."""
+        start, lines_before = (int(self.ends[done - 1]), int(self.lines_behind[done - 1])) if done else (0, 0)
+        end, lines = int(self.ends[count - 1]), int(self.lines_behind[count - 1])
+        is_unterminated = end > len(self.data)
+        cursor = since.moved(self.data[start:end], lines - lines_before - is_unterminated)
+        position = Position(
+            offset=cursor.offset,
+            record=cursor.record + count - done,
+            line=cursor.line,
+            header=cursor.header,
+            prefix=cursor.prefix.text,
+            file=cursor.seen.file,
+            unterminated=is_unterminated,
+        )
+        return replace(cursor, record=position.record, position=position)
+
+    def position_behind(self, count: int) -> str:
+        done, since = next(((done, at) for done, at in self.reached.items() if done <= count), (0, self.before))
+        cursor = since if done == count else self._moved(done, since, count)
+        self.reached.clear()
+        self.reached[count] = cursor
+        return cursor.encoded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How files are read. accepts_unterminated: whether the end of a file ends a record as a line end does.
+
+    yields_malformed: whether a malformed record is a page of its own, where it is known where it ends, and does not end all.
+    """
+
+    format: RecordFormat
+    accepts_unterminated: bool
+    record_bytes_max: int
+    page_events_max: int
+    page_bytes_max: int
+    yields_malformed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FileReader:
+    """One file."""
+
+    path: Path
+    partition: str
+    reading: Reading
+
+    def look(self) -> Seen:
+        with self._file() as (_, seen):
+            return seen
+
+    def begun(self, position: Position | None) -> Cursor:
+        """At the file's beginning; or behind what precedes the first record, to be `verified` up to `position`."""
+        with self._file() as (file, seen):
+            if position is None:
+                return Cursor(seen=seen)
+            self._check_size(seen, position)
+            try:
+                cursor = self._opened(Cursor(seen=seen), file)
+            except MalformedRecord as error:
+                raise self._lost(position, f"what precedes its first record cannot be read now ({error})") from error
+        if cursor is None or cursor.header != position.header:
+            raise self._lost(position, "its header is another one now")
+        return cursor
+
+    def verified(self, cursor: Cursor, position: Position) -> Cursor:
+        """Further on the way to `position`, by VERIFY_BYTES at most; once there, the file is the one that was read."""
+        with self._file() as (file, _):
+            data = os.pread(file, min(VERIFY_BYTES, max(0, position.offset - cursor.offset)), cursor.offset)
+        cursor = cursor.moved(data, 0)
+        if data and cursor.offset < position.offset:
+            return cursor
+        if cursor.offset != position.offset or cursor.prefix.text != position.prefix:
+            is_same_file = cursor.seen.file == position.file
+            raise self._lost(position, "it was edited there" if is_same_file else "another file has taken its place")
+        return replace(cursor, record=position.record, line=position.line, position=position)
+
+    def step(self, cursor: Cursor) -> Step:
+        """Raises MalformedRecord once nothing precedes it, FeedUnavailable, PositionLost."""
+        with self._file() as (file, seen):
+            if not cursor.seen.is_continued_by(seen):
+                return Step(cursor, "verify")
+            cursor = replace(cursor, seen=seen)
+            if cursor.opening is None:
+                opened = self._opened(cursor, file)
+                return Step(opened, "read") if opened else Step(cursor, "wait", held=self._held_opening(file))
+            read = os.pread(file, len(cursor.overlap) + cursor.window, cursor.offset - len(cursor.overlap))
+        if not read.startswith(cursor.overlap):
+            return Step(cursor, "verify")
+        data = read[len(cursor.overlap) :]
+        if cursor.is_unterminated:
+            return self._terminated(cursor, data)
+        return self._read(cursor, cursor.opening, data)
+
+    def ahead(self, position: Position | None) -> Ahead:
+        """Behind `position`: counted for COUNT_BYTES, and taken to be as dense behind that."""
+        with self._file() as (file, seen):
+            if position is not None:
+                self._check_size(seen, position)
+                return self._counted(file, position.offset, position.line, seen.size)
+            try:
+                opened = self._opened(Cursor(seen=seen), file)
+            except MalformedRecord:
+                return Ahead(1)
+            if opened is None:
+                return Ahead(0, self._held_opening(file))
+            return self._counted(file, opened.offset, opened.line, seen.size)
+
+    def _counted(self, file: int, start: int, line: int, size: int) -> Ahead:
+        count, offset, window = 0, start, WINDOW_BYTES
+        while offset - start < COUNT_BYTES:
+            data = os.pread(file, window, offset)
+            is_end = len(data) < window
+            cut = self._cut(data, None, is_end=is_end)
+            count += len(cut) + (cut.trouble is not None)
+            offset += cut.passed
+            line += data.count(b"\n", 0, cut.passed)
+            if cut.trouble:
+                return Ahead(count)
+            if is_end:
+                return Ahead(count, self._held(data[cut.passed :], line))
+            window = WINDOW_BYTES if cut.passed else 2 * window
+        return Ahead(max(1, count * (size - start) // (offset - start)))
+
+    def _opened(self, cursor: Cursor, file: int) -> Cursor | None:
+        """Behind what precedes the first record, where all of that is there."""
+        data = self._beginning(file)
+        try:
+            opening = self.reading.format.opening(data)
+        except Unreadable as trouble:
+            raise self._malformed(cursor, trouble) from trouble
+        if opening is None:
+            if self.reading.accepts_unterminated and self.reading.format.is_within_quotes(data):
+                raise self._malformed(cursor, Unreadable(WITHIN_QUOTES, 0))
+            return None
+        cursor = cursor.moved(data[: opening.bytes], opening.lines)
+        return replace(cursor, opening=opening, header=cursor.prefix.text)
+
+    def _beginning(self, file: int) -> bytes:
+        return os.pread(file, self.reading.record_bytes_max + OPENING_BYTES, 0)
+
+    def _held_opening(self, file: int) -> str | None:
+        """Of a file that ends before its first record begins."""
+        data = self._beginning(file)
+        rest = data.removeprefix(BOM).lstrip(b"\r\n")
+        return None if self.reading.accepts_unterminated else self._held(rest, 1 + data[: -len(rest)].count(b"\n"))
+
+    def _held(self, rest: bytes, line: int) -> str | None:
+        """What to tell of the end of a file, behind its last whole record; `line` is where it begins."""
+        if rest in (b"", b"\r"):
+            return None
+        what = "the last line has no line end yet: end it, or have it taken as it is with `final_record: accept`"
+        if self.reading.format.is_within_quotes(rest):
+            what = "a quoted field is not closed: close it in the file, and reading goes on from this record"
+        return f"file '{self.partition}', line {line}: {what}"
+
+    def _terminated(self, cursor: Cursor, data: bytes) -> Step:
+        """Past the line end of a record that was taken before it had one."""
+        if data in (b"", b"\r"):
+            return Step(cursor, "wait")
+        for line_end in (b"\n", b"\r\n"):
+            if data.startswith(line_end):
+                return Step(cursor.moved(line_end, 1), "read")
+        assert cursor.position is not None, "a record was taken"
+        raise self._lost(cursor.position, "its last record, which was taken as it was, goes on now")
+
+    def _read(self, cursor: Cursor, opening: Opening, data: bytes) -> Step:
+        is_end = len(data) < cursor.window
+        cut = self._cut(data, opening, is_end=is_end)
+        if len(cut):
+            return self._page(cursor, opening, data, cut, self._fitting(cut, opening))
+        if cut.trouble:
+            return self._apart(cursor, data, cut.trouble)
+        if cut.passed:
+            return Step(cursor.moved(data[: cut.passed], data.count(b"\n", 0, cut.passed)), "read")
+        if is_end:
+            return Step(cursor, "wait", held=self._held(data, cursor.line))
+        return Step(replace(cursor, window=2 * cursor.window), "read")
+
+    def _cut(self, data: bytes, opening: Opening | None, *, is_end: bool) -> Cut:
+        """At the end of the file, what lacks its line end gets one where it is accepted so."""
+        cut = self.reading.format.cut(data, opening)
+        rest = data[cut.passed :]
+        if not (is_end and self.reading.accepts_unterminated) or cut.trouble or rest in (b"", b"\r"):
+            return cut
+        cut = self.reading.format.cut(data + b"\n", opening)
+        if cut.passed < len(data) and cut.trouble is None:
+            return replace(cut, trouble=Unreadable(WITHIN_QUOTES, data.count(b"\n", 0, cut.passed)))
+        return cut
+
+    def _fitting(self, cut: Cut, opening: Opening) -> int:
+        """How many of the cut's records make a page."""
+        row_bytes = ROW_BYTES + 2 * len(self.partition.encode())
+        fitting = np.searchsorted(
+            np.cumsum(self.reading.format.sizes(cut, opening) + row_bytes), self.reading.page_bytes_max, side="right"
+        )
+        return max(1, min(int(fitting), len(cut), self.reading.page_events_max))
+
+    def _page(self, cursor: Cursor, opening: Opening, data: bytes, cut: Cut, count: int) -> Step:
+        content = self.reading.format.content(cut, opening, count)
+        count = len(content.bodies)
+        if content.trouble and not count:
+            return self._apart(cursor, data, content.trouble)
+        lines = cursor.line + cut.lines[:count]
+        events = event_table(self.partition, content, cursor.record, lines, cursor.seen.written_us)
+        if events.nbytes > self.reading.page_bytes_max and count > 1:  # escapes make bodies larger than their records
+            return self._page(cursor, opening, data, cut, count // 2)
+        trail = Trail(cursor, data[: int(cut.ends[count - 1])], cut.ends[:count], cut.lines_behind[:count])
+        behind = trail.cursor_behind(count)
+        more = 2 if count == len(cut) else 1.1  # what no page takes would be cut in vain
+        window = min(max(int(more * len(trail.data)), WINDOW_BYTES_MIN), WINDOW_BYTES)
+        return Step(replace(behind, window=window), "read", Page(events, behind.encoded, trail.position_behind))
+
+    def _apart(self, cursor: Cursor, data: bytes, trouble: Unreadable) -> Step:
+        """A page with a malformed record alone, as it is; raises MalformedRecord where nobody keeps it, or where it may go on."""
+        if trouble.span is None or not self.reading.yields_malformed:
+            raise self._malformed(cursor, trouble)
+        start, end = trouble.span
+        record = data[start:end].removesuffix(b"\n").removesuffix(b"\r")
+        content = Content(pa.nulls(1, pa.string()), pa.array([record], pa.binary()))
+        lines = np.array([cursor.line + trouble.lines])
+        events = event_table(self.partition, content, cursor.record, lines, cursor.seen.written_us)
+        trail = Trail(cursor, data[:end], np.array([end]), np.array([(data[:end] + b"\n")[:end].count(b"\n")]))
+        page = Page(events, trail.position_behind(1), malformed=str(trouble))
+        return Step(trail.cursor_behind(1), "read", page)
+
+    @contextmanager
+    def _file(self) -> Iterator[tuple[int, Seen]]:
+        try:
+            file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would hold the thread until somebody writes
+            try:
+                status = os.fstat(file)
+                if not stat.S_ISREG(status.st_mode):
+                    raise FeedUnavailable(f"file '{self.path}' is no regular file any more: put the file back")
+                yield file, Seen(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+            finally:
+                os.close(file)
+        except FileNotFoundError as error:
+            raise FeedUnavailable(f"file '{self.path}' is gone: put it back, and reading goes on") from error
+        except PermissionError as error:
+            raise FeedError(f"file '{self.path}' may not be read: give this process's user the right to") from error
+        except OSError as error:
+            raise FeedUnavailable(f"file '{self.path}' cannot be read now ({error.strerror})") from error
+
+    def _check_size(self, seen: Seen, position: Position) -> None:
+        if seen.size < position.offset:
+            raise self._lost(position, f"it has only {seen.size} bytes now")
+
+    def _lost(self, position: Position, what: str) -> PositionLost:
+        return PositionLost(
+            f"file '{self.partition}' was read up to line {position.line} (byte {position.offset}), and {what}: "
+            "restore what was read, or reset the lease to a new position"
+        )
+
+    def _malformed(self, cursor: Cursor, trouble: Unreadable) -> MalformedRecord:
+        return MalformedRecord(
+            f"file '{self.partition}', line {cursor.line + trouble.lines}: {trouble}: "
+            "mend it in the file, and reading goes on from this record"
+        )

@@ -1,0 +1,218 @@
+"""A container of Azure Blob Storage as a place for files; the one file with azure-storage-blob in it.
+
+`put` is Put Blob with If-None-Match: *, which the service answers with 409 where the blob is there. The SDK sends each request
+once: tried again by itself, a put whose answer was lost would be told that somebody else came first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ServiceRequestError
+from azure.storage.blob import BlobServiceClient, ContainerClient
+
+from pipeline.connectors.address import is_nowhere_at_once
+from pipeline.connectors.files.sink.account import Account
+from pipeline.connectors.files.sink.errors import (
+    FilesError,
+    FilesNowhere,
+    FilesRefused,
+    FilesUnavailable,
+    FilesUncertain,
+)
+
+T = TypeVar("T")
+_NEVER_DONE = frozenset((400, 401, 403, 404, 405, 409, 411, 412, 413, 416, 429))
+"""Answers that say: this write was not carried out. After every other failure it may have been."""
+_IS_THERE = frozenset(("BlobAlreadyExists", "ConditionNotMet", "BlobImmutableDueToPolicy"))
+_OF_SETTINGS = (400, 401, 403, 404, 405)
+_REMEDIES = {
+    401: "look at the key, and at this machine's clock, which may be 15 minutes off at most",
+    403: "look at the key or the role of this identity ('Storage Blob Data Contributor'), and at the account's firewall",
+    404: "make the container, or look at its name",
+    429: "the account is throttled: wait, or give it less to do",
+    503: "the account is throttled: wait, or give it less to do",
+}
+_SINGLE_PUT_BYTES_MAX = 256 * 1024 * 1024
+RETRY_AFTER_MAX_S = 3600.0
+
+
+class BlobContainer:
+    """prefix: what all names begin with, like a folder. timeout_s: how long a request may be without an answer."""
+
+    def __init__(self, account: Account, container: str, *, prefix: str = "", timeout_s: float = 20.0) -> None:
+        self._account = account
+        self._container = container
+        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self._timeout_s = timeout_s
+        self._connecting = threading.Lock()
+        self._service: BlobServiceClient | None = None
+        self._credential: Any = None
+
+    @property
+    def identity(self) -> str:
+        """Tells accounts apart by their address, and asks nobody."""
+        return f"files:{self._to().url.partition('?')[0]}/{self._prefix}".rstrip("/")
+
+    def prepare(self) -> None:
+        try:
+            self._create()
+        except FilesRefused:
+            raise
+        except FilesUnavailable as error:
+            if is_nowhere_at_once(urlsplit(self._to().url).hostname or ""):
+                raise FilesNowhere(f"{error}: its host does not exist") from error
+            raise
+
+    def _create(self) -> None:
+        try:
+            self._run("creating it", lambda to: to.create_container(), is_write=False)
+        except FilesUnavailable as error:
+            if "ContainerAlreadyExists" not in str(error):
+                self._run("looking for it", lambda to: to.get_container_properties(), is_write=False)
+
+    def put(self, name: str, content: bytes) -> bool:
+        try:
+            self._run(f"putting '{name}'", lambda to: self._put(to, name, content), is_write=True)
+        except _Exists:
+            return False
+        return True
+
+    def get(self, name: str) -> bytes | None:
+        try:
+            return self._run(f"reading '{name}'", lambda to: self._got(to, name), is_write=False)
+        except _Missing:
+            return None
+
+    def names(self, folder: str) -> list[str]:
+        start = f"{self._prefix}{folder}/"
+
+        def listed(to: ContainerClient) -> list[str]:
+            return [found[len(self._prefix) :] for found in to.list_blob_names(name_starts_with=start)]
+
+        return self._run(f"listing '{folder}'", listed, is_write=False)
+
+    def delete(self, name: str) -> None:
+        try:
+            # what is deleted is never named again, so whether an answer is lost is no matter
+            self._run(f"deleting '{name}'", lambda to: to.delete_blob(self._prefix + name), is_write=False)
+        except _Missing:
+            return
+
+    def locate(self, name: str) -> str:
+        return str(self._to().get_blob_client(self._prefix + name).url).partition("?")[0]
+
+    def close(self) -> None:
+        with self._connecting:
+            service, self._service = self._service, None
+            credential, self._credential = self._credential, None
+        if service is not None:
+            service.close()
+        if credential is not None:
+            credential.close()
+
+    def _put(self, to: ContainerClient, name: str, content: bytes) -> None:
+        to.upload_blob(self._prefix + name, content, overwrite=False, max_concurrency=1)
+
+    def _got(self, to: ContainerClient, name: str) -> bytes:
+        return bytes(to.download_blob(self._prefix + name, max_concurrency=1).readall())
+
+    def _run(self, doing: str, call: Callable[[ContainerClient], T], *, is_write: bool) -> T:
+        what = f"blob container '{self._container}', {doing}"
+        try:
+            return call(self._to())
+        except (AzureError, OSError) as error:
+            raise _translated(error, what, is_write) from error
+
+    def _to(self) -> ContainerClient:
+        with self._connecting:
+            if self._service is None:
+                try:
+                    self._service = self._connected()
+                except ValueError as error:
+                    raise FilesRefused(
+                        f"blob container '{self._container}' cannot be reached ({error}): look at its settings"
+                    ) from error
+            return self._service.get_container_client(self._container)
+
+    def _connected(self) -> BlobServiceClient:
+        account = self._account
+        options: dict[str, Any] = {
+            "retry_total": 0,
+            "connection_timeout": self._timeout_s,
+            "read_timeout": self._timeout_s,
+            "max_single_put_size": _SINGLE_PUT_BYTES_MAX,
+        }
+        if account.ca_file is not None:
+            options["connection_verify"] = str(account.ca_file)
+        if account.connection_string is not None:
+            return BlobServiceClient.from_connection_string(account.connection_string, **options)
+        assert account.url is not None
+        return BlobServiceClient(account.url, credential=account.key or self._identified(), **options)
+
+    def _identified(self) -> Any:
+        from azure.identity import DefaultAzureCredential  # takes half a second to import, and few need it
+
+        chosen = {"managed_identity_client_id": self._account.identity} if self._account.identity else {}
+        self._credential = DefaultAzureCredential(**chosen)
+        return self._credential
+
+
+class _Exists(FilesError):
+    """There is such a blob."""
+
+
+class _Missing(FilesError):
+    """There is no such blob."""
+
+
+def _translated(error: Exception, what: str, is_write: bool) -> FilesError:
+    if isinstance(error, HttpResponseError) and error.status_code:
+        return _answered(error, what, is_write)
+    if isinstance(error, ClientAuthenticationError):
+        return FilesRefused(f"{what}: nobody to come as ({_line(error)}): log in, or set a key")
+    if is_write and not isinstance(error, ServiceRequestError):
+        return FilesUncertain(f"{what}: the answer was lost ({_line(error)}): it may or may not be done")
+    if is_write and not _is_unreached(error):
+        return FilesUncertain(f"{what}: the connection broke ({_line(error)}): it may or may not be done")
+    return FilesUnavailable(f"{what}: the account cannot be reached ({_line(error)}): look at its address")
+
+
+def _answered(error: HttpResponseError, what: str, is_write: bool) -> FilesError:
+    status, code = error.status_code or 0, _code(error)
+    if is_write and status in (409, 412) and code in _IS_THERE:
+        return _Exists(what)
+    if status == 404 and code in ("BlobNotFound", "ResourceNotFound"):
+        return _Missing(what)
+    answer = f"{what}: Azure Storage answered {status}" + (f" ({code})" if code else "")
+    if is_write and status not in _NEVER_DONE and not (status == 503 and code == "ServerBusy"):
+        return FilesUncertain(f"{answer}: it may or may not be done")
+    kind = FilesRefused if status in _OF_SETTINGS else FilesUnavailable
+    return kind(f"{answer}: {_REMEDIES.get(status) or _line(error)}", retry_after_s=_retry_after_s(error))
+
+
+def _code(error: HttpResponseError) -> str:
+    """The service's own, like BlobNotFound; empty where it gave none."""
+    found = getattr(error, "error_code", None) or getattr(error.response, "headers", {}).get("x-ms-error-code")
+    return str(getattr(found, "value", found) or "")
+
+
+def _retry_after_s(error: HttpResponseError) -> float | None:
+    try:
+        said = float(getattr(error.response, "headers", {}).get("Retry-After", ""))
+    except ValueError:
+        return None
+    return min(max(0.0, said), RETRY_AFTER_MAX_S)
+
+
+def _is_unreached(error: Exception) -> bool:
+    """Whether no connection came about, so that nothing was sent. The SDK says as much of connections that broke."""
+    inner = str(getattr(error, "inner_exception", "") or error)
+    return any(sign in inner for sign in ("NewConnectionError", "Failed to establish", "Name or service not known"))
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -1,0 +1,176 @@
+"""A directory as a place for files: a local disk, or one that several hosts share.
+
+A file is written beside, brought to the disk, and then linked to its name: link(2) is atomic and refuses a name that is taken.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pipeline.connectors.address import is_of_path
+from pipeline.connectors.files.sink.errors import FilesRefused, FilesUnavailable, FilesUncertain
+from pipeline.crash_point import crash_point
+
+ROOM = "_leasehold/.writing"
+"""Where files are written before they have their names."""
+ABANDONED_S = 86_400.0
+"""When a file there is nobody's any more. Too early would do no harm: who still writes it is told to try again."""
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+class Directory:
+    """On file systems with hard links: ext4, XFS, Btrfs, ZFS, APFS; not FAT, SMB or blob storage that is mounted."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(os.path.abspath(path))  # links in it stay as they are: it is a name for people too
+
+    @property
+    def identity(self) -> str:
+        return f"files:{self._path}"
+
+    def prepare(self) -> None:
+        room = self._path / ROOM
+        with _told(f"directory '{self._path}'"):
+            _made(room)
+            self._swept(room)
+        try:
+            self.put(f"_leasehold/.probe-{uuid.uuid4().hex}", b"")
+        finally:
+            for probe in (self._path / "_leasehold").glob(".probe-*"):
+                probe.unlink(missing_ok=True)
+
+    def put(self, name: str, content: bytes) -> bool:
+        path = self._path / name
+        written = self._path / ROOM / uuid.uuid4().hex
+        with _told(f"file '{path}'"):
+            _made(written.parent)
+            _made(path.parent)
+            try:
+                _written(written, content)
+                crash_point("before link")
+                is_made = self._is_linked(written, path)
+            finally:
+                with suppress(OSError):
+                    written.unlink()
+        try:
+            _synced(path.parent)  # where another made it, too: what we build on it must not outlive it
+        except OSError as error:
+            raise FilesUncertain(f"file '{path}' may not outlive a loss of power: {_why(error)}") from error
+        return is_made
+
+    def get(self, name: str) -> bytes | None:
+        path = self._path / name
+        with _told(f"file '{path}'"):
+            try:
+                return path.read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def names(self, folder: str) -> list[str]:
+        top = self._path / folder
+        with _told(f"directory '{top}'"):
+            return [path.relative_to(self._path).as_posix() for path in _files_below(top)]
+
+    def delete(self, name: str) -> None:
+        path = self._path / name
+        with _told(f"file '{path}'"):
+            path.unlink(missing_ok=True)
+
+    def locate(self, name: str) -> str:
+        return str(self._path / name)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _is_linked(self, written: Path, path: Path) -> bool:
+        try:
+            os.link(written, path)
+        except FileExistsError:
+            return (
+                os.stat(written).st_nlink == 2
+            )  # over NFS the answer of a link that was made may be lost, and it is made again
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise FilesUncertain(f"file '{path}' may or may not be there: {_why(error)}") from error
+            raise FilesUnavailable(
+                f"directory '{self._path}' lies on a file system without hard links ({_why(error)}), on which no two"
+                " hosts can be kept apart: use another one, or a blob container"
+            ) from error
+        return True
+
+    def _swept(self, room: Path) -> None:
+        oldest = time.time() - ABANDONED_S
+        for left in room.iterdir():
+            with suppress(FileNotFoundError):
+                if left.stat().st_mtime < oldest:
+                    left.unlink()
+
+
+def _files_below(top: Path) -> Iterator[Path]:
+    """Without those that are being written. A folder that is not there has none."""
+    try:
+        entries = sorted(os.scandir(top), key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            yield from _files_below(Path(entry.path))
+        else:
+            yield Path(entry.path)
+
+
+def _made(directory: Path) -> None:
+    """With its parents, each of them there after a loss of power."""
+    if directory.is_dir():
+        return
+    _made(directory.parent)
+    with suppress(FileExistsError):
+        directory.mkdir()
+    _synced(directory.parent)
+
+
+def _written(path: Path, content: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _synced(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FilesUnavailable(f"{what}: its folder went away meanwhile: try again") from error
+    except OSError as error:
+        kind = FilesRefused if is_of_path(error) else FilesUnavailable
+        raise kind(f"{what} cannot be reached: {_why(error)}") from error
+
+
+def _why(error: OSError) -> str:
+    remedies = {
+        errno.ENOSPC: "the disk is full: free some space",
+        errno.EDQUOT: "the quota is used up: free some space",
+        errno.EROFS: "it is read-only: let this process write there",
+        errno.EACCES: "let this process read and write there",
+        errno.EIO: "the disk failed: look into the system's log",
+    }
+    return remedies.get(error.errno or 0) or error.strerror or type(error).__name__

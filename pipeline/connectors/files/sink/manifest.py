@@ -1,0 +1,170 @@
+"""One partition's manifest: entries numbered from 0, each made by whoever was first to put its number.
+
+To put entry n + 1 after having read entry n is a compare-and-swap: one writer gets it, and the others learn that they were
+outranked. Nothing else decides what counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+
+from pipeline.connectors.files.sink.compaction import Step, due, is_due, superseded
+from pipeline.connectors.files.sink.entry import DataFile, Entry, Fold, claimed, encoded, entry_in, fold_in, outranked
+from pipeline.connectors.files.sink.errors import FilesDamaged, FilesUnavailable, FilesUncertain
+from pipeline.connectors.files.sink.layout import Folders, Listing, folders_of, listing_of
+from pipeline.connectors.files.sink.storage import Place
+from pipeline.crash_point import crash_point
+from pipeline.errors import Ambiguous, NotTrusted, SinkRejected
+from pipeline.sink import Claim, to_write_again
+
+Check = Callable[[], None]
+PUTS_MAX = 3
+"""How often an entry is put whose answer was lost, before that is left to the next claim."""
+CLAIMS_MAX = 20
+
+
+class Manifest:
+    """As one claim sees it: `head` is the newest entry, and its own. Calls block, and raise FilesError besides what they say."""
+
+    def __init__(self, place: Place, folders: Folders, head: Entry) -> None:
+        self.head = head
+        self.folders = folders
+        self._place = place
+        self._known: dict[int, Entry] = {head.version: head}
+
+    def append(self, entry: Entry, check: Check) -> None:
+        """check: called right before each attempt. Raises Fenced, Ambiguous, NotTrusted; FilesUnavailable: surely not done."""
+        if not _is_put(self._place, self.folders, entry, check):
+            raise outranked(entry, entry_of(self._place, self.folders, entry.version))
+        crash_point("entry put")
+        self.head = entry
+        self._known[entry.version] = entry
+
+    def fold_if_due(self) -> None:
+        """For before a batch is written, never for after: what is delivered must not fail any more. Raises Fenced."""
+        if is_due(self.head.version):
+            self.fold()
+
+    def fold(self) -> None:
+        """Raises Fenced where others have written since: we were stalled, perhaps for so long that our entry lies in the past."""
+        listing = listed(self._place, self.folders)
+        if (listing.head or 0) > self.head.version:
+            raise outranked(self.head, entry_of(self._place, self.folders, listing.head or 0))
+        steps = due(listing)
+        for step in steps:
+            self._put_fold(step)
+            crash_point("folded")
+        for step in superseded(listed(self._place, self.folders) if steps else listing):
+            self._place.delete(name_of(self.folders, step))
+            self._known.pop(step.first, None)
+
+    def _put_fold(self, step: Step) -> None:
+        fold = Fold(
+            first=step.first,
+            last=step.last,
+            pipeline=self.head.pipeline,
+            partition=self.head.partition,
+            files=tuple(chain.from_iterable(self._files(part) for part in step.parts)),
+        )
+        self._place.put(name_of(self.folders, step), encoded(fold))  # where it is there it is the same
+
+    def _files(self, step: Step) -> tuple[DataFile, ...]:
+        known = self._known.get(step.first) if step.is_entry else None
+        files = files_of(self._place, self.folders, step) if known is None else files_in(known)
+        if files is None:
+            raise FilesDamaged(
+                f"'{name_of(self.folders, step)}' is missing from its manifest: restore it from a backup, or write elsewhere"
+            )
+        return files
+
+
+def opened(place: Place, claim: Claim, *, seen: int, new_id: Callable[[], str]) -> Manifest:
+    """Shut out all earlier claims. seen: the newest entry that the lease knows of, -1 for none.
+
+    Raises Fenced, SinkRejected, FilesError.
+    """
+    folders = folders_of(claim.pipeline, claim.partition)
+    for _ in range(CLAIMS_MAX):
+        head = head_of(place, folders)
+        _check_seen(place, claim, head, seen)
+        entry = claimed(head, claim, new_id())
+        if _is_put(place, folders, entry, lambda: None):
+            crash_point("partition claimed")
+            manifest = Manifest(place, folders, entry)
+            manifest.fold()
+            return manifest
+    raise FilesUnavailable(
+        f"partition '{claim.partition}' of pipeline '{claim.pipeline}' is claimed by others all the time"
+    )
+
+
+def head_of(place: Place, folders: Folders) -> Entry | None:
+    """The newest entry; None where there are none."""
+    for _ in range(CLAIMS_MAX):
+        listing = listed(place, folders)
+        if listing.head is None:
+            if listing.folds:
+                raise FilesDamaged(f"'{folders.manifest}' holds no entry any more: restore it from a backup")
+            return None
+        if (entry := entry_of(place, folders, listing.head)) is not None:
+            return entry
+    raise FilesUnavailable(f"'{folders.manifest}' changes all the time: try again")
+
+
+def listed(place: Place, folders: Folders) -> Listing:
+    return listing_of(place.names(folders.manifest))
+
+
+def entry_of(place: Place, folders: Folders, version: int) -> Entry | None:
+    name = folders.entry(version)
+    content = place.get(name)
+    return None if content is None else entry_in(content, name)
+
+
+def files_of(place: Place, folders: Folders, step: Step) -> tuple[DataFile, ...] | None:
+    """None where it is not there."""
+    name = name_of(folders, step)
+    content = place.get(name)
+    if content is None:
+        return None
+    return files_in(entry_in(content, name)) if step.is_entry else fold_in(content, name).files
+
+
+def files_in(entry: Entry) -> tuple[DataFile, ...]:
+    return () if entry.file is None else (entry.file,)
+
+
+def name_of(folders: Folders, step: Step) -> str:
+    return folders.entry(step.first) if step.is_entry else folders.fold(step.first, step.last)
+
+
+def _is_put(place: Place, folders: Folders, entry: Entry, check: Check) -> bool:
+    """Whether it is there, and ours. What may have been sent is settled by the same bytes under the same name (R3)."""
+    name, content = folders.entry(entry.version), encoded(entry)
+    uncertain: FilesUncertain | None = None
+    for _ in range(PUTS_MAX):
+        try:
+            check()
+            if place.put(name, content):
+                return True
+            found = entry_of(place, folders, entry.version)
+            if found is None:
+                raise Ambiguous(f"'{name}' was there and is gone: it may have been ours, and others have folded it")
+            return found.id == entry.id
+        except FilesUncertain as error:
+            uncertain = error
+        except (FilesUnavailable, NotTrusted) as error:
+            if uncertain is None:
+                raise
+            raise Ambiguous(f"{uncertain}; it cannot be sent again now: {error}") from error
+    raise Ambiguous(f"{uncertain}, {PUTS_MAX} times") from uncertain
+
+
+def _check_seen(place: Place, claim: Claim, head: Entry | None, seen: int) -> None:
+    version = -1 if head is None else head.version
+    if version < seen:
+        raise SinkRejected(
+            f"{place.identity}, partition '{claim.partition}' ends at entry {version}, and this lease has seen entry {seen}: it"
+            f" was deleted or restored, and output is lost. Restore it, or {to_write_again(claim)}"
+        )

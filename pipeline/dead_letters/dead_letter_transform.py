@@ -1,0 +1,218 @@
+"""The sieve: a transform over what of a batch it can process, with the rest kept apart as dead.
+
+Without a policy the first event that cannot be processed stops the partition. With one it is left out, and goes into the
+output beside what the others became: whoever takes the one takes the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from pipeline.batch import Batch
+from pipeline.dead_letters.rate_guard import RateGuard
+from pipeline.dead_letters.record import dead_events
+from pipeline.dead_letters.refusals import Refusals
+from pipeline.errors import FailsTogether, MalformedRecord, Poison, PoisonEvent, TooMuchPoison
+from pipeline.transform import Transform
+
+SEQUENCE = "sequence"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetters:
+    """A pipeline's policy. now: the wall clock, aware.
+
+    attempts: how often an event's output must have been refused by the sink. share_max, share_events: more dead than this share
+    of so many consecutive events of a partition stop it. stops_at_misfits: whether a body that does not fit the schema stops the
+    partition all the same.
+    """
+
+    now: Callable[[], datetime]
+    attempts: int = 2
+    share_max: float = 0.1
+    share_events: int = 1000
+    stops_at_misfits: bool = False
+    guards: dict[str, RateGuard] = field(default_factory=dict)
+    """By partition; a partition that is tried again is not to begin anew."""
+
+    def guard_of(self, partition: str) -> RateGuard:
+        return self.guards.setdefault(partition, RateGuard(events=self.share_events, share_max=self.share_max))
+
+
+class Sifted(NamedTuple):
+    """table: the transform's output. dead: DEAD_SCHEMA, of those events that have no dead letter yet; None for none."""
+
+    table: pa.Table
+    dead: pa.Table | None
+
+
+class Sieve:
+    """Of one partition. buried: the sequences of events whose dead letters are kept already.
+
+    moved: called each time poison was found, since a batch with much of it takes its time. refusals: what the sink does not take.
+    """
+
+    def __init__(
+        self,
+        transform: Transform,
+        policy: DeadLetters | None,
+        partition: str,
+        buried: Collection[int],
+        moved: Callable[[], None] = lambda: None,
+        refusals: Refusals | None = None,
+    ) -> None:
+        self._transform = transform
+        self._policy = policy
+        self._partition = partition
+        self._buried = frozenset(buried)
+        self._moved = moved
+        self._refusals = refusals
+        self._refused: Mapping[int, Poison] | None = None
+        self._known: dict[int, Poison] = {}
+        """By sequence, what was found lately: a batch may come once more, cut into parts."""
+
+    async def sift(self, batch: Batch) -> Sifted:
+        """Raises what `Transform.apply` does; PoisonEvent only where the partition has to stop."""
+        if self._policy is None:
+            _refuse_malformed(batch)
+            return Sifted(await self._transform.apply(batch), None)
+        first = _first_of(batch)
+        if first is None:
+            return Sifted(await self._transform.apply(batch), None)
+        self._known = {sequence: poison for sequence, poison in self._known.items() if sequence >= first}
+        dead, gone = self._told_apart(batch, first)
+        guard = self._policy.guard_of(self._partition)
+        table = await self._applied(batch, dead, gone, lambda: self._refuse(batch, guard, first, dead))
+        self._refuse(batch, guard, first, dead)
+        guard.saw(first, batch.events, sorted(dead))
+        return Sifted(table, self._table_of(batch, dead))
+
+    def _told_apart(self, batch: Batch, first: int) -> tuple[dict[int, Poison], list[int]]:
+        """By place, those that are dead whatever the transform says; and the places of those that are buried."""
+        if self._refused is None:
+            self._refused = self._refused_from(batch.start)
+        known = {**self._known, **self._refused}
+        malformed = _malformed(batch)
+        if not (known or malformed or self._buried):
+            return {}, []
+        dead, gone = {}, []
+        for place, sequence in enumerate(_sequences(batch)):
+            if sequence in self._buried:
+                gone.append(place)
+            elif sequence in known:
+                dead[place] = replace(known[sequence], index=place)
+            elif place in malformed:
+                dead[place] = Poison(index=place, reason=malformed[place], is_misfit=True)
+        return dead, gone
+
+    def _refused_from(self, start: str | None) -> Mapping[int, Poison]:
+        """Before the first batch of all: later ones are sifted before earlier ones are delivered, or refused."""
+        if self._refusals is None:
+            return {}
+        self._refusals.passed(start)
+        return self._refusals.dead
+
+    async def _applied(
+        self, batch: Batch, dead: dict[int, Poison], gone: Sequence[int], check: Callable[[], None]
+    ) -> pa.Table:
+        """The output of those that can be processed; `dead` is added to, and `check` called each time."""
+        while True:
+            out = sorted({*dead, *gone})
+            try:
+                return await self._transform.apply(batch.without(out) if out else batch)
+            except FailsTogether as error:
+                raise _placed(error, out) from error
+            except PoisonEvent as error:
+                self._moved()
+                self._remember(batch, {_place(each.index, out): each for each in error.found}, dead)
+                check()
+                if error.output is not None:
+                    return error.output
+
+    def _remember(self, batch: Batch, found: Mapping[int, Poison], dead: dict[int, Poison]) -> None:
+        sequences = _sequences(batch)
+        for place, poison in found.items():
+            dead[place] = self._known[sequences[place]] = replace(poison, index=place)
+
+    def _refuse(self, batch: Batch, guard: RateGuard, first: int, dead: Mapping[int, Poison]) -> None:
+        """Raises PoisonEvent where the policy ends."""
+        assert self._policy is not None
+        misfit = min((place for place in dead if dead[place].is_misfit), default=None)
+        if misfit is not None and self._policy.stops_at_misfits:
+            raise self._stop(PoisonEvent, batch, dead[misfit], "mend the event or the schema")
+        place = guard.one_too_many(first, sorted(dead))
+        if place is not None:
+            raise self._stop(TooMuchPoison, batch, dead[place], self._too_many(guard))
+
+    def _too_many(self, guard: RateGuard) -> str:
+        return (
+            f"more than {guard.most} of the last {guard.events} events could not be processed, and this is one too many for"
+            " the dead letters: mend the transform, the schema or the feed and start the hosts again, or raise"
+            " dead_letters.share_max"
+        )
+
+    def _stop(self, kind: type[PoisonEvent], batch: Batch, poison: Poison, what: str) -> PoisonEvent:
+        sequence = _sequences(batch)[poison.index]
+        return kind(
+            f"partition '{self._partition}', sequence {sequence}: {poison.reason}: {what}, and processing goes on from there",
+            before=poison.index,
+            sequence=sequence,
+            found=[poison],
+        )
+
+    def _table_of(self, batch: Batch, dead: Mapping[int, Poison]) -> pa.Table | None:
+        assert self._policy is not None
+        if not dead:
+            return None
+        return dead_events(batch.table, [dead[place] for place in sorted(dead)], self._policy.now())
+
+
+def _malformed(batch: Batch) -> dict[int, str]:
+    """By place, the records that are no events, and why."""
+    found, start = {}, 0
+    for page in batch.pages:
+        if page.malformed is not None and page.events.num_rows:
+            found[start] = page.malformed
+        start += page.events.num_rows
+    return found
+
+
+def _refuse_malformed(batch: Batch) -> None:
+    """Raises MalformedRecord, where there is nobody to keep it."""
+    for reason in _malformed(batch).values():
+        raise MalformedRecord(reason)
+
+
+def _first_of(batch: Batch) -> int | None:
+    for page in batch.pages:
+        if page.events.num_rows:
+            return int(page.events.column(SEQUENCE)[0].as_py())
+    return None
+
+
+def _sequences(batch: Batch) -> list[int]:
+    return [each for page in batch.pages for each in page.events.column(SEQUENCE).to_pylist()]
+
+
+def _place(index: int, out: Sequence[int]) -> int:
+    """In the whole batch, of the event at `index` of a batch without those at `out` (ascending)."""
+    for each in out:
+        if each > index:
+            break
+        index += 1
+    return index
+
+
+def _placed(error: FailsTogether, out: Sequence[int]) -> FailsTogether:
+    return FailsTogether(
+        str(error),
+        before=_place(error.before, out),
+        sequence=error.sequence,
+        events=error.events,
+        cut=_place(error.cut, out),
+    )

@@ -1,0 +1,148 @@
+"""Dead letters whose partition lies in several strands, each numbered on its own, as a feed by the letters' own partitions.
+
+In files a pipeline and its replay write a manifest each; a hub's partition holds letters of many partitions. A position says
+how far each strand was read. Such a feed is read up to an end, strand by strand; what comes behind it is for the next reading.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from pipeline.clock import Clock, LoopClock
+from pipeline.errors import PositionLost
+from pipeline.event import EVENT_SCHEMA, Page
+from pipeline.feed import FeedPartition, Start
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.nesting import parsed_json
+
+POLL_S = 1.0
+NONE_READ = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Some letters of a strand. numbers: theirs in it, ascending. events: EVENT_SCHEMA, each with a dead letter's property."""
+
+    numbers: Sequence[int]
+    events: pa.Table
+
+
+class Strands(Protocol):
+    """Where the letters are. Their numbers grow within a strand, and are no less than 0."""
+
+    @property
+    def identity(self) -> str: ...
+
+    async def partitions(self) -> Sequence[str]:
+        """Those that have letters, or may have some. Raises FeedUnavailable."""
+        ...
+
+    async def of(self, partition: str) -> Sequence[str]:
+        """The names of its strands. Raises FeedUnavailable."""
+        ...
+
+    async def end(self, partition: str, strand: str) -> int:
+        """The number of the last letter, or of whatever is last there; NONE_READ where there is nothing."""
+        ...
+
+    async def count(self, partition: str, strand: str, behind: int) -> int:
+        """How many letters lie behind a number; an estimate, 0 only for none."""
+        ...
+
+    def read(self, partition: str, strand: str, behind: int, end: int) -> AsyncGenerator[Stretch, None]:
+        """The letters of the partition behind a number, up to `end`. Raises FeedUnavailable, PositionLost."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class StrandedLetters:
+    """Implements pipeline.feed.ChangeFeed, and is a `BoundedFeed` of pipeline.dead_letters.store."""
+
+    def __init__(self, strands: Strands, *, clock: Clock | None = None) -> None:
+        self._strands = strands
+        self._clock = clock or LoopClock()
+
+    @property
+    def identity(self) -> str:
+        return self._strands.identity
+
+    async def partitions(self) -> list[FeedPartition]:
+        return [FeedPartition(name) for name in sorted(await self._strands.partitions())]
+
+    async def start_of(self, partition: str, start: Start) -> str | None:
+        return await self.latest(partition) if start == "latest" else None
+
+    async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
+        while True:
+            async with aclosing(self.until(partition, continuation, await self.latest(partition))) as pages:
+                async for page in pages:
+                    continuation = page.to
+                    yield page
+            await self._clock.sleep(POLL_S)
+
+    async def until(self, partition: str, behind: str | None, end: str | None) -> AsyncGenerator[Page, None]:
+        at, ends = _numbers(behind), _numbers(end)
+        for strand, last in ends.items():
+            if at.get(strand, NONE_READ) >= last:
+                continue
+            async with aclosing(self._strands.read(partition, strand, at.get(strand, NONE_READ), last)) as stretches:
+                async for stretch in stretches:
+                    before, at = at, {**at, strand: stretch.numbers[-1]}
+                    yield _page(stretch, strand, before)
+            if at.get(strand) != last:  # what lies there is others'
+                at = {**at, strand: last}
+                yield Page(EVENT_SCHEMA.empty_table(), _position(at))
+
+    async def latest(self, partition: str) -> str | None:
+        ends = {name: await self._strands.end(partition, name) for name in await self._strands.of(partition)}
+        there = {name: end for name, end in ends.items() if end != NONE_READ}
+        return _position(there) if there else None
+
+    async def lag(self, partition: str, continuation: str | None) -> int:
+        at = _numbers(continuation)
+        strands = await self._strands.of(partition)
+        return sum([await self._strands.count(partition, each, at.get(each, NONE_READ)) for each in strands])
+
+    def compare(self, a: str | None, b: str | None) -> int:
+        """Of two positions that a reader came through one after the other, in no strand does the later one lie behind."""
+        return _read(a) - _read(b)
+
+    async def close(self) -> None:
+        await self._strands.close()
+
+
+def _page(stretch: Stretch, strand: str, before: Mapping[str, int]) -> Page:
+    def position_after(count: int) -> str:
+        return _position({**before, strand: stretch.numbers[count - 1]})
+
+    return Page(stretch.events, position_after(len(stretch.numbers)), position_after)
+
+
+def _position(numbers: Mapping[str, int]) -> str:
+    return json.dumps(numbers, sort_keys=True, separators=(",", ":"))
+
+
+def _numbers(position: str | None) -> dict[str, int]:
+    """Raises PositionLost."""
+    if position is None:
+        return {}
+    try:
+        found: Any = parsed_json(position, JSON_LEVELS_MAX)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(type(each) is int and each >= 0 for each in found.values()):
+        raise PositionLost(
+            f"{position[:100]!r} is no position among dead letters: reset the lease of the replay to the beginning"
+        )
+    return found
+
+
+def _read(position: str | None) -> int:
+    return sum(number + 1 for number in _numbers(position).values())

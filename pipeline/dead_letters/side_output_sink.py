@@ -1,0 +1,245 @@
+"""Dead letters beside a sink: a batch's letters are put into a box of their own before its output goes out.
+
+The box has its own fence and position, under the same lease. Where a host dies between the letters and the output, the box is
+ahead: the next owner reads which events of the batch to come are buried already, and leaves them out. So every event is in the
+output or in a letter, and in one of the two once, as far as the sink itself is exact.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import NoReturn
+
+from pipeline.crash_point import crash_point
+from pipeline.dead_letters.record import LEASE, Letter, letters_of
+from pipeline.dead_letters.states import States, box_id, states_in
+from pipeline.dead_letters.store import LetterBox, buried_in
+from pipeline.errors import FeedError, Fenced, OutputRefused, SinkRejected, SinkUnavailable
+from pipeline.sink import (
+    BufferingWriter,
+    Claim,
+    CloseReason,
+    Output,
+    Permit,
+    Sink,
+    SinkWriter,
+    Standing,
+    StandingSink,
+    follow,
+    parts_of,
+    place_of,
+    standing_of,
+)
+
+
+def beside(sink: Sink, box: LetterBox) -> Sink:
+    """A sink that puts dead letters into `box`. It owns both."""
+    return SinkBesideBox(sink, box) if standing_of(sink) is None else StandingBesideBox(sink, box)
+
+
+class SinkBesideBox:
+    def __init__(self, sink: Sink, box: LetterBox) -> None:
+        assert box.sink is not None, "a box without a sink is its pipeline's sink's own affair"
+        self.holds_position = sink.holds_position
+        self._sink = sink
+        self._letters = box.sink
+        self._box = box
+        self._id = box_id(box.sink.identity)
+
+    @property
+    def identity(self) -> str:
+        return self._sink.identity
+
+    def claimed(self, state: str) -> str:
+        states = states_in(state, self._id)
+        sink, letters = self._sink.claimed(states.sink), self._letters.claimed(states.letters)
+        return replace(states, sink=sink, letters=letters).encoded()
+
+    async def prepare(self) -> None:
+        await self._sink.prepare()
+        await self._letters.prepare()
+
+    async def open(self, claim: Claim) -> SinkWriter:
+        """Both are fenced before the box is read: nobody of an earlier epoch adds to it any more."""
+        states = states_in(claim.state, self._id)
+        writer, letters = await self._opened(claim, states)
+        place = place_of(letters, claim.partition)
+        try:
+            is_ahead = claim.compare(letters.position, writer.position) > 0
+            buried = await self._buried(claim, place, states.since, writer.position) if is_ahead else frozenset()
+            since = states.since if is_ahead else await self._box.feed.latest(place)
+        except BaseException as error:  # a cancellation too: whoever asked has neither of them yet
+            await writer.close("failed")
+            await letters.close("failed")
+            if isinstance(error, FeedError):
+                raise _unreadable(error) from error
+            raise
+        kind = BufferingWriterBesideBox if isinstance(writer, BufferingWriter) else WriterBesideBox
+        return kind(claim, writer, letters, self._box, buried, replace(states, since=since))
+
+    async def close(self) -> None:
+        await self._sink.close()
+        await self._box.close()
+
+    async def _opened(self, claim: Claim, states: States) -> tuple[SinkWriter, SinkWriter]:
+        try:
+            writer = await self._sink.open(replace(claim, state=states.sink))
+        except Fenced as fenced:
+            raise await self._outranked(claim, states, fenced) from fenced
+        try:
+            return writer, await self._letters.open(_of_letters(claim, states))
+        except BaseException as error:
+            await writer.close("failed")
+            if isinstance(error, Fenced):
+                _refence(error, lambda state: replace(states, sink=writer.state, letters=state))
+            raise
+
+    async def _outranked(self, claim: Claim, states: States, fenced: Fenced) -> Fenced:
+        """Of what the sink says and what the box knows: the next claim is to outrank both at once."""
+        epoch, outranking = fenced.epoch, states
+        try:
+            opened = await self._letters.open(_of_letters(claim, states))
+            outranking = replace(states, letters=opened.state, at=opened.position)
+            await opened.close("failed")
+        except Fenced as other:
+            epoch = max(epoch, other.epoch)
+            outranking = states if other.state is None else replace(states, letters=other.state)
+        if fenced.state is not None:
+            outranking = replace(outranking, sink=fenced.state)
+        return Fenced(str(fenced), epoch=epoch, state=outranking.encoded())
+
+    async def _buried(self, claim: Claim, place: str, since: str | None, position: str | None) -> Collection[int]:
+        of_lease = (claim.pipeline, claim.partition, claim.generation)
+
+        def is_ahead(letter: Letter) -> bool:
+            is_ours = (letter.by, letter.partition, letter.generation) == of_lease
+            return is_ours and claim.compare(letter.to, position) > 0
+
+        return await buried_in(self._box, place, since, is_ahead)
+
+
+class StandingBesideBox(SinkBesideBox):
+    async def standing(self, pipeline: str, partition: str) -> Standing | None:
+        told: StandingSink | None = standing_of(self._sink)
+        assert told is not None
+        return await told.standing(pipeline, partition)
+
+
+class WriterBesideBox:
+    """One claim's way into both."""
+
+    def __init__(
+        self,
+        claim: Claim,
+        writer: SinkWriter,
+        letters: SinkWriter,
+        box: LetterBox,
+        buried: Collection[int],
+        states: States,
+    ) -> None:
+        self.buried = buried
+        self._claim = claim
+        self._writer = writer
+        self._letters = letters
+        self._box = box
+        self._box_id = states.box
+        self._ends = deque([(letters.position, states.since)])
+        """Of the batches with letters, where each ends and where the box ended before its letters were put there."""
+        self._put: Output | None = None
+
+    @property
+    def position(self) -> str | None:
+        return self._writer.position
+
+    @property
+    def state(self) -> str:
+        return self._states(self._writer.state, self._letters.state).encoded()
+
+    def parts(self, output: Output) -> int:
+        of_letters = 1 if output.dead is None else parts_of(self._letters, self._letters_in(output))
+        return max(parts_of(self._writer, output), of_letters)
+
+    async def follow(self) -> None:
+        await follow(self._writer)
+        await follow(self._letters)
+
+    async def write(self, output: Output, permit: Permit) -> None:
+        if output.dead is not None and self._put is not output:
+            await self._fenced_letters(output, permit)
+            crash_point("letters put")
+            self._put = output  # should the output have to wait for trust, it comes again
+        try:
+            await self._writer.write(replace(output, dead=None), permit)
+        except Fenced as fenced:
+            _refence(fenced, lambda state: self._states(state, self._letters.state))
+
+    async def end(self, permit: Permit) -> None:
+        await self._writer.end(permit)
+
+    async def close(self, reason: CloseReason) -> None:
+        await self._writer.close(reason)
+        await self._letters.close(reason)
+
+    async def _fenced_letters(self, output: Output, permit: Permit) -> None:
+        self._ends.append((output.to, await self._end()))
+        try:
+            await self._letters.write(self._letters_in(output), permit)
+        except OutputRefused as refused:  # no event of the output is to blame
+            raise SinkRejected(f"the dead letters cannot be kept: {refused}") from refused
+        except Fenced as fenced:
+            _refence(fenced, lambda state: self._states(self._writer.state, state))
+
+    async def _end(self) -> str | None:
+        try:
+            return await self._box.feed.latest(place_of(self._letters, self._claim.partition))
+        except FeedError as error:
+            raise _unreadable(error) from error
+
+    def _states(self, sink: str, letters: str) -> States:
+        """Whoever is next needs those letters whose batches end behind the sink's position, and so the box from the first on."""
+        while len(self._ends) > 1 and self._claim.compare(self._ends[0][0], self._writer.position) <= 0:
+            self._ends.popleft()
+        is_ahead = self._claim.compare(self._letters.position, self._writer.position) > 0
+        at = self._letters.position if is_ahead else None
+        return States(sink=sink, letters=letters, box=self._box_id, since=self._ends[0][1], at=at)
+
+    def _letters_in(self, output: Output) -> Output:
+        """The box may stand further on already, where it was ahead; it never goes back."""
+        at = self._letters.position
+        to = output.to if at is None or self._claim.compare(output.to, at) > 0 else at
+        rows = self._box.rows(letters_of(self._claim, output))
+        return Output(table=rows, start=at, to=to, events=rows.num_rows)
+
+
+class BufferingWriterBesideBox(WriterBesideBox):
+    """Over a writer that delivers beside the writes that follow. The letters are safe before it has taken the output."""
+
+    _writer: BufferingWriter
+
+    @property
+    def acknowledged(self) -> int:
+        return self._writer.acknowledged
+
+    async def moved(self) -> None:
+        await self._writer.moved()
+
+    async def flush(self) -> None:
+        await self._writer.flush()
+
+
+def _of_letters(claim: Claim, states: States) -> Claim:
+    """At the box's own position, where it is known to be ahead."""
+    at = claim.continuation if claim.compare(states.at, claim.continuation) <= 0 else states.at
+    return replace(claim, pipeline=claim.pipeline + LEASE, state=states.letters, continuation=at)
+
+
+def _unreadable(error: FeedError) -> SinkUnavailable:
+    return SinkUnavailable(f"the dead letters cannot be read: {error}")
+
+
+def _refence(fenced: Fenced, states: Callable[[str], States]) -> NoReturn:
+    """The next claim outranks what one of the two knows, in the state of both."""
+    state = None if fenced.state is None else states(fenced.state).encoded()
+    raise Fenced(str(fenced), epoch=fenced.epoch, state=state) from fenced

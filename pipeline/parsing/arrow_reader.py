@@ -1,0 +1,214 @@
+"""Many bodies at once through Arrow's JSON reader, or None where they are not plainly fine. Pure.
+
+What is checked beside Arrow's own strictness: that every body is one object, that no body holds what JSON does not know
+(NaN), that texts are UTF-8, and what Arrow would take though `python_reader` does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.nesting import parsed_json
+from pipeline.parsing.schema import Array, Field, Leaf, Map, Struct, Type, arrow_schema, arrow_type
+
+BLOCK_BYTES = 1 << 20
+OPENERS_MAX = JSON_LEVELS_MAX
+"""Objects and arrays of one body. A body that nests too deeply for `python_reader` has more of them."""
+_DUBIOUS = r'[:\[,]\s*(-?(NaN|Inf|[0-9.]+[eE])|"[-+]?[0-9.]+[eE][-+]?[0-9]+"|"[-+0-9.eE]*\\u00[2346])'
+"""A value that is no JSON, or a number with an exponent, also in quotes, also with escapes: Arrow's decimals overflow on some of
+those without a word."""
+_FIRST, _LAST = "0001-01-01T00:00:00", "9999-12-31T23:59:59.999999"
+_NO_ZONE = r"^\d{4}-\d{2}-\d{2}([T ][0-9:.]+)?$"
+_FRACTION = r"^[-+]?(\d+[.]?\d*|[.]\d+)([eE][-+]?\d+)?$"
+
+
+class _Unsure(Exception):
+    """Not for this reader to decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The type that Arrow reads a column as, and what makes the column of it."""
+
+    type: pa.DataType
+    column: Callable[[pa.Array], pa.Array]
+
+
+def read_fast(schema: Struct, bodies: pa.BinaryArray) -> pa.Table | None:
+    """As exact.read_exactly, or None where that one must decide."""
+    try:
+        return _read(schema, bodies)
+    except (_Unsure, pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+
+
+def _read(schema: Struct, bodies: pa.BinaryArray) -> pa.Table:
+    wanted = arrow_schema(schema)
+    if len(bodies) == 0:
+        return wanted.empty_table()
+    first = _first(bodies)
+    fields = [(field, _reading(field, first.get(field.name))) for field in schema.fields]
+    found = _rows(bodies, pa.schema([(field.name, reading.type) for field, reading in fields]))
+    columns = [reading.column(found.column(field.name).combine_chunks()) for field, reading in fields]
+    for (field, _), column in zip(fields, columns, strict=True):
+        _require(_fits(field, column, outside=0))
+    return pa.Table.from_arrays([column.cast(f.type) for column, f in zip(columns, wanted, strict=True)], schema=wanted)
+
+
+def _require(condition: bool) -> None:
+    if not condition:
+        raise _Unsure
+
+
+def _first(bodies: pa.BinaryArray) -> Mapping[str, Any]:
+    """A guess at how the others are written. A wrong one costs time."""
+    try:
+        first = parsed_json(bodies[0].as_py() or b"", JSON_LEVELS_MAX)
+    except ValueError:
+        raise _Unsure from None
+    _require(isinstance(first, dict))
+    return dict(first)
+
+
+def _rows(bodies: pa.BinaryArray, schema: pa.Schema) -> pa.Table:
+    """One row a body.
+
+    Every body begins with { and ends with }: between two of them stands `}` newline `{`, which JSON allows nowhere but
+    between two objects. So each body is one object or several, and as there are no more rows than bodies, each is one.
+    """
+    _require(bodies.null_count == 0 and _all(pc.starts_with(bodies, b"{")) and _all(pc.ends_with(bodies, b"}")))
+    bodies.cast(pa.string())  # raises where it is not UTF-8
+    _require(_is_shallow(bodies) and not pc.any(pc.match_substring_regex(bodies, _DUBIOUS)).as_py())
+    text = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(bodies)], pa.int32()), bodies), b"\n")[
+        0
+    ].as_buffer()
+    found = pj.read_json(
+        pa.BufferReader(text),
+        read_options=pj.ReadOptions(block_size=max(BLOCK_BYTES, 2 * pc.max(pc.binary_length(bodies)).as_py() + 2)),
+        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+    )
+    _require(found.num_rows == len(bodies))
+    return found
+
+
+def _is_shallow(bodies: pa.BinaryArray) -> bool:
+    long = bodies.filter(pc.greater(pc.binary_length(bodies), 2 * OPENERS_MAX))
+    if len(long) == 0:
+        return True
+    openers = pc.add(pc.count_substring(long, b"{"), pc.count_substring(long, b"["))
+    return bool(pc.max(openers).as_py() <= OPENERS_MAX)
+
+
+def _all(found: pa.Array) -> bool:
+    return bool(pc.all(found, min_count=0).as_py())
+
+
+# Columns
+
+
+def _reading(field: Field, example: Any) -> _Reading:
+    if not isinstance(field.type, Leaf):
+        return _Reading(_nested(field.type), _as_it_is)
+    is_text = isinstance(example, str)
+    if field.type.bits is not None:
+        return _Reading(pa.decimal128(38, 0), _as_it_is) if is_text else _Reading(arrow_type(field.type), _as_it_is)
+    match field.type.name:
+        case "FLOAT" | "DOUBLE":
+            narrow = partial(_finite, type=arrow_type(field.type))
+            return (
+                _Reading(pa.string(), lambda column: narrow(_fractions(column)))
+                if is_text
+                else _Reading(pa.float64(), narrow)
+            )
+        case "BOOLEAN":
+            return _Reading(pa.string(), _booleans) if is_text else _Reading(pa.bool_(), _as_it_is)
+        case "DATE":
+            return _Reading(pa.string(), _dates)
+        case "TIMESTAMP":
+            return _Reading(pa.timestamp("us", "UTC"), _instants)
+        case "TIMESTAMP_NTZ":
+            return _Reading(pa.string(), _local_times)
+    return _Reading(arrow_type(field.type), _as_it_is)
+
+
+def _nested(type: Type) -> pa.DataType:
+    """Within arrays and structs, what Arrow reads without further checks."""
+    match type:
+        case Leaf() if type.bits is not None or type.precision is not None or type.name in ("STRING", "BOOLEAN"):
+            return arrow_type(type)
+        case Array(element):
+            return pa.list_(_nested(element))
+        case Struct(fields):
+            return pa.struct([(field.name, _nested(field.type)) for field in fields])
+        case Leaf() | Map():
+            raise _Unsure
+
+
+def _fits(field: Field, column: pa.Array, outside: int) -> bool:
+    """Whether nothing is null that must not be, and every decimal is as narrow as its type.
+
+    outside: how many values are null because the struct around them is.
+    """
+    return (field.nullable or column.null_count == outside) and _fits_within(field.type, column)
+
+
+def _fits_within(type: Type, column: pa.Array) -> bool:
+    match type:
+        case Leaf(precision=int()):  # Arrow counts the digits that are written, not those of the column's scale
+            most = pa.scalar(Decimal((0, (9,) * column.type.precision, -column.type.scale)), column.type)
+            return _all(pc.less_equal(pc.abs(column), most))
+        case Array(element):
+            return _fits_within(element, pc.list_flatten(column))
+        case Struct(fields):
+            return all(_fits(each, pc.struct_field(column, each.name), column.null_count) for each in fields)
+    return True
+
+
+def _as_it_is(column: pa.Array) -> pa.Array:
+    return column
+
+
+def _finite(column: pa.Array, type: pa.DataType) -> pa.Array:
+    """As the column's own type: what is finite in 64 bits may not be in 32."""
+    narrowed = column.cast(type)
+    _require(_all(pc.is_finite(narrowed)))
+    return narrowed
+
+
+def _fractions(column: pa.Array) -> pa.Array:
+    _require(_all(pc.match_substring_regex(column, _FRACTION)))
+    return column.cast(pa.float64())
+
+
+def _booleans(column: pa.Array) -> pa.Array:
+    truths = pc.equal(column, "true")
+    _require(_all(pc.or_(truths, pc.equal(column, "false"))))
+    return truths
+
+
+def _dates(column: pa.Array) -> pa.Array:
+    return _in_range(column.cast(pa.date32()))
+
+
+def _instants(column: pa.Array) -> pa.Array:
+    return _in_range(column)
+
+
+def _local_times(column: pa.Array) -> pa.Array:
+    _require(_all(pc.match_substring_regex(column, _NO_ZONE)))
+    return _in_range(column.cast(pa.timestamp("us")))
+
+
+def _in_range(column: pa.Array) -> pa.Array:
+    first, last = (pa.scalar(each).cast(pa.timestamp("us")).cast(column.type) for each in (_FIRST, _LAST))
+    _require(_all(pc.and_(pc.greater_equal(column, first), pc.less_equal(column, last))))
+    return column

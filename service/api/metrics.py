@@ -1,0 +1,149 @@
+"""This host's metrics for Prometheus, read off the host and its tally at the moment of each scrape.
+
+    metrics = Metrics(host)
+    metrics.lag = await view.lag(age_max_s=15)    # optional: the group's lag, as last measured
+    metrics.text()                                # what /metrics answers
+
+Every name is explained in docs/metrics.md. Labels are pipelines and words of `service.stats`, so that the number of series does
+not depend on partitions, hosts or errors. Each series is there from the start, as 0: of one that begins with its first event
+Prometheus sees no increase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+
+from service.group.lag import Lag
+from service.host import Host
+from service.stats import (
+    ACTION_OUTCOMES,
+    ACTIONS,
+    BUCKETS_S,
+    CAUSES,
+    MOVES,
+    OPERATIONS,
+    REQUEST_OUTCOMES,
+    STAGES,
+    Histogram,
+)
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+
+
+class Metrics(Collector):
+    """A registry of its own, so that several hosts can live in one process. lag: of the group; None is left out."""
+
+    def __init__(self, host: Host) -> None:
+        self.lag: Lag | None = None
+        self._host = host
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._now()
+        yield from self._work()
+        yield from self._leases()
+        yield from self._store()
+        yield from self._operators()
+        yield from self._traces()
+        if self.lag is not None:
+            yield from self._lag(self.lag)
+
+    def _now(self) -> Iterator[Metric]:
+        host = self._host
+        yield GaugeMetricFamily("leasehold_ready", "1 once the host has read the container.", int(host.ready.is_set()))
+        yield GaugeMetricFamily("leasehold_draining", "1 while the host gives its leases back.", int(host.is_draining))
+        yield GaugeMetricFamily("leasehold_buffer_bytes", "Read, and not delivered yet.", host.budget.held)
+        owned = GaugeMetricFamily("leasehold_leases_owned", "Leases this host works on.", labels=["pipeline"])
+        failing = GaugeMetricFamily("leasehold_partitions_failing", "Left alone after a failure.", labels=["pipeline"])
+        suspended = GaugeMetricFamily("leasehold_leases_suspended", "Owned, and not trusted now.", labels=["pipeline"])
+        paused = GaugeMetricFamily("leasehold_pipeline_paused", "1 while it is nobody's work.", labels=["pipeline"])
+        for name in host.pipelines:
+            workers = [worker for key, worker in host.workers.items() if key[0] == name]
+            owned.add_metric([name], len(workers))
+            failing.add_metric([name], sum(key[0] == name and key not in host.workers for key in host.failures))
+            suspended.add_metric([name], sum(not worker.owned.is_trusted for worker in workers))
+            paused.add_metric([name], int(name in host.paused))
+        yield from (owned, failing, suspended, paused)
+
+    def _work(self) -> Iterator[Metric]:
+        tally = self._host.tally
+        events = CounterMetricFamily("leasehold_events_delivered", "Events whose output is safe.", labels=["pipeline"])
+        batches = CounterMetricFamily("leasehold_batches_delivered", "Batches that are safe.", labels=["pipeline"])
+        dead = CounterMetricFamily("leasehold_dead_letters", "Events that could not be processed.", labels=["pipeline"])
+        retries = CounterMetricFamily(
+            "leasehold_retries", "Failures after which it went on.", labels=["pipeline", "cause"]
+        )
+        seconds = HistogramMetricFamily("leasehold_batch_seconds", "Time by stage.", labels=["pipeline", "stage"])
+        for name in self._host.pipelines:
+            events.add_metric([name], tally.events[name])
+            batches.add_metric([name], tally.batches[name])
+            dead.add_metric([name], tally.dead_letters[name])
+            for cause in CAUSES:
+                retries.add_metric([name, cause], tally.retries[name, cause])
+            for stage in STAGES:
+                _add(seconds, [name, stage], tally.seconds[name, stage])
+        yield from (events, batches, dead, retries, seconds)
+
+    def _leases(self) -> Iterator[Metric]:
+        tally = self._host.tally
+        moves = CounterMetricFamily(
+            "leasehold_lease_moves", "Taken, and let go by reason.", labels=["pipeline", "move"]
+        )
+        suspensions = CounterMetricFamily("leasehold_suspensions", "Trust windows that closed.", labels=["pipeline"])
+        for name in self._host.pipelines:
+            suspensions.add_metric([name], tally.suspensions[name])
+            for move in MOVES:
+                moves.add_metric([name, move], tally.moves[name, move])
+        yield from (moves, suspensions)
+
+    def _store(self) -> Iterator[Metric]:
+        tally = self._host.tally
+        requests = CounterMetricFamily(
+            "leasehold_store_requests", "Calls to the lease container.", labels=["operation", "outcome"]
+        )
+        seconds = HistogramMetricFamily("leasehold_store_request_seconds", "Their time.", labels=["operation"])
+        for operation in OPERATIONS:
+            _add(seconds, [operation], tally.request_seconds[operation])
+            for outcome in REQUEST_OUTCOMES:
+                requests.add_metric([operation, outcome], tally.requests[operation, outcome])
+        yield from (requests, seconds)
+
+    def _operators(self) -> Iterator[Metric]:
+        actions = CounterMetricFamily(
+            "leasehold_operator_actions", "What operators asked this host for.", labels=["action", "outcome"]
+        )
+        for action in ACTIONS:
+            for outcome in ACTION_OUTCOMES:
+                actions.add_metric([action, outcome], self._host.tally.actions[action, outcome])
+        yield actions
+
+    def _traces(self) -> Iterator[Metric]:
+        tally = self._host.tally
+        yield CounterMetricFamily("leasehold_spans_made", "Spans for traces.", tally.spans_made)
+        yield CounterMetricFamily("leasehold_spans_exported", "Spans that were taken.", tally.spans_exported)
+
+    def _lag(self, lag: Lag) -> Iterator[Metric]:
+        events = GaugeMetricFamily("leasehold_lag_events", "Events the group is behind.", labels=["pipeline"])
+        unknown = GaugeMetricFamily("leasehold_lag_unknown", "Partitions of unknown lag.", labels=["pipeline"])
+        for name in self._host.pipelines:
+            of = lag.of(name)
+            if of.is_known:
+                events.add_metric([name], of.events)
+            unknown.add_metric([name], of.unknown)
+        yield from (events, unknown)
+
+
+def _add(family: HistogramMetricFamily, labels: list[str], histogram: Histogram) -> None:
+    bounds = [*map(str, BUCKETS_S), "+Inf"]
+    buckets = list(zip(bounds, map(float, histogram.cumulative), strict=True))
+    family.add_metric(labels, buckets, histogram.sum_s)

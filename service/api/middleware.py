@@ -1,0 +1,191 @@
+"""Around everything: who may come in, how much and for how long, headers on every answer, and the log of what operators did.
+
+A sentence instead of a traceback, and HEAD wherever there is GET. What a browser may be made to send by others is told in
+`service.api.cross_origin`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service import dashboard
+from service.api import limits
+from service.api.audit import Audit, Deed, deed_of
+from service.api.auth import Access, Caller
+from service.api.cross_origin import objection
+from service.api.problems import LOOK_FIRST, problem
+
+OPEN = frozenset({"/health/live", "/health/ready", *dashboard.PATHS})
+"""Asked by probes, which have no token; and the dashboard, which asks its reader for one: it holds no data."""
+READING = frozenset({"GET", "HEAD"})
+HEADERS = (
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+WHY_BYTES_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer that is known before anybody is asked."""
+
+    status: HTTPStatus
+    detail: str
+    header: tuple[str, str] | None = None
+
+
+class Guard:
+    def __init__(self, app: ASGIApp, access: Access, audit: Audit) -> None:
+        self._app = app
+        self._access = access
+        self._audit = audit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http", "the server speaks nothing else"
+        headers = dict(scope["headers"])
+        caller = self._access.of(headers.get(b"authorization"))
+        answer = _Answer(send, is_head=scope["method"] == "HEAD")
+        state = scope.setdefault("state", {})
+        state["caller"] = caller
+        deed = deed_of("GET" if scope["method"] == "HEAD" else scope["method"], scope["path"])
+        try:
+            if (refusal := self._refusal(scope, headers, caller)) is not None:
+                await _refused(refusal)(scope, receive, answer.send)
+            else:
+                await self._answered(scope, receive, answer)
+        finally:
+            if deed is not None:
+                self._note(state.get("deed", deed), caller, scope, answer)
+
+    def _refusal(self, scope: Scope, headers: dict[bytes, bytes], caller: Caller | None) -> Refusal | None:
+        path = scope["path"]
+        if (excess := limits.excess(path, scope["raw_path"], scope["query_string"], scope["headers"])) is not None:
+            return Refusal(*excess)
+        if path in OPEN:
+            return None
+        if self._access.is_open and (why := objection(headers)) is not None:
+            return Refusal(HTTPStatus.FORBIDDEN, why)
+        if caller is None:
+            return Refusal(HTTPStatus.UNAUTHORIZED, UNKNOWN, ("www-authenticate", "Bearer"))
+        if scope["method"] not in READING and not caller.may_operate:
+            return Refusal(HTTPStatus.FORBIDDEN, FOR_OPERATORS)
+        return None
+
+    async def _answered(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+        body = _Body(receive, scope["path"])
+        deadline = asyncio.timeout(limits.request_s(scope["path"]))
+        try:
+            async with deadline, answer.within(deadline):
+                await self._app(asked, body.receive, answer.send)
+        except Exception:
+            if deadline.expired():
+                if not answer.status:
+                    await _refused(_late(scope, body))(scope, receive, answer.send)
+                return
+            if not answer.status:
+                detail = "a fault of this host: its log tells more"
+                await problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail)(scope, receive, answer.send)
+            raise  # into the server's log
+
+    def _note(self, deed: Deed, caller: Caller | None, scope: Scope, answer: _Answer) -> None:
+        client = scope.get("client") or ("unknown",)
+        status = int(answer.status or HTTPStatus.SERVICE_UNAVAILABLE)
+        self._audit.note(deed, caller=caller, client=str(client[0]), status=status, why=answer.why)
+
+
+class _Answer:
+    """On its way to the client. status: 0 until it has begun. One to HEAD ends with its head, however long a body would take."""
+
+    def __init__(self, send: Send, *, is_head: bool) -> None:
+        self._send = send
+        self._is_head = is_head
+        self._problem = b""
+        self.status = 0
+        self._deadline: asyncio.Timeout | None = None
+
+    @asynccontextmanager
+    async def within(self, deadline: asyncio.Timeout) -> AsyncIterator[None]:
+        """A deadline for its beginning; once it has begun, it may take its time."""
+        self._deadline = deadline
+        try:
+            yield
+        finally:
+            self._deadline = None
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            told = {name for name, _ in message["headers"]}
+            message = {**message, "headers": [*message["headers"], *(each for each in HEADERS if each[0] not in told)]}
+            if self._deadline is not None:
+                more_s = 0 if self._is_head else limits.ANSWER_S
+                self._deadline.reschedule(asyncio.get_running_loop().time() + more_s)
+            await self._send(message)
+            if self._is_head:
+                await self._send({"type": "http.response.body"})
+            return
+        if self.status >= 400 and len(self._problem) < WHY_BYTES_MAX:
+            self._problem += message.get("body", b"")
+        if not self._is_head:
+            await self._send(message)
+
+    @property
+    def why(self) -> str:
+        """What the client was told, where it was refused."""
+        try:
+            return str(json.loads(self._problem)["detail"]) if self._problem else ""
+        except (ValueError, KeyError):
+            return ""
+
+
+class _Body:
+    """The client's, as far as it has come and may come."""
+
+    def __init__(self, receive: Receive, path: str) -> None:
+        self._receive = receive
+        self._path = path
+        self._left = limits.body_bytes_max(path)
+        self.is_whole = False
+
+    async def receive(self) -> Message:
+        """Raises HTTPException."""
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._left -= len(message.get("body", b""))
+            if self._left < 0:
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, limits.too_large(self._path))
+            self.is_whole = not message.get("more_body", False)
+        return message
+
+
+UNKNOWN = (
+    "this is for readers: send `Authorization: Bearer TOKEN` with a token of the file api.readers or api.operators"
+)
+FOR_OPERATORS = "this is for operators: send one of the tokens in the file api.operators"
+
+
+def _refused(refusal: Refusal) -> ASGIApp:
+    return problem(refusal.status, refusal.detail, dict([refusal.header]) if refusal.header else None)
+
+
+def _late(scope: Scope, body: _Body) -> Refusal:
+    within = f"within {limits.request_s(scope['path']):g} s"
+    if scope["method"] in READING:
+        return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"there was no answer {within}", ("retry-after", "1"))
+    if not body.is_whole:
+        return Refusal(HTTPStatus.REQUEST_TIMEOUT, f"the body was not there {within}", ("connection", "close"))
+    return Refusal(
+        HTTPStatus.SERVICE_UNAVAILABLE, f"there was no answer {within}, and {LOOK_FIRST}", ("retry-after", "1")
+    )

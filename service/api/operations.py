@@ -1,0 +1,211 @@
+"""What operators do to leases and pipelines: release, handoff, reset, close, pause, resume. service.group.actions and
+.lease_closing do it."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from leases.errors import StoreConflict
+from leases.keeper import Seen
+from leases.pause_orders import Control
+from service.api import schemas
+from service.api.audit import Deed, lease_facts
+from service.api.etags import TOLD, meant_by, tag_of
+from service.api.json_bodies import JsonRoute
+from service.api.problems import documented
+from service.api.queries import known, lease_in
+from service.api.roles import Operator
+from service.errors import NotNow
+from service.group import actions
+from service.group.actions import Change
+from service.group.lease_closing import cleared_after_s, close_lease, describe, list_partitions
+from service.group.migration import move, start_in
+from service.group.status import LeaseStatus, state_of
+from service.group.view import View
+from service.stats import Action
+
+ERRORS = documented(400, 404, 408, 409, 415, 422)
+STALE = (
+    "the lease has changed since: look at it again, and send the ETag of this answer if it is still what you want. An owner at"
+    " work writes its lease every few seconds: pause the pipeline first"
+)
+
+
+class Nothing(BaseModel):
+    """`{}`: there is nothing to say."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Handoff(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    to: str = Field(min_length=1, max_length=512, description="The host that is to have the lease.", examples=["pod-2"])
+
+
+class Reset(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    to: str = Field(
+        min_length=1,
+        max_length=32 * 1024,
+        description="earliest, latest, a time with its offset from UTC, or a continuation.",
+        examples=["earliest", "2026-01-31T12:00:00Z", "2000"],
+    )
+
+
+class Close(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    skip_rest: bool = Field(
+        default=False, description="Close it although events are left: they are never read.", examples=[False]
+    )
+    forget: bool = Field(
+        default=False,
+        description="Leave no tombstone: hosts delete the document once the partition has gone, and one that comes back is new.",
+        examples=[False],
+    )
+
+
+def operating(view: View) -> APIRouter:
+    router = APIRouter(prefix="/api", tags=["operators"], responses=ERRORS, route_class=JsonRoute)
+
+    @router.post("/leases/{pipeline}/{partition:any}/release", responses=TOLD)
+    async def release(
+        pipeline: str, partition: str, nothing: Nothing, caller: Operator, request: Request, response: Response
+    ) -> schemas.LeaseChange:
+        """Take a lease from its owner, which finds out at its next write. Its position stays, and any host may take it next."""
+        await _there(view, pipeline, partition)
+        change = await actions.released(view.keeper, pipeline, partition)
+        return _done(view, request, response, "release", change)
+
+    @router.post("/leases/{pipeline}/{partition:any}/handoff", responses=TOLD)
+    async def handoff(
+        pipeline: str, partition: str, wanted: Handoff, caller: Operator, request: Request, response: Response
+    ) -> schemas.LeaseChange:
+        """Have the owner finish its batch, checkpoint, and give the lease to the host that is named."""
+        await _there(view, pipeline, partition)
+        hosts = (await view.group()).hosts
+        change = await actions.handed_over(view.keeper, pipeline, partition, wanted.to, hosts)
+        return _done(view, request, response, "handoff", change)
+
+    @router.put("/leases/{pipeline}/{partition:any}/continuation", responses={**TOLD, **documented(412, 428)})
+    async def reset(
+        pipeline: str,
+        partition: str,
+        wanted: Reset,
+        caller: Operator,
+        request: Request,
+        response: Response,
+        if_match: Annotated[str | None, Header(description="The lease's ETag, as it was last read.")] = None,
+    ) -> schemas.LeaseChange:
+        """Set a lease's position, forwards or back: a new generation, in which no position that the sink holds counts.
+
+        What lies between is skipped, or comes again. An owner at work loses the lease at its next write.
+        """
+        await _there(view, pipeline, partition)
+        before = _unchanged(view, await view.keeper.read(pipeline, partition), if_match)
+        try:
+            after = await move(view.keeper, view.pipelines[pipeline], before, start_in(wanted.to))
+        except StoreConflict:
+            raise _stale(view, await view.keeper.read(pipeline, partition)) from None
+        return _done(view, request, response, "reset", Change(before, after))
+
+    @router.post("/leases/{pipeline}/{partition:any}/close", responses=TOLD)
+    async def close(
+        pipeline: str, partition: str, wanted: Close, caller: Operator, request: Request, response: Response
+    ) -> schemas.LeaseClose:
+        """Close the lease of a partition that is done, as a file is that was processed: no host reads it any more.
+
+        409 as long as events are left. An owner at work loses the lease at its next write. A reset opens it again.
+        """
+        await _there(view, pipeline, partition)
+        listed = await list_partitions(view.pipelines[pipeline])
+        done = await close_lease(
+            view.keeper, view.pipelines[pipeline], partition, listed, skip_rest=wanted.skip_rest, forget=wanted.forget
+        )
+        change = _done(view, request, response, "close", done.change)
+        return schemas.LeaseClose(
+            changed=change.changed,
+            before=change.before,
+            after=change.after,
+            left=None if done.rest is None else done.rest.events,
+            told=describe(done, cleared_after_s=cleared_after_s(view.keeper.timing)),
+        )
+
+    @router.post("/pipelines/{name}/pause")
+    async def pause(name: str, nothing: Nothing, caller: Operator, request: Request) -> schemas.Order:
+        """Have every host rest from a pipeline, until it is resumed: batches in hand are finished or dropped, leases released."""
+        known(view, name)
+        order, is_new = await actions.paused(view.keeper, name, by=caller.name, at=_now(view))
+        return _ordered(view, request, "pause", order, is_new)
+
+    @router.post("/pipelines/{name}/resume")
+    async def resume(name: str, nothing: Nothing, caller: Operator, request: Request) -> schemas.Order:
+        """Let hosts go on with a pipeline, from where it stood."""
+        known(view, name)
+        order, is_new = await actions.resumed(view.keeper, name, by=caller.name, at=_now(view))
+        return _ordered(view, request, "resume", order, is_new)
+
+    return router
+
+
+async def _there(view: View, pipeline: str, partition: str) -> None:
+    """Raises HTTPException."""
+    known(view, pipeline)
+    lease_in(await view.group(), pipeline, partition)
+
+
+def _unchanged(view: View, seen: Seen, if_match: str | None) -> Seen:
+    """Raises HTTPException, NotNow."""
+    if if_match is None or if_match.strip() == "*":
+        raise HTTPException(
+            HTTPStatus.PRECONDITION_REQUIRED,
+            "send `If-Match` with the ETag of GET /api/leases/{pipeline}/{partition}: what is moved has to be what you have seen",
+        )
+    if seen.etag not in meant_by(if_match):
+        raise _stale(view, seen)
+    if seen.lease.children:
+        names = ", ".join(f"'{child.partition}'" for child in seen.lease.children)
+        raise NotNow(f"lease '{seen.lease.partition}' has ended: reset what continues it, {names}")
+    return seen
+
+
+def _stale(view: View, now: Seen) -> HTTPException:
+    view.changed()
+    return HTTPException(HTTPStatus.PRECONDITION_FAILED, STALE, {"etag": tag_of(now.etag)})
+
+
+def _done(view: View, request: Request, response: Response, action: Action, change: Change) -> schemas.LeaseChange:
+    view.changed()
+    lease = change.before.lease
+    request.state.deed = Deed(
+        action=action,
+        pipeline=lease.pipeline,
+        partition=lease.partition,
+        before=lease_facts(lease),
+        after=lease_facts(change.after.lease),
+        is_change=change.is_change,
+    )
+    response.headers["etag"] = tag_of(change.after.etag)
+    return schemas.LeaseChange(changed=change.is_change, before=_shown(change.before), after=_shown(change.after))
+
+
+def _shown(seen: Seen) -> schemas.Lease:
+    return schemas.Lease.model_validate(LeaseStatus(seen.lease, seen.etag, state_of(seen.lease, is_expired=False)))
+
+
+def _ordered(view: View, request: Request, action: Action, order: Control, is_new: bool) -> schemas.Order:
+    view.changed()
+    after = {"paused": order.paused, "by": order.by, "at": order.at}
+    request.state.deed = Deed(action=action, pipeline=order.pipeline, after=after, is_change=is_new)
+    return schemas.Order(
+        changed=is_new, pipeline=order.pipeline, paused=order.paused, by=order.by or None, at=order.at or None
+    )
+
+
+def _now(view: View) -> str:
+    return view.now().astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,168 @@
+"""The group, out of the lease container: pipelines, hosts, leases, lag, batches. Any host gives the same answers."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.convertors import PathConvertor, register_url_convertor
+from starlette.exceptions import HTTPException
+
+from service.api import schemas
+from service.api.etags import TOLD, etag_of, is_known
+from service.api.problems import documented, shown
+from service.api.roles import READING
+from service.group.lag import Lag
+from service.group.status import Group, LeaseState, LeaseStatus
+from service.group.view import View
+from service.plurals import counted
+
+
+class AnyText(PathConvertor):
+    """The rest of a path, whatever it holds: Starlette's own ends at a newline, and a partition may have one."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("any", AnyText())
+
+
+class Strict(BaseModel):
+    """A misspelt filter is refused: ignoring it would answer another question."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class PipelineFilter(Strict):
+    pipeline: str | None = Field(default=None, description="Only this pipeline.")
+
+
+class LagFilter(PipelineFilter):
+    partly: bool = Field(default=False, description="Answer with what is known, however little that is.")
+
+
+class BatchFilter(PipelineFilter):
+    limit: int = Field(default=100, ge=1, le=1000, description="How many at most, the newest.")
+
+
+class LeaseFilter(PipelineFilter):
+    owner: str | None = Field(default=None, description="Only leases of this host.")
+    state: LeaseState | None = Field(default=None, description="Only leases in this state.")
+    limit: int = Field(default=100, ge=1, le=1000, description="How many on a page.")
+    cursor: str | None = Field(default=None, description="Where the page begins: `next` of the page before.")
+
+    @property
+    def after(self) -> tuple[str, str]:
+        """The lease behind which the page begins: pipeline names have no slash in them."""
+        pipeline, _, partition = (self.cursor or "").partition("/")
+        return pipeline, partition
+
+    def is_met_by(self, status: LeaseStatus) -> bool:
+        lease = status.lease
+        return (
+            self.pipeline in (None, lease.pipeline)
+            and self.owner in (None, lease.owner)
+            and self.state in (None, status.state)
+        )
+
+
+def reading(view: View) -> APIRouter:
+    router = APIRouter(prefix="/api", tags=["the group"], responses=documented(422), dependencies=READING)
+
+    @router.get("/pipelines")
+    async def pipelines(none: Annotated[Strict, Query()]) -> schemas.Pipelines:
+        """Every pipeline with its leases by state and its failures, and what else needs attention."""
+        return schemas.pipelines_of(await view.group())
+
+    @router.get("/hosts")
+    async def hosts(none: Annotated[Strict, Query()]) -> schemas.Hosts:
+        """Every host that has a document in the lease container."""
+        return schemas.hosts_of(await view.group())
+
+    @router.get("/leases", responses=documented(404))
+    async def leases(wanted: Annotated[LeaseFilter, Query()]) -> schemas.Leases:
+        """Leases in the order of pipeline and partition, page by page."""
+        known(view, wanted.pipeline)
+        found = [status for status in (await view.group()).leases.values() if wanted.is_met_by(status)]
+        rest = [status for status in found if status.lease.key > wanted.after]
+        page = rest[: wanted.limit]
+        return schemas.Leases(
+            items=tuple(map(schemas.Lease.model_validate, page)),
+            total=len(found),
+            next="/".join(page[-1].lease.key) if len(rest) > len(page) else None,
+        )
+
+    @router.get(
+        "/leases/{pipeline}/{partition:any}",
+        response_model=schemas.LeaseDetail,
+        responses={**TOLD, 304: {"description": "As `If-None-Match` has it."}, **documented(404)},
+    )
+    async def lease(
+        pipeline: str, partition: str, response: Response, if_none_match: Annotated[str | None, Header()] = None
+    ) -> schemas.LeaseDetail | Response:
+        """One lease, with the ETag of its document."""
+        known(view, pipeline)
+        status = lease_in(await view.group(), pipeline, partition)
+        etag = etag_of(status)
+        if if_none_match is not None and is_known(if_none_match, etag):
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"etag": etag})
+        response.headers["etag"] = etag
+        return schemas.LeaseDetail.model_validate(status)
+
+    @router.get("/lag", responses=documented(404))
+    async def lag(wanted: Annotated[LagFilter, Query()]) -> schemas.LagReport:
+        """How many events the group is behind. KEDA's metrics-api scaler reads it with `valueLocation: lag`.
+
+        503 if more than a tenth of a pipeline's partitions are unknown, unless `partly` is true.
+        """
+        known(view, wanted.pipeline)
+        whole = await view.lag()
+        lags = {name: whole.of(name) for name in view.pipelines if wanted.pipeline in (None, name)}
+        unknown = [_refusal(name, lag) for name, lag in lags.items() if not lag.is_known]
+        if unknown and not wanted.partly:  # too small a number here would scale the group down
+            raise HTTPException(
+                HTTPStatus.SERVICE_UNAVAILABLE, f"{'; '.join(unknown)}. For what is known: ?partly=true"
+            )
+        return schemas.LagReport.of(lags)
+
+    @router.get("/batches", responses=documented(404))
+    async def batches(wanted: Annotated[BatchFilter, Query()]) -> schemas.Batches:
+        """What was delivered last, newest first; what other hosts did is as old as their last announcement."""
+        known(view, wanted.pipeline)
+        found = [batch for batch in (await view.group()).batches if wanted.pipeline in (None, batch.pipeline)]
+        return schemas.Batches(items=tuple(map(schemas.Batch.model_validate, found[: wanted.limit])))
+
+    return router
+
+
+def known(view: View, pipeline: str | None) -> None:
+    """A misspelt pipeline is no empty one. Raises HTTPException."""
+    if pipeline is not None and pipeline not in view.pipelines:
+        names = ", ".join(sorted(view.pipelines)) or "none"
+        raise HTTPException(HTTPStatus.NOT_FOUND, f"there is no pipeline {shown(pipeline)}; there are: {names}")
+
+
+def lease_in(group: Group, pipeline: str, partition: str) -> LeaseStatus:
+    """Raises HTTPException."""
+    key = (pipeline, partition)
+    if key in group.leases:
+        return group.leases[key]
+    if key in group.unreadable:
+        raise HTTPException(HTTPStatus.NOT_FOUND, f"the lease cannot be read: {group.unreadable[key]}")
+    unread = f" ({counted(len(group.problems), 'problem')}: GET /api/pipelines)" if group.problems else ""
+    raise HTTPException(
+        HTTPStatus.NOT_FOUND,
+        f"pipeline '{pipeline}' has no lease for partition {shown(partition)}{unread}:"
+        " GET /api/leases lists those there are",
+    )
+
+
+def _refusal(pipeline: str, lag: Lag) -> str:
+    """Why the lag of a pipeline is unknown."""
+    first = next(partition for partition in lag.partitions if partition.events is None)
+    return (
+        f"the lag of pipeline '{pipeline}' is unknown: {lag.unknown} of {len(lag.partitions)} partitions did not answer"
+        f" (partition '{first.partition}': {first.error})"
+    )

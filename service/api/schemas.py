@@ -1,0 +1,364 @@
+"""What the API answers, as pydantic models: the contract that OpenAPI shows. Field names stay; fields may be added.
+
+`Lease`, `Host`, `Batch` and the like are read off their values in service.group.status, service.group.activity and
+service.group.lag (`Lease.model_validate(status)`); an alias says where a field comes from when its name there is another.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import AliasPath, AwareDatetime, BaseModel, ConfigDict, Field
+
+from leases.import_.plan import Kind
+from service.group.lag import Lag
+from service.group.status import Group, LeaseState
+
+PipelineName = Annotated[str, Field(description="The pipeline's name.", examples=["transform"])]
+PartitionName = Annotated[str, Field(description="The feed's partition; any text.", examples=["transactions-1.csv"])]
+HostName = Annotated[str, Field(description="The host's name.", examples=["pod-1"])]
+Position = Annotated[
+    str | None,
+    Field(description="A position in the partition, opaque; null: the feed's beginning.", examples=["1840"]),
+]
+Moment = Annotated[AwareDatetime, Field(examples=["2026-01-31T12:00:00Z"])]
+Epoch = Annotated[int, Field(description="Counts the lease's changes of owner; the fencing token.", examples=[4])]
+Seconds = Annotated[float, Field(examples=[0.041])]
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True, from_attributes=True)
+
+
+class Problem(Model):
+    """An error, as RFC 9457 has it (application/problem+json)."""
+
+    type: str = Field(default="about:blank", description="about:blank: the status code says what kind of error it is.")
+    title: str = Field(description="The status code in words.", examples=["Not Found"])
+    status: int = Field(examples=[404])
+    detail: str = Field(
+        description="What happened, to which thing, and what to do next.",
+        examples=["pipeline 'transform' has no lease for partition '7': GET /api/leases lists those there are"],
+    )
+    errors: tuple[str, ...] | None = Field(
+        default=None, description="422 only: what is wrong with the request, one by one."
+    )
+
+
+class Health(Model):
+    status: str = Field(description="live, ready or not ready.", examples=["ready"])
+    reasons: tuple[str, ...] = Field(
+        default=(), description="Why the host is not ready.", examples=[["the leases have not been read yet"]]
+    )
+
+
+class Lease(Model):
+    """The right of one host to work on one partition."""
+
+    pipeline: PipelineName = Field(validation_alias=AliasPath("lease", "pipeline"))
+    partition: PartitionName = Field(validation_alias=AliasPath("lease", "partition"))
+    state: LeaseState = Field(
+        description="owned: a host works on it. available: anybody's. handing_over: promised to `handoff_to`."
+        " expired: its owner has not moved for a lease duration, as the answering host has seen. closed: its partition ended,"
+        " or an operator closed it."
+    )
+    owner: HostName | None = Field(
+        validation_alias=AliasPath("lease", "owner"), description="The host that works on it; null: nobody."
+    )
+    epoch: Epoch = Field(validation_alias=AliasPath("lease", "epoch"))
+    generation: int = Field(
+        validation_alias=AliasPath("lease", "generation"),
+        description="Counts operators' resets of the position.",
+        examples=[0],
+    )
+    continuation: Position = Field(validation_alias=AliasPath("lease", "continuation"))
+    handoff_to: HostName | None = Field(
+        validation_alias=AliasPath("lease", "handoff_to"), description="The host that asked for the lease."
+    )
+
+
+class Child(Model):
+    partition: PartitionName
+    continuation: Position
+
+
+class LeaseDetail(Lease):
+    """A lease with everything that its document says."""
+
+    tick: int = Field(
+        validation_alias=AliasPath("lease", "tick"),
+        description="Moved by the owner at every renewal and checkpoint.",
+        examples=[181],
+    )
+    sink_state: str = Field(
+        validation_alias=AliasPath("lease", "sink_state"),
+        description="What the sink keeps with the lease; opaque.",
+        examples=[""],
+    )
+    tombstone: bool = Field(
+        validation_alias=AliasPath("lease", "tombstone"),
+        description="An operator closed it, and its document stays, so that a file that comes back is not read again.",
+        examples=[False],
+    )
+    parents: tuple[PartitionName, ...] = Field(
+        validation_alias=AliasPath("lease", "parents"),
+        description="The partitions that were split or merged into this one.",
+    )
+    children: tuple[Child, ...] = Field(
+        validation_alias=AliasPath("lease", "children"),
+        description="The partitions that take over from a closed lease.",
+    )
+
+
+class Leases(Model):
+    items: tuple[Lease, ...]
+    total: int = Field(description="How many leases match, on all pages.", examples=[12])
+    next: str | None = Field(
+        description="The `cursor` of the next page; null on the last.", examples=["transform/transactions-1.csv"]
+    )
+
+
+class Totals(Model):
+    """What a host has delivered of one pipeline since it started."""
+
+    pipeline: PipelineName
+    events: int = Field(description="Those whose output is safe, dead letters included.", examples=[120000])
+    batches: int = Field(examples=[120])
+    dead_letters: int = Field(description="Of these events, those it could not process.", examples=[2])
+
+
+class Host(Model):
+    """A process that takes part in the work, as it last told."""
+
+    name: HostName
+    this: bool = Field(validation_alias="is_this", description="Whether it is the one that answers.")
+    live: bool | None = Field(
+        validation_alias="is_live",
+        description="false: it has not moved for a lease duration, as the answering host has seen;"
+        " null: nobody here has watched for long enough to know.",
+    )
+    draining: bool = Field(
+        validation_alias="is_draining", description="Whether it is giving its leases back in order to stop."
+    )
+    contested: bool = Field(
+        validation_alias="is_contested",
+        description="Whether another process ran under its name: give every process its own.",
+    )
+    pipelines: tuple[PipelineName, ...]
+    leases: int = Field(description="How many it owns.", examples=[4])
+    leases_max: int | None = Field(description="How many it wants at most; null: no limit.", examples=[8])
+    lease_duration_s: float = Field(description="Its setting; hosts of one group have to agree.", examples=[60.0])
+    started_at: str = Field(description="By its own wall clock.", examples=["2026-01-31T12:00:00+00:00"])
+    tick: int = Field(
+        description="Its heartbeat: moves as often as it renews a lease. It is alive for whoever sees this move.",
+        examples=[181],
+    )
+    totals: tuple[Totals, ...] = Field(
+        validation_alias=AliasPath("activity", "totals"),
+        description="What it has delivered since it started, by pipeline, as of its last heartbeat.",
+    )
+    failing: int = Field(
+        validation_alias=AliasPath("activity", "failing"),
+        description="How many partitions failed there and have not recovered since.",
+        examples=[0],
+    )
+    suspended: int = Field(
+        validation_alias=AliasPath("activity", "suspended"),
+        description="How many of its leases it cannot renew now; it sends nothing for them.",
+        examples=[0],
+    )
+    suspensions: int = Field(
+        validation_alias=AliasPath("activity", "suspensions"),
+        description="How often that happened since it started.",
+        examples=[0],
+    )
+
+
+class Hosts(Model):
+    items: tuple[Host, ...]
+
+
+class Failure(Model):
+    """Why a partition does not go on."""
+
+    host: HostName
+    partition: PartitionName
+    error: str = Field(examples=["file 'transactions-1.csv', line 17: the field 'amount' is missing"])
+    failures: int = Field(description="How many in a row.", examples=[3])
+    retry_at: Moment = Field(description="When the host means to try again; the error may be mended by then.")
+    since: Moment | None = Field(description="When the first of them happened; null: the host did not report it.")
+    at: Moment | None = Field(description="When the last of them happened; null: the host did not report it.")
+
+
+class Pipeline(Model):
+    name: PipelineName
+    feed: str = Field(
+        validation_alias=AliasPath("identity", "feed"), description="What it reads.", examples=["log:bank/raw-event"]
+    )
+    sink: str = Field(
+        validation_alias=AliasPath("identity", "sink"),
+        description="Where its output goes.",
+        examples=["log:bank/transformed-event"],
+    )
+    leases: dict[LeaseState, int] = Field(
+        description="How many of its leases are in which state.", examples=[{"owned": 4}]
+    )
+    failures: tuple[Failure, ...]
+    paused: str | None = Field(
+        validation_alias="resting",
+        description="Why nobody is to work on it: an operator has paused it; null: it is not paused.",
+        examples=[
+            "the pipeline was paused by alice at 2026-01-31T12:00:00Z: POST /api/pipelines/bank/resume lets it go on"
+        ],
+    )
+
+
+class Pipelines(Model):
+    items: tuple[Pipeline, ...]
+    problems: tuple[str, ...] = Field(
+        description="What needs somebody's attention: documents that cannot be trusted, hosts with other settings.",
+        examples=[["pipeline 'audit' is paused by an order that cannot be read"]],
+    )
+
+
+def hosts_of(group: Group) -> Hosts:
+    return Hosts(items=tuple(map(Host.model_validate, group.hosts.values())))
+
+
+def pipelines_of(group: Group) -> Pipelines:
+    return Pipelines(items=tuple(map(Pipeline.model_validate, group.pipelines.values())), problems=group.problems)
+
+
+class LagOfPartition(Model):
+    partition: PartitionName
+    lag: int | None = Field(
+        validation_alias="events",
+        description="Events behind the lease's position; null: unknown.",
+        examples=[17],
+    )
+    age_s: float = Field(description="How old `lag` is; 0: the feed has just answered.", examples=[0.0])
+    error: str | None = Field(description="Why the feed did not answer; null: it did.", examples=[None])
+
+
+class LagOfPipeline(Model):
+    name: PipelineName
+    lag: int = Field(
+        description="Events behind. Unknown partitions count as the average of the others; not at all if `partial`.",
+        examples=[17],
+    )
+    unknown: int = Field(description="How many partitions are unknown.", examples=[0])
+    partial: bool = Field(
+        description="Too many partitions are unknown: `lag` is a part of the whole.", examples=[False]
+    )
+    partitions: tuple[LagOfPartition, ...]
+
+
+class LagReport(Model):
+    """How far the group is behind. KEDA's metrics-api scaler reads it with `valueLocation: lag`."""
+
+    lag: int = Field(
+        description="Events behind. Unknown partitions count as the average of the others; not at all if `partial`.",
+        examples=[17],
+    )
+    unknown: int = Field(description="How many partitions are unknown.", examples=[0])
+    partial: bool = Field(
+        description="Too many partitions are unknown: `lag` is a part of the whole.", examples=[False]
+    )
+    pipelines: tuple[LagOfPipeline, ...]
+
+    @classmethod
+    def of(cls, lags: dict[str, Lag]) -> Self:
+        """lags: by pipeline."""
+        return cls(
+            lag=sum(lag.events for lag in lags.values()),
+            unknown=sum(lag.unknown for lag in lags.values()),
+            partial=not all(lag.is_known for lag in lags.values()),
+            pipelines=tuple(
+                LagOfPipeline(
+                    name=name,
+                    lag=lag.events,
+                    unknown=lag.unknown,
+                    partial=not lag.is_known,
+                    partitions=tuple(map(LagOfPartition.model_validate, lag.partitions)),
+                )
+                for name, lag in lags.items()
+            ),
+        )
+
+
+class Batch(Model):
+    """Events of one partition that were delivered together. Positions are cut where they are long."""
+
+    host: HostName
+    pipeline: PipelineName
+    partition: PartitionName
+    epoch: Epoch
+    start: Position = Field(serialization_alias="from")
+    to: str = Field(description="The position just behind the batch.", examples=["2000"])
+    events: int = Field(examples=[1000])
+    waited_s: Seconds = Field(description="From reading its first event to its transform.")
+    transform_s: Seconds
+    deliver_s: Seconds
+    at: Moment = Field(description="When it had been delivered, by the host's wall clock.")
+
+
+class Batches(Model):
+    """Newest first. What other hosts delivered is as old as their last announcement."""
+
+    items: tuple[Batch, ...]
+
+
+class LeaseChange(Model):
+    """What an operator did to a lease."""
+
+    changed: bool = Field(description="false: nothing was to be done.", examples=[True])
+    before: Lease
+    after: Lease
+
+
+class LeaseClose(LeaseChange):
+    """What a close did to a lease."""
+
+    left: int | None = Field(
+        description="How many events the feed still had; null: unknown, or it was closed already.", examples=[0]
+    )
+    told: str = Field(
+        description="What was done, in one line.",
+        examples=["lease 'words-1.jsonl' of pipeline 'letters' closed at '3': 0 events left; it may be archived"],
+    )
+
+
+class Order(Model):
+    """What operators have said of a pipeline last."""
+
+    changed: bool = Field(description="false: it was so already.", examples=[True])
+    pipeline: PipelineName
+    paused: bool = Field(description="Whether nobody is to work on it.", examples=[True])
+    by: str | None = Field(description="Who said so; null: nobody did.", examples=["alice"])
+    at: str | None = Field(
+        description="When, by the clock of the host that was asked.", examples=["2026-01-31T12:00:00Z"]
+    )
+
+
+class ImportChange(Model):
+    """What an import does about one lease."""
+
+    partition: PartitionName
+    document: str = Field(description="What it is called in the input.", examples=["bank/leases/7"])
+    change: Kind = Field(description="refused: `why` says the reason.", examples=["moved"])
+    start: Position = Field(serialization_alias="from")
+    to: Position
+    generation: int | None = Field(description="The one that begins; null: the lease stays.", examples=[1])
+    why: str = Field(description="The reason, or what to know.", examples=["a reset: generation 0 -> 1"])
+
+
+class ImportReport(Model):
+    created: int = Field(description="How many leases are new.", examples=[3])
+    moved: int = Field(description="How many get another position, in a new generation.", examples=[1])
+    unchanged: int = Field(description="How many are as the input has them.", examples=[0])
+    refused: int = Field(
+        description="How many cannot be taken over; as long as there is one, nothing is written.", examples=[0]
+    )
+    written: int = Field(description="How many were written; 0 without `apply=true`.", examples=[4])
+    notes: tuple[str, ...] = Field(description="What to know besides.", examples=[[]])
+    changes: tuple[ImportChange, ...]

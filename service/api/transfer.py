@@ -1,0 +1,146 @@
+"""Export and import of leases, as `leasehold leases export` and `import` do it; docs/migration.md walks through them."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
+from starlette.exceptions import HTTPException
+
+from leases.import_.plan import Change
+from service.api import schemas
+from service.api.audit import Deed
+from service.api.json_bodies import LINES, check_type
+from service.api.problems import documented, problem
+from service.api.queries import PipelineFilter, known
+from service.api.roles import Operator
+from service.group.import_sources import Import, Source
+from service.group.migration import Report, carried_out, exported, mode_of, planned_import
+from service.group.view import View
+from service.plurals import counted
+
+ERRORS_SHOWN_MAX = 100
+_TEXT = {"schema": {"type": "string"}}
+_LINE = '{"leasehold":1,"pipeline":{"name":"orders","feed":"f","sink":"s","transform":"","complete":true,"leases":0}}\n'
+_BODY = {
+    "requestBody": {
+        "required": False,
+        "description": "What was exported. Without it, the documents in the lease container itself, if others keep leases there.",
+        "content": {kind: {**_TEXT, "example": _LINE} for kind in LINES},
+    }
+}
+
+
+class ExportFilter(PipelineFilter):
+    skip_unreadable: bool = Field(
+        default=False, description="Leave out leases that cannot be read. Without it, one of them is a 409."
+    )
+
+
+class ImportOrder(PipelineFilter):
+    pipeline: str = Field(description="Whose leases they become.")
+    source: Source = Field(alias="from", description="What wrote them.")
+    prefix: str | None = Field(default=None, description="As `--prefix` of the command.")
+    apply: bool = Field(default=False, description="Write. Without it, only what would change is told.")
+    force: bool = Field(
+        default=False, description="Also move back, and take leases that another feed's name stands over."
+    )
+
+
+def moving(view: View) -> APIRouter:
+    router = APIRouter(prefix="/api/leases", tags=["operators"], responses=documented(404, 409, 422))
+
+    @router.get(
+        "/export",
+        response_class=Response,
+        responses={200: {"description": "JSON lines.", "content": {LINES[0]: {**_TEXT, "example": _LINE}}}},
+    )
+    async def export(wanted: Annotated[ExportFilter, Query()], caller: Operator) -> Response:
+        """All leases with all that they hold. Pause the pipelines before, or leases go on while they are read."""
+        known(view, wanted.pipeline)
+        pipelines = [each for name, each in view.pipelines.items() if wanted.pipeline in (None, name)]
+        lines, problems = await exported(view.keeper, pipelines)
+        if problems and not wanted.skip_unreadable:
+            unreadable = counted(len(problems), "lease")
+            detail = f"{unreadable} cannot be read: repair them, or leave them out with skip_unreadable=true"
+            return problem(HTTPStatus.CONFLICT, detail, errors=problems[:ERRORS_SHOWN_MAX])
+        return Response("".join(f"{line}\n" for line in lines), media_type=LINES[0])
+
+    @router.post("/import", responses=documented(400, 408, 415), openapi_extra=_BODY)
+    async def import_leases(
+        wanted: Annotated[ImportOrder, Query()], caller: Operator, request: Request
+    ) -> schemas.ImportReport:
+        """Take over the positions of other leases: created, moved (a new generation), unchanged, or refused with the reason.
+
+        As long as one is refused, nothing is written. Leases whose owner is alive are refused: pause the pipeline first. It
+        takes up to a lease duration to know that an owner is not.
+        """
+        known(view, wanted.pipeline)
+        check_type(request, *LINES)
+        notes: list[str] = []
+        order = _order(view, wanted, await _text(request))
+        report = await planned_import(view.keeper, order, clock=view.clock, say=notes.append)
+        if wanted.apply:
+            report = await carried_out(view.keeper, order, report)
+            _check(report)
+            view.changed()
+        counts = {"created": report.count("created"), "moved": report.count("moved"), "written": len(report.done)}
+        request.state.deed = Deed(action="import", pipeline=wanted.pipeline, after=counts, is_change=bool(report.done))
+        return schemas.ImportReport(
+            created=report.count("created"),
+            moved=report.count("moved"),
+            unchanged=report.count("unchanged"),
+            refused=report.count("refused"),
+            written=len(report.done),
+            notes=tuple(notes),
+            changes=tuple(map(_change, report.changes)),
+        )
+
+    return router
+
+
+async def _text(request: Request) -> str | None:
+    """Raises HTTPException."""
+    try:
+        return (await request.body()).decode("utf-8-sig") or None
+    except UnicodeDecodeError as error:
+        raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body is not UTF-8 (byte {error.start})") from None
+
+
+def _order(view: View, wanted: ImportOrder, text: str | None) -> Import:
+    pipeline = view.pipelines[wanted.pipeline]
+    return Import(
+        pipeline=pipeline,
+        source=wanted.source,
+        text=text,
+        prefix=wanted.prefix,
+        mode=mode_of(pipeline.feed),
+        now_us=int(view.now().timestamp() * 1e6),
+        force=wanted.force,
+    )
+
+
+def _check(report: Report) -> None:
+    """Raises HTTPException: what was to be written was not, or not all of it."""
+    if refused := [f"{each.partition}: {each.why}" for each in report.changes if each.kind == "refused"]:
+        raise HTTPException(
+            HTTPStatus.CONFLICT,
+            f"nothing was written, because {counted(len(refused), 'lease is', 'leases are')} refused: {'; '.join(refused[:3])}",
+        )
+    if report.problems:
+        raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "; ".join(report.problems[:3]))
+
+
+def _change(change: Change) -> schemas.ImportChange:
+    here, there = change.seen and change.seen.lease, change.wanted
+    return schemas.ImportChange(
+        partition=change.partition,
+        document=change.document,
+        change=change.kind,
+        start=here.continuation if here else None,
+        to=there.continuation if there else None,
+        generation=there.generation if there else None,
+        why=change.why,
+    )

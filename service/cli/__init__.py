@@ -1,0 +1,1 @@
+"""The command `leasehold`: a module for each group of commands, and what they share."""

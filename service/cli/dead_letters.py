@@ -1,0 +1,195 @@
+"""`leasehold dead-letters`: which events could not be processed and why, one of them whole; replay or discard them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from service.cli.common import (
+    FILE,
+    NAMES_MAY_BEGIN_WITH_A_DASH,
+    USAGE,
+    done,
+    fail,
+    is_at_a_terminal,
+    log_of,
+    named,
+    settings_of,
+)
+from service.cli.standard_output import unread_is_fine
+from service.plurals import counted
+from service.redaction import redacted
+
+if TYPE_CHECKING:
+    from pipeline.dead_letters import LetterBox
+    from pipeline.dead_letters.settled import Judged
+    from service.config.settings import PipelineSettings, Settings
+
+PARTITION = click.option("--partition", help="Only this one.")
+
+
+@click.group("dead-letters")
+def dead_letters() -> None:
+    """Look at the events that could not be processed, and replay or discard them."""
+
+
+@dead_letters.command("list", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
+@FILE
+@click.argument("pipeline")
+@PARTITION
+@click.option("--open", "open_only", is_flag=True, help="Only those that still need attention.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a letter on standard output.")
+def list_letters(file: Path, pipeline: str, partition: str | None, open_only: bool, as_json: bool) -> None:
+    """All dead letters, in the order in which they were written, replayed ones too.
+
+    Their state: `open` until a replay has processed them, `replayed` if their event went through or was discarded, `failed
+    again` if it became a dead letter again, whose number follows. `unknown` if the leases of the replay, or its sink, cannot
+    be read.
+    """
+    from service.cli.tables import letters_table, screen_of
+
+    found = _read(file, pipeline, partition)
+    if open_only:
+        found = [one for one in found if one.state in ("open", "unknown")]
+    if as_json:
+        for one in found:
+            click.echo(json.dumps(_fields(one), ensure_ascii=False))
+        return
+    screen_of(sys.stdout).print(letters_table(found))
+
+
+@dead_letters.command("show", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
+@FILE
+@click.argument("pipeline")
+@click.argument("partition")
+@click.argument("number", type=int)
+def show_letter(file: Path, pipeline: str, partition: str, number: int) -> None:
+    """One dead letter, whole, as JSON. NUMBER is the one that `list` gives it."""
+    found = [one for one in _read(file, pipeline, partition) if one.kept.number == number]
+    if not found:
+        fail(
+            f"pipeline '{pipeline}' has no dead letter {number} of partition '{partition}': `list` shows those there are"
+        )
+    click.echo(json.dumps(_fields(found[0]), ensure_ascii=False, indent=2))
+
+
+@dead_letters.command("replay", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
+@FILE
+@click.argument("pipeline")
+@PARTITION
+def replay(file: Path, pipeline: str, partition: str | None) -> None:
+    """Send the events of all dead letters that were not replayed yet through the pipeline, as FILE has it now.
+
+    Mend the transform first. What fails again becomes a dead letter again. Hosts may be at work meanwhile. Exit code 1 where
+    something is left.
+    """
+    from service.cli.replay import replayed
+
+    settings, one = _pipeline(file, pipeline)
+    with named(settings, role="-replay") as host:
+        sent, again, last = done(replayed(settings, one, partition, host=host, log=log_of(settings, host)))
+    with unread_is_fine():
+        click.echo(
+            f"{counted(sent, 'dead letter')} of pipeline '{pipeline}' replayed: {sent - again} processed, {again} dead again"
+        )
+    if last is None or last.failed:
+        fail(*(f"partition '{key[1]}': {why}" for key, why in sorted((last.failed if last else {}).items())))
+
+
+@dead_letters.command("discard", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
+@FILE
+@click.argument("pipeline")
+@PARTITION
+@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, it is needed.")
+def discard(file: Path, pipeline: str, partition: str | None, yes: bool) -> None:
+    """Give up all open dead letters of a pipeline, or of one partition: no replay sends their events.
+
+    Replay first what you can still process: only the letters that failed again are open then. The command lists the letters
+    that it discards, and asks. Later letters stay open. Discarded letters stay in their place and in the list.
+    """
+    from service.cli.replay import replayed
+    from service.cli.tables import letters_table, screen_of
+
+    settings, one = _pipeline(file, pipeline)
+    ends, found = _read_until(file, pipeline, partition)
+    given_up = [letter for letter in found if letter.state == "open"]
+    if any(letter.state == "unknown" for letter in found):
+        fail("nothing was discarded: it is unknown which dead letters are open")
+    if not given_up:
+        click.echo(f"pipeline '{pipeline}' has no open dead letters: nothing to discard")
+        return
+    screen_of(sys.stderr).print(letters_table(given_up))
+    count = counted(len(given_up), "dead letter")
+    if not yes:
+        if not is_at_a_terminal():
+            fail(f"nothing was changed: to discard {count}, add --yes", code=USAGE)
+        if not click.confirm(f"Discard {count}?", err=True):
+            fail("nothing was changed")
+    with named(settings, role="-replay") as host:
+        _, _, last = done(replayed(settings, one, partition, host=host, log=log_of(settings, host), discarded_to=ends))
+    if last is None or last.failed:
+        fail(*(f"partition '{key[1]}': {why}" for key, why in sorted((last.failed if last else {}).items())))
+    with unread_is_fine():
+        click.echo(f"{count} of pipeline '{pipeline}' discarded")
+
+
+def _read(file: Path, pipeline: str, partition: str | None) -> list[Judged]:
+    """Problems that leave states unknown are printed on standard error."""
+    return _read_until(file, pipeline, partition)[1]
+
+
+def _read_until(file: Path, pipeline: str, partition: str | None) -> tuple[dict[str, str | None], list[Judged]]:
+    """By partition, a position such that all letters up to it are among those returned; and the letters."""
+    from pipeline.dead_letters.settled import judge
+    from pipeline.dead_letters.store import kept_in
+    from service.cli.replay_progress import read_replayed
+    from service.telemetry import logs
+    from service.wiring.dead_letters import box_of
+
+    settings, one = _pipeline(file, pipeline)
+    logs.hush(settings.log)
+
+    async def read(box: LetterBox) -> tuple[dict[str, str | None], list[Judged], list[str]]:
+        feed = box.by_partition or box.feed
+        ends = {each.name: await feed.latest(each.name) for each in await feed.partitions()}
+        # The position first: what failed again below it is then among the letters.
+        replayed = await read_replayed(settings, one, feed.compare)
+        letters = [kept async for kept in kept_in(box, pipeline, partition=partition)]
+        return ends, *await judge(box, pipeline, letters, replayed)
+
+    async def read_states() -> tuple[dict[str, str | None], list[Judged], list[str]]:
+        box = box_of(one, settings.leases.timing)
+        assert box is not None, "a pipeline with dead letters has a box"
+        try:
+            return await read(box)
+        finally:
+            await box.close()
+
+    ends, found, problems = done(read_states())
+    for why in problems:
+        click.echo(f"leasehold: the state of dead letters is unknown: {redacted(why)}", err=True)
+    return ends, found
+
+
+def _pipeline(file: Path, pipeline: str) -> tuple[Settings, PipelineSettings]:
+    settings = settings_of(file)
+    found = {each.name: each for each in settings.pipelines}
+    if pipeline not in found:
+        fail(f"there is no pipeline '{pipeline}' in {file}: it has {', '.join(found)}", code=USAGE)
+    if found[pipeline].letters is None:
+        fail(f"pipeline '{pipeline}' of {file} keeps no dead letters: it has no `on_error: dead_letter`", code=USAGE)
+    return settings, found[pipeline]
+
+
+def _fields(one: Judged) -> dict[str, Any]:
+    """The body as text where it is one, else in base64. failed_again_as: the number of the letter that stands for it."""
+    from service.cli.tables import body_fields
+
+    letter = dataclasses.asdict(one.kept.letter)
+    body = body_fields(letter.pop("body"))
+    return {"number": one.kept.number, "state": one.state, "failed_again_as": one.again, **letter, **body}

@@ -1,0 +1,1 @@
+"""`leasehold demo`: a bank, end to end on one machine."""

@@ -1,0 +1,235 @@
+"""`leasehold demo`: the bank, end to end on one machine, and its balances checked against a plain computation.
+
+Everything is kept in one directory: the transactions, the two logs, the leases, PostgreSQL, the settings (`bank.yaml`) and the
+host's log. Run again with the same directory, it finds everything done and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from importlib import resources
+from pathlib import Path
+
+import psycopg
+from rich.console import Console
+
+from service.cli.demo import transactions as demo_data
+from service.cli.demo.postgres import DSN, check_place, make_directory, postgres, query_command
+from service.cli.demo.progress import DemoView, done_before
+from service.cli.demo.transactions import Transaction
+from service.cli.run import processed, stopping
+from service.cli.tables import balances_table, screen_of, stopped
+from service.config import load as config
+from service.config.leases import SqliteLeases
+from service.config.settings import HostSettings, LogSettings
+from service.errors import ServiceError
+from service.group.lag import Backlog
+from service.host_name import host_name
+from service.plurals import counted, noun
+from service.telemetry import logs
+from service.wiring.build import processor_of
+
+PARTITIONS = 4
+ACCOUNTS_SHOWN = 20
+
+
+TEMPLATE = "bank.yaml, a template for settings of your own"
+BALANCES = "SELECT * FROM balances"
+
+
+class DemoFailed(ServiceError):
+    """The demo did not come to its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """directory: where the state stays; None for one that goes. transactions: a file to use instead of the made-up ones."""
+
+    directory: Path | None = None
+    transactions: Path | None = None
+    as_json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """account -> balance, and account -> how many events it is made of."""
+
+    balances: dict[str, Decimal]
+    events: dict[str, int]
+
+    def of(self, account: str) -> tuple[Decimal | None, int | None]:
+        return self.balances.get(account), self.events.get(account)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """What came out of the pipelines, beside what a plain computation says."""
+
+    found: Ledger
+    expected: Ledger
+    seconds: float
+
+    @property
+    def transactions(self) -> int:
+        return sum(self.expected.events.values())
+
+    @property
+    def lost(self) -> int:
+        """Events that are missing from an account's row."""
+        return sum(max(0, count - self.found.events.get(name, 0)) for name, count in self.expected.events.items())
+
+    @property
+    def duplicated(self) -> int:
+        """Events that an account's row has too many of."""
+        return sum(max(0, count - self.expected.events.get(name, 0)) for name, count in self.found.events.items())
+
+    @property
+    def differing(self) -> list[str]:
+        """Accounts whose balance, or how many events it is made of, is not as expected."""
+        names = self.found.balances.keys() | self.expected.balances.keys()
+        return sorted(name for name in names if self.found.of(name) != self.expected.of(name))
+
+    @property
+    def matches(self) -> bool:
+        return not self.differing
+
+    @property
+    def as_json(self) -> str:
+        return json.dumps(
+            {
+                "balances": {name: str(balance) for name, balance in sorted(self.found.balances.items())},
+                "transactions": self.transactions,
+                "lost": self.lost,
+                "duplicated": self.duplicated,
+                "seconds": round(self.seconds, 3),
+            },
+            ensure_ascii=False,
+        )
+
+
+async def demo(options: DemoOptions) -> DemoResult:
+    """Run it, show it, check it. Raises StartFailed, DemoFailed, ConfigurationError, demo_data.InvalidTransactions."""
+    screen = screen_of(sys.stderr if options.as_json else sys.stdout)
+    stop = asyncio.Event()
+    with stopping(stop.set), ExitStack() as stack:
+        rows = await asyncio.to_thread(_transactions, options.transactions)
+        directory = stack.enter_context(_directory(options.directory))
+        expected = await asyncio.to_thread(_written, directory, rows)
+        _say(screen, f"bank in {directory}: {_size(expected)}")
+        started = time.monotonic()
+        name = stack.enter_context(host_name(HostSettings(), SqliteLeases(path=directory / "leases.db")))
+        logs.configure(LogSettings(file=directory / "host.log"), name)
+        async with postgres(directory / "postgres") as dsn:
+            await _processed(directory, dsn, name, expected, screen, stop)
+            found = await asyncio.to_thread(_ledger, dsn)
+        result = DemoResult(found, expected, time.monotonic() - started)
+    _report(result, options.directory, screen)
+    if options.as_json:
+        sys.stdout.write(result.as_json + "\n")
+    return result
+
+
+async def _processed(
+    directory: Path, dsn: str, host: str, expected: Ledger, screen: Console, stop: asyncio.Event
+) -> None:
+    settings = config.load(directory / "bank.yaml", {DSN: dsn})
+    processor = processor_of(settings, host=host, log=logs.logger())
+    before = await done_before(processor)
+    _say(screen, "starting Spark, which takes some seconds")
+    async with DemoView(processor, sum(expected.events.values()), before, screen) as view:
+        last = await processed(
+            processor,
+            settings.api,
+            stop,
+            until_idle=True,
+            log=logs.logger(),
+            listening=lambda port: view.say(f"dashboard: http://{settings.api.host}:{port}/"),
+        )
+    _heed(last, screen)
+    if not any(processor.tally.events.values()):
+        _say(screen, _nothing_done(expected))
+
+
+def _nothing_done(expected: Ledger) -> str:
+    return "everything had been processed before" if expected.events else "there are no transactions to process"
+
+
+def _heed(last: Backlog | None, screen: Console) -> None:
+    if last is None:
+        raise DemoFailed("stopped before the bank was through; run with --dir, it goes on where it was")
+    for (pipeline, partition), error in sorted(last.failed.items()):
+        _say(screen, stopped(pipeline, partition, error))
+
+
+@contextmanager
+def _directory(wanted: Path | None) -> Iterator[Path]:
+    """Nothing is made where PostgreSQL could not live."""
+    if wanted is None:
+        check_place(Path(tempfile.gettempdir()))
+        with tempfile.TemporaryDirectory(prefix="leasehold-bank-") as made:
+            Path(made).chmod(0o755)  # for root, another user runs PostgreSQL
+            yield Path(made)
+        return
+    yield make_directory(wanted)
+
+
+def _transactions(wanted: Path | None) -> list[Transaction]:
+    return demo_data.generated() if wanted is None else demo_data.read(wanted)
+
+
+def _written(directory: Path, rows: list[Transaction]) -> Ledger:
+    """The bank's files, and what its balances have to be."""
+    demo_data.write(rows, directory, files=PARTITIONS)
+    settings = resources.files("service.cli.demo").joinpath("bank.yaml").read_text()
+    (directory / "bank.yaml").write_text(settings)
+    return Ledger(demo_data.expected_balances(rows), demo_data.expected_events(rows))
+
+
+def _ledger(dsn: str) -> Ledger:
+    with psycopg.connect(dsn) as connection:
+        rows = connection.execute("SELECT account, balance, events FROM balances").fetchall()
+    return Ledger({row[0]: row[1] for row in rows}, {row[0]: row[2] for row in rows})
+
+
+def _report(result: DemoResult, kept: Path | None, screen: Console) -> None:
+    """kept: the directory that stays."""
+    names = sorted(result.expected.balances.keys() | result.found.balances.keys())
+    shown = result.differing or names[:ACCOUNTS_SHOWN]
+    screen.print(balances_table(result.expected.balances, result.found.balances, shown))
+    if result.matches and len(shown) < len(names):
+        _say(screen, f"... and {counted(len(names) - len(shown), 'more account')}, which also match")
+    for line in _kept(kept):
+        _say(screen, line)
+    verdict = "match" if result.matches else f"DIFFER in {counted(len(result.differing), 'account')}"
+    _say(
+        screen,
+        f"balances {verdict}: {counted(len(result.expected.balances), 'account')}, {result.transactions}"
+        f" {noun(result.transactions, 'transaction')},"
+        f" {result.lost} lost, {result.duplicated} duplicated",
+    )
+
+
+def _kept(directory: Path | None) -> list[str]:
+    """What is left to look at."""
+    if directory is None:
+        return [f"nothing is kept; `--dir DIRECTORY` keeps everything ({TEMPLATE}, and the database to look into)"]
+    return [
+        f"everything is kept in {directory}: {TEMPLATE}, and its database:",
+        "  " + query_command(directory / "postgres", BALANCES),
+    ]
+
+
+def _size(ledger: Ledger) -> str:
+    return f"{counted(sum(ledger.events.values()), 'transaction')} of {counted(len(ledger.events), 'account')}"
+
+
+def _say(screen: Console, line: str) -> None:
+    screen.print(line, markup=False, highlight=False, soft_wrap=True)

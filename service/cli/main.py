@@ -1,0 +1,324 @@
+"""The command `leasehold`. Exit codes: 0 done, 1 failed, 2 bad usage or configuration, 130 interrupted, 141 the
+reader of standard output left.
+
+Commands import what they alone need, since Spark, the REST API and tables take longer to import than most of them to run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from leases.errors import InvalidDocument, StoreMissing
+from service.cli.close import close_leases
+from service.cli.common import (
+    FAILED,
+    FILE,
+    NAMES_MAY_BEGIN_WITH_A_DASH,
+    USAGE,
+    Interruptible,
+    PathName,
+    done,
+    fail,
+    log_of,
+    named,
+    settings_of,
+    viewed,
+)
+from service.cli.dead_letters import dead_letters
+from service.cli.fast_imports import importing
+from service.cli.files import files
+from service.cli.log import log
+from service.cli.migration import export_leases, import_leases, reset_leases
+from service.cli.standard_output import unread_is_fine
+from service.plurals import counted
+from service.redaction import redacted
+
+if TYPE_CHECKING:
+    from leases.balance import Key
+    from leases.keeper import Keeper
+    from service.cli.offline_view import Read
+    from service.group.lag import Backlog, Lag
+    from service.group.status import Group, LeaseStatus
+    from service.group.view import View
+    from service.processor import Processor
+
+
+@click.group(cls=Interruptible, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="leasehold")
+def main() -> None:
+    """Leasehold: partitions of a feed, shared by hosts, through Spark micro-batches, delivered exactly once."""
+
+
+@main.command()
+@FILE
+@click.option(
+    "--until-idle",
+    is_flag=True,
+    help="Stop when the whole group has nothing left to do: with exit code 0, or 1 if a partition cannot continue.",
+)
+def run(file: Path, until_idle: bool) -> None:
+    """Process the pipelines of FILE until Ctrl-C or SIGTERM.
+
+    Run it as often as you like: hosts on one FILE share its partitions. When it stops, each host logs how many events and rows
+    it has delivered for each pipeline. With --until-idle it also prints them, unless the log is JSON.
+    """
+    with importing():
+        from service.wiring.spark import begun
+
+    settings = settings_of(file)
+    with named(settings) as name:
+
+        async def work() -> tuple[Processor, Backlog | None]:
+            with begun(settings) as engine:  # takes longer to start than what else there is to import
+                with importing():
+                    from service.cli.run import run as run_processor
+                    from service.wiring.build import processor_of
+
+                    log = log_of(settings, name)
+                processor = processor_of(settings, host=name, log=log, engine=engine)
+                return processor, await run_processor(processor, settings.api, until_idle=until_idle, log=log)
+
+        processor, last = done(work())
+    if until_idle and settings.log.format == "text":
+        _print_summary(processor, last)
+    if last is not None and (last.failed or last.held):
+        from service.cli.tables import stopped
+
+        fail(
+            *(stopped(pipeline, partition, why) for (pipeline, partition), why in sorted(last.failed.items())),
+            *(
+                f"pipeline '{p}', partition '{part}' is unfinished: {why}"
+                for (p, part), why in sorted(last.held.items())
+            ),
+        )
+
+
+def _print_summary(processor: Processor, last: Backlog | None) -> None:
+    """For people. With a JSON log only the log has it, because a program may read both from one stream."""
+    from service.telemetry.summary import summary_lines
+
+    unfinished = {name for name, _ in (*last.failed, *last.held)} if last is not None else {*processor.host.pipelines}
+    lines = summary_lines(
+        processor.summaries,
+        finished=processor.host.pipelines.keys() - unfinished,
+        is_alone=not processor.host.has_met_others,
+    )
+    with unread_is_fine():  # the exit code does not depend on whether this is read
+        for line in lines:
+            click.echo(line)
+
+
+@main.command()
+@FILE
+@click.option(
+    "--probe", is_flag=True, help="Also connect: lease container, feeds, sinks, and Spark on every transform."
+)
+def check(file: Path, probe: bool) -> None:
+    """Report everything that is wrong with the settings in FILE, at once.
+
+    With --probe, also connect to everything that the file names, and let Spark check schemas and SQL. Sinks create what they
+    need, and no events are processed.
+    """
+    from service.telemetry.tracing import lacking
+    from service.wiring.plugins import problems_of
+
+    settings = settings_of(file)
+    problems = lacking(settings.telemetry)
+    problems += [] if probe else done(problems_of(settings))  # a probe makes every part, and reports each
+    if problems:
+        fail(*problems, code=USAGE)
+    click.echo(f"settings: fine, {counted(len(settings.pipelines), 'pipeline')}")
+    if probe:
+        from service.cli.probe import probed
+
+        log_of(settings, "check")
+        if not done(probed(settings, click.echo)):
+            sys.exit(USAGE)
+    else:
+        click.echo("schemas, SQL and connections were not checked (use --probe)")
+
+
+@main.group()
+def leases() -> None:
+    """Show, release, close, reset, export and import leases.
+
+    To pause or resume a pipeline, use the REST API of a running host: POST /api/pipelines/NAME/pause, or .../resume.
+    """
+
+
+@leases.command("list")
+@FILE
+@click.option("--pipeline", help="Only this one.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON array on standard output.")
+def list_leases(file: Path, pipeline: str | None, as_json: bool) -> None:
+    """Show who owns which partition, how far it got, and why it stands still, if it does.
+
+    Only hosts know whether an owner is still alive, because they watch it: ask one at /api/leases. Hosts report why a partition
+    fails; if no host runs, this command asks the feeds. For a lease that cannot be read it prints the error and a remedy.
+    """
+    from service.cli.tables import lease_fields, leases_table, reasons, screen_of, unreadable_fields
+    from service.group.standstill import Standstill, failures_of, read_standstills, unlisted_failures
+
+    async def read(view: View, keeper: Keeper) -> tuple[Group, dict[Key, tuple[Standstill, ...]]]:
+        return await read_standstills(view)
+
+    group, standing = viewed(file, read, pipeline)
+    found = [status for status in group.leases.values() if pipeline in (None, status.lease.pipeline)]
+    unreadable = {key: why for key, why in group.unreadable.items() if pipeline in (None, key[0])}
+    held_up = {key: each for key, each in standing.items() if pipeline in (None, key[0])}
+    if as_json:
+        failures = failures_of(group)
+        rows = [lease_fields(each, failures.get(each.lease.key), held_up.get(each.lease.key, ())) for each in found]
+        rows += [unreadable_fields(key, why) for key, why in unreadable.items()]
+        click.echo(json.dumps(rows, ensure_ascii=False))
+        return
+    screen = screen_of(sys.stdout)
+    screen.print(leases_table(found, unreadable, held_up))
+    for why in (*unreadable.values(), *reasons(held_up), *unlisted_failures(group)):
+        click.echo(redacted(why))
+
+
+@leases.command("show", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
+@FILE
+@click.argument("pipeline")
+@click.argument("partition")
+def show_lease(file: Path, pipeline: str, partition: str) -> None:
+    """One lease, whole, as JSON."""
+    from service.cli.tables import lease_fields
+    from service.group.standstill import Standstill, failures_of, read_standstills
+
+    async def read(view: View, keeper: Keeper) -> tuple[LeaseStatus, Group, dict[Key, tuple[Standstill, ...]]]:
+        return await _one(pipeline, partition)(view, keeper), *await read_standstills(view)
+
+    found, group, standing = viewed(file, read, pipeline)
+    key = found.lease.key
+    fields = lease_fields(found, failures_of(group).get(key), standing.get(key, ()))
+    click.echo(json.dumps(fields, ensure_ascii=False, indent=2))
+
+
+@leases.command("release", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
+@FILE
+@click.argument("pipeline")
+@click.argument("partition")
+def release_lease(file: Path, pipeline: str, partition: str) -> None:
+    """Take a lease from its owner. The lease keeps its position, and any host may take it next, also the same one.
+
+    The owner notices at its next write to the lease. A sink that keeps its position refuses what the owner still sends.
+    """
+
+    from service.group.actions import released
+
+    async def release(view: View, keeper: Keeper) -> str:
+        await _one(pipeline, partition)(view, keeper)
+        change = await released(keeper, pipeline, partition)
+        lease = change.before.lease
+        if not change.is_change:
+            return f"lease '{partition}' of pipeline '{pipeline}' has no owner: nothing to release"
+        return f"lease '{partition}' of pipeline '{pipeline}' released by '{lease.owner}' (epoch {lease.epoch})"
+
+    change = viewed(file, release, pipeline)
+    with unread_is_fine():
+        click.echo(change)
+
+
+for command in (close_leases, reset_leases, export_leases, import_leases):
+    leases.add_command(command)
+main.add_command(files)
+main.add_command(log)
+main.add_command(dead_letters)
+
+
+@main.command()
+@FILE
+@click.option("--pipeline", help="Only this one.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
+    """Show how many events each partition is behind, and why it stands still, if it does."""
+    from service.cli.tables import held_up_fields, lag_table, reasons, screen_of
+    from service.group.standstill import failures_of, standstills, unlisted_failures
+
+    async def measure(view: View, keeper: Keeper) -> tuple[Lag, Group]:
+        found = await view.lag()
+        return found if pipeline is None else found.of(pipeline), await view.group()
+
+    found, group = viewed(file, measure, pipeline)
+    failures = failures_of(group)
+    held_up = {key: each for key, each in standstills(group, found.errors).items() if pipeline in (None, key[0])}
+    unreadable = [
+        f"pipeline '{name}', partition '{partition}': {why}"
+        for (name, partition), why in group.unreadable.items()
+        if pipeline in (None, name)
+    ]
+    if as_json:
+        partitions = [
+            {**dataclasses.asdict(one), **held_up_fields(failures.get(one.key), held_up.get(one.key, ()))}
+            for one in found.partitions
+        ]
+        events = found.events if found.is_known else None
+        fields = {"events": events, "unknown": found.unknown, "partitions": partitions}
+        click.echo(json.dumps(fields, ensure_ascii=False))
+        return
+    screen_of(sys.stdout).print(lag_table(found))
+    for why in (*unreadable, *reasons(held_up), *unlisted_failures(group)):
+        click.echo(redacted(why))
+
+
+@main.command("demo")
+@click.option("--dir", "directory", type=PathName(path_type=Path, file_okay=False), help="Keep the state here.")
+@click.option(
+    "--transactions",
+    type=PathName(path_type=Path, dir_okay=False),
+    help="A CSV file of your own: transaction_id,account,kind,amount,occurred_at.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, and nothing else there.")
+def run_demo(directory: Path | None, transactions: Path | None, as_json: bool) -> None:
+    """A bank, end to end: files, a log, Spark and PostgreSQL, all on this machine. Its balances are checked."""
+    from service.cli.demo.bank import DemoOptions, demo
+
+    result = done(demo(DemoOptions(directory=directory, transactions=transactions, as_json=as_json)))
+    sys.exit(0 if result.matches else FAILED)
+
+
+@main.command("postgres")
+@click.argument("directory", type=PathName(path_type=Path, file_okay=False))
+@click.option("--query", "sql", help="Instead, run this SQL with psql, print the result, and exit.")
+def run_postgres(directory: Path, sql: str | None) -> None:
+    """A PostgreSQL for trying, in DIRECTORY, until Ctrl-C: it prints the DSN to connect with.
+
+    DIRECTORY is created if it is missing, and its data stays there. Use it only for trying and for the database of
+    `leasehold demo`: every user of this machine who can reach its socket can log in without a password.
+    """
+    from service.cli.demo.postgres import query, serve
+    from service.cli.run import stopping
+
+    async def until_stopped() -> None:
+        stop = asyncio.Event()
+        with stopping(stop.set):
+            await serve(directory, stop, click.echo)
+
+    if sql is None:
+        done(until_stopped())
+    else:
+        sys.exit(done(query(directory, sql)))
+
+
+def _one(pipeline: str, partition: str) -> Read[LeaseStatus]:
+    async def read(view: View, keeper: Keeper) -> LeaseStatus:
+        group = await view.group()
+        if (why := group.unreadable.get((pipeline, partition))) is not None:
+            raise InvalidDocument(why)
+        found = group.leases.get((pipeline, partition))
+        if found is None:
+            raise StoreMissing(
+                f"pipeline '{pipeline}' has no lease '{partition}': `leasehold leases list` lists its leases"
+            )
+        return found
+
+    return read

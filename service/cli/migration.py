@@ -1,0 +1,303 @@
+"""The commands that move positions: `leasehold leases reset`, `export` and `import`. docs/migration.md walks through them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from leases.errors import GroupMismatch, LeasesError
+from pipeline.errors import PipelineError
+from service.cli.common import (
+    FAILED,
+    FILE,
+    NAMES_MAY_BEGIN_WITH_A_DASH,
+    USAGE,
+    PathName,
+    fail,
+    is_at_a_terminal,
+    settings_of,
+    viewed,
+)
+from service.cli.standard_output import unread_is_fine
+from service.plurals import counted, noun
+from service.redaction import redacted
+
+if TYPE_CHECKING:
+    from leases.keeper import Keeper
+    from leases.lease import Lease
+    from service.config.settings import Settings
+    from service.group.import_sources import BlobSource, Source
+    from service.group.migration import Report
+    from service.group.view import View
+
+CONNECTION_STRING = "LEASEHOLD_IMPORT_CONNECTION_STRING"
+"""Of the account with the old blobs, in the environment: it is a secret."""
+
+
+@click.command("reset", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
+@FILE
+@click.argument("pipeline")
+@click.argument("partitions", metavar="[PARTITION]...", nargs=-1)
+@click.option("--all", "reset_all", is_flag=True, help="Reset every lease of the pipeline, except closed ones.")
+@click.option(
+    "--to",
+    "place",
+    required=True,
+    help="earliest, latest, a time with its offset from UTC (2026-01-31T12:00:00Z), or a continuation as `leases show` has it.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, a reset needs it.")
+def reset_leases(
+    file: Path, pipeline: str, partitions: tuple[str, ...], reset_all: bool, place: str, yes: bool
+) -> None:
+    """Set the position of leases, forwards or back. The events in between are skipped, or delivered again.
+
+    A reset starts a new generation, which ignores the position in the sink: sums count a second time what is delivered again. So
+    the command shows what is going to happen, and asks once for all partitions. Pause the pipeline first: an owner loses the
+    lease at its next write. A reset opens a closed lease that is named. It creates a new lease if the document was deleted or
+    cannot be read.
+    """
+    from service.group.migration import reset, start_in
+
+    if bool(partitions) == reset_all:
+        fail("name the partitions to reset, or use --all for all leases of the pipeline", code=USAGE)
+    names = _all_of(file, pipeline) if reset_all else [*dict.fromkeys(partitions)]
+    if not yes:
+        _ask(file, pipeline, names, place)
+
+    async def run(view: View, keeper: Keeper) -> list[str]:
+        problems = []
+        for name in names:
+            try:
+                now_ms = int(datetime.now(UTC).timestamp() * 1e3)
+                before, after = await reset(keeper, view.pipelines[pipeline], name, start_in(place), now_ms=now_ms)
+            except GroupMismatch:
+                raise
+            except (LeasesError, PipelineError) as error:  # does not stop the others
+                problems.append(str(error))
+                continue
+            with unread_is_fine():
+                click.echo(_describe_reset(before, after))
+        return problems
+
+    if problems := viewed(file, run, pipeline, heeds=False):
+        fail(*problems)
+
+
+def _all_of(file: Path, pipeline: str) -> list[str]:
+    """The partitions of all leases that an operator has not closed and that have not ended. Fails if there are none."""
+
+    async def read(view: View, keeper: Keeper) -> list[str]:
+        scan = await keeper.scan([pipeline])
+        still_open = {lease.partition for lease in scan.leases if not lease.closed}
+        return sorted(still_open | {partition for _, partition in scan.unreadable})
+
+    names = viewed(file, read, pipeline)
+    return names or fail(f"all leases of pipeline '{pipeline}' are closed: name those to open")
+
+
+def _describe_reset(before: Lease | None, after: Lease) -> str:
+    at = "the feed's beginning" if after.continuation is None else after.continuation
+    line = f"lease '{after.partition}' of pipeline '{after.pipeline}' was reset to {at}, generation {after.generation}"
+    if before is None:
+        return f"{line}; its document is new"
+    return f"{line}; '{before.owner}' loses it at its next write" if before.owner else line
+
+
+def _ask(file: Path, pipeline: str, partitions: Sequence[str], place: str) -> None:
+    """Continue only if a person agrees to the reset."""
+    from service.group.migration import plan_reset, start_in
+
+    async def plan(view: View, keeper: Keeper) -> list[str]:
+        plans = [await plan_reset(keeper, view.pipelines[pipeline], name, start_in(place)) for name in partitions]
+        return [*dict.fromkeys(line for each in plans for line in each.lines)]
+
+    lines = viewed(file, plan, pipeline, heeds=False)
+    if not is_at_a_terminal():
+        fail(*lines, f"nothing was changed: to reset {noun(len(partitions), 'it', 'them')}, add --yes", code=USAGE)
+    for line in lines:
+        click.echo(redacted(line), err=True)
+    if not click.confirm(f"Reset {noun(len(partitions), 'it', 'them')}?", err=True):
+        fail("nothing was changed")
+
+
+@click.command("export")
+@FILE
+@click.option("--pipeline", help="Only this one.")
+@click.option(
+    "-o", "--output", type=PathName(path_type=Path, dir_okay=False), help="A file, instead of standard output."
+)
+def export_leases(file: Path, pipeline: str | None, output: Path | None) -> None:
+    """Print all leases, complete, as JSON lines for `leasehold leases import --from leasehold`.
+
+    Stop the hosts first. Otherwise the leases move while they are read.
+    """
+    from service.group.migration import exported
+
+    async def read(view: View, keeper: Keeper) -> tuple[list[str], list[str]]:
+        return await exported(keeper, [each for name, each in view.pipelines.items() if pipeline in (None, name)])
+
+    lines, problems = viewed(file, read, pipeline)
+    text = "".join(f"{line}\n" for line in lines)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        _write(output, text)
+        click.echo(f"{counted(len(lines), 'line')} written to {output}", err=True)
+    if problems:
+        fail(*(f"not exported: {problem}" for problem in problems))
+
+
+@click.command("import")
+@FILE
+@click.argument("input", required=False, type=click.Path(allow_dash=True, dir_okay=False))
+@click.option("--pipeline", required=True, help="Whose leases they become.")
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    type=click.Choice(["leasehold", "dotnet", "java", "eventprocessorhost", "checkpointstore"]),
+    help="What wrote them: `leasehold leases export`; the change feed processor of .NET (the V2 library too) or Java; or, of"
+    " Event Hubs, an EventProcessorHost or a processor with a BlobCheckpointStore.",
+)
+@click.option(
+    "--prefix",
+    help="What the ids of the documents begin with, up to the two dots, where there are several; of blobs, their folder.",
+)
+@click.option(
+    "--container", help="The container with the old blobs. By default that of the leases, where they are in blobs."
+)
+@click.option(
+    "--account-url",
+    help="The account of that container, where it is not that of the leases: azure-identity says who we are. Or set"
+    f" {CONNECTION_STRING} in the environment.",
+)
+@click.option("--apply", is_flag=True, help="Write. Without it, only show what would change.")
+@click.option("--force", is_flag=True, help="Also move back, and take leases that were exported with another feed.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def import_leases(
+    file: Path,
+    input: str | None,
+    pipeline: str,
+    source: str,
+    prefix: str | None,
+    container: str | None,
+    account_url: str | None,
+    apply: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Take over the positions of other leases: created, moved (a new generation), or unchanged; or refused, with the reason.
+
+    INPUT holds JSON lines, or (not of Leasehold) one JSON array of documents; - is standard input. Without INPUT, the documents
+    are read in the lease container itself, where it is one of Cosmos DB, or in a container of blobs. As long as one is refused,
+    nothing is written.
+    """
+    from leases.clock import BootClock
+    from service.group.import_sources import KINDS, Import
+    from service.group.migration import carried_out, mode_of, planned_import
+
+    settings, text = settings_of(file), _read(input)
+    if settings.leases.type == "memory" and apply:
+        fail("`leases: {type: memory}` ends with this command: use a persistent lease store")
+
+    is_in_blobs = source in KINDS and text is None
+    if not is_in_blobs and (container or account_url):
+        fail(
+            "--container and --account-url say where blobs are: leave them out with an INPUT, or another --from",
+            code=USAGE,
+        )
+
+    async def run(view: View, keeper: Keeper) -> Report:
+        blobs = _blobs_of(settings, container, account_url) if is_in_blobs else None
+        try:
+            return await imported(view, keeper, blobs)
+        finally:
+            if blobs is not None:
+                await blobs.close()
+
+    async def imported(view: View, keeper: Keeper, blobs: BlobSource | None) -> Report:
+        order = Import(
+            pipeline=view.pipelines[pipeline],
+            source=cast("Source", source),
+            text=text,
+            blobs=blobs,
+            prefix=prefix,
+            mode=mode_of(view.pipelines[pipeline].feed),
+            now_us=int(datetime.now(UTC).timestamp() * 1e6),
+            force=force,
+        )
+        report = await planned_import(keeper, order, clock=BootClock(), say=lambda line: click.echo(line, err=True))
+        return await carried_out(keeper, order, report) if apply else report
+
+    report = viewed(file, run, pipeline, writes=apply, heeds=False)
+    with unread_is_fine():
+        _tell(report, apply, as_json)
+    if report.problems:
+        fail(*report.problems)
+    if report.count("refused"):
+        sys.exit(FAILED)
+
+
+def _blobs_of(settings: Settings, container: str | None, account_url: str | None) -> BlobSource | None:
+    """Raises StartFailed."""
+    from service.wiring.build import others_blobs_of
+
+    return others_blobs_of(
+        settings.leases,
+        container=container,
+        account_url=account_url,
+        connection_string=None if account_url else os.environ.get(CONNECTION_STRING),
+    )
+
+
+def _tell(report: Report, apply: bool, as_json: bool) -> None:
+    from service.cli.tables import change_fields, changes_table, screen_of
+
+    counts = {kind: report.count(kind) for kind in ("created", "moved", "unchanged", "refused")}
+    if as_json:
+        fields = {**counts, "written": len(report.done), "changes": [change_fields(each) for each in report.changes]}
+        click.echo(json.dumps(fields, ensure_ascii=False))
+        return
+    screen_of(sys.stdout).print(changes_table(report.changes))
+    click.echo(", ".join(f"{count} {kind}" for kind, count in counts.items()) + f": {_next(report, apply)}")
+
+
+def _next(report: Report, apply: bool) -> str:
+    if report.count("refused"):
+        return "nothing is written as long as one is refused"
+    if apply:
+        return f"{len(report.done)} written"
+    return "nothing was written, --apply does it"
+
+
+def _read(input: str | None) -> str | None:
+    from leases.import_.cosmos_import import INPUT_BYTES_MAX
+
+    if input is None:
+        return None
+    try:
+        with nullcontext(sys.stdin.buffer) if input == "-" else open(input, "rb") as stream:
+            read = stream.read(INPUT_BYTES_MAX + 1)
+        return read.decode("utf-8-sig")
+    except OSError as error:
+        fail(f"'{input}' cannot be read ({error.strerror}): name the file with the leases")
+    except UnicodeDecodeError as error:
+        fail(f"'{input}' is not UTF-8 (byte {error.start}): export it as UTF-8")
+
+
+def _write(output: Path, text: str) -> None:
+    """Whole or not at all."""
+    part = output.with_name(output.name + ".part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, output)
+    except OSError as error:
+        fail(f"'{output}' cannot be written ({error.strerror}): name another file")

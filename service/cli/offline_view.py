@@ -1,0 +1,72 @@
+"""A look into the lease container from a process that runs no host: what `leasehold leases` and `leasehold lag` stand on."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from leases.clock import BootClock
+from leases.errors import InvalidDocument, StoreMissing
+from leases.keeper import Keeper
+from leases.store import TimedStore
+from service.config.leases import AnyLeases, BlobLeases, CosmosLeases, SqliteLeases
+from service.config.settings import Settings
+from service.group.status import Group
+from service.group.view import View
+from service.wiring.build import pipelines_of, store_of
+
+T = TypeVar("T")
+Read = Callable[[View, Keeper], Awaitable[T]]
+
+
+async def look_into(
+    settings: Settings, read: Read[T], pipeline: str | None = None, *, creates: bool = False, heeds: bool = True
+) -> T:
+    """What `read` finds; nothing is started, and everything is closed again. creates: a container that is missing is made.
+
+    heeds: a container without leases, of `pipeline` where it is given, is an error.
+
+    Raises LeasesError, PipelineError, StartFailed; StoreMissing where there are no leases yet, of `pipeline` where it is given:
+    nobody could tell them from leases that are done with.
+    """
+    clock, timing = BootClock(), settings.leases.timing
+    pipelines = pipelines_of(settings)
+    store = TimedStore(store_of(settings, pipelines, creates=creates), timing.call_timeout_s)
+    keeper = Keeper(store, host="leasehold", incarnation=uuid.uuid4().hex, clock=clock, timing=timing)
+    try:
+        view = View(keeper, pipelines, clock=clock, now=lambda: datetime.now(UTC))
+        if heeds:
+            _heed(await view.group(), settings.leases, pipeline)
+        return await read(view, keeper)
+    finally:
+        closing = [part.close() for pipeline in pipelines for part in (pipeline.feed, pipeline.sink)]
+        await asyncio.gather(*closing, return_exceptions=True)
+        await store.close()
+
+
+def _place_of(leases: AnyLeases) -> str:
+    if isinstance(leases, SqliteLeases):
+        return str(leases.path)
+    if isinstance(leases, CosmosLeases):
+        return f"Cosmos DB container '{leases.database}/{leases.container}'"
+    if isinstance(leases, BlobLeases):
+        return f"blob container '{leases.container}'"
+    return f"the lease store '{leases.type}'"
+
+
+def _heed(group: Group, leases: AnyLeases, pipeline: str | None) -> None:
+    if any(pipeline in (None, name) for name, _ in (*group.leases, *group.unreadable)):
+        return
+    if group.problems:
+        raise InvalidDocument("\n".join(group.problems))
+    place = _place_of(leases)
+    if pipeline is None:
+        raise StoreMissing(
+            f"no leases yet in {place}: no host has run this configuration, or its feeds have no partitions yet"
+        )
+    raise StoreMissing(
+        f"no leases of pipeline '{pipeline}' yet in {place}: no host has run it, or its feed has no partitions yet"
+    )

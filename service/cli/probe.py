@@ -1,0 +1,111 @@
+"""`leasehold check --probe`: connect to everything that the settings name, and say of each what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from leases.bootstrap import Bootstrap
+from leases.clock import BootClock
+from leases.errors import GroupMismatch, StoreError
+from leases.keeper import Keeper
+from leases.store import TimedStore
+from leases.timing import Timing
+from pipeline.errors import PipelineError
+from pipeline.feed import ProbedFeed, no_partitions
+from pipeline.spark.engine import SparkEngine
+from service.api.server import listen
+from service.config.settings import ApiSettings, Settings
+from service.errors import StartFailed
+from service.pipeline import Pipeline
+from service.plurals import counted
+from service.processor import Problems
+from service.redaction import redacted
+from service.wiring.build import pipeline_of, store_of
+from service.wiring.spark import begun
+
+Say = Callable[[str], None]
+
+
+async def probed(settings: Settings, say: Say) -> bool:
+    """Whether everything answered. Raises StartFailed where the lease store cannot even be made."""
+    with begun(settings) as engine:  # beside what needs no Spark, and once for all pipelines
+        return await _probe(settings, engine, say)
+
+
+async def _probe(settings: Settings, engine: SparkEngine, say: Say) -> bool:
+    pipelines = _made(settings, engine, say)
+    store = TimedStore(store_of(settings, pipelines), settings.leases.timing.call_timeout_s)
+    try:
+        fine = len(pipelines) == len(settings.pipelines)
+        fine &= await _tried(say, "leases", _listed(store, pipelines, settings.leases.timing))
+        for pipeline in pipelines:
+            fine &= await _tried(say, f"{pipeline.name}: feed", _check_feed(pipeline))
+            fine &= await _tried(say, f"{pipeline.name}: transform", _prepared(pipeline))
+            fine &= await _tried(say, f"{pipeline.name}: sink", _sink_prepared(pipeline))
+        if settings.api.enabled:
+            fine &= await _tried(say, "api", _open_port(settings.api))
+        return fine
+    finally:
+        closing = [part.close() for each in pipelines for part in (each.feed, each.transform, each.sink)]
+        await asyncio.gather(*closing, return_exceptions=True)
+        await store.close()
+
+
+def _made(settings: Settings, engine: SparkEngine, say: Say) -> list[Pipeline]:
+    """Those that can be made; of the others is said why not."""
+    found = []
+    for each in settings.pipelines:
+        try:
+            found.append(pipeline_of(each, engine, settings.leases.timing))
+        except StartFailed as error:
+            say(f"{each.name}: FAILED: {redacted(str(error))}")
+    return found
+
+
+async def _tried(say: Say, what: str, step: Awaitable[str]) -> bool:
+    try:
+        say(f"{what}: {await step}")
+    except (PipelineError, StoreError, StartFailed, GroupMismatch) as error:
+        say(f"{what}: FAILED: {redacted(str(error))}")
+        return False
+    return True
+
+
+async def _listed(store: TimedStore, pipelines: list[Pipeline], timing: Timing) -> str:
+    """Raises StartFailed or GroupMismatch if `run` would refuse these leases."""
+    keeper = Keeper(store, host="check", incarnation="", clock=BootClock(), timing=timing)
+    problems = Problems()
+    for pipeline in pipelines:
+        await problems.of(Bootstrap(keeper, pipeline.name, pipeline.identity).recorded())
+    problems.raise_any()
+    scan = await keeper.scan([pipeline.name for pipeline in pipelines])
+    count = len(scan.seen) + len(scan.invalid)
+    if scan.invalid:
+        return "\n  ".join([f"warning: {count} there, {len(scan.invalid)} unreadable", *map(str, scan.invalid)])
+    return f"fine, {count} there"
+
+
+async def _check_feed(pipeline: Pipeline) -> str:
+    count = len(await pipeline.feed.partitions())
+    if not count:
+        return f"warning: {no_partitions(pipeline.feed)}"
+    if isinstance(pipeline.feed, ProbedFeed):
+        await pipeline.feed.probe()
+    return f"fine, {counted(count, 'partition')} now ({pipeline.feed.identity})"
+
+
+async def _prepared(pipeline: Pipeline) -> str:
+    await pipeline.transform.prepare()
+    return f"fine, {pipeline.transform.description}"
+
+
+async def _sink_prepared(pipeline: Pipeline) -> str:
+    await pipeline.sink.prepare()
+    return f"fine ({pipeline.sink.identity})"
+
+
+async def _open_port(api: ApiSettings) -> str:
+    """Raises StartFailed."""
+    with listen(api.host, api.port) as listener:
+        return f"fine, port {listener.getsockname()[1]} is free" if api.port else "fine, any free port"

@@ -1,0 +1,135 @@
+"""`leasehold run`: a processor, its REST API, and an orderly end.
+
+The first SIGTERM or SIGINT asks for a graceful stop, the second ends the process at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from structlog.typing import FilteringBoundLogger as Log
+
+from service.api import create_app
+from service.api.auth import Access, Tokens
+from service.api.server import serve
+from service.cli.arrow_memory import use_thrifty_allocator
+from service.config.settings import ApiSettings
+from service.group.lag import Backlog
+from service.processor import Processor
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+async def run(processor: Processor, api: ApiSettings, *, until_idle: bool, log: Log) -> Backlog | None:
+    """Until a signal, or (`until_idle`) until the whole group has nothing left to do; then the last look at the backlog.
+
+    Raises StartFailed, GroupMismatch, DuplicateHost.
+    """
+    stop = asyncio.Event()
+
+    def told() -> None:
+        log.info("told to stop: a second signal ends the process at once")
+        stop.set()
+
+    with stopping(told):
+        return await processed(processor, api, stop, until_idle=until_idle, log=log)
+
+
+async def processed(
+    processor: Processor,
+    api: ApiSettings,
+    stop: asyncio.Event,
+    *,
+    until_idle: bool,
+    log: Log,
+    listening: Callable[[int], None] = lambda port: None,
+) -> Backlog | None:
+    """`run` for somebody who sets `stop` himself. listening: called with the port of the API once it answers."""
+    use_thrifty_allocator()
+    async with serving(processor, api, log, listening), processing(processor, stop):
+        if stop.is_set():
+            return None
+        return await _until(stop, processor, until_idle=until_idle)
+
+
+async def _until(stop: asyncio.Event, processor: Processor, *, until_idle: bool) -> Backlog | None:
+    stopped = asyncio.create_task(stop.wait(), name="stop")
+    ended = asyncio.create_task(processor.ended(), name="ended")
+    waiting: set[asyncio.Task[object]] = {stopped, ended}
+    idle = asyncio.create_task(processor.idle(), name="idle") if until_idle else None
+    if idle is not None:
+        waiting.add(idle)
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            await ended
+        return idle.result() if idle is not None and idle.done() else None
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+@asynccontextmanager
+async def processing(processor: Processor, stop: asyncio.Event) -> AsyncIterator[None]:
+    """The processor, started and in the end stopped; a stop that comes while it starts ends the start."""
+    starting = asyncio.create_task(processor.start(), name="start")
+    stopped = asyncio.create_task(stop.wait(), name="stop")
+    try:
+        await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            await starting
+        yield
+    finally:
+        stopped.cancel()
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await processor.stop()
+
+
+@asynccontextmanager
+async def serving(
+    processor: Processor, api: ApiSettings, log: Log, listening: Callable[[int], None]
+) -> AsyncIterator[None]:
+    """The REST API, from before the first lease to after the last."""
+    if not api.enabled:
+        yield
+        return
+    app = create_app(processor.view, access_of(api), log=log)
+    async with serve(app, host=api.host, port=api.port, log=log) as port:
+        listening(port)
+        yield
+
+
+def access_of(api: ApiSettings) -> Access:
+    """Raises StartFailed."""
+    return Access(
+        readers=None if api.readers is None else Tokens(api.readers),
+        operators=None if api.operators is None else Tokens(api.operators, "api.operators"),
+    )
+
+
+@contextmanager
+def stopping(stop: Callable[[], None]) -> Iterator[None]:
+    """Signals ask for `stop`; a second one ends the process at once, leases and all."""
+    loop = asyncio.get_running_loop()
+    came = False
+
+    def on_signal(number: int) -> None:
+        nonlocal came
+        if came:
+            os._exit(128 + number)
+        came = True
+        stop()
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        yield
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)

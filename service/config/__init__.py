@@ -1,0 +1,1 @@
+"""The settings: one YAML file, read strictly, as frozen values."""

@@ -1,0 +1,78 @@
+"""How an event hub is reached: the same words for feed and sink."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from service.config.section import Section
+from service.config.types import Certificates, Secret, Text
+
+
+def _consumer_group(name: str) -> str:
+    from pipeline.connectors.eventhubs import is_consumer_group  # here, so that only who uses it waits for its SDK
+
+    if not is_consumer_group(name):
+        raise ValueError("must be the name of a consumer group, like $Default")
+    return name
+
+
+ConsumerGroup = Annotated[Text, AfterValidator(_consumer_group)]
+
+
+Seat = tuple[str, str]
+
+
+class EventHub(Section):
+    connection_string: Secret | None = Field(
+        default=None,
+        description="As the portal shows it, of the namespace or of the hub (`EntityPath=...`); a sink's has to allow sending and"
+        " listening. With `UseDevelopmentEmulator=true` it is spoken to without TLS.",
+    )
+    namespace: Text | None = Field(
+        default=None, description="Instead of a connection string: NAMESPACE.servicebus.windows.net."
+    )
+    event_hub: Text | None = Field(
+        default=None, description="The hub's name, where the connection string does not say it."
+    )
+    identity: Text | None = Field(
+        default=None,
+        description="With `namespace`: `default` for whoever azure-identity finds this process to be (so it is without this), or"
+        " the client id of a managed identity. It needs the role Azure Event Hubs Data Receiver, and for a sink Data Sender too.",
+    )
+    transport: Literal["amqp", "websockets"] = Field(
+        default="amqp",
+        description="AMQP on port 5671, or in WebSockets on port 443, where a firewall lets nothing else through.",
+    )
+    ca_file: Certificates | None = Field(
+        default=None,
+        description="Authorities (PEM) to trust instead of the usual ones, for a namespace behind a proxy.",
+    )
+
+    @model_validator(mode="after")
+    def _reaches(self) -> EventHub:
+        from pipeline.connectors.eventhubs import account_of  # here, so that only who uses it waits for its SDK
+
+        account_of(**self.account)
+        return self
+
+    @property
+    def account(self) -> dict[str, Any]:
+        """How to reach it, secrets and all."""
+        secret = self.connection_string
+        is_anybody = self.identity is None and secret is None and self.namespace is not None
+        return {
+            "connection_string": None if secret is None else secret.get_secret_value(),
+            "namespace": self.namespace,
+            "event_hub": self.event_hub,
+            "identity": "default" if is_anybody else self.identity,
+            "transport": self.transport,
+            "ca_file": None if self.ca_file is None else str(self.ca_file),
+        }
+
+    def seat(self, consumer_group: str) -> Seat:
+        """Hub and consumer group: where one reader with an epoch has a partition, and lets nobody else."""
+        from pipeline.connectors.eventhubs import account_of
+
+        return account_of(**self.account).name.lower(), consumer_group.lower()

@@ -1,0 +1,120 @@
+"""Settings of the lease containers, and of how long leases last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, Tag, model_validator
+
+from leases.timing import Timing, derived_timing
+from service.config.azure_credentials import IDENTITY
+from service.config.cosmos import CosmosAccount
+from service.config.section import CUSTOM, Custom, Section, tag_of
+from service.config.storage import StorageAccount
+from service.config.types import (
+    BlobContainerName,
+    FilePath,
+    Importable,
+    LeaseSeconds,
+    Seconds,
+    SecondsOrNone,
+    Text,
+)
+
+
+class LeaseSettings(Section):
+    duration_s: LeaseSeconds = Field(
+        default=Timing().duration_s, description="How long a lease lasts that its owner does not renew."
+    )
+    renew_s: LeaseSeconds | None = Field(
+        default=None,
+        description="The longest time between two renewals. By default 17/60 of `duration_s`, at most 17.",
+    )
+    balance_s: LeaseSeconds | None = Field(
+        default=None,
+        description="The longest time between two looks at all leases; at most `renew_s`. By default 13/17 of `renew_s`, at"
+        " most 13.",
+    )
+    call_timeout_s: Seconds | None = Field(
+        default=None,
+        description="How long one call to the lease store may take. By default a sixth of `duration_s`, at most 5.",
+    )
+    margin_s: SecondsOrNone | None = Field(
+        default=None,
+        description="How long before its lease expires an owner stops sending; it covers clocks of different speed."
+        " By default a twelfth of `duration_s`, at most 5.",
+    )
+
+    @property
+    def timing(self) -> Timing:
+        return derived_timing(
+            self.duration_s,
+            renew_s=self.renew_s,
+            balance_s=self.balance_s,
+            call_timeout_s=self.call_timeout_s,
+            margin_s=self.margin_s,
+        )
+
+    @model_validator(mode="after")
+    def _fits(self) -> LeaseSettings:
+        fields = LeaseSettings.model_fields
+        unset = {name for name in fields if name not in self.model_fields_set or getattr(self, name) is None}
+        if problems := self.timing.problems(unset):
+            raise ValueError("\n".join(problems))
+        return self
+
+
+class SqliteLeases(LeaseSettings):
+    type: Literal["sqlite"] = Field(
+        default="sqlite", description="A file on a local disk, for the processes of one machine."
+    )
+    path: FilePath = Field(default=Path("leases.db"), description="The file. It is created where it is missing.")
+
+
+class CosmosLeases(CosmosAccount, LeaseSettings):
+    type: Literal["cosmos"] = Field(
+        description="A container in Cosmos DB, for hosts anywhere; leases of Cosmos feeds as the .NET processor keeps them."
+    )
+    identity: Text | None = Field(default=None, description=IDENTITY + "Cosmos DB Built-in Data Contributor.")
+    database: Text = Field(description="The database's name.")
+    container: Text = Field(
+        default="leases",
+        description="The container's name. It is made where it is missing and we may, with the partition key /id.",
+    )
+
+
+class BlobLeases(StorageAccount, LeaseSettings):
+    type: Literal["blob"] = Field(description="A container in Azure Blob Storage, for hosts anywhere.")
+    container: BlobContainerName = Field(
+        default="leases", description="The container's name. It is made where it is missing and we may."
+    )
+
+    @model_validator(mode="after")
+    def _reaches_it(self) -> BlobLeases:
+        from leases.stores.blob import account_of  # here, so that only who uses it waits for its SDK
+
+        account_of(**self.account)
+        return self
+
+
+class MemoryLeases(LeaseSettings):
+    type: Literal["memory"] = Field(
+        default="memory", description="This process's memory: nothing is shared, nothing survives."
+    )
+
+
+class CustomLeases(LeaseSettings, Custom):
+    type: Importable = Field(
+        description="A `LeaseStore` to import. All keys that are not named here are its arguments."
+    )
+
+
+AnyLeases = Annotated[
+    Annotated[SqliteLeases, Tag("sqlite")]
+    | Annotated[CosmosLeases, Tag("cosmos")]
+    | Annotated[BlobLeases, Tag("blob")]
+    | Annotated[MemoryLeases, Tag("memory")]
+    | Annotated[CustomLeases, Tag(CUSTOM)],
+    tag_of("sqlite", "sqlite", "cosmos", "blob", "memory"),
+]

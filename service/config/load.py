@@ -1,0 +1,311 @@
+"""One YAML file -> Settings, or every problem in it at once.
+
+    settings = load(Path("bank.yaml"), os.environ)
+
+`${NAME}` in a value stands for an environment variable, and `$${NAME}` for these characters themselves. Relative paths are
+meant from the file's folder. A value that came from the environment, or that is a secret, is never shown in a problem.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from service.config.messages import said_of
+from service.config.reference import describe, names_in, types_of
+from service.config.settings import Settings
+from service.config.strict_yaml import UNREADABLE, Document, Place, Problem, read
+from service.errors import ServiceError
+from service.plurals import counted
+from service.redaction import names_a_secret, redacted
+
+FILE_BYTES_MAX = 256 * 1024
+SHOWN_CHARACTERS_MAX = 60
+
+_REFERENCE = re.compile(r"(\$?)\$\{([^}]*)(\}?)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class ConfigurationError(ServiceError):
+    """The settings are wrong. `problems`: each one a line that says where, what and what to do."""
+
+    def __init__(self, source: str, problems: list[str]) -> None:
+        super().__init__(
+            "\n".join((f"{source}: {counted(len(problems), 'problem')}", *(f"  {problem}" for problem in problems)))
+        )
+        self.problems = tuple(problems)
+
+
+def load(path: Path, env: Mapping[str, str]) -> Settings:
+    """Raises ConfigurationError."""
+    return parse(_text(path), env, folder=path.absolute().parent, source=str(path))
+
+
+def parse(text: str, env: Mapping[str, str], *, folder: Path, source: str = "configuration") -> Settings:
+    """`load` for a text in hand. folder: what relative paths start from. Raises ConfigurationError."""
+    document = read(text)
+    problems = list(document.problems)
+    settings = None
+    if isinstance(document.root, dict):
+        expansion = _Expansion(env, document.lines)
+        root = expansion.expanded(document.root, ())
+        problems += expansion.problems
+        settings = _validated(root, folder, document, problems)
+    elif document.root is not None and document.root is not UNREADABLE:
+        problems.append(Problem(1, "this is no mapping of settings: begin with `pipelines:`"))
+    elif not problems:
+        problems.append(Problem(0, "there are no settings in it: begin with `pipelines:`"))
+    if problems or settings is None:
+        problems.sort(key=lambda problem: problem.line)
+        raise ConfigurationError(source, [f"line {p.line}: {p.text}" if p.line else p.text for p in problems])
+    return settings
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigurationError(
+            str(path), [f"cannot be read ({reason}): name a file that this user may read"]
+        ) from None
+    if len(content) > FILE_BYTES_MAX:
+        raise ConfigurationError(str(path), [f"is larger than {FILE_BYTES_MAX} bytes: name a configuration file"])
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigurationError(str(path), [f"line {line}: this is not UTF-8: save the file as UTF-8"]) from None
+
+
+# Environment
+
+
+class _FromEnvironment(str):
+    """A text with something of the environment in it, which nobody is shown. names: of the variables, for messages."""
+
+    names: str
+
+
+class _Missing(_FromEnvironment):
+    """Its variable is not set, which is reported already."""
+
+
+class _Expansion:
+    def __init__(self, env: Mapping[str, str], lines: Mapping[Place, int]) -> None:
+        self._env = env
+        self._lines = lines
+        self.problems: list[Problem] = []
+
+    def expanded(self, value: object, place: Place) -> Any:
+        if isinstance(value, dict):
+            return {key: self.expanded(child, (*place, key)) for key, child in value.items()}
+        if isinstance(value, list):
+            return [self.expanded(child, (*place, index)) for index, child in enumerate(value)]
+        return self._text(value, place) if isinstance(value, str) and "${" in value else value
+
+    def _text(self, text: str, place: Place) -> str:
+        wrong: list[str] = []
+        names: list[str] = []
+
+        def replaced(match: re.Match[str]) -> str:
+            escape, name, end = match.groups()
+            if escape:
+                return match[0][1:]
+            if not (end and _NAME.fullmatch(name)):
+                wrong.append("has a `${` that names no variable: write ${NAME}, or $${ for the characters themselves")
+            elif name not in self._env:
+                wrong.append(f"needs the environment variable {name}, which is not set: set it")
+            else:
+                names.append(f"${{{name}}}")
+                return self._env[name]
+            return ""
+
+        result = _REFERENCE.sub(replaced, text)
+        self.problems += [Problem(self._lines[place], f"{_key(place)} {what}") for what in wrong]
+        if not (names or wrong):
+            return result
+        hidden = _Missing(result) if wrong else _FromEnvironment(result)
+        hidden.names = " and ".join(names)
+        return hidden
+
+
+# Validation
+
+
+def _validated(root: dict[str, Any], folder: Path, document: Document, problems: list[Problem]) -> Settings | None:
+    problems += [Problem(_line(place, document), f"{_key(place)} {text}") for place, text in _clashes(root, folder)]
+    while True:
+        try:
+            return Settings.model_validate({"leases": {}, "log": {}, **root}, context={"folder": str(folder)})
+        except ValidationError as failed:
+            errors = [error for error in map(_about, failed.errors(include_url=False)) if _is_news(error)]
+            unknown = [error for error in errors if error["type"] == "extra_forbidden"]
+            for error in unknown or errors:
+                problems += _described(error, document)
+            if not unknown:
+                return None
+            for error in unknown:  # rules between settings are only looked at where every key is known
+                _remove(root, _where(error["loc"]).place)
+
+
+def _is_news(error: ErrorDetails) -> bool:
+    """Not of a missing variable or an unreadable value, which are reported already, nor of a list that is empty for want of one
+    good entry."""
+    value = error["input"]
+    return not (isinstance(value, _Missing) or value is UNREADABLE or (error["type"] == "too_short" and value))
+
+
+def _remove(root: Any, place: Place) -> None:
+    for part in place[:-1]:
+        root = root[part]
+    del root[place[-1]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """place: as in the file. section: the innermost one that has a choice; chosen: its type."""
+
+    place: Place
+    section: str
+    chosen: str | None
+
+
+def _where(loc: tuple[str | int, ...]) -> _Where:
+    """A union adds the type it has chosen to pydantic's path; the file does not have it."""
+    place: list[str | int] = []
+    section, chosen = "", None
+    for part in loc:
+        here = _row_key(tuple(place))
+        if part in types_of(here) and here != section:
+            section, chosen = here, str(part)
+        else:
+            place.append(part)
+    return _Where(tuple(place), section, chosen)
+
+
+def _row_key(place: Place) -> str:
+    return re.sub(r"\[\d+\]", "[]", _key(place))
+
+
+def _described(error: ErrorDetails, document: Document) -> Iterator[Problem]:
+    where = _where(error["loc"])
+    line = _line(where.place, document)
+    for message in _messages(error, where):
+        yield Problem(line, f"{_subject(error, where)} {message}")
+
+
+def _about(error: ErrorDetails) -> ErrorDetails:
+    """The same, but of a section whose `type` leads nowhere: an error of its `type`, where it is a section at all."""
+    if error["type"] != "unknown_type":
+        return error
+    section = error["input"]
+    if not isinstance(section, Mapping):
+        return {**error, "type": "model_type"}
+    kind = "unknown_type" if "type" in section else "missing"
+    return {**error, "type": kind, "loc": (*error["loc"], "type"), "input": section.get("type")}
+
+
+def _messages(error: ErrorDetails, where: _Where) -> list[str]:
+    kind, message = error["type"], error["msg"]
+    if kind == "extra_forbidden":
+        return [_unknown(where)]
+    if kind == "missing":
+        choice = f"it must be {message}" if where.place[-1] == "type" else "give it a value"
+        return [f"is missing: {choice}"]
+    if kind == "unknown_type":
+        return [f"must be {message}"]
+    return said_of(error).split("\n")
+
+
+def _unknown(where: _Where) -> str:
+    parent = _row_key(where.place[:-1])
+    known = names_in(parent, where.chosen if parent == where.section else None)
+    near = difflib.get_close_matches(str(where.place[-1]), known, n=1, cutoff=0.5)
+    return f"is no setting: did you mean `{near[0]}`?" if near else f"is no setting: known here are {', '.join(known)}"
+
+
+def _subject(error: ErrorDetails, where: _Where) -> str:
+    """The key, with its value where it may be seen. The value of an unknown key may be a misspelt secret."""
+    key, value = _key(where.place) or "the file", error["input"]
+    is_plain = value is None or isinstance(value, str | int | float)
+    if error["type"] in ("missing", "extra_forbidden") or not is_plain:
+        return f"{key}:" if error["type"] == "value_error" else key
+    if isinstance(value, _FromEnvironment):
+        return f"{key} (from {value.names})"
+    if _is_secret(where):
+        return f"{key} (a secret, not shown)"
+    shown = (
+        {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else repr(value)
+    )
+    shown = redacted(shown)
+    return f"{key} is {shown if len(shown) <= SHOWN_CHARACTERS_MAX else shown[:SHOWN_CHARACTERS_MAX] + '...'}, and"
+
+
+def _is_secret(where: _Where) -> bool:
+    key = _row_key(where.place)
+    return names_a_secret(str(where.place[-1])) or any(row.key == key and "secret" in row.type for row in describe())
+
+
+def _line(place: Place, document: Document) -> int:
+    """Of the place itself, or of the nearest thing around it that stands in the file."""
+    while place and place not in document.lines:
+        place = place[:-1]
+    return document.lines[place] if place else 0
+
+
+def _key(place: Place) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
+
+
+# Between pipelines: looked at in what the file says, so that one pipeline's mistake does not hide another's
+
+
+def _clashes(root: dict[str, Any], folder: Path) -> Iterator[tuple[Place, str]]:
+    pipelines = root.get("pipelines")
+    names: dict[str, int] = {}
+    writers: dict[str, int] = {}
+    for index, pipeline in enumerate(pipelines if isinstance(pipelines, list) else ()):
+        if not isinstance(pipeline, dict):
+            continue
+        name, reads, writes = (
+            pipeline.get("name"),
+            _log_path(pipeline, "feed", folder),
+            _log_path(pipeline, "sink", folder),
+        )
+        if isinstance(name, str) and names.setdefault(name, index) != index:
+            yield (
+                ("pipelines", index, "name"),
+                f"'{name}' is the name of pipelines[{names[name]}] too: rename one of them",
+            )
+        if writes is None:
+            continue
+        if writes == reads:
+            yield (
+                ("pipelines", index, "sink", "path"),
+                "is the log that its feed reads, which would never end: use another",
+            )
+        if writers.setdefault(writes, index) != index:
+            other = f"pipelines[{writers[writes]}]"
+            yield (
+                ("pipelines", index, "sink", "path"),
+                f"is the log that {other} writes, and they would mix: use another",
+            )
+
+
+def _log_path(pipeline: dict[str, Any], side: str, folder: Path) -> str | None:
+    section = pipeline.get(side)
+    if not (
+        isinstance(section, dict) and section.get("type") == "log" and isinstance(path := section.get("path"), str)
+    ):
+        return None
+    return os.path.realpath(folder / Path(path).expanduser())

@@ -1,0 +1,245 @@
+"""All settings: frozen values, each with its default and its meaning. They come from one YAML file by `service.config.load`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from pipeline.limits import REPLAY, BatchLimits, Isolation
+from pipeline.pump.memory_budget import BYTES_MAX
+from service.config.dead_letters import AnyLetters, PostgresLettersSettings
+from service.config.eventhubs import Seat
+from service.config.feeds import AnyFeed, EventHubsFeedSettings
+from service.config.leases import AnyLeases, SqliteLeases
+from service.config.section import Section
+from service.config.sinks import AnySink, EventHubsSinkSettings, PostgresSinkSettings
+from service.config.telemetry import TelemetrySettings
+from service.config.types import (
+    Conf,
+    Count,
+    Ddl,
+    FilePath,
+    HostName,
+    Importable,
+    Memory,
+    PipelineName,
+    Port,
+    Seconds,
+    SecondsOrNone,
+    Sql,
+    Text,
+    is_loopback,
+)
+
+
+class HostSettings(Section):
+    name: HostName | None = Field(
+        default=None,
+        description="This host's name, unique among the hosts on these leases. Keep it across restarts: a host takes the leases"
+        " of its name back at once. By default the machine's name (a pod's name), followed by `-2`, `-3`, ... if other"
+        " processes on this machine have it already.",
+    )
+    leases_max: Count | None = Field(
+        default=None, description="How many leases this host takes at most. By default no limit."
+    )
+    buffer_bytes_max: Count = Field(
+        default=BYTES_MAX,
+        description="How much of what is read and not delivered yet this host holds, over all partitions. A partition that"
+        " holds nothing may read a page (at most 4 MiB, or one event) whatever the others hold.",
+    )
+    stop_timeout_s: Seconds = Field(
+        default=25.0,
+        description="How long a stop may take to finish, checkpoint and release; below the grace of whoever sends SIGTERM.",
+    )
+
+
+class SparkSettings(Section):
+    master: Text = Field(
+        default="local[*]", description="Spark's master URL. `local[*]`: inside this process, on all cores."
+    )
+    remote: Text | None = Field(
+        default=None, description="A Spark Connect server, like sc://spark:15002, instead of `master`."
+    )
+    driver_memory: Memory = Field(default="1g", description="The heap of Spark's driver: a number with k, m, g or t.")
+    conf: Conf = Field(
+        default={},
+        description="More of Spark's own settings, by their names. They win over ours. Secrets as `${NAME}`, but none in"
+        " `spark.driver.*`, jars and files, which process lists show.",
+    )
+
+    @model_validator(mode="after")
+    def _is_one_place(self) -> SparkSettings:
+        if self.remote and "master" in self.model_fields_set:
+            raise ValueError("has both `master` and `remote`, and Spark runs in one place: keep one of them")
+        return self
+
+
+class ApiSettings(Section):
+    enabled: bool = Field(default=True, description="Whether this host serves the REST API.")
+    host: Text = Field(default="127.0.0.1", description="The address to listen on; without tokens loopback only.")
+    port: Port = Field(default=8080, description="The port to listen on. 0: a free one, which the log names.")
+    readers: FilePath | None = Field(
+        default=None,
+        description="A file of bearer tokens, one a line, which may begin with a name: whoever sends one of them may ask; without"
+        " one, for health alone. It is read again when it changes.",
+    )
+    operators: FilePath | None = Field(
+        default=None,
+        description="A file like `readers`: whoever sends one of its tokens may ask, and release, hand over, reset, close and"
+        " pause as well. With `readers` alone nobody may.",
+    )
+
+    @model_validator(mode="after")
+    def _is_for_readers(self) -> ApiSettings:
+        if self.readers is None and self.operators is None and not is_loopback(self.host):
+            raise ValueError(
+                "`host` is an address that others reach, and the API has no tokens: set `readers`, or let it listen on this"
+                " machine alone (127.0.0.1, ::1 or localhost)"
+            )
+        return self
+
+
+class LogSettings(Section):
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="What is logged: this and what is worse."
+    )
+    format: Literal["text", "json"] = Field(default="text", description="Lines for people, or one JSON object a line.")
+    file: FilePath | None = Field(default=None, description="A file to append to. By default standard error.")
+
+
+class PipelineSettings(Section):
+    name: PipelineName = Field(
+        description="Its own name, under which leases and positions are kept: do not change it later."
+    )
+    feed: AnyFeed = Field(description="Where events come from.")
+    event_schema: Ddl | None = Field(
+        default=None,
+        alias="schema",
+        description="Columns to parse from the JSON body, as in SQL's CREATE TABLE; NOT NULL is honoured. Types nest at most"
+        " 32 levels deep.",
+    )
+    sql: Sql | None = Field(
+        default=None,
+        description="The transform: a SELECT over `events` that keeps the column `partition`. Brackets nest at most 200 levels"
+        " deep.",
+    )
+    function: Importable | None = Field(
+        default=None,
+        description="The transform as Python, `module:function`, from DataFrame to DataFrame. Either this, `sql` or none.",
+    )
+    sink: AnySink = Field(description="Where output goes.")
+    batch_events_max: Count = Field(
+        default=BatchLimits().events_max,
+        description="A batch holds at most this many events. `batch_bytes_max` or `batch_age_max_s` may close it earlier.",
+    )
+    batch_bytes_max: Count = Field(
+        default=BatchLimits().bytes_max, description="A batch closes when it holds this many bytes."
+    )
+    batch_age_max_s: SecondsOrNone = Field(
+        default=BatchLimits().age_max_s,
+        description="A batch closes this long after its first event. 0: as soon as the one before it has been transformed.",
+    )
+    batch_timeout_s: Seconds = Field(
+        default=300.0, description="A batch that makes no progress for this long is cancelled, and its lease released."
+    )
+    buffer_bytes_max: Count = Field(
+        default=32 * 1024 * 1024, description="What is read ahead per partition; at least `batch_bytes_max`."
+    )
+    on_error: Literal["stop", "dead_letter"] | None = Field(
+        default=None,
+        description="What becomes of an event that cannot be processed. `stop`: its partition stops. `dead_letter`: it is kept"
+        " apart, and the partition goes on. By default `dead_letter` where there is a `dead_letters`, else `stop`.",
+    )
+    schema_mode: Literal["strict", "permissive"] | None = Field(
+        default=None,
+        description="With dead letters, what becomes of an event whose body does not fit the `schema`. `strict`: its partition"
+        " stops. `permissive` (the default): it is a dead letter. In neither is anything nulled or rounded.",
+    )
+    attempts: Count = Field(
+        default=Isolation().attempts,
+        description="How often an event must have failed, alone or with others, before it counts as one that cannot be"
+        " processed. A body that does not fit the `schema` is looked at once.",
+    )
+    attempt_backoff_s: SecondsOrNone = Field(
+        default=Isolation().backoff_s,
+        description="How long to wait before an event that has failed alone is tried once more; doubled each time, up to 60 s.",
+    )
+    dead_letters: AnyLetters | None = Field(
+        default=None,
+        description="Where dead letters are kept. With `on_error: dead_letter` and a sink `postgres` by default in its database.",
+    )
+
+    @property
+    def letters(self) -> AnyLetters | None:
+        """Where dead letters are kept; None where an event that cannot be processed stops its partition."""
+        if self.on_error == "dead_letter" and self.dead_letters is None:
+            return PostgresLettersSettings(type="postgres")
+        return self.dead_letters
+
+    @model_validator(mode="after")
+    def _keeps_letters(self) -> PipelineSettings:
+        if self.name.endswith(REPLAY):
+            raise ValueError(
+                f"has a name that ends with {REPLAY}, as those do by which dead letters are replayed: take another"
+            )
+        if self.on_error == "stop" and self.dead_letters is not None:
+            raise ValueError("has `dead_letters` and `on_error: stop`, which makes none: remove one of them")
+        letters, has_database = self.letters, isinstance(self.sink, PostgresSinkSettings)
+        if isinstance(letters, PostgresLettersSettings) and letters.dsn is None and not has_database:
+            raise ValueError(
+                "needs to be told where to keep dead letters, as its sink is no `postgres`: give `dead_letters` with a `type`"
+                " (and a `dsn` where that is postgres)"
+            )
+        if self.schema_mode is not None and (letters is None or self.event_schema is None):
+            raise ValueError(
+                "`schema_mode` goes with a `schema` and dead letters, and one of them is not there: remove it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fits(self) -> PipelineSettings:
+        if self.sql is not None and self.function is not None:
+            raise ValueError("has both `sql` and `function`: keep one of them")
+        if self.buffer_bytes_max < self.batch_bytes_max:
+            raise ValueError(
+                f"buffer_bytes_max ({self.buffer_bytes_max}) is below batch_bytes_max ({self.batch_bytes_max}), so that no"
+                " batch could fill up: raise the one, or lower the other"
+            )
+        return self
+
+
+class Settings(Section):
+    leases: AnyLeases = Field(default=SqliteLeases(), description="Where leases are kept, and how long they last.")
+    host: HostSettings = Field(default=HostSettings(), description="This process.")
+    spark: SparkSettings = Field(default=SparkSettings(), description="Where transforms run.")
+    api: ApiSettings = Field(default=ApiSettings(), description="The REST API of this host.")
+    log: LogSettings = Field(default=LogSettings(), description="What is logged, how and where.")
+    telemetry: TelemetrySettings = Field(default=TelemetrySettings(), description="Traces, for OpenTelemetry.")
+    pipelines: Annotated[tuple[PipelineSettings, ...], Field(min_length=1)] = Field(
+        description="What is processed, each on its own. At least one."
+    )
+
+    @model_validator(mode="after")
+    def _sit_apart(self) -> Settings:
+        seats: dict[Seat, str] = {}
+        for each in self.pipelines:
+            if isinstance(each.feed, EventHubsFeedSettings):
+                other = seats.setdefault(each.feed.seat(each.feed.consumer_group), each.name)
+                if other != each.name:
+                    raise ValueError(
+                        f"the pipelines '{other}' and '{each.name}' read one hub in one consumer group, where each would displace"
+                        " the other's receivers: give each a `consumer_group` of its own"
+                    )
+        for each in self.pipelines:
+            hubs = (("sink", each.sink, "has", "its"), ("dead letters", each.dead_letters, "have", "their"))
+            for what, hub, has, its in hubs:
+                if not isinstance(hub, EventHubsSinkSettings):
+                    continue
+                reader = seats.get(hub.seat(group := hub.consumer_group))
+                if reader is not None:
+                    raise ValueError(
+                        f"the {what} of '{each.name}' {has} to be read in the consumer group '{group}' after a crash, and the"
+                        f" feed of '{reader}' reads there and lets nobody else: give the {what} a `consumer_group` of {its} own"
+                    )
+        return self

@@ -1,0 +1,373 @@
+"""What a host tells the others of its work: the `activity` field of its host document, for people.
+
+Any host answers for the whole group, and this is how it knows what the others did last. Written bounded, since the document is
+written as often as a lease is renewed; read as untrusted data, since anyone may have written it. Nothing is decided by it.
+
+    host = Host(..., activity=reporter(clock, now=lambda: datetime.now(UTC)))
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from heapq import nlargest
+
+from leases.balance import Key
+from leases.clock import Clock
+from leases.document import NAME_BYTES_MAX, Fields
+from leases.membership import HostRecord, host_id
+from pipeline.feed import KnownLag
+from service.failures import Failure
+from service.group.metered_lag import decoded_lags, encoded_lags
+from service.host import Host
+from service.stats import RecentBatch, Tally
+
+ACTIVITY_BYTES_MAX = 16 * 1024
+ENTRIES_MAX = 1024
+ERROR_BYTES_MAX = 600
+ERROR_BYTES_LEAST = 120
+"""Errors are cut down to this where so many partitions fail that they would not all have room otherwise."""
+FAILURE_BYTES = 300
+"""What a failure takes in the document besides its error, if names and positions are of usual length."""
+POSITION_BYTES_MAX = 200
+MOMENT_BYTES_MAX = 40
+CUT = "..."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStatus:
+    """A delivered batch. start, to: positions, cut where they are long. waited_s: from its first event read to its transform.
+
+    at: when it became safe, by the wall clock of the host that delivered it.
+    """
+
+    host: str
+    pipeline: str
+    partition: str
+    epoch: int
+    start: str | None
+    to: str
+    events: int
+    waited_s: float
+    transform_s: float
+    deliver_s: float
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureStatus:
+    """Why a partition stands still.
+
+    failures: how many in a row. retry_at: when the host tries again.
+    since, at: when the first and the last of these failures happened.
+    position: the lease's continuation at the last one, "" for the feed's beginning, cut if it is long.
+    Hosts of an earlier version do not report the last three.
+    """
+
+    host: str
+    pipeline: str
+    partition: str
+    error: str
+    failures: int
+    retry_at: datetime
+    since: datetime | None = None
+    at: datetime | None = None
+    position: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingStatus:
+    """Why a partition gets no lease for now."""
+
+    pipeline: str
+    partition: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What a host has delivered of one pipeline since it started. dead_letters: of these events, those it could not process."""
+
+    pipeline: str
+    events: int
+    batches: int
+    dead_letters: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What one host is doing. Newest batches first, newest failures first.
+
+    failing: how many partitions fail, which may be more than `failures` has room for.
+    suspended: how many of its leases it does not trust now. suspensions: how often that happened since it started.
+    at: when the host reported this, by its wall clock; None if it is of an earlier version.
+    lags: of metered feeds, as far as the host knows them first-hand (service.group.metered_lag).
+    """
+
+    batches: tuple[BatchStatus, ...] = ()
+    totals: tuple[Totals, ...] = ()
+    failures: tuple[FailureStatus, ...] = ()
+    waiting: tuple[WaitingStatus, ...] = ()
+    failing: int = 0
+    suspended: int = 0
+    suspensions: int = 0
+    at: datetime | None = None
+    lags: Mapping[Key, KnownLag] = field(default_factory=dict)
+
+
+def reporter(clock: Clock, now: Callable[[], datetime]) -> Callable[[Host], Mapping[str, object]]:
+    """What a Host is given as its `activity`. clock: the host's own; now: wall clock, aware."""
+    return lambda host: activity_document(activity_of(host, now=now(), monotonic_s=clock.monotonic()))
+
+
+def activity_of(host: Host, *, now: datetime, monotonic_s: float) -> Activity:
+    """now (aware) and monotonic_s (the host's clock): the same moment on both, so that one can be told in the other."""
+
+    def wall(clock_s: float) -> datetime:
+        return now + timedelta(seconds=clock_s - monotonic_s)
+
+    failures = sorted(host.failures.items(), key=lambda item: item[1].at, reverse=True)
+    recent = (batch for batches in host.tally.recent.values() for batch in batches)
+    return Activity(
+        batches=tuple(_batch(host.name, batch, wall(batch.at)) for batch in nlargest(ENTRIES_MAX, recent, key=_at)),
+        totals=tuple(_totals(name, host.tally) for name in sorted(host.pipelines)),
+        failures=tuple(_failure(host.name, key, failure, wall) for key, failure in failures),
+        waiting=tuple(_waiting(key, why) for key, why in sorted(host.waiting.items())),
+        failing=len(failures),
+        suspended=sum(not worker.owned.is_trusted for worker in host.workers.values()),
+        suspensions=host.tally.suspensions.total(),
+        at=now,
+        lags=host.group_lag.first_hand(host.own_leases),
+    )
+
+
+def activity_document(activity: Activity) -> Mapping[str, object]:
+    """At most ACTIVITY_BYTES_MAX as JSON: room goes to failures, waiting, totals, lags, and the newest batches."""
+    numbers: dict[str, object] = {
+        "failing": activity.failing,
+        "suspended": activity.suspended,
+        "suspensions": activity.suspensions,
+        **({} if activity.at is None else {"at": _encoded_moment(activity.at)}),
+    }
+    room = ACTIVITY_BYTES_MAX - _size(
+        {**numbers, "failures": [], "waiting": [], "totals": [], "lags": [], "batches": []}
+    )
+    error_bytes = min(ERROR_BYTES_MAX, max(ERROR_BYTES_LEAST, room // max(1, len(activity.failures)) - FAILURE_BYTES))
+    failures = list(_fitting((_encoded_failure(each, error_bytes) for each in activity.failures[:ENTRIES_MAX]), room))
+    room -= sum(map(_size, failures))
+    waiting = list(_fitting(map(_encoded_waiting, activity.waiting[:ENTRIES_MAX]), room))
+    room -= sum(map(_size, waiting))
+    totals = list(_fitting(map(_encoded_totals, activity.totals), room))
+    room -= sum(map(_size, totals))
+    lags = list(_fitting(encoded_lags(activity.lags), room))
+    room -= sum(map(_size, lags))
+    batches = list(_fitting(map(_encoded_batch, activity.batches), room))
+    return {**numbers, "failures": failures, "waiting": waiting, "totals": totals, "lags": lags, "batches": batches}
+
+
+def decode_activity(record: HostRecord) -> Activity:
+    """Raises InvalidDocument. A host that has only just announced itself tells of nothing yet."""
+    if not record.activity:
+        return Activity()
+    fields = Fields(host_id(record.name), record.activity)
+    return Activity(
+        batches=tuple(_decoded_batch(record.name, entry) for entry in fields.objects("batches", ENTRIES_MAX)),
+        totals=tuple(_decoded_totals(entry) for entry in _if_told(fields, "totals")),
+        failures=tuple(_decoded_failure(record.name, entry) for entry in fields.objects("failures", ENTRIES_MAX)),
+        waiting=tuple(_decoded_waiting(entry) for entry in _if_told(fields, "waiting")),
+        failing=fields.integer("failing"),
+        suspended=fields.integer("suspended"),
+        suspensions=fields.integer("suspensions"),
+        at=_optional_moment(fields, "at"),
+        lags=decoded_lags(fields, "lags") if fields.has("lags") else {},
+    )
+
+
+def _if_told(fields: Fields, name: str) -> tuple[Fields, ...]:
+    """Hosts of an earlier version do not tell."""
+    return fields.objects(name, ENTRIES_MAX) if fields.has(name) else ()
+
+
+def _at(batch: RecentBatch) -> float:
+    return batch.at
+
+
+def _batch(host: str, batch: RecentBatch, at: datetime) -> BatchStatus:
+    return BatchStatus(
+        host=host,
+        pipeline=batch.pipeline,
+        partition=batch.partition,
+        epoch=batch.epoch,
+        start=None if batch.start is None else cut(batch.start, POSITION_BYTES_MAX),
+        to=cut(batch.to, POSITION_BYTES_MAX),
+        events=batch.events,
+        waited_s=round(batch.waited_s, 6),
+        transform_s=round(batch.transform_s, 6),
+        deliver_s=round(batch.deliver_s, 6),
+        at=at,
+    )
+
+
+def _totals(pipeline: str, tally: Tally) -> Totals:
+    return Totals(
+        pipeline=pipeline,
+        events=tally.events[pipeline],
+        batches=tally.batches[pipeline],
+        dead_letters=tally.dead_letters[pipeline],
+    )
+
+
+def _failure(host: str, key: tuple[str, str], failure: Failure, wall: Callable[[float], datetime]) -> FailureStatus:
+    return FailureStatus(
+        host=host,
+        pipeline=key[0],
+        partition=key[1],
+        error=cut(str(failure.error) or type(failure.error).__name__, ERROR_BYTES_MAX),
+        failures=failure.count,
+        retry_at=wall(failure.until),
+        since=wall(failure.since),
+        at=wall(failure.at),
+        position=position_of(failure.position),
+    )
+
+
+def position_of(continuation: str | None) -> str:
+    """As `FailureStatus.position` has it."""
+    return cut(continuation or "", POSITION_BYTES_MAX)
+
+
+def _waiting(key: tuple[str, str], why: str) -> WaitingStatus:
+    return WaitingStatus(pipeline=key[0], partition=key[1], why=cut(why, ERROR_BYTES_MAX))
+
+
+def cut(text: str, bytes_max: int) -> str:
+    """The text as UTF-8 can carry it, shortened where it is long. A lone surrogate would make the document unreadable."""
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= bytes_max:
+        return encoded.decode()
+    return encoded[: bytes_max - len(CUT)].decode("utf-8", "ignore") + CUT
+
+
+def _fitting(entries: Iterable[dict[str, object]], room: int) -> Iterator[dict[str, object]]:
+    for entry in entries:
+        room -= _size(entry)
+        if room < 0:
+            return
+        yield entry
+
+
+def _size(value: object) -> int:
+    """In bytes, as a host document holds it, with the comma behind it."""
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()) + 1
+
+
+def _encoded_batch(batch: BatchStatus) -> dict[str, object]:
+    return {
+        "pipeline": batch.pipeline,
+        "partition": batch.partition,
+        "epoch": batch.epoch,
+        "from": batch.start,
+        "to": batch.to,
+        "events": batch.events,
+        "waitedS": batch.waited_s,
+        "transformS": batch.transform_s,
+        "deliverS": batch.deliver_s,
+        "at": _encoded_moment(batch.at),
+    }
+
+
+def _encoded_failure(failure: FailureStatus, error_bytes: int) -> dict[str, object]:
+    found: dict[str, object] = {
+        "pipeline": failure.pipeline,
+        "partition": failure.partition,
+        "error": cut(failure.error, error_bytes),
+        "failures": failure.failures,
+        "retryAt": _encoded_moment(failure.retry_at),
+    }
+    for name, moment in (("since", failure.since), ("at", failure.at)):
+        if moment is not None:
+            found[name] = _encoded_moment(moment)
+    if failure.position is not None:
+        found["position"] = failure.position
+    return found
+
+
+def _encoded_waiting(waiting: WaitingStatus) -> dict[str, object]:
+    return {"pipeline": waiting.pipeline, "partition": waiting.partition, "why": waiting.why}
+
+
+def _encoded_moment(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds")
+
+
+def _encoded_totals(totals: Totals) -> dict[str, object]:
+    return {
+        "pipeline": totals.pipeline,
+        "events": totals.events,
+        "batches": totals.batches,
+        "deadLetters": totals.dead_letters,
+    }
+
+
+def _decoded_totals(fields: Fields) -> Totals:
+    return Totals(
+        pipeline=fields.text("pipeline", NAME_BYTES_MAX),
+        events=fields.integer("events"),
+        batches=fields.integer("batches"),
+        dead_letters=fields.integer("deadLetters"),
+    )
+
+
+def _decoded_batch(host: str, fields: Fields) -> BatchStatus:
+    return BatchStatus(
+        host=host,
+        pipeline=fields.text("pipeline", NAME_BYTES_MAX),
+        partition=fields.text("partition", NAME_BYTES_MAX),
+        epoch=fields.integer("epoch"),
+        start=fields.optional_text("from", POSITION_BYTES_MAX),
+        to=fields.text("to", POSITION_BYTES_MAX),
+        events=fields.integer("events"),
+        waited_s=fields.number("waitedS"),
+        transform_s=fields.number("transformS"),
+        deliver_s=fields.number("deliverS"),
+        at=_moment(fields, "at"),
+    )
+
+
+def _decoded_failure(host: str, fields: Fields) -> FailureStatus:
+    return FailureStatus(
+        host=host,
+        pipeline=fields.text("pipeline", NAME_BYTES_MAX),
+        partition=fields.text("partition", NAME_BYTES_MAX),
+        error=fields.text("error", ERROR_BYTES_MAX),
+        failures=fields.integer("failures"),
+        retry_at=_moment(fields, "retryAt"),
+        since=_optional_moment(fields, "since"),
+        at=_optional_moment(fields, "at"),
+        position=fields.optional_text("position", POSITION_BYTES_MAX) if fields.has("position") else None,
+    )
+
+
+def _decoded_waiting(fields: Fields) -> WaitingStatus:
+    return WaitingStatus(
+        pipeline=fields.text("pipeline", NAME_BYTES_MAX),
+        partition=fields.text("partition", NAME_BYTES_MAX),
+        why=fields.text("why", ERROR_BYTES_MAX),
+    )
+
+
+def _optional_moment(fields: Fields, name: str) -> datetime | None:
+    """Hosts of an earlier version do not report it."""
+    return _moment(fields, name) if fields.has(name) else None
+
+
+def _moment(fields: Fields, name: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(fields.text(name, MOMENT_BYTES_MAX))
+        if moment.tzinfo is None:
+            fields.refuse(name, "is a time without its zone")
+        return moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        fields.refuse(name, "is not a date and time")

@@ -1,0 +1,170 @@
+"""What an import brings: the input read as it was told to be, the documents in the lease container, or another's blobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Literal, Protocol
+
+from leases.import_.checkpoint_blobs import Blob, Deployment, Kind, blobs_of, deployments
+from leases.import_.cosmos_import import Document, candidates, documents_in, leases_among
+from leases.import_.export_format import groups_in
+from leases.import_.plan import Candidate
+from leases.store import LeaseStore, SharedContainer, TimedStore
+from service.errors import NothingToImport
+from service.group.liveness import Held
+from service.pipeline import Pipeline
+
+Source = Literal["leasehold", "dotnet", "java", "eventprocessorhost", "checkpointstore"]
+KINDS: Mapping[Source, Kind] = {"eventprocessorhost": "eventprocessorhost", "checkpointstore": "checkpointstore"}
+"""Sources that are blobs."""
+CLAIM_S = 60.0
+"""Consumers over a checkpoint store claim what they have at least this often (every 10 or 30 s, as versions differ)."""
+
+
+class BlobSource(Protocol):
+    """A container that holds somebody's blobs. Raises StoreUnavailable."""
+
+    async def blobs(self, kind: Kind, folder: str) -> Sequence[Blob]: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Import:
+    """text: what INPUT holds; None to read the lease container itself, or `blobs`. prefix: what the ids of the documents begin
+    with, or the folder that the blobs are in.
+
+    mode: of the pipeline's feed, in .NET's words. now_us: wall clock, microseconds since 1970. force: also move back, and take
+    what another feed's name stands over.
+    """
+
+    pipeline: Pipeline
+    source: Source
+    text: str | None = None
+    blobs: BlobSource | None = None
+    prefix: str | None = None
+    mode: str | None = None
+    now_us: int = 0
+    force: bool = False
+
+    @property
+    def watch_s(self) -> float:
+        """For how long the owners of documents are watched at least, whatever our leases' duration."""
+        return CLAIM_S if self.source == "checkpointstore" else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """is_complete: whether these were all leases of the pipeline, as it says itself.
+
+    busy: documents that somebody is at work on for certain, and who. notes: what to know, besides.
+    """
+
+    candidates: Sequence[Candidate]
+    is_complete: bool = False
+    busy: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    notes: tuple[str, ...] = ()
+
+
+async def brought(order: Import, store: LeaseStore) -> Brought:
+    """Raises NothingToImport, InvalidDocument, StoreUnavailable."""
+    if order.source == "leasehold":
+        return _restored(order)
+    if order.source in KINDS:
+        found_there = await _deployment(order)
+        notes = [f"the leases in '{found_there.folder}' are taken"] if found_there.folder else []
+        notes += [
+            f"partition '{name}' was never checkpointed, and begins where the feed's `start` says"
+            for name in found_there.without
+        ]
+        return Brought(candidates=found_there.candidates, busy=found_there.busy, notes=tuple(notes))
+    prefix, leases = leases_among(await _documents(order, store), order.prefix)
+    found = candidates(
+        leases, pipeline=order.pipeline.name, is_java=order.source == "java", prefix=prefix, mode=order.mode
+    )
+    if not found:
+        where = "the lease container" if order.text is None else "the input"
+        raise NothingToImport(f"{where} holds no leases" + (f" whose ids begin with '{prefix}'" if prefix else ""))
+    return Brought(candidates=found)
+
+
+def _restored(order: Import) -> Brought:
+    if order.text is None:
+        raise NothingToImport("name an INPUT: a file that `leasehold leases export` has written")
+    name, ours, groups = order.pipeline.name, order.pipeline.identity, groups_in(order.text)
+    if name not in groups:
+        raise NothingToImport(
+            f"the input has no pipeline '{name}': it has {', '.join(sorted(groups)) or 'none at all'}"
+        )
+    group, theirs = groups[name], groups[name].info.identity
+    if theirs.feed != ours.feed and not order.force:
+        raise NothingToImport(
+            f"the input was exported with feed {theirs.feed!r}, and pipeline '{name}' reads {ours.feed!r}: where both tell the"
+            " same events at the same positions, say --force"
+        )
+    found = group.candidates
+    if theirs.sink != ours.sink:  # what one sink keeps in a lease means nothing to another
+        found = [replace(each, lease=each.lease and replace(each.lease, sink_state="")) for each in found]
+    return Brought(candidates=found, is_complete=group.info.complete)
+
+
+def recent(order: Import, found: Brought, duration_s: float) -> dict[str, str]:
+    """Of a file, which cannot be watched: document -> its owner, where that wrote within the lease duration, if clocks agree."""
+    since = order.now_us - int(duration_s * 1e6)
+    return {
+        each.document: each.owner
+        for each in found.candidates
+        if order.text is not None and each.owner is not None and (each.written_us or 0) > since
+    }
+
+
+async def held(order: Import, store: LeaseStore) -> Mapping[str, Held]:
+    """Document -> whose it is, of those in the lease container that somebody owns. Raises StoreUnavailable."""
+    if order.source == "leasehold" or order.text is not None:
+        return {}
+    if order.source in KINDS:
+        owners = (await _deployment(order)).owners
+        return {name: Held(owner, (mark,)) for name, (owner, mark) in owners.items()}
+    return {
+        str(each.get("id")): Held(owner, (each.get("timestamp"), each.get("_etag")))
+        for each in await _documents(order, store)
+        if isinstance(owner := each.get("Owner"), str) and owner
+    }
+
+
+async def _documents(order: Import, store: LeaseStore) -> Sequence[Document]:
+    if order.text is not None:
+        return documents_in(order.text)
+    shared = store.store if isinstance(store, TimedStore) else store
+    if not isinstance(shared, SharedContainer):
+        raise NothingToImport("name an INPUT: this lease store holds no documents of other processors to read instead")
+    return await shared.documents(order.prefix or "")
+
+
+async def _deployment(order: Import) -> Deployment:
+    """The one in the folder that the order names, or the only one. Raises NothingToImport, InvalidDocument, StoreUnavailable."""
+    kind, folder = KINDS[order.source], order.prefix and order.prefix.strip("/")
+    if order.text is not None:
+        blobs: Sequence[Blob] = blobs_of(documents_in(order.text))
+    elif order.blobs is not None:
+        blobs = await order.blobs.blobs(kind, _as_named(kind, f"{folder}/") if folder else "")
+    else:
+        raise NothingToImport("name an INPUT, or the blob container that the old leases are in: --container")
+    found = deployments(kind, blobs, pipeline=order.pipeline.name)
+    if folder:
+        found = {name: each for name, each in found.items() if name == _as_named(kind, folder)}
+    if not found:
+        where = "the container" if order.text is None else "the input"
+        raise NothingToImport(f"{where} holds no leases of that kind" + (f" in '{folder}'" if folder else ""))
+    if len(found) > 1:
+        shown = ", ".join(f"'{name}'" for name in sorted(found)[:8])
+        raise NothingToImport(f"there are leases in {len(found)} folders ({shown}): choose one by --prefix")
+    [deployment] = found.values()
+    return deployment
+
+
+def _as_named(kind: Kind, folder: str) -> str:
+    """A checkpoint store names all in lower case."""
+    return folder.lower() if kind == "checkpointstore" else folder

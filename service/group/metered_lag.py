@@ -1,0 +1,227 @@
+"""What a group knows of the lag of feeds whose source allows few questions (`pipeline.feed.MeteredFeed`).
+
+Owners know where their partitions end by what they read. Each host writes the lags that it knows into its host document, and the
+others read them there. Only what nobody knows is asked, by one host, at its share of the group's pace.
+
+    group_lag = GroupLag({"orders": feed}, clock)
+    await group_lag.run(sight)                              for ever: ask about what nobody knows
+    group_lag.first_hand(own)                               what the host document tells the others
+    group_lag.answers(leases, own, reports)                 what service.group.lag counts
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
+
+from leases.balance import Key
+from leases.clock import Clock
+from leases.document import NAME_BYTES_MAX, Fields
+from leases.errors import InvalidDocument
+from leases.expiry import Mark
+from leases.lease import Lease
+from leases.membership import HostRecord, host_id
+from pipeline.feed import ChangeFeed, KnownLag, metered
+from pipeline.pace import Pace
+from service.group.lag import PATIENCE, PartitionLag, answer_of, known_lag_of
+
+QUESTIONS_PER_S = 4.0
+"""Of all hosts together, about one source."""
+LISTINGS_PER_S = 1.0
+"""Of all hosts together, of each pipeline."""
+ALONE_PER_S = 20.0
+"""Of a command that finds no host at work."""
+STALE_S = 30.0
+"""What is older is asked again, and an error may be over."""
+KEPT_S = 300.0
+"""What is older is unknown: time enough to ask about 1,200 partitions that nobody reads."""
+LOOK_S = 1.0
+PARTITIONS_MAX = 64
+"""Of an entry in a host document."""
+ENTRIES_MAX = 1024
+NOT_YET = "no host has reported its lag yet"
+
+Lags = Mapping[Key, KnownLag]
+
+
+class Sight(NamedTuple):
+    """What a host sees. own: the leases that it works on, as it has them. live: the hosts' documents, its own among them."""
+
+    me: str
+    own: Mapping[Key, Lease]
+    leases: Collection[Lease]
+    live: Collection[HostRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """Of a feed that was asked at `at`."""
+
+    events: int | None
+    error: str | None
+    at: float
+
+
+class GroupLag:
+    """As one process knows it. hosts: how many are alive, this process among them; they share the pace."""
+
+    def __init__(self, feeds: Mapping[str, ChangeFeed], clock: Clock) -> None:
+        self.feeds = {name: feed for name, feed in feeds.items() if metered(feed) is not None}
+        self.hosts = 1
+        self._clock = clock
+        self._answers: dict[Key, _Answer] = {}
+        self._first_seen: dict[tuple[str, Mark], float] = {}
+        paces = {feed.identity: Pace(clock.monotonic, clock.sleep) for feed in self.feeds.values()}
+        self._paces = {name: paces[feed.identity] for name, feed in self.feeds.items()}
+
+    def first_hand(self, own: Mapping[Key, Lease]) -> dict[Key, KnownLag]:
+        """Of the partitions that this process reads, and of those that it has asked about."""
+        now = self._clock.monotonic()
+        asked = {
+            key: KnownLag(answer.events, now - answer.at)
+            for key, answer in self._answers.items()
+            if answer.events is not None and now - answer.at <= KEPT_S
+        }
+        return _youngest([asked, dict(self._read(own))])
+
+    def answers(
+        self, leases: Iterable[Lease], own: Mapping[Key, Lease], reports: Iterable[Lags]
+    ) -> dict[Key, PartitionLag]:
+        """Of every open lease of these feeds. Asks nothing. reports: of other hosts, by `reported`."""
+        known = _youngest([*reports, self.first_hand(own)])
+        return {lease.key: self._told(lease.key, known.get(lease.key)) for lease in self._open(leases)}
+
+    def reported(self, host: str, mark: Mark, lags: Lags) -> Lags:
+        """What a host document tells, older by how long we know this version of it. No clocks are compared."""
+        now = self._clock.monotonic()
+        self._first_seen = {which: at for which, at in self._first_seen.items() if now - at <= KEPT_S}
+        age_s = now - self._first_seen.setdefault((host, mark), now)
+        aged = {key: KnownLag(lag.events, lag.age_s + age_s) for key, lag in lags.items()}
+        return {key: lag for key, lag in aged.items() if lag.age_s <= KEPT_S}
+
+    async def run(self, sight: Callable[[], Sight | None]) -> None:
+        """Ask about what nobody knows, or not any more, for ever."""
+        while True:
+            seen = sight()
+            lease = None if seen is None else self.due(seen)
+            if lease is None:
+                await self._clock.sleep(LOOK_S)
+            else:
+                await self.ask(lease)
+
+    def due(self, sight: Sight) -> Lease | None:
+        """What this host should ask about next: of its own partitions, and of its share of those without an owner that tells."""
+        names = sorted(record.name for record in sight.live)
+        reports = [self.reported(each.name, each.mark, _lags_in(each)) for each in sight.live if each.name != sight.me]
+        first, second = self.first_hand(sight.own), _youngest(reports)
+        found: list[tuple[float, Lease]] = []
+        for n, lease in enumerate(sorted(self._open(sight.leases), key=lambda lease: lease.key)):
+            if lease.key in sight.own:
+                age_s = _age(first, lease.key)
+            elif names and names[n % len(names)] == sight.me:
+                age_s = min(_age(first, lease.key), _age(second, lease.key))
+                age_s = 0.0 if lease.owner in names and age_s <= KEPT_S else age_s
+            else:
+                continue
+            if age_s > STALE_S and self._may_ask_again(lease.key):
+                found.append((age_s, sight.own.get(lease.key, lease)))
+        return max(found, key=lambda each: each[0])[1] if found else None
+
+    async def ask_all(self, leases: Iterable[Lease], known: Collection[Key], within_s: float) -> None:
+        """Ask about all open leases but the known ones, for a process without a host."""
+        gate = asyncio.Semaphore(PATIENCE.at_once)
+
+        async def ask(lease: Lease) -> None:
+            async with gate:
+                await self.ask(lease)
+
+        tasks = [asyncio.ensure_future(ask(lease)) for lease in self._open(leases) if lease.key not in known]
+        try:
+            if tasks:
+                await asyncio.wait(tasks, timeout=within_s)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def ask(self, lease: Lease) -> PartitionLag:
+        """Once it is our turn. Raises nothing: an error is part of the answer."""
+        feed = self.feeds[lease.pipeline]
+        await self._paces[lease.pipeline].wait(ALONE_PER_S if self.hosts == 0 else QUESTIONS_PER_S / self.hosts)
+        at = self._clock.monotonic()
+        events, error = await answer_of(lambda: feed.lag(lease.partition, lease.continuation), PATIENCE.call_s)
+        self._answers = {key: each for key, each in self._answers.items() if at - each.at <= KEPT_S}
+        self._answers[lease.key] = _Answer(events, error, at)
+        return PartitionLag(pipeline=lease.pipeline, partition=lease.partition, events=events, error=error)
+
+    def _read(self, own: Mapping[Key, Lease]) -> Iterator[tuple[Key, KnownLag]]:
+        for key, lease in own.items():
+            known = known_lag_of(self.feeds[key[0]], lease) if key[0] in self.feeds else None
+            if known is not None and known.age_s <= KEPT_S:
+                yield key, known
+
+    def _open(self, leases: Iterable[Lease]) -> list[Lease]:
+        return [lease for lease in leases if lease.pipeline in self.feeds and not lease.closed]
+
+    def _may_ask_again(self, key: Key) -> bool:
+        answer = self._answers.get(key)
+        return answer is None or self._clock.monotonic() - answer.at > STALE_S
+
+    def _told(self, key: Key, known: KnownLag | None) -> PartitionLag:
+        answer = self._answers.get(key)
+        error = None if answer is None else answer.error
+        pipeline, partition = key
+        if known is None:
+            return PartitionLag(pipeline=pipeline, partition=partition, events=None, error=error or NOT_YET)
+        return PartitionLag(pipeline=pipeline, partition=partition, events=known.events, age_s=known.age_s)
+
+
+def encoded_lags(lags: Lags) -> Iterator[dict[str, object]]:
+    """Entries of a host document, a few partitions each: events, or events and their age in seconds."""
+    for pipeline in sorted({key[0] for key in lags}):
+        mine = sorted((key[1], lag) for key, lag in lags.items() if key[0] == pipeline)
+        for first in range(0, len(mine), PARTITIONS_MAX):
+            some = {name: _encoded(lag) for name, lag in mine[first : first + PARTITIONS_MAX]}
+            yield {"pipeline": pipeline, "lags": some}
+
+
+def decoded_lags(fields: Fields, name: str) -> dict[Key, KnownLag]:
+    """Raises InvalidDocument."""
+    found: dict[Key, KnownLag] = {}
+    for entry in fields.objects(name, ENTRIES_MAX):
+        pipeline = entry.text("pipeline", NAME_BYTES_MAX)
+        for partition, value in entry.mapping("lags").items():
+            events, age_s = value if isinstance(value, list) and len(value) == 2 else (value, 0)
+            lag = Fields(fields.id, {"events": events, "ageS": age_s})
+            found[pipeline, partition] = KnownLag(lag.integer("events"), lag.number("ageS"))
+    return found
+
+
+def _lags_in(record: HostRecord) -> Lags:
+    """What people read of a document that nobody can trust is told elsewhere."""
+    fields = Fields(host_id(record.name), record.activity)
+    try:
+        return decoded_lags(fields, "lags") if fields.has("lags") else {}
+    except InvalidDocument:
+        return {}
+
+
+def _encoded(lag: KnownLag) -> object:
+    age_s = round(lag.age_s)
+    return lag.events if age_s == 0 else [lag.events, age_s]
+
+
+def _youngest(several: Iterable[Lags]) -> dict[Key, KnownLag]:
+    found: dict[Key, KnownLag] = {}
+    for lags in several:
+        for key, lag in lags.items():
+            if lag.age_s <= _age(found, key):
+                found[key] = lag
+    return found
+
+
+def _age(lags: Lags, key: Key) -> float:
+    return lags[key].age_s if key in lags else inf

@@ -1,0 +1,432 @@
+"""What `leasehold leases export`, `import` and `reset` do: read, ask `leases.import_.plan`, and write what it planned.
+
+Every write is a compare-and-swap. An import that was disturbed in the middle has lost nothing, and the same command goes on: what
+is done comes out as unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from leases.bootstrap import Bootstrap, Info, decode_info, info_id
+from leases.clock import Clock
+from leases.document import decode_lease, lease_id
+from leases.dotnet import FULL_FIDELITY, INCREMENTAL
+from leases.errors import (
+    Incomparable,
+    InvalidDocument,
+    StoreAmbiguous,
+    StoreConflict,
+    StoreError,
+    StoreMissing,
+    StoreUnavailable,
+)
+from leases.import_.export_format import Group, lines_of
+from leases.import_.plan import Candidate, Change, Compare, Rules, planned
+from leases.keeper import Keeper, Scan, Seen
+from leases.lease import Lease
+from leases.store import LeaseStore
+from leases.timing import Timing
+from pipeline.errors import FeedError, PipelineError
+from pipeline.feed import ChangeFeed, FeedPartition, Start, uncovered
+from pipeline.sink import Standing, standing
+from service.group.import_sources import Import, brought, held, recent
+from service.group.liveness import Held, alive
+from service.pipeline import Pipeline
+from service.plurals import counted
+
+Say = Callable[[str], None]
+STARTS: Mapping[str, Start] = {"earliest": "earliest", "latest": "latest"}
+KINDS = ("lease", "document")
+MODES = {"latest": INCREMENTAL, "all_versions": FULL_FIDELITY}
+"""A Cosmos feed's `mode` -> what lease documents call it."""
+TRIES = 3
+COUNTED_S = 10.0
+"""How long the feed may take to count what a reset moves over."""
+AGAIN = "run the command again: what is done already comes out as unchanged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """done: partitions whose change was written. problems: what could not be written."""
+
+    changes: tuple[Change, ...]
+    done: frozenset[str] = frozenset()
+    problems: tuple[str, ...] = ()
+
+    def count(self, kind: str) -> int:
+        return sum(change.kind == kind for change in self.changes)
+
+
+async def exported(keeper: Keeper, pipelines: Iterable[Pipeline]) -> tuple[list[str], list[str]]:
+    """The lines, and what could not be read and is missing from them. Raises StoreUnavailable, InvalidDocument."""
+    groups, problems = [], []
+    for pipeline in pipelines:
+        scan = await keeper.scan([pipeline.name])
+        problems += [str(error) for error in scan.invalid]
+        leases = tuple(sorted(scan.leases, key=lambda lease: lease.partition))
+        groups.append(Group(pipeline=pipeline.name, info=await _info(keeper.store, pipeline), leases=leases))
+    return lines_of(groups), problems
+
+
+async def _info(store: LeaseStore, pipeline: Pipeline) -> Info:
+    try:
+        stored = await store.read(info_id(pipeline.name))
+    except StoreMissing:
+        return Info(identity=pipeline.identity)
+    return decode_info(stored.id, stored.body)
+
+
+async def reset(
+    keeper: Keeper, pipeline: Pipeline, partition: str, to: Start | str, *, now_ms: int
+) -> tuple[Lease | None, Lease]:
+    """The lease before and after; None before if its document was unreadable or missing, and a new one is created.
+
+    to: where to start, or a continuation. now_ms: wall clock, since 1970. Raises LeasesError, PipelineError.
+    """
+    scan = await keeper.scan([pipeline.name])
+    try:
+        stored = await keeper.store.read(lease_id(pipeline.name, partition))
+    except StoreMissing:
+        return None, await _create(keeper, pipeline, partition, to, now_ms, scan)
+    try:
+        lease = decode_lease(stored.id, stored.body)
+    except InvalidDocument:
+        wanted = await _read_new_lease(pipeline, await _part_of(pipeline, partition, []), partition, to, now_ms)
+        await keeper.rewrite(Seen(wanted, stored.etag), wanted)
+        return None, wanted
+    if (pipeline.name, partition) in scan.unreadable:  # there are two, and this is one of them
+        raise scan.unreadable[pipeline.name, partition]
+    return lease, (await move(keeper, pipeline, Seen(lease, stored.etag), to)).lease
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetPlan:
+    """What a reset is going to do. before: None if the document is unreadable or gone.
+
+    to: the position, as the feed has it. events: how many are delivered again if positive, skipped if negative; None: unknown.
+    """
+
+    partition: str
+    pipeline: Pipeline
+    before: Lease | None
+    to: str | None
+    events: int | None = None
+
+    @property
+    def lines(self) -> list[str]:
+        """For a person who has to agree."""
+        name, sink = self.pipeline.name, self.pipeline.sink.identity
+        start = "an unknown position" if self.before is None else _shown(self.before.continuation)
+        said = [
+            f"lease '{self.partition}' of pipeline '{name}' would move from {start} to {_shown(self.to)}: {self._what}"
+        ]
+        if self.events is None or self.events > 0:
+            said.append(f"sink '{sink}' applies events a second time that are delivered again: sums count them twice")
+        if self.before is not None and self.before.closed:
+            said.append("the lease is closed: the reset opens it")
+        if self.before is not None and self.before.owner is not None:
+            said.append(
+                f"host '{self.before.owner}' owns it: pause the pipeline first (POST /api/pipelines/{name}/pause), and resume it"
+                " afterwards"
+            )
+        return said
+
+    @property
+    def _what(self) -> str:
+        if self.events is None:
+            return "how many events are delivered again or skipped is unknown"
+        if self.events == 0:
+            return "no event is delivered again, none is skipped"
+        count = counted(abs(self.events), "event is", "events are")
+        return f"{count} delivered again" if self.events > 0 else f"{count} skipped"
+
+
+async def plan_reset(keeper: Keeper, pipeline: Pipeline, partition: str, to: Start | str) -> ResetPlan:
+    """Nothing is written. Raises LeasesError, PipelineError."""
+    try:
+        lease = (await keeper.read(pipeline.name, partition)).lease
+    except StoreMissing:
+        await _free_part(keeper, pipeline, partition, await keeper.scan([pipeline.name]))
+        lease = None
+    except InvalidDocument:
+        lease = None
+    if lease is not None:
+        _check_open(lease)
+    place = await _checked_place(pipeline.feed, partition, to)
+    if lease is None:
+        return ResetPlan(pipeline=pipeline, partition=partition, before=None, to=place)
+    events = await _events_between(pipeline.feed, partition, place, lease.continuation)
+    return ResetPlan(pipeline=pipeline, partition=partition, before=lease, to=place, events=events)
+
+
+async def _events_between(feed: ChangeFeed, partition: str, to: str | None, here: str | None) -> int | None:
+    """How many events lie behind `to` and not behind `here`. None if the feed cannot tell: its file is gone, or it is away."""
+    try:
+        async with asyncio.timeout(COUNTED_S):
+            return await feed.lag(partition, to) - await feed.lag(partition, here)
+    except (PipelineError, TimeoutError):
+        return None
+
+
+def _check_open(lease: Lease) -> None:
+    """Raises StoreConflict for one that has ended."""
+    if lease.children:
+        names = ", ".join(f"'{child.partition}'" for child in lease.children)
+        raise StoreConflict(
+            f"lease '{lease.partition}' of pipeline '{lease.pipeline}' has ended: reset what continues it, {names}"
+        )
+
+
+def _shown(continuation: str | None) -> str:
+    return "the feed's beginning" if continuation is None else f"'{continuation}'"
+
+
+async def move(keeper: Keeper, pipeline: Pipeline, seen: Seen, to: Start | str) -> Seen:
+    """A lease that was read, in its new generation. Raises LeasesError (StoreConflict where it has changed), PipelineError."""
+    lease = seen.lease
+    _check_open(lease)
+    place = await _checked_place(pipeline.feed, lease.partition, to)
+    held = await standing(pipeline.sink, pipeline.name, lease.partition)
+    newest = max(lease.generation, held.generation if held else 0)
+    return await keeper.rewrite(seen, replace(lease.reset(place), generation=newest + 1))
+
+
+def mode_of(feed: ChangeFeed) -> str | None:
+    return MODES.get(str(getattr(feed, "mode", None)))
+
+
+def start_in(text: str) -> Start | str:
+    """What an operator calls a place: a time, where it is one with its offset; everything else is for the feed to say."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return time if time.tzinfo is not None else text
+
+
+async def _create(
+    keeper: Keeper, pipeline: Pipeline, partition: str, to: Start | str, now_ms: int, scan: Scan
+) -> Lease:
+    """Of a partition whose lease was deleted. Raises as `_free_part`."""
+    part = await _free_part(keeper, pipeline, partition, scan)
+    wanted = await _read_new_lease(pipeline, part, partition, to, now_ms)
+    if not await keeper.create(wanted):
+        raise StoreConflict(f"lease '{partition}' of pipeline '{pipeline.name}' has just been made: {AGAIN}")
+    return wanted
+
+
+async def _free_part(keeper: Keeper, pipeline: Pipeline, partition: str, scan: Scan) -> FeedPartition:
+    """Raises StoreMissing if the feed has no such partition, or other leases hold it."""
+    if await Bootstrap(keeper, pipeline.name, pipeline.identity).recorded() is None:
+        raise StoreMissing(f"no leases of pipeline '{pipeline.name}' yet: no host has run it")
+    part = await _part_of(pipeline, partition, scan.leases)
+    if part is None:
+        raise StoreMissing(
+            f"pipeline '{pipeline.name}' has no lease '{partition}', nor does its feed have such a partition that no other lease"
+            " holds: `leasehold leases list` shows the leases that it has"
+        )
+    return part
+
+
+async def _part_of(pipeline: Pipeline, partition: str, leases: Collection[Lease]) -> FeedPartition | None:
+    """What the feed has under that name, and no open lease holds."""
+    still_open = [lease for lease in leases if not lease.closed]
+    held, names = [lease.scope for lease in still_open if lease.scope is not None], {x.partition for x in still_open}
+    listed = await pipeline.feed.partitions()
+    free = [part for each in listed if not names & {*each.parents} for part in uncovered(pipeline.feed, each, held)]
+    return next((part for part in free if part.name == partition), None)
+
+
+async def _read_new_lease(
+    pipeline: Pipeline, part: FeedPartition | None, partition: str, to: Start | str, now_ms: int
+) -> Lease:
+    """A lease about which nothing is known but what an operator says. Its epoch is one that no count of owners ever reached."""
+    place = await _checked_place(pipeline.feed, partition, to)
+    held = await standing(pipeline.sink, pipeline.name, partition)
+    return Lease(
+        pipeline=pipeline.name,
+        partition=partition,
+        scope=part.scope if part else None,
+        continuation=place,
+        epoch=now_ms,
+        generation=(held.generation if held else 0) + 1,
+    )
+
+
+async def _checked_place(feed: ChangeFeed, partition: str, to: Start | str) -> str | None:
+    """Raises PipelineError, Incomparable."""
+    place = await _place(feed, partition, to)
+    try:
+        _compare_of(feed)(place, place)
+    except Incomparable as error:
+        raise Incomparable(
+            f"{str(to)[:100]!r} is neither `earliest`, `latest`, a time with its offset from UTC, nor a position of this feed"
+            f" ({error})"
+        ) from error
+    return place
+
+
+async def _place(feed: ChangeFeed, partition: str, to: Start | str) -> str | None:
+    if isinstance(to, datetime):
+        return await feed.start_of(partition, to)
+    start = STARTS.get(to)
+    return to if start is None else await feed.start_of(partition, start)
+
+
+async def planned_import(keeper: Keeper, order: Import, *, clock: Clock, say: Say) -> Report:
+    """What it would do. Waits for up to the lease duration where an owner may be alive.
+
+    Raises GroupMismatch, InvalidDocument, StoreUnavailable, NothingToImport.
+    """
+    say = _once(say)
+    await Bootstrap(keeper, order.pipeline.name, order.pipeline.identity).recorded()
+    changes = await _changes(keeper, order, {}, {}, say)
+    leases = {change.partition for change in changes if change.seen and change.wanted and change.seen.lease.owner}
+    documents = {change.document for change in changes if change.wanted} & (await held(order, keeper.store)).keys()
+    if leases or documents:
+        watched = len(leases) or len(documents)
+        timing = _watching(keeper.timing, order.watch_s if documents else 0.0)
+        owned = counted(watched, "lease has a live owner", "leases have live owners")
+        say(f"watching for up to {timing.duration_s:g} s whether {owned}")
+        found = await alive(lambda: _held(keeper, order, leases, documents), clock=clock, timing=timing)
+        owners, writers = ({name: owner for (what, name), owner in found.items() if what == kind} for kind in KINDS)
+        changes = await _changes(keeper, order, owners, writers, say)
+    return Report(changes=tuple(changes))
+
+
+def _once(say: Say) -> Say:
+    """What is found twice is said once: everything is read again after the watch."""
+    said: set[str] = set()
+
+    def say_new(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            say(text)
+
+    return say_new
+
+
+def _watching(timing: Timing, at_least_s: float) -> Timing:
+    return replace(timing, duration_s=max(timing.duration_s, at_least_s))
+
+
+async def _changes(
+    keeper: Keeper, order: Import, owners: Mapping[str, str], writers: Mapping[str, str], say: Say
+) -> list[Change]:
+    feed, found = order.pipeline.feed, await brought(order, keeper.store)
+    rules = Rules(
+        compare=_compare_of(feed),
+        overlapping=lambda lease, others: _overlapping(feed, lease, others),
+        owners=owners,
+        writers={**recent(order, found, max(keeper.timing.duration_s, order.watch_s)), **found.busy, **writers},
+        standings=await _standings(order.pipeline, found.candidates),
+        force=order.force,
+    )
+    scan = await _scan(keeper, order)
+    for note in found.notes:
+        say(note)
+    for error in scan.invalid:
+        say(f"a lease here cannot be read, and stays as it is: {error}")
+    return planned(found.candidates, {partition: seen for (_, partition), seen in scan.seen.items()}, rules)
+
+
+async def _standings(pipeline: Pipeline, candidates: Iterable[Candidate]) -> dict[str, Standing]:
+    names = {name for each in candidates for name in (each.partition, *(part.partition for part in each.parts))}
+    found = {name: await standing(pipeline.sink, pipeline.name, name) for name in sorted(names)}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+async def _scan(keeper: Keeper, order: Import) -> Scan:
+    try:
+        return await keeper.scan([order.pipeline.name])
+    except StoreMissing:  # no container yet
+        return Scan({}, (), 0.0, 0.0)
+
+
+async def _held(
+    keeper: Keeper, order: Import, leases: Collection[str], documents: Collection[str]
+) -> dict[tuple[str, str], Held]:
+    """(one of KINDS, name) -> who has it, of those leases here and documents there."""
+    marks: dict[tuple[str, str], Held] = {}
+    for lease in (await _scan(keeper, order)).leases if leases else ():
+        if lease.partition in leases and lease.owner is not None:
+            marks["lease", lease.partition] = Held(lease.owner, (lease.incarnation, lease.epoch, lease.tick))
+    written = await held(order, keeper.store) if documents else {}
+    return marks | {("document", name): one for name, one in written.items() if name in documents}
+
+
+async def carried_out(keeper: Keeper, order: Import, report: Report) -> Report:
+    """Nothing where anything was refused. Raises LeasesError before the first write alone."""
+    if report.count("refused"):
+        return report
+    bootstrap = Bootstrap(keeper, order.pipeline.name, order.pipeline.identity)
+    await _opened(bootstrap)
+    done, problems = await _written_out(keeper, report.changes)
+    if not problems and (await brought(order, keeper.store)).is_complete:
+        await bootstrap.completed()
+    return replace(report, done=frozenset(done), problems=tuple(problems))
+
+
+async def _opened(bootstrap: Bootstrap) -> None:
+    for _ in range(TRIES - 1):
+        try:
+            await bootstrap.opened()
+            return
+        except StoreConflict:  # a host was quicker
+            continue
+    await bootstrap.opened()
+
+
+async def _written_out(keeper: Keeper, changes: Iterable[Change]) -> tuple[list[str], list[str]]:
+    done: list[str] = []
+    problems: list[str] = []
+    for change in changes:
+        if change.wanted is None:
+            continue
+        try:
+            await _write(keeper, change, change.wanted)
+            done.append(change.partition)
+        except StoreUnavailable as error:
+            problems.append(f"lease '{change.partition}' and those after it were not written ({error}): {AGAIN}")
+            break
+        except StoreError as error:
+            problems.append(f"lease '{change.partition}' was not written ({error}): {AGAIN}")
+    return done, problems
+
+
+async def _write(keeper: Keeper, change: Change, wanted: Lease) -> None:
+    """Raises StoreError."""
+    try:
+        if change.seen is not None:
+            await keeper.rewrite(change.seen, wanted)
+        elif not await keeper.create(wanted):
+            raise StoreConflict("somebody else has made it meanwhile")
+    except StoreAmbiguous:
+        now = (await keeper.read(*wanted.key)).lease
+        if (now.generation, now.continuation, now.closed) != (wanted.generation, wanted.continuation, wanted.closed):
+            raise StoreConflict("its answer was lost, and something else stands there now") from None
+
+
+def _compare_of(feed: ChangeFeed) -> Compare:
+    def compare(a: str | None, b: str | None) -> int:
+        try:
+            return feed.compare(a, b)
+        except (FeedError, ValueError) as error:
+            raise Incomparable(str(error)) from error
+
+    return compare
+
+
+def _overlapping(feed: ChangeFeed, lease: Lease, others: Collection[Lease]) -> list[str]:
+    """The partitions of those whose scope has a part in common with the lease's."""
+    if lease.scope is None:
+        return []
+    own = FeedPartition(lease.partition, (), lease.scope)
+    scopes = {other.partition: other.scope for other in others if other.scope is not None}
+    if uncovered(feed, own, scopes.values()) == [own]:
+        return []
+    return [name for name, scope in scopes.items() if uncovered(feed, own, [scope]) != [own]]

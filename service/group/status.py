@@ -1,0 +1,306 @@
+"""The group as people see it: leases, hosts, pipelines, recent batches. Values, built from documents that were read; pure.
+
+Whether a lease has expired or a host has died is no fact of the documents: it is what one host has seen on its own clock
+(leases.expiry). That host's `Sight` is laid over the documents; a process that has only just looked in has none, and says so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+from typing import Literal
+
+from leases.balance import Key
+from leases.bootstrap import Identity
+from leases.errors import InvalidDocument
+from leases.expiry import Mark
+from leases.keeper import Scan
+from leases.lease import Lease
+from leases.membership import HostRecord, mismatched
+from leases.pause_orders import NO_CONTROLS, Control, Controls
+from service.group.activity import Activity, BatchStatus, FailureStatus, decode_activity, position_of
+from service.host import Host
+
+LeaseState = Literal["owned", "available", "handing_over", "expired", "closed"]
+"""owned: somebody works on it. available: anybody's. handing_over: somebody asked for it and its owner has not let go yet, or
+has, and it waits for the one who asked. expired: its owner has not moved for a lease duration, as this host has seen. closed:
+its partition ended, and its children have taken over."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseStatus:
+    """A lease as it was read. etag: of its document, as the container gave it."""
+
+    lease: Lease
+    etag: str
+    state: LeaseState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostStatus:
+    """A host as its document tells.
+
+    tick: moved as often as it renews a lease; who sees it move has heard from the host. is_this: the one that answers. is_live:
+    None where nobody here has watched for long enough to know. leases: how many it owns. is_contested: another process ran under
+    its name. activity: what it last told. is_silent: by the wall clocks it has reported nothing for a lease duration, which is
+    only a hint where nobody has watched it.
+    """
+
+    name: str
+    incarnation: str
+    tick: int
+    is_this: bool
+    is_live: bool | None
+    is_draining: bool
+    is_contested: bool
+    pipelines: tuple[str, ...]
+    leases: int
+    leases_max: int | None
+    lease_duration_s: float
+    started_at: str
+    activity: Activity
+    is_silent: bool = False
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether what it last reported is current, as far as can be told."""
+        return not self.is_silent if self.is_live is None else self.is_live
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineStatus:
+    """leases: how many by state. failures: of partitions that do not go on, one each: their owner's, else the newest.
+
+    resting: why nobody works on it, where it is paused; None where it is not. order: what an operator said last, where that can
+    be read.
+    """
+
+    name: str
+    identity: Identity
+    leases: Mapping[LeaseState, int]
+    failures: tuple[FailureStatus, ...]
+    resting: str | None = None
+    order: Control | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Everything at one moment. leases: in the order of pipeline and partition. batches: newest first.
+
+    problems: what needs somebody's attention: documents that could not be trusted, partitions that wait for somebody, hosts with
+    other settings. unreadable: the leases whose documents could not be trusted, and what is to be done.
+    waiting: partitions that get no lease for now, and why, as hosts report it.
+    """
+
+    leases: Mapping[Key, LeaseStatus]
+    hosts: Mapping[str, HostStatus]
+    pipelines: Mapping[str, PipelineStatus]
+    batches: tuple[BatchStatus, ...]
+    problems: tuple[str, ...]
+    unreadable: Mapping[Key, str] = field(default_factory=lambda: MappingProxyType({}))
+    waiting: Mapping[Key, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def failures(self) -> dict[Key, str]:
+        """Why partitions do not go on."""
+        return {
+            (failure.pipeline, failure.partition): failure.error
+            for pipeline in self.pipelines.values()
+            for failure in pipeline.failures
+        }
+
+    @property
+    def resting(self) -> dict[Key, str]:
+        """Why nobody is to work on leases: those of paused pipelines."""
+        return {key: why for key in self.leases if (why := self.pipelines[key[0]].resting) is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What one host has seen stand still for a lease duration, and with which mark. None at all: it has not watched."""
+
+    leases: Mapping[Key, Mark]
+    hosts: Mapping[str, Mark]
+
+
+def sight_of(host: Host) -> Sight | None:
+    """None until the host's first round is over."""
+    if host.scan is None or host.roll is None:
+        return None
+    roll, marks = host.roll, host.scan.marks
+    return Sight(
+        leases={key: marks[key] for key in host.expired},
+        hosts={name: record.mark for name, record in roll.hosts.items() if name not in roll.live},
+    )
+
+
+def group_of(
+    scan: Scan,
+    records: Iterable[HostRecord],
+    problems: Iterable[str],
+    *,
+    pipelines: Mapping[str, Identity],
+    me: str,
+    sight: Sight | None,
+    mine: Activity | None,
+    controls: Controls = NO_CONTROLS,
+    now: datetime | None = None,
+) -> Group:
+    """records, problems: the host documents that could be read, and what is wrong with the others.
+
+    me: the host that answers. mine: what it is doing now, where it is a host; its own document is a little older.
+    controls: what operators have ordered. now: wall clock, aware; None: who is silent is not judged by it.
+    """
+    known = sorted(records, key=lambda record: record.name)
+    heard, invalid = _heard(known)
+    if mine is not None:
+        heard[me] = mine
+    marks = scan.marks
+    leases = {
+        key: LeaseStatus(seen.lease, seen.etag, state_of(seen.lease, _is_still(sight, key, marks.get(key))))
+        for key, seen in sorted(scan.seen.items())
+    }
+    owned = Counter(status.lease.owner for status in leases.values())
+    hosts = {
+        record.name: _host(record, owned[record.name], me, sight, heard.get(record.name, Activity()), now)
+        for record in known
+    }
+    return Group(
+        leases=leases,
+        hosts=hosts,
+        pipelines={name: _pipeline(name, pipelines[name], leases, hosts.values(), controls) for name in pipelines},
+        batches=tuple(sorted(_batches(heard.values()), key=lambda batch: batch.at, reverse=True)),
+        problems=(
+            *map(str, (*scan.invalid, *controls.unreadable.values())),
+            *problems,
+            *map(str, invalid),
+            *_disagreements(known, me),
+        ),
+        unreadable={key: str(error) for key, error in sorted(scan.unreadable.items())},
+        waiting=_waiting(hosts.values(), leases),
+    )
+
+
+def state_of(lease: Lease, is_expired: bool) -> LeaseState:
+    if lease.closed:
+        return "closed"
+    if lease.owner is not None and is_expired:
+        return "expired"
+    if lease.handoff_to not in (None, lease.owner):
+        return "handing_over"
+    return "available" if lease.owner is None else "owned"
+
+
+def _heard(records: Iterable[HostRecord]) -> tuple[dict[str, Activity], list[InvalidDocument]]:
+    heard: dict[str, Activity] = {}
+    invalid: list[InvalidDocument] = []
+    for record in records:
+        try:
+            heard[record.name] = decode_activity(record)
+        except InvalidDocument as error:
+            invalid.append(error)
+    return heard, invalid
+
+
+def _is_still(sight: Sight | None, key: Key, mark: Mark | None) -> bool:
+    """A lease that has moved since it was seen standing still has an owner after all."""
+    return sight is not None and mark is not None and sight.leases.get(key) == mark
+
+
+def _host(
+    record: HostRecord, leases: int, me: str, sight: Sight | None, activity: Activity, now: datetime | None
+) -> HostStatus:
+    is_this = record.name == me
+    silent_s = 0.0 if now is None or activity.at is None else (now - activity.at).total_seconds()
+    return HostStatus(
+        name=record.name,
+        incarnation=record.incarnation,
+        tick=record.tick,
+        is_this=is_this,
+        is_live=None if sight is None else is_this or sight.hosts.get(record.name) != record.mark,
+        is_draining=record.draining,
+        is_contested=record.contested_by is not None,
+        pipelines=record.pipelines,
+        leases=leases,
+        leases_max=record.leases_max,
+        lease_duration_s=record.lease_duration_s,
+        started_at=record.started_at,
+        activity=activity,
+        is_silent=not is_this and silent_s > record.lease_duration_s,
+    )
+
+
+def _pipeline(
+    name: str,
+    identity: Identity,
+    leases: Mapping[Key, LeaseStatus],
+    hosts: Iterable[HostStatus],
+    controls: Controls,
+) -> PipelineStatus:
+    return PipelineStatus(
+        name=name,
+        identity=identity,
+        leases=Counter(status.state for status in leases.values() if status.lease.pipeline == name),
+        failures=_failures(name, hosts, leases),
+        resting=controls.why(name) if name in controls.paused else None,
+        order=controls.orders.get(name),
+    )
+
+
+def _failures(
+    pipeline: str, hosts: Iterable[HostStatus], leases: Mapping[Key, LeaseStatus]
+) -> tuple[FailureStatus, ...]:
+    """One of each partition. If several hosts report one, its owner is right, else the newest."""
+    found: dict[str, FailureStatus] = {}
+    for host in hosts:
+        for failure in host.activity.failures if host.is_heard else ():
+            status = leases.get((pipeline, failure.partition))
+            if failure.pipeline == pipeline and status is not None and _is_current(failure, host, status.lease):
+                known = found.get(failure.partition)
+                if known is None or _rank(failure, status.lease) > _rank(known, status.lease):
+                    found[failure.partition] = failure
+    return tuple(found[partition] for partition in sorted(found))
+
+
+def _rank(failure: FailureStatus, lease: Lease) -> tuple[bool, datetime]:
+    return failure.host == lease.owner, failure.at or failure.retry_at
+
+
+def _is_current(failure: FailureStatus, host: HostStatus, lease: Lease) -> bool:
+    """A host's failure is over once the lease has moved without it.
+
+    As long as another host has the lease and it has not moved, that host may well fail at the same event.
+    """
+    if lease.closed:
+        return False
+    if lease.owner == host.name:
+        return lease.incarnation in (None, host.incarnation)
+    if failure.position is None:  # a host of an earlier version
+        return lease.owner is None
+    return failure.position == position_of(lease.continuation)
+
+
+def _waiting(hosts: Iterable[HostStatus], leases: Mapping[Key, LeaseStatus]) -> dict[Key, str]:
+    found = {
+        (each.pipeline, each.partition): each.why for host in hosts if host.is_heard for each in host.activity.waiting
+    }
+    return {key: why for key, why in sorted(found.items()) if key not in leases}
+
+
+def _batches(activities: Iterable[Activity]) -> list[BatchStatus]:
+    return [batch for activity in activities for batch in activity.batches]
+
+
+def _disagreements(records: Iterable[HostRecord], me: str) -> list[str]:
+    """Hosts whose leases last another time: each would judge the others by its own."""
+    by_name = {record.name: record for record in records}
+    if me not in by_name:
+        return []
+    return [
+        f"host '{other.name}' runs with leases.duration_s = {other.lease_duration_s:g}, host '{me}' with"
+        f" {by_name[me].lease_duration_s:g}: use one value in the whole group"
+        for other in mismatched(by_name.values(), by_name[me].lease_duration_s)
+    ]

@@ -1,0 +1,251 @@
+"""Reads the lease container on behalf of people: what the API, `leasehold leases` and `leasehold lag` answer from.
+
+    view = View(keeper, processor.pipelines, clock=clock, now=lambda: datetime.now(UTC), host=processor.host)
+    group = await view.group()         service.group.status.Group: leases, hosts, pipelines, recent batches, problems
+    lag = await view.lag()             service.group.lag.Lag; lag.of("transform") for one pipeline
+    look = await view.backlog()        service.group.lag.Backlog, never from memory; see service.group.lag.until_idle
+    health = view.health()
+
+Any process answers for the whole group, one without workers too (`host=None`; then whether hosts are alive is not known).
+Answers are shared for a moment, so that many clients cost the container no more than one. Who asks again and again gets older
+ones of a large group, and a container that refuses is left alone for as long as it wants. All raise StoreUnavailable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic, TypeVar
+
+from leases.backoff import Backoff, retry_after_s
+from leases.balance import Key
+from leases.clock import Clock
+from leases.errors import InvalidDocument, StoreError, StoreUnavailable
+from leases.keeper import Keeper
+from leases.lease import Lease
+from leases.membership import HOSTS_PREFIX, HostRecord, decode_host
+from leases.pause_orders import GROUP_PREFIX, controls_in
+from leases.store import Stored
+from service.group.activity import activity_of
+from service.group.lag import PATIENCE, Backlog, Lag, LastKnown, PartitionLag, Patience, measure_lag, read_backlog
+from service.group.metered_lag import GroupLag
+from service.group.status import Group, group_of, sight_of
+from service.host import Host
+from service.pipeline import Pipeline
+
+T = TypeVar("T")
+ASKING_S = 60.0
+"""How long a command asks a metered feed, at its pace."""
+WATCHED_LEASES_PER_S = 250
+"""So many are read a second for those who watch the group, though at least as often as a host scans it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether the host takes part in the work. reasons: why not; empty where it does."""
+
+    reasons: tuple[str, ...]
+
+    @property
+    def is_ready(self) -> bool:
+        return not self.reasons
+
+
+class Shared(Generic[T]):
+    """One reading for everybody who asks within a moment. A failure is shared for longer with each one: a container that is
+    down has enough to do without every client's own attempt, and each attempt takes a whole timeout."""
+
+    def __init__(self, read: Callable[[], Awaitable[T]], clock: Clock, backoff: Backoff) -> None:
+        self._read = read
+        self._clock = clock
+        self._backoff = backoff
+        self._failures = 0
+        self._lock = asyncio.Lock()
+        self._last: tuple[float, T | StoreError] | None = None
+        self._forgotten = 0
+
+    async def get(self, age_max_s: float) -> T:
+        """Raises StoreUnavailable."""
+        async with self._lock:
+            if self._last is None or self._clock.monotonic() - self._last[0] >= self._age_max_s(
+                self._last[1], age_max_s
+            ):
+                forgotten = self._forgotten
+                last = await self._attempted()
+                self._last = last if forgotten == self._forgotten else None
+            else:
+                last = self._last
+        answer = last[1]
+        if isinstance(answer, StoreError):
+            raise StoreUnavailable(str(answer), retry_after_s=retry_after_s(answer) or None)
+        return answer
+
+    def forget(self) -> None:
+        """Whoever asks from now on reads anew, also where a reading is under way."""
+        self._forgotten += 1
+        self._last = None
+
+    def _age_max_s(self, last: T | StoreError, wanted_s: float) -> float:
+        if not isinstance(last, StoreError):
+            return wanted_s
+        return max(wanted_s, self._backoff.pause_s(self._failures, 0.0, retry_after_s(last)))
+
+    async def _attempted(self) -> tuple[float, T | StoreError]:
+        try:
+            answer: T | StoreError = await self._read()
+            self._failures = 0
+        except StoreError as error:
+            answer = error
+            self._failures += 1
+        return self._clock.monotonic(), answer
+
+
+class View:
+    """The group as seen from this process."""
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        pipelines: Iterable[Pipeline],
+        *,
+        clock: Clock,
+        now: Callable[[], datetime],
+        host: Host | None = None,
+        patience: Patience = PATIENCE,
+        shared_s: float = 1.0,
+    ) -> None:
+        """clock: the host's own. now: wall clock, aware. patience: with feeds that are slow to tell their lag.
+
+        shared_s: how old an answer may be that several ask for.
+        """
+        self.pipelines = {pipeline.name: pipeline for pipeline in pipelines}
+        self._keeper = keeper
+        self.clock = clock
+        self.now = now
+        self.host = host
+        self._patience = patience
+        self._shared_s = shared_s
+        self._feeds = {name: pipeline.feed for name, pipeline in self.pipelines.items()}
+        self._group = Shared(self._read_group, clock, keeper.timing.backoff)
+        self._lag = Shared(self._measure_lag, clock, keeper.timing.backoff)
+        self._leases = 0
+        self._last_known = LastKnown(clock, self.pipelines)
+        self._group_lag = GroupLag(self._feeds, clock) if host is None else host.group_lag
+
+    @property
+    def keeper(self) -> Keeper:
+        return self._keeper
+
+    def changed(self) -> None:
+        """Somebody has just changed something by way of this process: what was read before is old, for its host too."""
+        self._group.forget()
+        if self.host is not None:
+            self.host.look()
+
+    async def group(self) -> Group:
+        return await self._group.get(self._shared_s)
+
+    async def watched_group(self) -> Group:
+        """For those who ask again and again. A large group is read as often as a host scans it, and a small one each second."""
+        pace_s = min(self._leases / WATCHED_LEASES_PER_S, self._keeper.timing.balance_s)
+        return await self._group.get(max(pace_s, self._shared_s))
+
+    async def lag(self, age_max_s: float | None = None) -> Lag:
+        """Of all pipelines."""
+        return await self._lag.get(self._shared_s if age_max_s is None else age_max_s)
+
+    async def backlog(self) -> Backlog:
+        """Read now, by every call: two looks from one memory would always find that nothing moved. Never raises StoreError:
+        a container that does not answer leaves the backlog unknown."""
+        try:
+            group = await self._group.get(0.0)
+            scan = await self._keeper.scan(self.pipelines)
+        except StoreError as error:
+            return Backlog(ends={}, behind=frozenset(), missing=frozenset(), failed={}, unknown=(str(error),))
+        return await read_backlog(
+            scan.leases,
+            self._feeds,
+            {**group.failures, **group.resting},
+            waiting=self._waiting(group),
+            listings={} if self.host is None else self.host.listings,
+            ask=self._group_lag.ask,
+            patience=self._patience,
+        )
+
+    def health(self) -> Health:
+        host, reasons = self.host, []
+        if host is None:
+            reasons.append("no host runs in this process")
+        elif host.is_draining:
+            reasons.append("the host is draining: it finishes its batches and gives its leases back")
+        elif not host.ready.is_set():
+            reasons.append("the host is starting: it waits for its sinks, or has not read the lease container yet")
+        return Health(tuple(reasons))
+
+    async def _measure_lag(self) -> Lag:
+        group = await self.watched_group()
+        leases = [status.lease for status in group.leases.values()]
+        known = await self._known_lags(group, leases)
+        lag = await measure_lag(
+            leases,
+            self._feeds,
+            unreadable=group.unreadable,
+            waiting=self._waiting(group),
+            known=known,
+            listings={} if self.host is None else self.host.listings,
+            patience=self._patience,
+        )
+        return self._last_known.complete(lag)
+
+    async def _known_lags(self, group: Group, leases: list[Lease]) -> Mapping[Key, PartitionLag]:
+        """Of metered feeds. A process without a host asks about what no host reports; a host asks all the while."""
+        group_lag = self._group_lag
+        if not group_lag.feeds:
+            return {}
+        heard = [host for host in group.hosts.values() if host.is_heard and not host.is_this]
+        own = {} if self.host is None else self.host.own_leases
+        reports = [group_lag.reported(each.name, (each.incarnation, each.tick), each.activity.lags) for each in heard]
+        if self.host is None:
+            group_lag.hosts = len(heard) + 1 if heard else 0
+            known = {key for report in reports for key in report} | group_lag.first_hand(own).keys()
+            await group_lag.ask_all(leases, known, ASKING_S)
+        return group_lag.answers(leases, own, reports)
+
+    def _waiting(self, group: Group) -> Mapping[Key, str]:
+        """Partitions without a lease, and why, as any host knows them."""
+        return {**group.waiting, **(self.host.waiting if self.host is not None else {})}
+
+    async def _read_group(self) -> Group:
+        documents = await self._keeper.store.list(GROUP_PREFIX)
+        records, problems = _hosts_in(documents)
+        scan = await self._keeper.scan(self.pipelines)
+        self._leases = len(scan.seen)
+        host = self.host
+        if host is not None:
+            problems += [f"pipeline '{key[0]}', partition '{key[1]}' waits: {why}" for key, why in host.waiting.items()]
+        return group_of(
+            scan,
+            records,
+            problems,
+            pipelines={name: pipeline.identity for name, pipeline in self.pipelines.items()},
+            me=self._keeper.host,
+            sight=sight_of(host) if host else None,
+            mine=activity_of(host, now=self.now(), monotonic_s=self.clock.monotonic()) if host else None,
+            controls=controls_in(documents),
+            now=self.now(),
+        )
+
+
+def _hosts_in(documents: Iterable[Stored]) -> tuple[list[HostRecord], list[str]]:
+    """And what is wrong with those that cannot be read."""
+    records: list[HostRecord] = []
+    problems: list[str] = []
+    for stored in documents:
+        if stored.id.startswith(HOSTS_PREFIX):
+            try:
+                records.append(decode_host(stored.id, stored.body))
+            except InvalidDocument as error:
+                problems.append(str(error))
+    return records, problems

@@ -1,0 +1,1 @@
+"""Small parts that the host and its workers are made of."""

@@ -1,0 +1,52 @@
+"""The last steps of a worker: each is tried, within its time, whatever became of those before it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from structlog.typing import FilteringBoundLogger as Log
+
+from leases.clock import Clock
+from leases.errors import StoreError
+from pipeline.cancellation import await_shielded, is_cancelled
+
+CLOSING_TIMEOUT_S = 5.0
+"""How long cancelled work may take to end, and then a close, a last checkpoint and a release each. Where that is not enough the
+lease simply expires."""
+PAUSE_S = 0.1
+
+
+async def within(doing: str, step: Coroutine[Any, Any, None], log: Log) -> None:
+    """Whatever fails, what comes after it is still done: a connector's fault is no reason to keep a lease."""
+    try:
+        async with asyncio.timeout(CLOSING_TIMEOUT_S):
+            await step
+    except (Exception, asyncio.CancelledError) as error:
+        if is_cancelled(error):
+            raise
+        why = f"took longer than {CLOSING_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else str(error)
+        log.warning(f"{doing} failed", error=why or type(error).__name__)
+
+
+async def answered(step: Callable[[], Awaitable[None]], clock: Clock, log: Log) -> None:
+    """Again where the container refuses for a moment: a lease that is not released stands still until it expires."""
+    pause_s = PAUSE_S
+    while True:
+        try:
+            return await step()
+        except StoreError as error:
+            log.warning("will try again before letting go", error=str(error), in_s=pause_s)
+        await clock.sleep(pause_s)
+        pause_s *= 2
+
+
+async def uninterrupted(step: Coroutine[Any, Any, None]) -> None:
+    """Carry it to its end through one cancellation, which then goes on. Another one ends it."""
+    task = asyncio.create_task(step)
+    try:
+        await await_shielded(task)
+    except asyncio.CancelledError:
+        await task
+        raise

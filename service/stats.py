@@ -1,0 +1,251 @@
+"""What this host has done since it started: counts that never go back, and its last batches.
+
+Host and workers write it as things happen, so that a worker's end loses nothing; `service.api.metrics` and
+`service.group.activity` read it. What it counts by is bounded: pipelines, and words that stand here; never a partition,
+an owner or an error's text. One tally belongs to one host; the store that counts its requests shares it:
+
+    tally = Tally(clock, log)
+    store = CountingStore(TimedStore(store, timing.call_timeout_s), tally)
+    host = Host(..., tally=tally)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict, deque
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Literal, TypeVar, get_args
+
+from structlog.typing import FilteringBoundLogger as Log
+
+from leases.clock import Clock
+from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
+from leases.lease import Lease
+from leases.store import LeaseStore, Stored
+from pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, Fenced, SinkUnavailable
+from pipeline.pump.runner import Delivered
+from pipeline.sink import CloseReason
+
+T = TypeVar("T")
+Stage = Literal["wait", "transform", "queue", "deliver", "checkpoint"]
+Move = Literal["acquired", "seized", "released", "lost", "stolen", "gone", "failed"]
+Cause = Literal["feed", "engine", "sink", "ambiguous", "fenced", "store", "other"]
+Operation = Literal["list", "read", "create", "replace", "delete"]
+RequestOutcome = Literal["ok", "conflict", "missing", "unavailable", "ambiguous", "error"]
+Action = Literal["release", "handoff", "reset", "close", "pause", "resume", "export", "import"]
+ActionOutcome = Literal["done", "unchanged", "denied", "refused", "failed"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+MOVES: tuple[Move, ...] = get_args(Move)
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
+REQUEST_OUTCOMES: tuple[RequestOutcome, ...] = get_args(RequestOutcome)
+ACTIONS: tuple[Action, ...] = get_args(Action)
+ACTION_OUTCOMES: tuple[ActionOutcome, ...] = get_args(ActionOutcome)
+
+BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+RECENT_PER_PIPELINE = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecentBatch:
+    """A delivered batch without its data. at: when it became safe (Clock seconds). The rest as in the runner's Delivered."""
+
+    pipeline: str
+    partition: str
+    epoch: int
+    start: str | None
+    to: str
+    events: int
+    waited_s: float
+    transform_s: float
+    deliver_s: float
+    at: float
+
+
+@dataclass(slots=True)
+class Histogram:
+    """How often something took how long. counts: one for each of BUCKETS_S, and one for what took longer."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
+    sum_s: float = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(BUCKETS_S, seconds)] += 1
+        self.sum_s += seconds
+
+    @property
+    def cumulative(self) -> list[int]:
+        """How many took at most so long, for each of BUCKETS_S; the last is all of them."""
+        return list(accumulate(self.counts))
+
+
+class Tally:
+    """All counts are since the host started. events, rows (of output), batches, dead_letters, suspensions: by pipeline. retries:
+    by (pipeline, cause). requests: by (operation, outcome); request_seconds: by operation. actions: of operators, by (action,
+    outcome).
+
+    log: is told of every batch at level debug; None for nobody.
+    """
+
+    def __init__(self, clock: Clock, log: Log | None = None) -> None:
+        self.events: Counter[str] = Counter()
+        self.rows: Counter[str] = Counter()
+        self.batches: Counter[str] = Counter()
+        self.dead_letters: Counter[str] = Counter()
+        self.seconds: defaultdict[tuple[str, Stage], Histogram] = defaultdict(Histogram)
+        self.retries: Counter[tuple[str, Cause]] = Counter()
+        self.moves: Counter[tuple[str, Move]] = Counter()
+        self.suspensions: Counter[str] = Counter()
+        self.requests: Counter[tuple[Operation, RequestOutcome]] = Counter()
+        self.request_seconds: defaultdict[Operation, Histogram] = defaultdict(Histogram)
+        self.actions: Counter[tuple[Action, ActionOutcome]] = Counter()
+        self.recent: defaultdict[str, deque[RecentBatch]] = defaultdict(lambda: deque(maxlen=RECENT_PER_PIPELINE))
+        self.clock = clock
+        self._log = log
+
+    @property
+    def spans_made(self) -> int:
+        """For traces, where there are any."""
+        return 0
+
+    @property
+    def spans_exported(self) -> int:
+        """Of those, what a collector has taken."""
+        return 0
+
+    # Leases
+
+    def lease_asked_for(self, lease: Lease) -> None:
+        """This host has asked its owner for it. Counted once it is acquired."""
+
+    def lease_acquired(self, lease: Lease, *, before: Lease, took_s: float) -> None:
+        """before: as it was found; took_s: the write alone."""
+        was_held = before.owner not in (None, lease.owner)
+        self.moves[lease.pipeline, "seized" if was_held else "acquired"] += 1
+
+    def lease_renewed(self, lease: Lease, took_s: float, error: StoreError | None = None) -> None:
+        """Or not, for this reason. Counted among the requests."""
+
+    def lease_wanted(self, lease: Lease) -> None:
+        """Another host asks for it. Counted once it is released."""
+
+    def lease_let_go(self, lease: Lease, reason: CloseReason) -> None:
+        self.moves[lease.pipeline, "released" if reason == "shutdown" else reason] += 1
+
+    def trust_suspended(self, lease: Lease) -> None:
+        self.suspensions[lease.pipeline] += 1
+
+    # Work
+
+    def batch_delivered(self, lease: Lease, delivered: Delivered) -> None:
+        name, output = lease.pipeline, delivered.output
+        self.events[name] += output.events
+        self.rows[name] += output.table.num_rows
+        self.batches[name] += 1
+        self.dead_letters[name] += delivered.dead_letters
+        self.seconds[name, "wait"].observe(delivered.waited_s)
+        self.seconds[name, "transform"].observe(delivered.transform_s)
+        self.seconds[name, "queue"].observe(delivered.queued_s)
+        self.seconds[name, "deliver"].observe(delivered.deliver_s)
+        batch = RecentBatch(
+            pipeline=name,
+            partition=lease.partition,
+            epoch=lease.epoch,
+            start=output.start,
+            to=output.to,
+            events=output.events,
+            waited_s=delivered.waited_s,
+            transform_s=delivered.transform_s,
+            deliver_s=delivered.deliver_s,
+            at=self.clock.monotonic(),
+        )
+        self.recent[name].append(batch)
+        if self._log is not None:
+            self._log.debug("batch delivered", **_told(batch), dead_letters=delivered.dead_letters)
+
+    def checkpointed(self, lease: Lease, took_s: float) -> None:
+        """What was delivered is written into the lease: one batch, or several."""
+        self.seconds[lease.pipeline, "checkpoint"].observe(took_s)
+
+    def work_failed(self, lease: Lease, position: str | None, error: Exception) -> None:
+        """It is tried again, from `position` on."""
+        self.retries[lease.pipeline, _cause(error)] += 1
+
+    # The lease container
+
+    def store_answered(self, operation: Operation, outcome: RequestOutcome, took_s: float) -> None:
+        self.requests[operation, outcome] += 1
+        self.request_seconds[operation].observe(took_s)
+
+    # Operators
+
+    def acted(self, action: Action, outcome: ActionOutcome) -> None:
+        self.actions[action, outcome] += 1
+
+
+class CountingStore:
+    """A store whose every call is counted by its outcome. It goes outside the TimedStore, so that timeouts count too."""
+
+    def __init__(self, store: LeaseStore, tally: Tally) -> None:
+        self._store = store
+        self._tally = tally
+
+    async def list(self, prefix: str) -> list[Stored]:
+        return await self._counted("list", self._store.list(prefix))
+
+    async def read(self, id: str) -> Stored:
+        return await self._counted("read", self._store.read(id))
+
+    async def create(self, id: str, body: str) -> str:
+        return await self._counted("create", self._store.create(id, body))
+
+    async def replace(self, id: str, body: str, etag: str) -> str:
+        return await self._counted("replace", self._store.replace(id, body, etag))
+
+    async def delete(self, id: str, etag: str) -> None:
+        await self._counted("delete", self._store.delete(id, etag))
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def _counted(self, operation: Operation, call: Awaitable[T]) -> T:
+        began = self._tally.clock.monotonic()
+        try:
+            answer = await call
+        except StoreError as error:
+            self._answered(operation, _outcome(error), began)
+            raise
+        self._answered(operation, "ok", began)
+        return answer
+
+    def _answered(self, operation: Operation, outcome: RequestOutcome, began: float) -> None:
+        self._tally.store_answered(operation, outcome, self._tally.clock.monotonic() - began)
+
+
+def _outcome(error: StoreError) -> RequestOutcome:
+    outcomes: dict[type[StoreError], RequestOutcome] = {
+        StoreConflict: "conflict",
+        StoreMissing: "missing",
+        StoreUnavailable: "unavailable",
+        StoreAmbiguous: "ambiguous",
+    }
+    return next((name for kind, name in outcomes.items() if isinstance(error, kind)), "error")
+
+
+def _cause(error: Exception) -> Cause:
+    causes: dict[type[Exception], Cause] = {
+        FeedUnavailable: "feed",
+        EngineUnavailable: "engine",
+        SinkUnavailable: "sink",
+        Ambiguous: "ambiguous",
+        Fenced: "fenced",
+        StoreError: "store",
+    }
+    return next((name for kind, name in causes.items() if isinstance(error, kind)), "other")
+
+
+def _told(batch: RecentBatch) -> dict[str, object]:
+    fields = {name: getattr(batch, name) for name in RecentBatch.__dataclass_fields__ if name != "at"}
+    return {name: round(value, 4) if isinstance(value, float) else value for name, value in fields.items()}

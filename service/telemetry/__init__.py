@@ -1,0 +1,1 @@
+"""What a host reports about itself to operators: logs, traces and a summary at its end."""

@@ -1,0 +1,189 @@
+"""Logs: events with fields, and every line says when, how grave, and on which host.
+
+    configure(LogSettings(level="debug", format="json"), "host-a")  # once, for the whole process
+    logger().info("lease acquired", pipeline="transform", partition="0", epoch=4)
+
+A program that runs a `Processor` may call `configure`, set up structlog in its own way, or do nothing (`default_logger`).
+
+Standard-library logging comes out in the same form: this project's at the level that is set, everybody else's from warning on,
+and that of Azure's and OpenTelemetry's SDKs with `debug` alone: whatever fails there is told once, in a line of ours that says
+what to do.
+What looks like a password is masked on the way out, and nothing in a value can begin a line of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from logging.handlers import WatchedFileHandler
+from typing import Any, TypeGuard, cast
+
+import structlog
+from structlog.stdlib import ExtraAdder, ProcessorFormatter
+from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
+
+from service.config.load import ConfigurationError
+from service.config.settings import LogSettings
+from service.redaction import MASK, names_a_secret, readable
+
+PACKAGES = ("leases", "pipeline", "service")
+SDKS = ("azure", "opentelemetry")
+"""Their errors are raised too, or reported, and told where that is seen."""
+
+SILENT = logging.CRITICAL + 1
+_OURS = "leasehold"
+_BARE = re.compile(r"""[^\s"'=\\]+""")
+
+
+def logger() -> FilteringBoundLogger:
+    """Where the service logs. Fields go by name; `exc_info=True` adds the traceback of the exception in hand."""
+    return cast(FilteringBoundLogger, structlog.get_logger("service"))
+
+
+def configure(log: LogSettings, host: str) -> None:
+    """From now on, for the whole process. Raises ConfigurationError where the file cannot be opened."""
+    _install(_handler(log, host), _level(log))
+    hush(log)
+
+
+def default_logger(host: str) -> FilteringBoundLogger:
+    """For a program that gives no logger of its own: as it has set up structlog, or else from `info` on to standard error.
+
+    Nothing of the program's own logging is changed.
+    """
+    if any(handler.name == _OURS for handler in logging.getLogger().handlers):  # `configure`, which names the host
+        return logger()
+    if structlog.is_configured():
+        return cast(FilteringBoundLogger, structlog.get_logger().bind(host=host))
+    log = LogSettings()
+    target = logging.Logger("leasehold")  # on its own: no level or handler of the program's applies
+    target.addHandler(_handler(log, host))
+    return cast(FilteringBoundLogger, structlog.wrap_logger(target, **_through_stdlib(_level(log))))
+
+
+def hush(log: LogSettings) -> None:
+    """What SDKs log of errors that they raise as well is for whoever looks for a fault in them."""
+    for name in SDKS:
+        logging.getLogger(name).setLevel(logging.WARNING if log.level == "debug" else SILENT)
+
+
+def _level(log: LogSettings) -> int:
+    return logging.getLevelNamesMapping()[log.level.upper()]
+
+
+def _handler(log: LogSettings, host: str) -> logging.Handler:
+    handler = _open(log)
+    render = _as_json if log.format == "json" else _as_text
+    handler.setFormatter(
+        ProcessorFormatter(
+            foreign_pre_chain=[ExtraAdder()],
+            processors=[structlog.processors.format_exc_info, _Stamped(host), render],
+            use_get_message=True,
+        )
+    )
+    return handler
+
+
+def _through_stdlib(level: int) -> dict[str, Any]:
+    return {
+        "processors": [ProcessorFormatter.wrap_for_formatter],
+        "wrapper_class": structlog.make_filtering_bound_logger(level),
+    }
+
+
+def _open(log: LogSettings) -> logging.Handler:
+    if log.file is None:
+        return logging.StreamHandler(sys.stderr)
+    try:
+        return WatchedFileHandler(log.file, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigurationError(
+            "configuration",
+            [f"log.file is '{log.file}', and cannot be opened ({reason}): name a file that this user may write"],
+        ) from None
+
+
+def _install(handler: logging.Handler, level: int) -> None:
+    root = logging.getLogger()
+    for earlier in [each for each in root.handlers if each.name == _OURS]:
+        root.removeHandler(earlier)
+        earlier.close()
+    handler.name = _OURS
+    root.addHandler(handler)
+    root.setLevel(max(level, logging.WARNING))
+    for package in PACKAGES:
+        logging.getLogger(package).setLevel(level)
+    logging.captureWarnings(True)
+    structlog.configure(
+        **_through_stdlib(level), logger_factory=structlog.stdlib.LoggerFactory(), cache_logger_on_first_use=False
+    )
+
+
+class _Stamped:
+    """The fields in plain values, without secrets, behind those that every line has."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+
+    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        record: logging.LogRecord = event.pop("_record")
+        is_ours = event.pop("_from_structlog")
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        stamp = {
+            "time": time,
+            "level": record.levelname.lower(),
+            "host": self._host,
+            "event": _plain(event.pop("event")),
+        }
+        if not is_ours:
+            stamp["logger"] = record.name
+        fields = {name: MASK if names_a_secret(name) else _plain(value) for name, value in event.items()}
+        return stamp | {f"{name}_" if name in stamp else name: value for name, value in fields.items()}
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): MASK if names_a_secret(str(name)) else _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each) for each in value]
+    text = str(value) or type(value).__name__ if isinstance(value, BaseException) else str(value)
+    return readable(text).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _as_json(logger: WrappedLogger, method: str, event: EventDict) -> str:
+    return _json(event)
+
+
+def _as_text(logger: WrappedLogger, method: str, event: EventDict) -> str:
+    prefix = f"{event.pop('time')} {event.pop('level'):<7} {event.pop('host')}"
+    what, exception = str(event.pop("event")), str(event.pop("exception", ""))
+    fields = "".join(f" {name}={_value(value)}" for name, value in event.items())
+    lines = [f"{prefix} {_printable(what)}{fields}"]
+    return "\n".join(lines + [f"{prefix} | {_printable(line)}" for line in exception.splitlines()])
+
+
+def _value(value: object) -> str:
+    text = value if isinstance(value, str) else ", ".join(map(str, value)) if _is_list(value) else _json(value)
+    return text if _BARE.fullmatch(text) and text.isprintable() else _json(text)
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, (list, tuple)) and all(isinstance(each, str | int) for each in value)
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else _json(text)
+
+
+def _json(value: object) -> str:
+    """Readable in any language, unless something in it is not to be seen and might end a line for somebody."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isprintable() else json.dumps(value)

@@ -1,0 +1,1 @@
+"""Builds a processor and its parts from the settings."""

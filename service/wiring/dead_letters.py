@@ -1,0 +1,89 @@
+"""Dead letters by the settings: the policy of a pipeline, and the box that its letters are kept in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from leases.timing import Timing
+from pipeline.connectors.log import LogFeed, LogSink
+from pipeline.dead_letters import DeadLetters, LetterBox
+from pipeline.dead_letters.merged_feed import StrandedLetters
+from pipeline.limits import Isolation
+from service.config.dead_letters import (
+    EventHubsLettersSettings,
+    FilesLettersSettings,
+    LogLettersSettings,
+    PostgresLettersSettings,
+)
+from service.config.settings import PipelineSettings
+from service.config.sinks import PostgresSinkSettings
+from service.wiring.sink_factories import eventhubs_sink_of, files_sink_of, place_of, timeouts_within
+
+FOUND_AT_ONCE = 16
+"""So much poison of a batch is looked for before it is told: that is progress, as a batch has to make within batch_timeout_s."""
+
+
+def policy_of(settings: PipelineSettings, now: Callable[[], datetime]) -> DeadLetters | None:
+    letters = settings.letters
+    if letters is None:
+        return None
+    return DeadLetters(
+        now=now,
+        attempts=settings.attempts,
+        share_max=letters.share_max,
+        share_events=letters.share_events,
+        stops_at_misfits=settings.schema_mode == "strict",
+    )
+
+
+def isolation_of(settings: PipelineSettings, policy: DeadLetters | None) -> Isolation:
+    """Not more is looked for than the guard lets through, and the one to stop at."""
+    most = 1 if policy is None else min(int(policy.share_events * policy.share_max) + 1, FOUND_AT_ONCE)
+    return Isolation(attempts=settings.attempts, backoff_s=settings.attempt_backoff_s, most=most)
+
+
+def box_of(settings: PipelineSettings, timing: Timing) -> LetterBox | None:
+    """Where a pipeline's letters are kept; with a sink of its own, unless the pipeline's sink takes them. Raises ValueError."""
+    letters = settings.letters
+    if letters is None:
+        return None
+    if isinstance(letters, LogLettersSettings):
+        return LetterBox(feed=LogFeed(letters.path), sink=LogSink(letters.path))
+    if isinstance(letters, FilesLettersSettings):
+        return _files_box(letters, settings.name)
+    if isinstance(letters, EventHubsLettersSettings):
+        return _eventhubs_box(letters, settings.name)
+    return _postgres_box(letters, settings, timing)
+
+
+def _files_box(letters: FilesLettersSettings, pipeline: str) -> LetterBox:
+    from pipeline.connectors.files.sink import FileLetters  # Parquet takes its time to import
+
+    feed = StrandedLetters(FileLetters(place_of(letters), pipeline))
+    return LetterBox(feed=feed, sink=files_sink_of(letters), rows=lambda rows: rows)
+
+
+def _eventhubs_box(letters: EventHubsLettersSettings, pipeline: str) -> LetterBox:
+    from pipeline.connectors.eventhubs import EventHubsFeed, HubLetters, account_of  # its SDK takes a second to import
+
+    group, timeout_s = letters.consumer_group, letters.timeout_s
+    feed = EventHubsFeed(account_of(**letters.account), consumer_group=group, timeout_s=timeout_s)
+    by_partition = StrandedLetters(HubLetters(feed, pipeline))
+    return LetterBox(feed=feed, sink=eventhubs_sink_of(letters), by_partition=by_partition)
+
+
+def _postgres_box(letters: PostgresLettersSettings, pipeline: PipelineSettings, timing: Timing) -> LetterBox:
+    from pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable  # as its sink's
+
+    place = pipeline.sink if letters.dsn is None else letters
+    assert isinstance(place, PostgresSinkSettings | PostgresLettersSettings), "the settings see to it"
+    assert place.dsn is not None
+    dsn, schema, identity = place.dsn.get_secret_value(), place.schema_name or "public", place.identity
+    timeouts = timeouts_within(timing)
+    feed = PostgresLetters(dsn, pipeline.name, schema=schema, timeouts=timeouts, identity=identity)
+    if letters.dsn is None:
+        return LetterBox(feed=feed)
+    merge = letters_merge(schema)
+    sink = PostgresSink(dsn, merge=merge, schema=schema, letters=True, timeouts=timeouts, identity=identity)
+    return LetterBox(feed=feed, sink=sink, rows=storable)

@@ -1,0 +1,251 @@
+"""Parts that settings name as `module:Class`: imported, given their settings, and looked at before anything relies on them.
+
+What a third party has to know of this stands in docs/plugins.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+from leases.store import INTERFACE as OF_STORES
+from leases.store import LeaseStore
+from pipeline.connectors.python import load
+from pipeline.errors import NotImportable, SinkRejected
+from pipeline.feed import INTERFACE as OF_FEEDS
+from pipeline.feed import ChangeFeed
+from pipeline.imports import imported, require_module
+from pipeline.sink import INTERFACE as OF_SINKS
+from pipeline.sink import Sink
+from service.config.messages import said_of
+from service.config.section import Custom, Section
+from service.config.settings import Settings
+from service.config.sinks import PythonSinkSettings
+from service.errors import StartFailed
+
+VERSION = "leasehold_interface"
+"""The attribute by which a class says for which version of the interface it was written; without it for the first."""
+PAGE = "docs/plugins.md tells what it has to have"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """name: for people. interface: the version that this Leasehold has."""
+
+    name: str
+    protocol: type
+    interface: int
+
+
+FEED = Kind("feed", ChangeFeed, OF_FEEDS)
+SINK = Kind("sink", Sink, OF_SINKS)
+STORE = Kind("lease store", LeaseStore, OF_STORES)
+
+
+def feed_made(settings: Custom) -> ChangeFeed:
+    """Raises StartFailed, as the next two do."""
+    return cast(ChangeFeed, _made(FEED, settings))
+
+
+def sink_made(settings: Custom) -> Sink:
+    return cast(Sink, _made(SINK, settings))
+
+
+def store_made(settings: Custom) -> LeaseStore:
+    return cast(LeaseStore, _made(STORE, settings))
+
+
+async def problems_of(settings: Settings) -> list[str]:
+    """Why parts cannot be made. Those that can be are closed again; a part connects to nothing before it is used."""
+    problems = [await _problem(STORE, settings.leases, "leases")]
+    for each in settings.pipelines:
+        where = f"pipeline '{each.name}'"
+        problems += [
+            await _problem(FEED, each.feed, where),
+            _problem_of_function(each.function, where),
+            await _problem(SINK, each.sink, where),
+            _problem_of_handler(each.sink, where),
+        ]
+    return [problem for problem in problems if problem is not None]
+
+
+def _problem_of_function(function: str | None, where: str) -> str | None:
+    """Its module has to be there; whether the rest fits is for Spark to say, which may have to run before it is imported."""
+    try:
+        if function is not None:
+            require_module(function)
+    except NotImportable as error:
+        return f"{where}: `function` {error}"
+    return None
+
+
+def _problem_of_handler(sink: Section, where: str) -> str | None:
+    try:
+        if isinstance(sink, PythonSinkSettings):
+            load(sink.handler)
+    except SinkRejected as error:
+        return f"{where}: {error}"
+    return None
+
+
+async def _problem(kind: Kind, section: Section, where: str) -> str | None:
+    if not isinstance(section, Custom):
+        return None
+    try:
+        made = _made(kind, section)
+    except StartFailed as error:
+        return f"{where}: {error}"
+    try:
+        await made.close()
+    except Exception as error:  # anybody's code
+        return f"{where}: {kind.name} '{section.type}' cannot be closed unused: {_words(error)}"
+    return None
+
+
+def _made(kind: Kind, settings: Custom) -> Any:
+    """Raises StartFailed."""
+    path, make = settings.type, _maker(kind, settings.type)
+    given, problems = _checked(make, settings.options)
+    if problems:
+        raise StartFailed(f"{kind.name} '{path}' does not take its settings: {'; '.join(problems)}")
+    try:
+        made = make(**given)
+    except Exception as error:  # anybody's code
+        raise StartFailed(f"{kind.name} '{path}' cannot be made of its settings: {_words(error)}") from error
+    if problems := [*lacks(made, kind.protocol)]:
+        raise StartFailed(f"'{path}' is no {kind.name}: {'; '.join(problems)}. {PAGE}")
+    return made
+
+
+def _maker(kind: Kind, path: str) -> Any:
+    """Raises StartFailed."""
+    try:
+        make = imported(path)
+    except NotImportable as error:
+        raise StartFailed(f"{kind.name} {error}") from error
+    if not callable(make):
+        raise StartFailed(f"{kind.name} '{path}' is {_kind_of(make)}: name a class, or a function that makes one")
+    version = getattr(make, VERSION, 1)
+    if version != kind.interface:
+        raise StartFailed(
+            f"{kind.name} '{path}' is made for version {version} of the interface of {kind.name}s, and this Leasehold has"
+            f" {kind.interface}: install a version of either that fits the other"
+        )
+    return make
+
+
+# Settings
+
+
+def _checked(make: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """What to call it with, each setting as its parameter's type says; and what is wrong, without any value."""
+    try:
+        parameters = inspect.signature(make).parameters
+    except (TypeError, ValueError):  # some of Python's own do not tell
+        return dict(options), []
+    problems = [*_misnamed(parameters, options)]
+    hints, given = _hints(make), dict(options)
+    for name, value in options.items():
+        try:
+            given[name] = _as_type(hints.get(name, Any), value)
+        except ValidationError as failed:
+            problems += (
+                f"`{name}{_place(error['loc'])}` {said_of(error)}" for error in failed.errors(include_url=False)
+            )
+    return given, problems
+
+
+def _misnamed(parameters: Mapping[str, inspect.Parameter], options: Mapping[str, Any]) -> Iterator[str]:
+    """Settings that are no parameters, and parameters that want a setting."""
+    taken = {name: one for name, one in parameters.items() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    for name in options if not takes_all else ():
+        if name not in taken:
+            near = difflib.get_close_matches(name, taken, n=1, cutoff=0.5)
+            hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(taken) or 'none'}"
+            yield f"`{name}` is no setting: {hint}"
+    for name, one in taken.items():
+        if one.default is one.empty and name not in options:
+            yield f"`{name}` is missing: give it a value"
+
+
+def _hints(make: Any) -> dict[str, Any]:
+    """The types of its parameters, none where they cannot be told."""
+    try:
+        return get_type_hints(make.__init__ if inspect.isclass(make) else make, include_extras=True)
+    except (AttributeError, NameError, TypeError):
+        return {}
+
+
+def _as_type(hint: Any, value: Any) -> Any:
+    """Raises ValidationError. A type that pydantic knows nothing of takes whatever comes."""
+    try:
+        adapter = TypeAdapter[Any](hint, config=ConfigDict(hide_input_in_errors=True))
+    except PydanticUserError as error:
+        if error.code != "type-adapter-config-unused":
+            return value
+        adapter = TypeAdapter(hint)
+    return adapter.validate_python(value)
+
+
+def _place(loc: tuple[int | str, ...]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
+
+
+# The interface
+
+
+def lacks(thing: object, protocol: type) -> Iterator[str]:
+    """What a protocol demands, and this does not have, or has so that it cannot be called as it will be."""
+    members = dict.fromkeys(inspect.get_annotations(protocol)) | {
+        name: member
+        for name, member in vars(protocol).items()
+        if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property))
+    }
+    for name, member in members.items():
+        if not hasattr(thing, name):
+            yield f"it has no `{name}`"
+        elif inspect.isfunction(member):
+            yield from _misfits(name, getattr(thing, name), member)
+
+
+def _misfits(name: str, method: Any, wanted: Any) -> Iterator[str]:
+    arguments = list(inspect.signature(wanted).parameters)[1:]
+    if not callable(method):
+        yield f"`{name}` is {_kind_of(method)}, and no method"
+        return
+    if not _takes(method, len(arguments)):
+        yield f"`{name}` does not take what it is called with: ({', '.join(arguments)})"
+    if inspect.iscoroutinefunction(wanted):
+        if inspect.isasyncgenfunction(method):
+            yield f"`{name}` has to be a coroutine, without `yield`"
+    elif inspect.iscoroutinefunction(method):
+        yield (
+            f"`{name}` has to be an async generator, with `yield`"
+            if name == "open"
+            else f"`{name}` has to be a plain `def`"
+        )
+
+
+def _takes(method: Any, arguments: int) -> bool:
+    try:
+        inspect.signature(method).bind(*range(arguments))
+    except ValueError:  # some of Python's own do not tell
+        return True
+    except TypeError:
+        return False
+    return True
+
+
+def _kind_of(thing: object) -> str:
+    return f"of type {type(thing).__name__}"
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: {error}"
