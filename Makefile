@@ -76,7 +76,7 @@ matrix: setup  ## the unit tests on every Python that is found, 3.11 or newer, a
 	@.venv/bin/python .ci/matrix
 
 fuzz: setup  # the REST API asked at random by schemathesis, for minutes (EXAMPLES=300 a route, token and kind)
-	FUZZ_EXAMPLES=$(or $(EXAMPLES),300) $(PYTEST) -p no:xdist --timeout 3600 tests/unit/service/test_openapi.py
+	FUZZ_EXAMPLES=$(or $(EXAMPLES),300) $(PYTEST) -p no:xdist --timeout 3600 tests/unit/service/api/test_app_openapi.py
 
 integration: setup node browser $(ARCHIVE)  # tests with a real Spark and PostgreSQL, and clients that nobody here wrote
 	$(PYTEST) $(SPREAD) tests/integration

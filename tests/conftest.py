@@ -16,18 +16,18 @@ from hypothesis import settings
 gc.disable()
 
 pytest_plugins = [
-    "tests.plugins_cosmos",
-    "tests.plugins_endpoint",
-    "tests.plugins_eventhubs",
-    "tests.plugins_nats",
-    "tests.plugins_node",
-    "tests.plugins_pg",
-    "tests.plugins_bank",
-    "tests.plugins_cli",
-    "tests.plugins_hosts",
-    "tests.plugins_interrupt",
-    "tests.plugins_order",
-    "tests.plugins_total",
+    "plugins_cosmos",
+    "plugins_endpoint",
+    "plugins_eventhubs",
+    "plugins_nats",
+    "plugins_node",
+    "plugins_pg",
+    "plugins_bank",
+    "plugins_cli",
+    "plugins_hosts",
+    "plugins_interrupt",
+    "plugins_order",
+    "plugins_total",
 ]
 
 # No test runs long enough to earn back what Java's second compiler costs: half of a Spark's start. The archive saves

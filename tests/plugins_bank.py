@@ -14,11 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from plugins_pg import Line, Network, Postgres
 
 from pipeline.connectors.postgres import PostgresSink
 from pipeline.connectors.postgres.sink import PostgresWriter
 from pipeline.sink import Claim, Output
-from tests.plugins_pg import Line, Network, Postgres
 
 ACCOUNTS = [f"account-{i}" for i in range(5)]
 SETUP = "CREATE TABLE IF NOT EXISTS balances (account text PRIMARY KEY, value bigint NOT NULL)"

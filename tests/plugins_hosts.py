@@ -23,13 +23,13 @@ from typing import Any
 
 import pytest
 import yaml
+from plugins_cli import until
+from plugins_pg import database
 
 from leases.document import decode_lease, lease_prefix
 from leases.lease import Lease
 from leases.stores.sqlite import SqliteStore
 from leases.timing import Timing
-from tests.plugins_cli import until
-from tests.plugins_pg import database
 
 TIMING = Timing(duration_s=10, renew_s=3, balance_s=2)
 PIPELINES = ("generate", "transform", "balances")

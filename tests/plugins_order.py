@@ -29,11 +29,11 @@ REST = "spark-3"
 APART = ("::test_balances_of_a_users_own_transactions_are_exact_to_the_cent",)
 """These share nothing with their file, and are long themselves."""
 LONG = (
-    "test_openapi.py",
-    "test_filesink_crashes.py",
+    "test_app_openapi.py",
+    "test_sink_crashes.py",
     "test_host.py",
-    "test_api.py",
-    "test_async_runner.py",
+    "test_queries.py",
+    "test_writer_runner.py",
     "test_server.py",
 )
 """Files of unit tests that take from ten to thirty seconds, the longest first."""

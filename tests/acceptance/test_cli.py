@@ -14,8 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 import yaml
-
-from tests.plugins_cli import LEASEHOLD, START_S, Command, Commands, events_in, leases_in, until
+from plugins_cli import LEASEHOLD, START_S, Command, Commands, events_in, leases_in, until
 
 pytestmark = pytest.mark.timeout(400)
 

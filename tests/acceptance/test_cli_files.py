@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from plugins_cli import Commands
+
 from pipeline.connectors.files.sink import Directory, snapshot_of
-from tests.plugins_cli import Commands
 
 SETTINGS = """
 leases: {path: leases.db}

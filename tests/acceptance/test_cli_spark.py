@@ -13,8 +13,7 @@ from typing import Any
 import psutil
 import pytest
 import yaml
-
-from tests.plugins_cli import START_S, Commands, events_in, until
+from plugins_cli import START_S, Commands, events_in, until
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-
-from tests.plugins_cli import Commands
+from plugins_cli import Commands
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -8,8 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from tests.plugins_cli import Commands, events_in
+from plugins_cli import Commands, events_in
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -18,10 +18,10 @@ from typing import Any
 import psutil
 import psycopg
 import pytest
+from plugins_cli import START_S, Command, Commands, leases_in, until
+from plugins_pg import directory_for_all
 
 from service.cli.demo.postgres import start_server
-from tests.plugins_cli import START_S, Command, Commands, leases_in, until
-from tests.plugins_pg import directory_for_all
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -14,8 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
-from tests.plugins_cli import START_S, Command, Commands, events_in, leases_in, until
+from plugins_cli import START_S, Command, Commands, events_in, leases_in, until
 
 pytestmark = pytest.mark.timeout(600)
 

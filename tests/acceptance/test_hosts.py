@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-
-from tests.plugins_cli import START_S, until
-from tests.plugins_hosts import TIMING, Bank, HostProcess, Step
+from plugins_cli import START_S, until
+from plugins_hosts import TIMING, Bank, HostProcess, Step
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.alone]
 

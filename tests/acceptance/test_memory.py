@@ -21,10 +21,10 @@ import psutil
 import pytest
 import yaml
 from bench.workload import MERGE, SETUP, write_log
+from plugins_cli import Command, Commands
+from plugins_pg import Postgres
 
 from pipeline.spark.conf import roomy_shm
-from tests.plugins_cli import Command, Commands
-from tests.plugins_pg import Postgres
 
 pytestmark = [
     pytest.mark.timeout(600),

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import click
 import pytest
+from plugins_cli import START_S, Commands, events_in, leases_in, until
 
 from service.cli.main import main
-from tests.plugins_cli import START_S, Commands, events_in, leases_in, until
 
 pytestmark = pytest.mark.timeout(600)
 

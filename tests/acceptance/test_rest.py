@@ -14,8 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-
-from tests.plugins_cli import START_S, Command, Commands, until
+from plugins_cli import START_S, Command, Commands, until
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -17,9 +17,8 @@ from urllib.request import Request, urlopen
 
 import psutil
 import pytest
-
-from tests.plugins_cli import START_S, Command, until
-from tests.plugins_node import free_port
+from plugins_cli import START_S, Command, until
+from plugins_node import free_port
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from integration.jobs import SECRET, SECRET_VALUE
 
 from pipeline.batch import Batch
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.spark.engine import SparkEngine
 from pipeline.spark.transform import SparkTransform
-from tests.integration.jobs import SECRET, SECRET_VALUE
 
 Prepare = Callable[..., Awaitable[SparkTransform]]
 

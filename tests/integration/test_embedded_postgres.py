@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from plugins_cli import LEASEHOLD
+from plugins_pg import directory_for_all
 
 from service.cli.demo.postgres import start_server
-from tests.plugins_cli import LEASEHOLD
-from tests.plugins_pg import directory_for_all
 
 pytestmark = pytest.mark.timeout(120)
 

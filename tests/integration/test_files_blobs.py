@@ -11,8 +11,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from unit.pipeline.filesink.places import Permit, claim, numbers_in, output
-from unit.pipeline.filesink.test_filesink_contract import FilesSinkHarness
+from unit.pipeline.connectors.files.sink.places import Permit, claim, numbers_in, output
+from unit.pipeline.connectors.files.sink.test_sink_contract import FilesSinkHarness
 
 from pipeline.connectors.files.sink import FilesSink, FilesUnavailable, snapshot_of
 from pipeline.connectors.files.sink.account import account_of

@@ -48,11 +48,13 @@ def test_an_ended_run_cleans_up(tmp_path: Path, options: tuple[str, ...], server
         "-m",
         "pytest",
         "-p",
-        "tests.plugins_interrupt",
+        "plugins_interrupt",
         *options,
         "test_hanging.py",
     ]
-    run = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE)
+    run = subprocess.Popen(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT / "tests")}, stdout=subprocess.PIPE
+    )
     try:
         started = wait_for(tmp_path, servers)
         run.send_signal(signal.SIGTERM)

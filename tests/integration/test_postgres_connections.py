@@ -7,12 +7,12 @@ import socket
 from typing import Any
 
 import pytest
+from plugins_bank import ONE, Make, Open, claim, output
+from plugins_pg import Postgres
 from psycopg.conninfo import make_conninfo
 
 from pipeline.connectors.postgres import PostgresSink, Timeouts
 from pipeline.errors import SinkRejected, SinkUnavailable
-from tests.plugins_bank import ONE, Make, Open, claim, output
-from tests.plugins_pg import Postgres
 
 SECRET = "s3cr3t-pässword"
 

@@ -7,11 +7,11 @@ import random
 
 import psycopg
 import pytest
+from plugins_bank import MESSAGES, PATIENCE_S, Bank, Pause, at_the_end, claim, eventually, write
+from plugins_pg import Line, Network
 
 from pipeline.connectors.postgres import PostgresSink, Timeouts
 from pipeline.errors import Ambiguous, Fenced, SinkUnavailable
-from tests.plugins_bank import MESSAGES, PATIENCE_S, Bank, Pause, at_the_end, claim, eventually, write
-from tests.plugins_pg import Line, Network
 
 SLOWLY = """INSERT INTO balances (account, value) SELECT account, value FROM batch ORDER BY account {}
     ON CONFLICT (account) DO UPDATE SET value = balances.value + excluded.value + (SELECT 0 FROM pg_sleep(0.05))"""

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from azure.core.credentials import AccessToken
 from azure.core.exceptions import ClientAuthenticationError
+from plugins_bank import Make, Open, batch, claim, output
+from plugins_pg import Postgres
 
 from pipeline.connectors.postgres import PostgresLetters, PostgresSink, entra_token, read_dsn_without_password
 from pipeline.connectors.postgres.refusal import is_login_refused
 from pipeline.errors import FeedUnavailable, SinkRejected, SinkUnavailable
-from tests.plugins_bank import Make, Open, batch, claim, output
-from tests.plugins_pg import Postgres
 
 SCOPE = "https://ossrdbms-aad.database.windows.net/.default"
 HOUR_S = 3600

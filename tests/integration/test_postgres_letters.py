@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from plugins_bank import Make, Open, claim
+from plugins_pg import Postgres
 
 from pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
 from pipeline.dead_letters import LetterBox
@@ -20,8 +22,6 @@ from pipeline.dead_letters.store import kept_in, until_now
 from pipeline.errors import Fenced, Poison
 from pipeline.event import EVENT_SCHEMA
 from pipeline.sink import Output
-from tests.plugins_bank import Make, Open, claim
-from tests.plugins_pg import Postgres
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 GOOD = pa.table({"n": [1]})

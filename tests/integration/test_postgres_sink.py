@@ -10,6 +10,8 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
+from plugins_bank import BALANCES, ONE, Make, Open, claim, output
+from plugins_pg import Postgres
 
 from pipeline.clock import LoopClock
 from pipeline.connectors.memory import MemoryFeed
@@ -21,8 +23,6 @@ from pipeline.limits import BatchLimits
 from pipeline.pump.memory_budget import Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.transform import Identity
-from tests.plugins_bank import BALANCES, ONE, Make, Open, claim, output
-from tests.plugins_pg import Postgres
 
 EVENTS = """CREATE TABLE IF NOT EXISTS events (
     id bigserial, partition text, sequence bigint, "offset" text, enqueued_time timestamptz, key text, body bytea,

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 import psycopg
 import pytest
+from plugins_bank import DECISIVE, MERGE, MESSAGES, PATIENCE_S, Bank, Pause, batch, claim, eventually, write
+from plugins_pg import Line, Network
 
 from pipeline.connectors.postgres import Timeouts
 from pipeline.errors import Ambiguous, NotTrusted, SinkUnavailable
-from tests.plugins_bank import DECISIVE, MERGE, MESSAGES, PATIENCE_S, Bank, Pause, batch, claim, eventually, write
-from tests.plugins_pg import Line, Network
 
 
 @pytest.mark.parametrize("message", MESSAGES)

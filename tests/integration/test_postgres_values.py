@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from plugins_bank import BALANCES, ONE, Make, Open, claim, output
+from plugins_pg import Postgres
 
 from pipeline.connectors.postgres import PostgresSink
 from pipeline.errors import SinkRejected
-from tests.plugins_bank import BALANCES, ONE, Make, Open, claim, output
-from tests.plugins_pg import Postgres
 
 
 async def test_every_kind_of_value_arrives_as_it_was(postgres: Postgres, sink_of: Make) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from unit.pipeline.filesink.test_filesink_readers import wrote
+from integration.jobs import MakeBatch, Prepare
+from unit.pipeline.connectors.files.sink.test_snapshot import wrote
 
 from pipeline.spark.engine import SparkEngine
-from tests.integration.jobs import MakeBatch, Prepare
 
 
 async def test_spark_reads_the_files_of_a_snapshot_and_no_leftovers(

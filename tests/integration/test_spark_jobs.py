@@ -7,10 +7,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from integration.jobs import PER_KEY, MakeBatch, Prepare, Write, keyed, until
 
 from pipeline.errors import FailsTogether, PoisonEvent, TransformError
 from pipeline.sql_nesting import SCHEMA_LEVELS_MAX
-from tests.integration.jobs import PER_KEY, MakeBatch, Prepare, Write, keyed, until
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from integration.eventhubs.clients import HUB
+from integration.eventhubs.feeds import feed, pages
+from integration.jobs import PER_KEY, MakeBatch, Prepare, Write, keyed
+from plugins_bank import BALANCES, Make, Open, claim
+from plugins_eventhubs import EventHubs
+from plugins_pg import Postgres
 
 from pipeline.batch import Batch
 from pipeline.clock import LoopClock
@@ -23,12 +29,6 @@ from pipeline.poison.job import Refused, Slice
 from pipeline.pump.memory_budget import Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.spark.transform import SparkTransform
-from tests.integration.eventhubs.clients import HUB
-from tests.integration.eventhubs.feeds import feed, pages
-from tests.integration.jobs import PER_KEY, MakeBatch, Prepare, Write, keyed
-from tests.plugins_bank import BALANCES, Make, Open, claim
-from tests.plugins_eventhubs import EventHubs
-from tests.plugins_pg import Postgres
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
 POLICY = DeadLetters(now=lambda: NOW, share_max=1.0)

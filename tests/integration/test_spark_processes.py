@@ -13,11 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from integration.jobs import PER_KEY, SECRET, SECRET_VALUE, MakeBatch, Prepare, Write, keyed, until
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark.engine import SparkEngine
 from pipeline.spark.jvm import connected
-from tests.integration.jobs import PER_KEY, SECRET, SECRET_VALUE, MakeBatch, Prepare, Write, keyed, until
 
 
 async def test_a_dead_jvm_blames_nobody_and_the_next_batch_starts_another(

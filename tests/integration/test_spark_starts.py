@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import psutil
 import pytest
+from integration.jobs import until
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
@@ -25,7 +26,6 @@ from pipeline.errors import EngineUnavailable
 from pipeline.spark import jvm
 from pipeline.spark.engine import SparkEngine
 from pipeline.spark.jvm import text_of
-from tests.integration.jobs import until
 
 pytestmark = pytest.mark.timeout(300)
 

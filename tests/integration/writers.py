@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from unit.pipeline.destinations import Trusted, claim
+
 from pipeline.async_sink import AsyncSink
 from pipeline.async_sink.writer import AsyncWriter
 from pipeline.sink import Output
-from tests.unit.pipeline.destinations import Trusted, claim
 
 PATIENCE_S = 60
 

@@ -55,7 +55,7 @@ def mutant(name: str, module: str, old: str, new: str, *more: tuple[str, str, st
     return Mutant(name, (Edit(module, old, new), *(Edit(*edit) for edit in more)), test)
 
 
-OVERLOAD = "tests/unit/service/test_overload.py"
+OVERLOAD = "tests/unit/service/test_host_overload.py"
 
 MUTANTS = (
     mutant(
@@ -361,7 +361,7 @@ MUTANTS = (
         '                "its sink",\n'
         "            )\n",
         '            found = await self._answered(telling.standing(pipeline.name, partition), "its sink")\n',
-        test="tests/unit/service/test_asks.py::test_a_slow_answer_for_one_partition_delays_no_other_and_comes_in_the_background",
+        test="tests/unit/service/runtime/test_background_calls.py::test_a_slow_answer_for_one_partition_delays_no_other_and_comes_in_the_background",
     ),
     mutant(
         "events that do not lie behind what was read are delivered",
@@ -405,7 +405,7 @@ MUTANTS = (
         "pipeline.connectors.eventhubs.sink.claims",
         "known.number not in (0, NOTHING_YET)",
         "known.number != 0",
-        test="tests/unit/pipeline/test_eventhubs_claiming.py",
+        test="tests/unit/pipeline/connectors/eventhubs/sink/test_claims.py",
     ),
     mutant(
         "an answer of a lagging replica moves a Cosmos DB feed back",
@@ -424,7 +424,7 @@ MUTANTS = (
         "pipeline.connectors.cosmos.ranges",
         '    return bound.rstrip("0")\n',
         "    return bound\n",
-        test="tests/unit/pipeline/test_cosmos_ranges.py",
+        test="tests/unit/pipeline/connectors/cosmos/test_ranges.py",
     ),
     mutant(
         "leases lie in an account of any consistency",
@@ -501,7 +501,7 @@ MUTANTS = (
         "pipeline.async_sink.buffer",
         "                    line.late_last = min(last[entry.order], line.late_last)\n",
         "                    line.late_last = max(last[entry.order], line.late_last if line.late_last < inf else -1)\n",
-        test="tests/unit/pipeline/test_async_parts.py::test_while_two_requests_may_be_late_only_rows_of_both_are_sent",
+        test="tests/unit/pipeline/async_sink/test_buffer.py::test_while_two_requests_may_be_late_only_rows_of_both_are_sent",
     ),
     mutant(
         "a position passes what is not acknowledged",
@@ -520,21 +520,21 @@ MUTANTS = (
         "service.group.lag",
         "UNKNOWN_SHARE_MAX = 0.1\n",
         "UNKNOWN_SHARE_MAX = 1.0\n",
-        test="tests/unit/service/test_lag.py::test_more_than_a_tenth_of_unknown_partitions_is_an_unknown_lag",
+        test="tests/unit/service/group/test_lag.py::test_more_than_a_tenth_of_unknown_partitions_is_an_unknown_lag",
     ),
     mutant(
         "a hub's sink reads in a consumer group that it was not given",
         "service.config.sinks",
         '    consumer_group: ConsumerGroup = Field(\n        description="In which the sink reads',
         '    consumer_group: ConsumerGroup = Field(\n        default="$Default", description="In which the sink reads',
-        test="tests/unit/service/test_config_eventhubs_sink.py::test_what_does_not_go_together_is_told_without_secrets",
+        test="tests/unit/service/config/test_sinks_eventhubs.py::test_what_does_not_go_together_is_told_without_secrets",
     ),
     mutant(
         "a host remembers every report for ever",
         "service.runtime.reports",
         "        if len(self._last) > REPORTS_MAX:\n",
         "        if False:\n",
-        test="tests/unit/service/test_reports.py::test_the_subjects_are_bounded",
+        test="tests/unit/service/runtime/test_reports.py::test_the_subjects_are_bounded",
     ),
     mutant(
         "a batch is safe before it is delivered",

@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from unit.test_architecture import imported_names, is_within
 
 import leases.errors
 import leases.store
@@ -16,7 +17,6 @@ import pipeline.feed
 import pipeline.sink
 from service.config.load import parse
 from service.wiring.plugins import problems_of
-from tests.unit.test_architecture import imported_names, is_within
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "plugins.md").read_text()

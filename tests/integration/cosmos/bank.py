@@ -8,10 +8,10 @@ from typing import Any
 
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import ContainerProxy
+from plugins_cosmos import Cosmos
 from servers.cosmos.epk import epk_of
 
 from pipeline.connectors.cosmos import CosmosFeed, Pauses, account_of
-from tests.plugins_cosmos import Cosmos
 
 KEY = {"paths": ["/account"], "kind": "Hash", "version": 2}
 QUICK = Pauses(first_s=0.01, longest_s=0.05, patience_s=20.0)

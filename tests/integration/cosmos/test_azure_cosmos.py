@@ -14,8 +14,7 @@ from azure.cosmos.exceptions import (
     CosmosResourceExistsError,
     CosmosResourceNotFoundError,
 )
-
-from tests.plugins_cosmos import Cosmos
+from plugins_cosmos import Cosmos
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from azure.core.credentials import AccessToken
 from azure.core.exceptions import AzureError, ServiceResponseError
 from azure.cosmos import ContainerProxy, CosmosClient, PartitionKey
 from azure.cosmos.exceptions import CosmosHttpResponseError, CosmosResourceNotFoundError
-
-from tests.plugins_cosmos import Cosmos
+from plugins_cosmos import Cosmos
 
 ONE = {"id": "1", "account": "a"}
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import ContainerProxy
-
-from tests.plugins_cosmos import Cosmos
+from plugins_cosmos import Cosmos
 
 DOCUMENTS = 40
 

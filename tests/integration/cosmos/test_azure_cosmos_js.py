@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.plugins_cosmos import Cosmos
-from tests.plugins_node import run_script
+from plugins_cosmos import Cosmos
+from plugins_node import run_script
 
 DOCUMENTS = 40
 

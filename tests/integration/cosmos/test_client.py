@@ -13,13 +13,13 @@ import pytest
 from azure.core.credentials import AccessToken
 from azure.core.exceptions import ClientAuthenticationError
 from integration.cosmos.bank import Bank, banked
+from plugins_cosmos import Cosmos, running
 
 from pipeline.connectors.cosmos.account import Account
 from pipeline.connectors.cosmos.change_feed_request import Ask
 from pipeline.connectors.cosmos.client import Container
 from pipeline.connectors.cosmos.ranges import Place, span_of
 from pipeline.errors import FeedError, FeedUnavailable, PositionLost
-from tests.plugins_cosmos import Cosmos, running
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import ContainerProxy
+from integration.writers import delivered, writing
+from plugins_cosmos import Cosmos
 
 from pipeline.connectors.cosmos import LIMITS, Account, cosmos_sink
 from pipeline.contract import Row, SinkContract, SinkHarness
 from pipeline.errors import SinkError, SinkRejected, SinkUnavailable
 from pipeline.sink import Output
-from tests.integration.writers import delivered, writing
-from tests.plugins_cosmos import Cosmos
 
 DATABASE, CONTAINER = "bank", "accounts"
 QUICK = replace(LIMITS, buffer_age_max_s=0.01, request_timeout_s=10.0)

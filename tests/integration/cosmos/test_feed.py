@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from azure.cosmos.exceptions import CosmosResourceExistsError
 from integration.cosmos.bank import QUICK, Bank, banked
+from plugins_cosmos import Cosmos
+from unit.pipeline.bounds import batch_sizes
 
 from pipeline.connectors.cosmos import CosmosFeed, Pauses, account_of
 from pipeline.connectors.cosmos.change_feed_request import Mode
@@ -17,8 +19,6 @@ from pipeline.connectors.cosmos.records import SEQUENCE_BITS
 from pipeline.errors import FeedError, FeedUnavailable, PositionLost
 from pipeline.event import Page
 from pipeline.feed import FeedPartition, PartitionEnded
-from tests.plugins_cosmos import Cosmos
-from tests.unit.pipeline.bounds import batch_sizes
 
 PATIENCE_S = 15.0
 

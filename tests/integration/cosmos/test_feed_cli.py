@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from integration.cosmos.bank import Bank, banked
 from plugins_cli import Command
+from plugins_cosmos import Cosmos
 
 from pipeline.connectors.log import LogFeed
-from tests.plugins_cosmos import Cosmos
 
 SETTINGS = """
 leases: {type: sqlite, path: leases.db}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from integration.cosmos.bank import Bank, banked
+from plugins_cosmos import Cosmos
 
 from pipeline.contract import ChangeFeedContract, FeedHarness
-from tests.plugins_cosmos import Cosmos
 
 
 class CosmosHarness(FeedHarness):

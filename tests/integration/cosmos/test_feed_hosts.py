@@ -12,6 +12,7 @@ from itertools import pairwise
 import pytest
 import structlog
 from integration.cosmos.bank import Bank, banked
+from plugins_cosmos import Cosmos
 
 from leases.document import decode_lease, lease_prefix
 from leases.lease import Lease
@@ -23,7 +24,6 @@ from pipeline.transform import Identity
 from service.group.lag import measure_lag, read_backlog
 from service.pipeline import Pipeline
 from service.processor import Processor
-from tests.plugins_cosmos import Cosmos
 
 PATIENCE_S = 40.0
 TIMING = Timing(duration_s=3.0, renew_s=0.8, balance_s=0.3, call_timeout_s=0.5, margin_s=0.3)

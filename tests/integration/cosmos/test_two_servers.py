@@ -11,8 +11,7 @@ from azure.core import MatchConditions
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.cosmos.exceptions import CosmosHttpResponseError
-
-from tests.plugins_cosmos import Cosmos
+from plugins_cosmos import Cosmos
 
 IF_MATCH = MatchConditions.IfNotModified
 

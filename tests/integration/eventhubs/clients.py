@@ -15,8 +15,7 @@ from azure.eventhub._pyamqp.error import RetryPolicy
 from azure.eventhub._pyamqp.message import BatchMessage, Message
 from azure.eventhub._pyamqp.types import TYPE, VALUE, AMQPTypes
 from azure.eventhub.aio import EventHubConsumerClient, EventHubProducerClient
-
-from tests.plugins_eventhubs import EventHubs
+from plugins_eventhubs import EventHubs
 
 HUB = "raw-event"
 WAIT_S = 20

@@ -10,12 +10,12 @@ from typing import Any
 from azure.eventhub._pyamqp.aio import SendClientAsync
 from azure.eventhub._pyamqp.error import RetryPolicy
 from azure.eventhub._pyamqp.message import Message
+from integration.eventhubs.clients import HUB, WAIT_S, opened, producer
+from plugins_eventhubs import EventHubs
 
 from pipeline.connectors.backoff import Pauses
 from pipeline.connectors.eventhubs import EventHubsBroker, EventHubsFeed, account_of
 from pipeline.event import Page
-from tests.integration.eventhubs.clients import HUB, WAIT_S, opened, producer
-from tests.plugins_eventhubs import EventHubs
 
 
 async def until(holds: Callable[[], bool]) -> None:

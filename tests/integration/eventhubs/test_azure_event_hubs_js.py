@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.plugins_eventhubs import EventHubs
-from tests.plugins_node import run_script
+from plugins_eventhubs import EventHubs
+from plugins_node import run_script
 
 HUB = "raw-event"
 BASICS = {

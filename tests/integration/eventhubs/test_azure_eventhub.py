@@ -13,9 +13,8 @@ from azure.eventhub._pyamqp.error import AMQPLinkError, ErrorCondition, MessageE
 from azure.eventhub._utils import get_last_enqueued_event_properties
 from azure.eventhub.aio import EventHubProducerClient as AsyncProducer
 from azure.eventhub.exceptions import AuthenticationError, ConnectError, EventHubError
-
-from tests.integration.eventhubs.clients import HUB, consumed, idempotent, producer, received, receiver, send
-from tests.plugins_eventhubs import EventHubs, running
+from integration.eventhubs.clients import HUB, consumed, idempotent, producer, received, receiver, send
+from plugins_eventhubs import EventHubs, running
 
 
 def test_the_synchronous_client_sends_receives_and_reads_properties(eventhubs: EventHubs) -> None:

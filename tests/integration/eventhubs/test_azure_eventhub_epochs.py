@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 from azure.eventhub._pyamqp.error import AMQPLinkError, ErrorCondition
-
-from tests.integration.eventhubs.clients import HUB, Receiver, received, receiver
-from tests.plugins_eventhubs import EventHubs
+from integration.eventhubs.clients import HUB, Receiver, received, receiver
+from plugins_eventhubs import EventHubs
 
 
 async def is_stolen(one: Receiver) -> bool:

@@ -10,10 +10,9 @@ import pytest
 from azure.eventhub import EventData
 from azure.eventhub._pyamqp.error import AMQPConnectionError, AMQPException, AMQPLinkError, MessageException
 from azure.eventhub.exceptions import AuthenticationError, ConnectError, EventDataSendError, EventHubError
-
-from tests.integration.eventhubs import clients
-from tests.integration.eventhubs.clients import HUB, idempotent, producer, received, receiver
-from tests.plugins_eventhubs import EventHubs
+from integration.eventhubs import clients
+from integration.eventhubs.clients import HUB, idempotent, producer, received, receiver
+from plugins_eventhubs import EventHubs
 
 BUSY = b"com.microsoft:server-busy"
 FORCED = b"amqp:link:detach-forced"

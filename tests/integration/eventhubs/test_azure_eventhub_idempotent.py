@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 from azure.eventhub._pyamqp.error import AMQPLinkError, MessageException
-
-from tests.integration.eventhubs.clients import HUB, Idempotent, idempotent, received, send
-from tests.plugins_eventhubs import EventHubs
+from integration.eventhubs.clients import HUB, Idempotent, idempotent, received, send
+from plugins_eventhubs import EventHubs
 
 OUT_OF_ORDER = b"com.microsoft:out-of-order-sequence"
 STOLEN = b"com.microsoft:producer-epoch-stolen"

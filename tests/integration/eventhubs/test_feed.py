@@ -14,13 +14,13 @@ import pytest
 from azure.eventhub import EventData
 from azure.eventhub._pyamqp.message import Message, Properties
 from azure.eventhub._pyamqp.types import TYPE, VALUE, AMQPTypes
+from integration.eventhubs.clients import HUB, WAIT_S, producer
+from integration.eventhubs.feeds import bodies, events, feed, pages, sent, sent_raw, until
+from plugins_eventhubs import EventHubs
+from unit.pipeline.bounds import BATCH_EVENTS_MAX, batch_sizes
 
 from pipeline.connectors.eventhubs.amqp.encode import data, section_of_properties, text
 from pipeline.event import EVENT_SCHEMA
-from tests.integration.eventhubs.clients import HUB, WAIT_S, producer
-from tests.integration.eventhubs.feeds import bodies, events, feed, pages, sent, sent_raw, until
-from tests.plugins_eventhubs import EventHubs
-from tests.unit.pipeline.bounds import BATCH_EVENTS_MAX, batch_sizes
 
 
 def typed(kind: AMQPTypes, value: Any) -> dict[str, Any]:

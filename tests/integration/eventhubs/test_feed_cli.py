@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from integration.eventhubs.clients import HUB
 from plugins_cli import Command
+from plugins_eventhubs import EventHubs
 
 from pipeline.connectors.log import LogFeed
-from tests.integration.eventhubs.clients import HUB
-from tests.plugins_eventhubs import EventHubs
 
 SETTINGS = """
 leases: {type: sqlite, path: leases.db}

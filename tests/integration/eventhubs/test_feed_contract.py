@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest_asyncio
+from plugins_eventhubs import EventHubs
 
 from pipeline.connectors.eventhubs import EventHubsFeed, account_of
 from pipeline.contract import ChangeFeedContract
 from pipeline.contract.feed import FeedHarness
-from tests.plugins_eventhubs import EventHubs
 
 HUB = "raw-event"
 

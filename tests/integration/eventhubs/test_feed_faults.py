@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from integration.eventhubs.clients import HUB, WAIT_S, receiver
+from integration.eventhubs.feeds import bodies, feed, sent_raw, until
+from plugins_eventhubs import EventHubs
 
 from pipeline.connectors.backoff import Pauses
 from pipeline.connectors.eventhubs import EventHubsFeed
 from pipeline.connectors.eventhubs.amqp.encode import data
 from pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PipelineError
-from tests.integration.eventhubs.clients import HUB, WAIT_S, receiver
-from tests.integration.eventhubs.feeds import bodies, feed, sent_raw, until
-from tests.plugins_eventhubs import EventHubs
 
 
 class Quick:

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 import structlog
+from integration.eventhubs.clients import HUB, receiver
+from plugins_eventhubs import EventHubs
 
 from leases.lease import Lease
 from leases.stores.memory import MemoryStore
@@ -19,8 +21,6 @@ from pipeline.connectors.memory import MemoryDestination, MemorySink
 from pipeline.transform import Identity
 from service.pipeline import Pipeline
 from service.processor import Processor
-from tests.integration.eventhubs.clients import HUB, receiver
-from tests.plugins_eventhubs import EventHubs
 
 PATIENCE_S = 40.0
 TIMING = Timing(duration_s=3.0, renew_s=0.8, balance_s=0.3, call_timeout_s=0.5, margin_s=0.3)

@@ -7,14 +7,14 @@ import time
 from contextlib import aclosing
 
 import pytest
+from integration.eventhubs.clients import HUB
+from integration.eventhubs.feeds import feed, until
+from plugins_eventhubs import EventHubs
 
 from pipeline.connectors.eventhubs import EventHubsBroker, account_of
 from pipeline.connectors.eventhubs.amqp.management import LINES_MAX, QUESTIONS_PER_S
 from pipeline.errors import FeedUnavailable
 from pipeline.feed import KnownLag
-from tests.integration.eventhubs.clients import HUB
-from tests.integration.eventhubs.feeds import feed, until
-from tests.plugins_eventhubs import EventHubs
 
 
 async def test_a_reader_knows_its_lag_by_what_it_reads_and_asks_nothing(eventhubs: EventHubs) -> None:

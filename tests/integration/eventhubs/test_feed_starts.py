@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from integration.eventhubs.clients import HUB
+from integration.eventhubs.feeds import bodies, feed
+from plugins_eventhubs import EventHubs
 
 from pipeline.connectors.backoff import Pauses
 from pipeline.errors import FeedError, PositionLost
-from tests.integration.eventhubs.clients import HUB
-from tests.integration.eventhubs.feeds import bodies, feed
-from tests.plugins_eventhubs import EventHubs
 
 
 async def test_the_latest_is_behind_the_last_event(eventhubs: EventHubs) -> None:

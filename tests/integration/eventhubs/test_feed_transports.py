@@ -6,13 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from integration.eventhubs.clients import HUB
+from integration.eventhubs.feeds import bodies, feed
+from plugins_eventhubs import EventHubs
 
 from pipeline.connectors.backoff import Pauses
 from pipeline.connectors.eventhubs import EventHubsFeed, account_of
 from pipeline.errors import FeedError
-from tests.integration.eventhubs.clients import HUB
-from tests.integration.eventhubs.feeds import bodies, feed
-from tests.plugins_eventhubs import EventHubs
 
 LARGE = "x" * 300_000
 

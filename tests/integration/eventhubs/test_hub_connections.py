@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack, aclosing
 
+from integration.eventhubs.clients import HUB
+from integration.eventhubs.feeds import feed, taken
+from integration.eventhubs.test_sink_faults import Lease, Permit, Sinks, output, sinks
+from plugins_eventhubs import EventHubs
+
 from pipeline.connectors.eventhubs.amqp.management import LINES_MAX
-from tests.integration.eventhubs.clients import HUB
-from tests.integration.eventhubs.feeds import feed, taken
-from tests.integration.eventhubs.test_sink_faults import Lease, Permit, Sinks, output, sinks
-from tests.plugins_eventhubs import EventHubs
 
 __all__ = ["sinks"]
 LEASES = 4

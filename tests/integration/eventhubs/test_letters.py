@@ -7,6 +7,9 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+from integration.eventhubs.test_sink import HUB, QUICK
+from plugins_eventhubs import EventHubs
+from unit.pipeline.burials import NOW, Group, bodies
 
 from pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink, HubLetters, account_of
 from pipeline.connectors.memory import MemoryFeed
@@ -17,9 +20,6 @@ from pipeline.dead_letters.settled import Replayed, judge
 from pipeline.dead_letters.store import kept_in
 from pipeline.errors import OutputRefused, SinkRejected, SinkUnavailable
 from pipeline.limits import REPLAY
-from tests.integration.eventhubs.test_sink import HUB, QUICK
-from tests.plugins_eventhubs import EventHubs
-from tests.unit.pipeline.burials import NOW, Group, bodies
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import httpx
 import pytest
+from plugins_eventhubs import EventHubs
 
 from leases.clock import BootClock
 from leases.keeper import Keeper
@@ -24,7 +25,6 @@ from service.group.lag import Backlog
 from service.group.view import View
 from service.pipeline import Pipeline
 from service.processor import Processor
-from tests.plugins_eventhubs import EventHubs
 
 HUB = "wide"
 PARTITIONS = 12

@@ -8,13 +8,13 @@ import time
 from contextlib import aclosing
 
 import pytest
+from integration.eventhubs.clients import HUB
+from integration.eventhubs.feeds import feed, taken, until
+from integration.eventhubs.test_feed_faults import Quick
+from plugins_eventhubs import running
 
 from pipeline.connectors.eventhubs.amqp import link
 from pipeline.connectors.eventhubs.feed import receive_buffer
-from tests.integration.eventhubs.clients import HUB
-from tests.integration.eventhubs.feeds import feed, taken, until
-from tests.integration.eventhubs.test_feed_faults import Quick
-from tests.plugins_eventhubs import running
 
 SILENCE_S = 0.6
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
+from plugins_eventhubs import EventHubs
 
 from pipeline.connectors.eventhubs import account_of
 from pipeline.connectors.eventhubs.sink.sink import EventHubsSink
@@ -13,7 +14,6 @@ from pipeline.contract import Row, SinkContract, SinkHarness
 from pipeline.markers import marker_in
 from pipeline.producer import RetryPolicy
 from pipeline.sink import Sink
-from tests.plugins_eventhubs import EventHubs
 
 HUB = "transformed-event"
 QUICK = RetryPolicy(retries_max=2, delay_s=0.01, try_timeout_s=5)

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from integration.eventhubs import clients
+from plugins_eventhubs import EventHubs
 
 from pipeline.connectors.eventhubs import account_of
 from pipeline.connectors.eventhubs.sink.sink import EventHubsSink
@@ -17,8 +19,6 @@ from pipeline.contract import body, event_table
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkRejected, SinkUnavailable
 from pipeline.producer import LEVEL_MAX, Numbers, ProducerState, RetryPolicy, decoded
 from pipeline.sink import Claim, Output, SinkWriter
-from tests.integration.eventhubs import clients
-from tests.plugins_eventhubs import EventHubs
 
 HUB, GROUP = "transformed-event", "sinks"
 QUICK = RetryPolicy(retries_max=2, delay_s=0.01, try_timeout_s=1)

@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 
 import pytest
+from integration.eventhubs.feeds import events, feed
+from plugins_eventhubs import EventHubs
 
 from leases.stores.sqlite import SqliteStore
 from leases.timing import Timing
@@ -16,8 +18,6 @@ from pipeline.producer import decoded
 from service.config.load import parse
 from service.processor import Processor
 from service.wiring.build import pipelines_of
-from tests.integration.eventhubs.feeds import events, feed
-from tests.plugins_eventhubs import EventHubs
 
 HUB, SOURCE = "transformed-event", "raw-event"
 TIMING = Timing(duration_s=3.0, renew_s=0.8, balance_s=0.3, call_timeout_s=0.5, margin_s=0.3)

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-
-from pipeline.connectors.eventhubs import account_of
-from pipeline.connectors.eventhubs.sink.sink import EventHubsSink
-from pipeline.errors import OutputTooLarge, SinkError, SinkRejected, SinkUnavailable
-from pipeline.producer import decoded
-from pipeline.sink import Output
-from tests.integration.eventhubs import clients
-from tests.integration.eventhubs.test_sink_faults import (
+from integration.eventhubs import clients
+from integration.eventhubs.test_sink_faults import (
     GROUP,
     HUB,
     ONCE,
@@ -23,7 +17,13 @@ from tests.integration.eventhubs.test_sink_faults import (
     sinks,
     stored,
 )
-from tests.plugins_eventhubs import EventHubs
+from plugins_eventhubs import EventHubs
+
+from pipeline.connectors.eventhubs import account_of
+from pipeline.connectors.eventhubs.sink.sink import EventHubsSink
+from pipeline.errors import OutputTooLarge, SinkError, SinkRejected, SinkUnavailable
+from pipeline.producer import decoded
+from pipeline.sink import Output
 
 __all__ = ["sinks"]
 

@@ -16,6 +16,10 @@ import pytest
 from azure.core.credentials import AccessToken
 from azure.eventhub._pyamqp import cbs
 from azure.eventhub._pyamqp.aio import _cbs_async
+from integration.eventhubs.clients import HUB
+from integration.eventhubs.feeds import bodies, taken, until
+from integration.producer.parts import events
+from plugins_eventhubs import EventHubs
 
 from pipeline.connectors.backoff import Pauses
 from pipeline.connectors.eventhubs import EventHubsBroker, EventHubsFeed, account_of
@@ -23,10 +27,6 @@ from pipeline.connectors.eventhubs.amqp.link import Link
 from pipeline.connectors.eventhubs.feed import receive_buffer
 from pipeline.errors import FeedError
 from pipeline.producer import IdempotentProducer, Outcome, PublishError, RetryPolicy
-from tests.integration.eventhubs.clients import HUB
-from tests.integration.eventhubs.feeds import bodies, taken, until
-from tests.integration.producer.parts import events
-from tests.plugins_eventhubs import EventHubs
 
 HOUR_S = 3600
 

@@ -14,8 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from integration.writers import PATIENCE_S, delivered, writing
 from plugins_node import free_port
 from plugins_servers import served
+from unit.pipeline.destinations import Trusted
 
 from pipeline.async_sink import Limits
 from pipeline.async_sink.writer import AsyncWriter
@@ -24,8 +26,6 @@ from pipeline.connectors.http.sink import ANSWER_BYTES_MAX
 from pipeline.contract import Row, SinkContract, SinkHarness, body, event_table
 from pipeline.errors import SinkError, SinkRejected
 from pipeline.sink import Output
-from tests.integration.writers import PATIENCE_S, delivered, writing
-from tests.unit.pipeline.destinations import Trusted
 
 QUICK = Limits(buffer_age_max_s=0.01, request_timeout_s=5.0)
 

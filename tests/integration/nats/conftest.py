@@ -3,9 +3,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-
-from tests.integration.nats.streams import Made
-from tests.plugins_nats import NatsMachine
+from integration.nats.streams import Made
+from plugins_nats import NatsMachine
 
 
 @pytest.fixture

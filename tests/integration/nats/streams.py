@@ -10,8 +10,7 @@ from typing import Any
 from plugins.jetstream.connection import Connection
 from plugins.jetstream.consumer import Message, consuming
 from plugins.jetstream.stream import Stream
-
-from tests.plugins_nats import NatsMachine
+from plugins_nats import NatsMachine
 
 PARTITIONS = 4
 

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from integration.nats.streams import Made, eventually
 from plugins.jetstream import JetStreamFeed, consumer
 from plugins.jetstream.connection import NatsError
+from plugins_nats import nats_machine
 
 from pipeline.errors import FeedError, FeedUnavailable, PositionLost
 from pipeline.event import Page
-from tests.integration.nats.streams import Made, eventually
-from tests.plugins_nats import nats_machine
 
 PATIENCE_S = 20
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 import pytest_asyncio
+from integration.nats.streams import Made
 from plugins.jetstream import JetStreamFeed
 
 from pipeline.contract import ChangeFeedContract, FeedHarness
-from tests.integration.nats.streams import Made
 
 
 class Harness(FeedHarness):

@@ -12,17 +12,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from integration.nats.streams import Made, eventually
 from plugins.jetstream import JetStreamFeed, JetStreamSink
 from plugins.jetstream.connection import Refused
 from plugins.jetstream.sink import BATCH_MAX, batch_of
 from plugins.jetstream.stream import SWITCHES
+from plugins_nats import nats_machine
 from pydantic import SecretStr
 
 from pipeline.contract import event_table
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, OutputTooLarge, SinkError, SinkRejected, SinkUnavailable
 from pipeline.sink import Claim, Output
-from tests.integration.nats.streams import Made, eventually
-from tests.plugins_nats import nats_machine
 
 PARTITION = "0"
 

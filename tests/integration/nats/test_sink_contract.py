@@ -6,11 +6,11 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
+from integration.nats.streams import Made
 from plugins.jetstream import JetStreamSink
 
 from pipeline.contract import Row, SinkContract, SinkHarness
 from pipeline.sink import Sink
-from tests.integration.nats.streams import Made
 
 
 class Harness(SinkHarness):

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 from plugins.jetstream import JetStreamLeases
+from plugins_nats import NatsMachine
 
 from leases.contract import LeaseStoreContract
-from tests.plugins_nats import NatsMachine
 
 
 class TestJetStreamLeases(LeaseStoreContract):

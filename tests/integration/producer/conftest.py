@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from plugins_eventhubs import EventHubs
 
 from pipeline.connectors.eventhubs import account_of
 from pipeline.connectors.eventhubs.broker import EventHubsBroker
@@ -17,7 +18,6 @@ from pipeline.connectors.log.broker import LogBroker
 from pipeline.connectors.log.errors import LogUnavailable, LogUncertain, ProducerEnded
 from pipeline.connectors.log.store import Log, PartitionLog
 from pipeline.producer import Broker, IdempotentProducer, RetryPolicy
-from tests.plugins_eventhubs import EventHubs
 
 HUB = "raw-event"
 SLOW_S = 0.4

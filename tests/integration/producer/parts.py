@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from integration.producer.conftest import Place
 
 from pipeline.producer import Event, EventBatch, IdempotentProducer, PublishError
-from tests.integration.producer.conftest import Place
 
 
 def events(*bodies: str) -> list[Event]:

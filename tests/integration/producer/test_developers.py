@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from integration.producer.conftest import Place
+from integration.producer.parts import batch_of, cancelled, events, failed, number_of, stored
 
 from pipeline.producer import (
     AlreadyPublished,
@@ -17,8 +19,6 @@ from pipeline.producer import (
     PublishError,
     Reason,
 )
-from tests.integration.producer.conftest import Place
-from tests.integration.producer.parts import batch_of, cancelled, events, failed, number_of, stored
 
 Make = Callable[..., IdempotentProducer]
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.integration.producer.conftest import Hub
+from integration.producer.conftest import Hub
 
 ROOT = Path(__file__).parents[3]
 

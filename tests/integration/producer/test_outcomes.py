@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from integration.producer.conftest import HUB, Hub, Place
+from integration.producer.parts import batch_of, cancelled, events, failed, number_of, stored
 
 from pipeline.connectors.eventhubs.sink import sender
 from pipeline.producer import NUMBER_MAX, Asked, IdempotentProducer, Outcome, Reason, RetryPolicy
-from tests.integration.producer.conftest import HUB, Hub, Place
-from tests.integration.producer.parts import batch_of, cancelled, events, failed, number_of, stored
 
 Make = Callable[..., IdempotentProducer]
 IMPATIENT = RetryPolicy(retries_max=2, delay_s=0.01, try_timeout_s=1.0)

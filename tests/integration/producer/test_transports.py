@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from integration.eventhubs.test_feed_transports import Credential, keyed, ways
+from integration.producer.conftest import HUB, QUICK, Hub
+from integration.producer.parts import events, failed
 
 from pipeline.connectors.eventhubs import EventHubsBroker, account_of
 from pipeline.producer import IdempotentProducer, PublishError, Reason, RetryPolicy
-from tests.integration.eventhubs.test_feed_transports import Credential, keyed, ways
-from tests.integration.producer.conftest import HUB, QUICK, Hub
-from tests.integration.producer.parts import events, failed
 
 LARGE = "x" * 300_000
 

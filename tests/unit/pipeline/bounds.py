@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 
+from unit.pipeline.destinations import Trust
+
 from pipeline.clock import LoopClock
 from pipeline.connectors.memory import MemorySink
 from pipeline.feed import ChangeFeed
@@ -13,7 +15,6 @@ from pipeline.pump.memory_budget import Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.sink import Claim
 from pipeline.transform import Identity
-from tests.unit.pipeline.destinations import Trust
 
 BATCH_EVENTS_MAX = 200
 BUFFER_BYTES_MAX = 64 * 1024 * 1024

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 from simulation.loop import VirtualClock
+from unit.pipeline.destinations import Scripted, Trust, claim
 
 from pipeline.async_sink import AsyncSink, Converted, Limits
 from pipeline.async_sink.writer import AsyncWriter
@@ -20,7 +21,6 @@ from pipeline.limits import BatchLimits
 from pipeline.pump.memory_budget import Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.transform import Identity
-from tests.unit.pipeline.destinations import Scripted, Trust, claim
 
 PAGE = 500
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

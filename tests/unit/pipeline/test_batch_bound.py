@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from unit.pipeline.bounds import BATCH_EVENTS_MAX, batch_sizes
 
 from pipeline.connectors.files.feed import FilesFeed
 from pipeline.connectors.files.feed.position import Fingerprint
@@ -15,7 +16,6 @@ from pipeline.connectors.log import LogFeed
 from pipeline.connectors.log.block import BLOCK_SCHEMA
 from pipeline.connectors.log.store import Log
 from pipeline.connectors.memory import MemoryFeed
-from tests.unit.pipeline.bounds import BATCH_EVENTS_MAX, batch_sizes
 
 EVENTS = 12_345
 

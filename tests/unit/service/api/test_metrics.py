@@ -1,0 +1,312 @@
+"""Metrics: what Prometheus is told, and that docs/metrics.md explains all of it."""
+
+import re
+from collections.abc import Awaitable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import get_args
+
+import pyarrow as pa
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from leases.clock import BootClock
+from leases.errors import (
+    StoreAmbiguous,
+    StoreConflict,
+    StoreError,
+    StoreMissing,
+    StoreUnavailable,
+)
+from leases.lease import Lease
+from leases.store import Stored
+from leases.stores.memory import MemoryStore
+from pipeline.connectors.memory import MemoryFeed, MemorySink
+from pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, Fenced, SinkRejected, SinkUnavailable
+from pipeline.pump.runner import Delivered
+from pipeline.sink import CloseReason, Output
+from service.api.metrics import Metrics
+from service.group.lag import Lag, PartitionLag
+from service.stats import (
+    ACTION_OUTCOMES,
+    ACTIONS,
+    BUCKETS_S,
+    CAUSES,
+    MOVES,
+    OPERATIONS,
+    REQUEST_OUTCOMES,
+    STAGES,
+    CountingStore,
+    Histogram,
+    Tally,
+)
+
+DOCS = Path(__file__).parents[4] / "docs" / "metrics.md"
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
+    """(name, label values in the order of the labels' names) -> value."""
+    families = text_string_to_metric_families(metrics.text().decode())
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+async def test_every_metric_is_explained_in_the_docs_and_nothing_else(start, eventually) -> None:
+    running = await start()
+    running.feeds["bank"].append("a", [b"{}"])
+    await eventually(lambda: running.host.tally.batches["bank"])
+    metrics = Metrics(running.host)
+    metrics.lag = await running.view.lag()
+    told = re.findall(r"^# TYPE (leasehold_\w+) (\w+)$", metrics.text().decode(), re.MULTILINE)
+    documented = re.findall(r"^\| `(leasehold_\w+)` \| (\w+) \|", DOCS.read_text(), re.MULTILINE)
+    assert sorted(told) == sorted(documented)
+
+
+async def test_deliveries_are_counted_with_their_stages(start, eventually) -> None:
+    running = await start()
+    running.feeds["bank"].append("a", [b"{}"] * 3)
+    running.feeds["bank"].append("b", [b"{}"] * 4)
+    await eventually(lambda: running.host.tally.events["bank"] == 7)
+    told = samples(Metrics(running.host))
+    batches = told["leasehold_batches_delivered_total", "bank"]
+    assert told["leasehold_events_delivered_total", "bank"] == 7
+    for stage in ("wait", "transform", "queue", "deliver"):
+        assert told["leasehold_batch_seconds_count", "bank", stage] == batches
+        assert told["leasehold_batch_seconds_bucket", "+Inf", "bank", stage] == batches
+    await eventually(lambda: samples(Metrics(running.host))["leasehold_batch_seconds_count", "bank", "checkpoint"])
+
+
+async def test_counters_do_not_go_back_when_a_lease_moves(start, eventually) -> None:
+    first = await start("host-a")
+    first.feeds["bank"].append("a", [b"{}"] * 3)
+    first.feeds["bank"].append("b", [b"{}"] * 3)
+    await eventually(lambda: first.host.tally.events["bank"] == 6)
+    await start("host-b", feeds=first.feeds)
+    await eventually(lambda: len(first.host.workers) == 1)
+    told = samples(Metrics(first.host))
+    assert told["leasehold_events_delivered_total", "bank"] == 6
+    assert told["leasehold_leases_owned", "bank"] == 1
+    assert told["leasehold_lease_moves_total", "acquired", "bank"] == 2
+    assert told["leasehold_lease_moves_total", "released", "bank"] == 1
+
+
+async def test_a_failing_partition_shows_until_it_is_taken_again(start, eventually) -> None:
+    class Refusing(MemorySink):
+        async def open(self, claim):
+            raise SinkRejected("no such table")
+
+    running = await start(feeds={"bank": MemoryFeed(["a"])}, sinks={"bank": Refusing()})
+    await eventually(lambda: samples(Metrics(running.host))["leasehold_partitions_failing", "bank"] == 1)
+    assert samples(Metrics(running.host))["leasehold_lease_moves_total", "failed", "bank"] >= 1
+
+
+async def test_a_host_that_cannot_renew_shows_its_suspended_leases(start, store, eventually) -> None:
+    class Frozen(MemoryStore):
+        is_frozen = False
+
+        async def replace(self, id: str, body: str, etag: str) -> str:
+            if self.is_frozen and "/leases/" in id:
+                raise StoreUnavailable("throttled")
+            return await super().replace(id, body, etag)
+
+    frozen = Frozen()
+    running = await start(store=frozen, feeds={"bank": MemoryFeed(["a"])})
+    running.feeds["bank"].append("a", [b"{}"])
+    await eventually(lambda: running.host.tally.events["bank"] == 1)
+    frozen.is_frozen = True
+    metrics = Metrics(running.host)
+    await eventually(lambda: samples(metrics)["leasehold_leases_suspended", "bank"] == 1)
+    running.feeds["bank"].append("a", [b"{}"])
+    await eventually(lambda: samples(metrics)["leasehold_suspensions_total", "bank"] == 1)
+    assert samples(metrics)["leasehold_store_requests_total", "replace", "unavailable"] > 0
+    frozen.is_frozen = False  # or its end would try to release the lease for a while
+
+
+async def test_draining_and_readiness_show(start) -> None:
+    running = await start(runs=False)
+    metrics = Metrics(running.host)
+    before = samples(metrics)
+    running.host.ready.set()
+    running.host.stop()
+    after = samples(metrics)
+    assert [told["leasehold_ready",] for told in (before, after)] == [0, 1]
+    assert [told["leasehold_draining",] for told in (before, after)] == [0, 1]
+
+
+async def test_what_is_read_and_not_delivered_shows(start) -> None:
+    running = await start(runs=False)
+    metrics = Metrics(running.host)
+    assert samples(metrics)["leasehold_buffer_bytes",] == 0
+    running.host.budget.share().hold(1000)
+    assert samples(metrics)["leasehold_buffer_bytes",] == 1000
+
+
+async def test_an_unknown_lag_is_left_out_and_never_told_as_none(start) -> None:
+    metrics = Metrics((await start(runs=False)).host)
+    metrics.lag = Lag((PartitionLag(pipeline="bank", partition="a", events=None, error="away"),))
+    told = samples(metrics)
+    assert ("leasehold_lag_events", "bank") not in told
+    assert told["leasehold_lag_unknown", "bank"] == 1
+    known = [PartitionLag(pipeline="bank", partition=str(n), events=50) for n in range(9)]
+    metrics.lag = Lag((*known[:8], *metrics.lag.partitions))
+    assert ("leasehold_lag_events", "bank") not in samples(metrics)
+    metrics.lag = Lag((*known, *metrics.lag.partitions[8:]))
+    assert samples(metrics)["leasehold_lag_events", "bank"] == 500
+    metrics.lag = None
+    assert ("leasehold_lag_unknown", "bank") not in samples(metrics)
+
+
+async def test_hosts_of_one_process_keep_their_metrics_apart(start) -> None:
+    one, two = await start("host-a", runs=False), await start("host-b", runs=False)
+    one.host.tally.trust_suspended(Lease(pipeline="bank", partition="a"))
+    assert samples(Metrics(one.host))["leasehold_suspensions_total", "bank"] == 1
+    assert samples(Metrics(two.host))["leasehold_suspensions_total", "bank"] == 0
+
+
+async def test_how_many_series_there_are_depends_on_pipelines_alone(start) -> None:
+    """Every label is a pipeline or one of our words, and every series is there before its first event."""
+    running = await start(runs=False)
+    metrics, tally = Metrics(running.host), running.host.tally
+    before = set(samples(metrics))
+    for number in range(100):
+        lease = Lease(pipeline="bank", partition=f"partition {number}", owner=f"host {number}", epoch=number)
+        tally.lease_acquired(lease, before=replace(lease, owner="somebody"), took_s=0.1)
+        output = Output(table=pa.table({"x": [1]}), start=None, to=str(number), events=1)
+        tally.batch_delivered(lease, Delivered(output, 0.1, 0.1, 0.1, 0.1))
+        tally.checkpointed(lease, 0.1)
+        for error in (Ambiguous(f"{number}"), ValueError(f"{number}")):
+            tally.work_failed(lease, str(number), error)
+        for reason in get_args(CloseReason):
+            tally.lease_let_go(lease, reason)
+        for outcome in REQUEST_OUTCOMES:
+            tally.store_answered("replace", outcome, 0.1)
+        tally.acted("reset", "refused")
+    after = samples(metrics)
+    assert set(after) == before
+    assert after["leasehold_retries_total", "other", "bank"] == 100
+    words = {"bank", *STAGES, *MOVES, *CAUSES, *OPERATIONS, *REQUEST_OUTCOMES, *ACTIONS, *ACTION_OUTCOMES}
+    assert {value for name, *values in after for value in values if not name.endswith("_bucket")} <= words
+
+
+@pytest.mark.parametrize("words", [STAGES, MOVES, CAUSES, OPERATIONS, REQUEST_OUTCOMES, ACTIONS, ACTION_OUTCOMES])
+def test_every_word_of_a_label_is_explained(words: tuple[str, ...]) -> None:
+    assert {f"`{word}`" for word in words} <= set(re.findall(r"`\w+`", DOCS.read_text()))
+
+
+async def test_names_with_quotes_and_newlines_stay_labels(start) -> None:
+    name = 'ba"nk\n\\ü'
+    running = await start(runs=False, feeds={name: MemoryFeed(["a"])})
+    assert samples(Metrics(running.host))["leasehold_leases_owned", name] == 0
+
+
+# The tally
+
+
+def test_a_histogram_counts_what_took_at_most_so_long() -> None:
+    histogram = Histogram()
+    for seconds in (0.0, 0.005, 0.0051, 1000.0):
+        histogram.observe(seconds)
+    assert histogram.cumulative[:2] == [2, 3]
+    assert histogram.cumulative[-2:] == [3, 4]
+    assert len(histogram.cumulative) == len(BUCKETS_S) + 1
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (StoreConflict("x"), "conflict"),
+        (StoreMissing("x"), "missing"),
+        (StoreUnavailable("x"), "unavailable"),
+        (StoreAmbiguous("x"), "ambiguous"),
+        (StoreError("x"), "error"),
+    ],
+)
+async def test_every_call_to_the_store_is_counted_by_its_outcome(
+    clock: BootClock, error: StoreError, outcome: str
+) -> None:
+    class Failing(MemoryStore):
+        async def _fail(self, *args: object) -> None:
+            raise error
+
+        list = read = create = replace = delete = _fail
+
+    tally = Tally(clock)
+    for call in _calls(CountingStore(Failing(), tally)):
+        with pytest.raises(type(error)):
+            await call
+    assert tally.requests == {(operation, outcome): 1 for operation in OPERATIONS}
+
+
+async def test_calls_to_the_store_that_succeed_are_counted_too(clock: BootClock) -> None:
+    tally = Tally(clock)
+    for call in _calls(CountingStore(MemoryStore(), tally)):
+        await call
+    assert tally.requests == {(operation, "ok"): 1 for operation in OPERATIONS}
+
+
+def _calls(store: CountingStore) -> list[Awaitable[object]]:
+    return [
+        store.create("a", "{}"),
+        store.read("a"),
+        store.replace("a", "{}", "1"),
+        store.delete("a", "2"),
+        store.list("a"),
+    ]
+
+
+async def test_how_long_the_store_took_is_counted_by_operation(clock: BootClock) -> None:
+    class Slow(MemoryStore):
+        async def list(self, prefix: str) -> list[Stored]:
+            await clock.sleep(0.02)
+            return []
+
+    tally = Tally(clock)
+    await CountingStore(Slow(), tally).list("a")
+    assert tally.request_seconds["list"].cumulative[-1] == 1
+    assert tally.request_seconds["list"].sum_s >= 0.02
+    assert tally.request_seconds.keys() == {"list"}
+
+
+@pytest.mark.parametrize(
+    ("owner", "move"),
+    [(None, "acquired"), ("host-a", "acquired"), ("host-b", "seized")],
+    ids=["free", "own", "other's"],
+)
+def test_a_lease_taken_from_somebody_else_counts_as_seized(clock: BootClock, owner: str | None, move: str) -> None:
+    tally, before = Tally(clock), Lease(pipeline="bank", partition="a", owner=owner, incarnation="1")
+    tally.lease_acquired(before.acquired("host-a", "2", ""), before=before, took_s=0.1)
+    assert tally.moves == {("bank", move): 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (FeedUnavailable("x"), "feed"),
+        (EngineUnavailable("x"), "engine"),
+        (SinkUnavailable("x"), "sink"),
+        (Ambiguous("x"), "ambiguous"),
+        (Fenced("x", epoch=7), "fenced"),
+        (StoreConflict("x"), "store"),
+        (SinkRejected("x"), "other"),
+    ],
+)
+def test_what_is_tried_again_counts_by_what_failed(clock: BootClock, error: Exception, cause: str) -> None:
+    tally = Tally(clock)
+    tally.work_failed(Lease(pipeline="bank", partition="a"), None, error)
+    assert tally.retries == {("bank", cause): 1}
+
+
+def test_a_tally_keeps_the_last_batches_of_each_pipeline_and_none_of_their_data(clock: BootClock) -> None:
+    tally = Tally(clock)
+    for pipeline, count in (("quiet", 1), ("busy", 1000)):
+        for number in range(count):
+            output = Output(table=pa.table({"x": [1]}), start=None, to=str(number), events=1)
+            tally.batch_delivered(Lease(pipeline=pipeline, partition="a"), Delivered(output, 0.1, 0.1, 0.1, 0.1))
+    assert [batch.to for batch in tally.recent["quiet"]] == ["0"]
+    assert [batch.to for batch in tally.recent["busy"]][-1] == "999"
+    assert len(tally.recent["busy"]) < 100
+    kept = tally.recent["busy"][0]
+    assert not any(isinstance(getattr(kept, field.name), pa.Table | Output) for field in fields(kept))

@@ -1,0 +1,119 @@
+"""The settings of an Event Hubs feed: what goes together, and no secret anywhere but where it is used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import certifi
+import pytest
+
+from pipeline.connectors.eventhubs import EventHubsFeed
+from service.config.feeds import EventHubsFeedSettings
+from service.config.load import ConfigurationError, load, parse
+from service.config.sinks import EventHubsSinkSettings
+from service.wiring.build import feed_of
+
+SECRET = "c2VjcmV0"
+STRING = f"Endpoint=sb://bank.servicebus.windows.net/;SharedAccessKeyName=reader;SharedAccessKey={SECRET}"
+
+
+def feed(fields: str, folder: Path = Path("/etc/leasehold"), **env: str) -> EventHubsFeedSettings:
+    text = f"pipelines: [{{name: a, feed: {{type: eventhubs, {fields}}}, sink: {{type: log, path: x}}}}]"
+    found = parse(text, env, folder=folder).pipelines[0].feed
+    assert isinstance(found, EventHubsFeedSettings)
+    return found
+
+
+@pytest.mark.parametrize(
+    "access",
+    [
+        "connection_string: '${S}', event_hub: raw-event",
+        "connection_string: '${S};EntityPath=raw-event'",
+        "namespace: bank.servicebus.windows.net, identity: default, event_hub: raw-event",
+        "connection_string: '${S}', event_hub: raw-event, consumer_group: bank, transport: websockets",
+    ],
+)
+async def test_the_same_hub_is_the_same_feed_however_it_is_reached(access: str) -> None:
+    found = feed(access, S=STRING)
+    made = feed_of(found)
+    assert isinstance(made, EventHubsFeed)
+    assert made.identity == "eventhubs:bank.servicebus.windows.net/raw-event"
+    assert SECRET not in repr(found) + str(found) + found.model_dump_json() + repr(made)
+    await made.close()
+
+
+async def test_what_is_set_is_what_the_feed_has(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").symlink_to(certifi.where())
+    found = feed(
+        "connection_string: '${S}', event_hub: h, ca_file: ca.pem, start_positions: {'0': 41, '1': '@70', '2': 41@70}",
+        tmp_path,
+        S=STRING,
+    )
+    assert found.start_positions == {"0": "41", "1": "@70", "2": "41@70"}
+    assert found.account["ca_file"] == str(tmp_path / "ca.pem")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ("event_hub: h", "needs `connection_string`, or `namespace` and `identity`"),
+        (f"connection_string: '{STRING}'", "needs the hub's name"),
+        (f"connection_string: '{STRING}', event_hub: h, identity: default", "remove `namespace` and `identity`"),
+        (f"connection_string: 'SharedAccessKey={SECRET}', event_hub: h", "must look like Endpoint=sb://"),
+        (f"connection_string: '{STRING};EntityPath=a', event_hub: b", "name two hubs"),
+        (f"connection_string: '{STRING}', event_hub: h, consumer_group: 'a/b'", "must be the name of a consumer group"),
+        (f"connection_string: '{STRING}', event_hub: h, transport: http", "transport"),
+        (f"connection_string: '{STRING}', event_hub: h, prefetch: 0", "prefetch"),
+        (f"connection_string: '{STRING}', event_hub: h, start: noon", "start"),
+        (
+            f"connection_string: '{STRING}', event_hub: h, start_positions: {{'0': soon}}",
+            "`start_positions`, partition '0'",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_told_without_a_secret(fields: str, expected: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        feed(fields)
+    assert len(error.value.problems) == 1
+    assert expected in str(error.value)
+    assert SECRET not in str(error.value)
+
+
+def test_two_pipelines_in_one_consumer_group_are_told_apart() -> None:
+    feed = f"{{type: eventhubs, connection_string: '{STRING}', event_hub: %s, consumer_group: %s}}"
+    reader = f"feed: {feed}, sink: {{type: log, path: %s}}"
+
+    def parsed(*readers: str) -> None:
+        parse(
+            f"pipelines: [{', '.join(f'{{name: p{n}, {one}}}' for n, one in enumerate(readers))}]", {}, folder=Path("/")
+        )
+
+    parsed(reader % ("h", "a", "x"), reader % ("h", "b", "y"), reader % ("other", "a", "z"))
+    with pytest.raises(ConfigurationError, match="'p0' and 'p1' read one hub in one consumer group") as error:
+        parsed(reader % ("h", "a", "x"), reader % ("H", "A", "y"))
+    assert len(error.value.problems) == 1
+    assert SECRET not in str(error.value)
+
+
+def test_a_sink_does_not_look_where_a_feed_lets_nobody_else_in() -> None:
+    hub = f"{{type: eventhubs, connection_string: '{STRING}', event_hub: h, consumer_group: %s}}"
+    sinks = f"{{name: a, feed: {{type: log, path: x}}, sink: {hub}}}"
+    text = f"pipelines: [{sinks}, {{name: b, feed: {hub}, sink: {{type: log, path: y}}}}]"
+    parse(text % ("published", "$Default"), {}, folder=Path("/"))
+    with pytest.raises(ConfigurationError, match=r"sink of 'a' .* '\$default' .* the feed of 'b' reads there") as error:
+        parse(text % ("$default", "$Default"), {}, folder=Path("/"))
+    assert "give the sink a `consumer_group` of its own" in str(error.value)
+    assert SECRET not in str(error.value)
+
+
+def test_the_example_of_the_docs_is_fine_as_it_stands() -> None:
+    blobs = f"DefaultEndpointsProtocol=https;AccountName=leases;AccountKey={SECRET};"
+    env = {"BANK_EVENTHUBS": STRING, "LEASES_BLOB": blobs, "LEASEHOLD_POSTGRES_DSN": "postgresql://localhost/bank"}
+    path = Path(__file__).parents[4] / "docs" / "examples" / "bank-eventhubs.yaml"
+    found = load(path, env)
+    assert found.leases.type == "blob"
+    assert [each.feed.type for each in found.pipelines] == ["files", "eventhubs", "eventhubs"]
+    assert [each.sink.type for each in found.pipelines] == ["eventhubs", "eventhubs", "postgres"]
+    groups = [each.sink.consumer_group for each in found.pipelines if isinstance(each.sink, EventHubsSinkSettings)]
+    assert groups == ["published"] * 2
+    assert all(f"export {name}=" in path.read_text() for name in env)

@@ -1,0 +1,270 @@
+"""An import that is disturbed: by owners who live, by others who write, and by a store that fails in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from simulation.loop import run_virtual
+from unit.leases.lease_documents import dotnet
+from unit.service.cli.test_migration import Etags
+
+from leases.clock import Clock
+from leases.document import encode_lease
+from leases.errors import GroupMismatch, StoreAmbiguous, StoreUnavailable
+from leases.keeper import Keeper
+from leases.lease import Lease
+from leases.stores.memory import MemoryStore
+from leases.timing import Timing
+from pipeline.connectors.memory import MemoryDestination, MemorySink
+from service.group.import_sources import Import
+from service.group.migration import Report, carried_out, planned_import
+from service.pipeline import Pipeline
+
+TIMING = Timing()
+
+
+class LoopClock:
+    """Virtual time."""
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Frail(MemoryStore):
+    """Fails the writes that it is told to, by their number; `before` happens first, `lost` only loses the answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.faults: dict[int, Callable[[], Any]] = {}
+        self.lost: set[int] = set()
+        self.writes = 0
+
+    async def create(self, id: str, body: str) -> str:
+        return await self._written(lambda: super(Frail, self).create(id, body))
+
+    async def replace(self, id: str, body: str, etag: str) -> str:
+        return await self._written(lambda: super(Frail, self).replace(id, body, etag))
+
+    async def _written(self, write: Callable[[], Any]) -> str:
+        self.writes += 1
+        if fault := self.faults.pop(self.writes, None):
+            await fault()
+        etag = str(await write())
+        if self.writes in self.lost:
+            raise StoreAmbiguous("no answer")
+        return etag
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.store = Frail()
+        self.clock: Clock = LoopClock()
+        self.keeper = Keeper(self.store, host="operator", incarnation="op", clock=self.clock, timing=TIMING)
+        self.pipeline = Pipeline(name="orders", feed=Etags(), sink=MemorySink(MemoryDestination()))
+        self.said: list[str] = []
+
+    def order(self, **positions: str) -> Import:
+        lines = [json.dumps(dotnet(name.removeprefix("p"), f'"{at}"')) for name, at in positions.items()]
+        return Import(pipeline=self.pipeline, source="dotnet", text="\n".join(lines))
+
+    async def planned(self, order: Import) -> Report:
+        return await planned_import(self.keeper, order, clock=self.clock, say=self.said.append)
+
+    async def imported(self, order: Import) -> Report:
+        return await carried_out(self.keeper, order, await self.planned(order))
+
+    async def positions(self) -> dict[str, str | None]:
+        return {lease.partition: lease.continuation for lease in (await self.keeper.scan(["orders"])).leases}
+
+    async def keep(self, **leases: Any) -> None:
+        for name, fields in leases.items():
+            await self.keeper.create(Lease(pipeline="orders", partition=name.removeprefix("p"), **fields))
+
+
+def kinds(report: Report) -> list[tuple[str, str]]:
+    return [(change.partition, change.kind) for change in report.changes]
+
+
+OWNED = {"owner": "host-a", "incarnation": "1", "continuation": '"10"'}
+
+
+def test_an_owner_who_renews_while_it_is_watched_keeps_its_lease() -> None:
+    async def run() -> None:
+        bench = Bench()
+        await bench.keep(p0=OWNED)
+
+        async def renew() -> None:
+            while True:
+                await asyncio.sleep(TIMING.renew_s)
+                seen = await bench.keeper.read("orders", "0")
+                await bench.keeper.rewrite(seen, seen.lease.renewed())
+
+        renewing = asyncio.create_task(renew())
+        started = bench.clock.monotonic()
+        report = await bench.imported(bench.order(p0="20"))
+        renewing.cancel()
+        assert kinds(report) == [("0", "refused")]
+        assert report.changes[0].why.startswith("'host-a' owns it and is alive")
+        assert bench.clock.monotonic() - started < TIMING.renew_s + 2
+        assert await bench.positions() == {"0": '"10"'}
+
+    run_virtual(run())
+
+
+def test_an_owner_who_releases_while_it_is_watched_is_not_in_the_way() -> None:
+    async def run() -> None:
+        bench = Bench()
+        await bench.keep(p0=OWNED)
+
+        async def release() -> None:
+            await asyncio.sleep(5)
+            seen = await bench.keeper.read("orders", "0")
+            await bench.keeper.rewrite(seen, seen.lease.released())
+
+        releasing = asyncio.create_task(release())
+        report = await bench.imported(bench.order(p0="20"))
+        await releasing
+        assert (kinds(report), report.problems) == ([("0", "moved")], ())
+        assert bench.clock.monotonic() < 10
+        assert await bench.positions() == {"0": '"20"'}
+
+    run_virtual(run())
+
+
+def test_an_owner_long_gone_is_waited_for_a_lease_duration() -> None:
+    async def run() -> None:
+        bench = Bench()
+        await bench.keep(p0=OWNED, p1={"continuation": '"5"'})
+        report = await bench.imported(bench.order(p0="20", p1="5"))
+        assert bench.clock.monotonic() == pytest.approx(TIMING.duration_s)
+        assert kinds(report) == [("0", "moved"), ("1", "unchanged")]
+        assert bench.said == ["watching for up to 60 s whether 1 lease has a live owner"]
+
+    run_virtual(run())
+
+
+def test_nobody_is_watched_where_nothing_moves() -> None:
+    async def run() -> None:
+        bench = Bench()
+        await bench.keep(p0=OWNED)
+        assert kinds(await bench.imported(bench.order(p0="10", p1="5"))) == [("0", "unchanged"), ("1", "created")]
+        assert bench.clock.monotonic() == 0
+
+    run_virtual(run())
+
+
+async def refuse() -> None:
+    raise StoreUnavailable("throttled")
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_where_the_store_fails_in_the_middle_the_same_command_goes_on(number: int) -> None:
+    """The first write is the pipeline's `info`."""
+
+    async def run() -> None:
+        bench = Bench()
+        await bench.keep(p1={"continuation": '"5"'})
+        order = bench.order(p0="20", p1="30", p2="40")
+        bench.store.writes = 0
+        bench.store.faults[number] = refuse
+        report = await bench.imported(order)
+        assert len(report.done) == number - 2
+        assert "and those after it were not written (throttled): run the command again" in report.problems[0]
+        again = await bench.imported(order)
+        assert again.problems == ()
+        assert report.done | again.done == {"0", "1", "2"}
+        assert not report.done & again.done
+        assert await bench.positions() == {"0": '"20"', "1": '"30"', "2": '"40"'}
+        assert (await bench.keeper.read("orders", "1")).lease.generation == 1
+
+    run_virtual(run())
+
+
+def test_a_lease_that_others_change_in_the_middle_is_left_to_them_and_the_rest_is_done() -> None:
+    async def run() -> None:
+        bench = Bench()
+        await bench.keep(p0={"continuation": '"5"'}, p1={"continuation": '"5"'})
+
+        async def checkpoint() -> None:
+            seen = await bench.keeper.read("orders", "0")
+            await MemoryStore.replace(bench.store, "orders/leases/0", _checkpointed(seen.lease), seen.etag)
+
+        bench.store.writes = 0
+        bench.store.faults[2] = checkpoint
+        report = await bench.imported(bench.order(p0="20", p1="20", p2="20"))
+        assert report.done == {"1", "2"}
+        assert "lease '0' was not written" in report.problems[0]
+        assert await bench.positions() == {"0": '"90"', "1": '"20"', "2": '"20"'}
+
+    run_virtual(run())
+
+
+def _checkpointed(lease: Lease) -> str:
+    return encode_lease(lease.checkpointed('"90"', ""))
+
+
+@pytest.mark.parametrize("partition", ["0", "1"])
+def test_an_answer_that_is_lost_is_looked_up_and_nothing_is_moved_twice(partition: str) -> None:
+    async def run() -> None:
+        bench = Bench()
+        await bench.keep(p1={"continuation": '"5"'})
+        bench.store.writes = 0
+        bench.store.lost = {2 + int(partition)}
+        report = await bench.imported(bench.order(p0="20", p1="20"))
+        assert (report.done, report.problems) == ({"0", "1"}, ())
+        assert (await bench.keeper.read("orders", "1")).lease.generation == 1
+
+    run_virtual(run())
+
+
+@pytest.mark.parametrize("partition", ["0", "1"])
+def test_an_answer_that_is_lost_before_anything_was_done_is_not_taken_for_done(partition: str) -> None:
+    async def lose() -> None:
+        raise StoreAmbiguous("no answer")
+
+    async def run() -> None:
+        bench = Bench()
+        await bench.keep(p1={"continuation": '"5"'})
+        bench.store.writes = 0
+        bench.store.faults[2 + int(partition)] = lose
+        report = await bench.imported(bench.order(p0="20", p1="20"))
+        assert report.done == {"0", "1"} - {partition}
+        assert f"lease '{partition}' was not written" in report.problems[0]
+        assert (await bench.imported(bench.order(p0="20", p1="20"))).done == {partition}
+
+    run_virtual(run())
+
+
+def test_leases_that_a_host_made_meanwhile_are_not_overwritten() -> None:
+    async def run() -> None:
+        bench = Bench()
+        order = bench.order(p0="20")
+        report = await bench.planned(order)
+        await bench.keep(p0={"continuation": None})
+        report = await carried_out(bench.keeper, order, report)
+        assert "lease '0' was not written (somebody else has made it meanwhile)" in report.problems[0]
+        assert await bench.positions() == {"0": None}
+        assert (await bench.imported(order)).done == {"0"}
+
+    run_virtual(run())
+
+
+def test_leases_of_another_feed_are_not_touched() -> None:
+    async def run() -> None:
+        bench = Bench()
+        await bench.imported(bench.order(p0="20"))
+        other = Etags()
+        other.identity = "other"
+        bench.pipeline = Pipeline(name="orders", feed=other, sink=MemorySink(MemoryDestination()))
+        with pytest.raises(GroupMismatch):
+            await bench.imported(bench.order(p0="30"))
+        assert await bench.positions() == {"0": '"20"'}
+
+    run_virtual(run())
