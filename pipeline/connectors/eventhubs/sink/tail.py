@@ -57,6 +57,7 @@ class Tails:
         self.timeout_s = timeout_s
         self.quiet_s = quiet_s
         self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(READERS_MAX))
+        self._looks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._ends: dict[str, tuple[float, int]] = {}
         """Of each partition, when its end was last looked for, and the last one that was seen."""
 
@@ -83,20 +84,20 @@ class Tails:
 
         One event behind `behind` shows it, without a question to $management. The leases of a host share what they see.
         """
-        looked_at, seen = self._ends.get(target, (-inf, -1))
-        now = time.monotonic()
-        if now < looked_at + age_max_s:
+        async with self._looks[target]:
+            looked_at, seen = self._ends.get(target, (-inf, -1))
+            now = time.monotonic()
+            if now < looked_at + age_max_s:
+                return seen
+            try:
+                async with asyncio.timeout(LOOK_TIMEOUT_S), self._turn(target):
+                    seen = await self._see_end(target, behind)
+            except TimeoutError:
+                now += UNSEEN_S
+            except (FeedError, Fenced):
+                pass  # which costs no time: it may show its end before the next batch
+            self._ends[target] = now, seen
             return seen
-        self._ends[target] = now + UNSEEN_S, seen
-        try:
-            async with asyncio.timeout(LOOK_TIMEOUT_S), self._turn(target):
-                seen = await self._see_end(target, behind)
-        except TimeoutError:
-            return seen
-        except (FeedError, Fenced):
-            pass  # which costs no time: it may show its end before the next batch
-        self._ends[target] = now, seen
-        return seen
 
     async def _see_end(self, target: str, behind: int) -> int:
         place = Place(
