@@ -224,9 +224,12 @@ class OwnedLease:
         """Keep a position that the sink made safe. Raises as `renew` does."""
         await self._change(lambda lease: lease.checkpointed(continuation, sink_state))
 
-    async def raise_epoch(self, above: int, sink_state: str) -> None:
-        """Fence one's own earlier writes. Raises as `renew` does."""
-        await self._change(lambda lease: lease.epoch_raised(above, sink_state))
+    async def raise_epoch(self, above: int, claimed: Callable[[str], str]) -> None:
+        """Fence one's own earlier writes. Raises as `renew` does.
+
+        claimed: makes the new sink state of the one that the store has, which an earlier write of ours may have moved meanwhile.
+        """
+        await self._change(lambda lease: lease.epoch_raised(above, claimed(lease.sink_state)))
 
     async def release(self) -> None:
         """Give the lease back (to whoever asked for it, if anybody did). Raises as `renew` does."""

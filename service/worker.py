@@ -223,10 +223,8 @@ class Worker:
 
         The lease is read again by the compare-and-swap itself; where it is no longer ours, LeaseLost ends this worker.
         """
-        above, state = 0, self.owned.lease.sink_state
-        if isinstance(why, Fenced):
-            above, state = why.epoch, state if why.state is None else why.state
-        await self.owned.raise_epoch(above, self.pipeline.claimed(state))
+        above, known = (why.epoch, why.state) if isinstance(why, Fenced) else (0, None)
+        await self.owned.raise_epoch(above, lambda kept: self.pipeline.claimed(kept if known is None else known))
         self._log = self._log.bind(**about(self.owned.lease))
 
     def _runner(self, writer: SinkWriter) -> Runner:

@@ -372,7 +372,10 @@ def calm(world: World) -> None:
 
 
 def narrow(world: World) -> Quota:
-    """The container refuses everybody for a while, and from then on has little more than what the group needs when it is calm."""
+    """The container refuses everybody for a while, and from then on has little more than what the group needs when it is calm.
+
+    It saves up for a balance interval at most: a host's scan fits in, as it does in what a real container saves up.
+    """
     timing, hosts, leases = world.timing, len(world.alive) + 1, len(world.leases) + 1
     listings_s = (1 + len(world.setup.pipelines)) * hosts / timing.balance_s  # of hosts, and of each pipeline's leases
     writes_s = hosts / timing.renew_s + leases / timing.renew_s
@@ -381,6 +384,7 @@ def narrow(world: World) -> Quota:
         list_pages=QUOTA_PAGES,
         closes=world.now,
         opens=world.now + 10 * timing.duration_s / 60,
+        burst_s=timing.balance_s,
     )
 
 

@@ -234,8 +234,8 @@ MUTANTS = (
     mutant(
         "the owner level is not raised after an ambiguous send",
         "service.worker",
-        "await self.owned.raise_epoch(above, self.pipeline.claimed(state))",
-        "await self.owned.raise_epoch(above, state)",
+        "self.pipeline.claimed(kept if known is None else known)",
+        "kept if known is None else known",
     ),
     mutant(
         "after an ambiguous send another batch takes its numbers",

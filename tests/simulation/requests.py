@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from simulation.process import current, incarnation
@@ -30,7 +31,7 @@ DOCUMENTS = 3
 ENTRY_BYTES = 64
 RETRY_AFTER_S = 3.0
 Tenure = tuple[str, str, int]
-"""(partition, incarnation, epoch): what one writer sends keeps its order."""
+"""(partition, incarnation, number of the writer): what one writer sends keeps its order. An edited lease may repeat an epoch."""
 
 
 class Endpoint:
@@ -49,6 +50,7 @@ class Endpoint:
         self.weather = _Bounded(world.weather, self.limits.request_timeout_s)
         self._rng = random.Random(f"{setup.seed} endpoint")
         self._acknowledged: dict[tuple[Tenure, int], int] = {}
+        self.writers = count(1)
 
     def sink(self) -> AsyncSink:
         """One host's way here."""
@@ -111,7 +113,7 @@ class _Line:
     def __init__(self, endpoint: Endpoint, claim: Claim) -> None:
         self._endpoint = endpoint
         self._claim = claim
-        self._tenure = claim.partition, incarnation(), claim.epoch
+        self._tenure = claim.partition, incarnation(), next(endpoint.writers)
 
     async def submit(self, entries: Sequence[Entry]) -> Failed:
         endpoint, claim = self._endpoint, self._claim

@@ -382,7 +382,7 @@ def test_a_raised_epoch_whose_answer_was_lost_is_not_taken_for_somebody_elses() 
         owned = await taken(store)
         store.faults, store.is_down = ["lost"], True
         with pytest.raises(StoreUnavailable):
-            await owned.raise_epoch(4, "s")
+            await owned.raise_epoch(4, lambda kept: "s")
         store.is_down = False
         await owned.renew()
         assert (owned.lease.epoch, owned.lease.sink_state) == (5, "s")
@@ -407,7 +407,7 @@ def test_a_raised_epoch_whose_answer_nobody_waited_for_is_not_taken_for_somebody
         store = Slow()
         owned = await taken(store)
         store.is_slow = True
-        raising = asyncio.create_task(owned.raise_epoch(4, "s"))
+        raising = asyncio.create_task(owned.raise_epoch(4, lambda kept: "s"))
         await asyncio.sleep(1)
         raising.cancel()
         await asyncio.wait({raising})
@@ -415,6 +415,32 @@ def test_a_raised_epoch_whose_answer_nobody_waited_for_is_not_taken_for_somebody
         await owned.release()
         lease = (await keeper(store).read("p", "0")).lease
         assert (lease.owner, lease.epoch) == (None, 5)
+
+    run_virtual(main())
+
+
+def test_a_raised_epoch_claims_above_an_own_write_that_lands_late() -> None:
+    class Late(FaultyStore):
+        late: tuple[str, str, str] | None = None
+        holds = False
+
+        async def replace(self, id: str, body: str, etag: str) -> str:
+            if self.holds:
+                self.late = (id, body, etag)
+                raise StoreUnavailable("no answer")
+            return await super().replace(id, body, etag)
+
+    async def main() -> None:
+        store = Late()
+        owned = await taken(store)
+        store.holds = True
+        with pytest.raises(StoreUnavailable):
+            await owned.checkpoint("5", "state 10")
+        store.holds = False
+        assert store.late is not None
+        await store.replace(*store.late)
+        await owned.raise_epoch(0, lambda kept: f"{kept}, claimed")
+        assert (owned.lease.continuation, owned.lease.sink_state) == ("5", "state 10, claimed")
 
     run_virtual(main())
 
