@@ -1,7 +1,7 @@
 """Every sink with `batch_events_max: 200` and hosts that are killed at random: how much is repeated.
 
-The feed reads with its own page size: each file is one page, or four. Hosts die once so many events have arrived, drawn from a
-seed.
+The feed reads with its own page size: each file is one page, or two. A seed draws when hosts die: over sinks that may repeat
+events, once so many have arrived; over the others, which are too quick to watch, at a point of one of their batches.
 
     make repetition                 every sink, 20 kills each; prints how much each kill repeated
     make repetition SINK=cosmos     one of them
@@ -16,7 +16,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -34,8 +34,6 @@ from scenarios.outlets import DATABASE, InDirectory, MakeOutlet, Outlet, OverCos
 from scenarios.place import place, say
 from scenarios.sinks import ACCOUNTS, Room
 
-EVENTS = 4000
-"""In each file."""
 BATCH, BUFFERED = 200, 1000
 REQUESTS = {"batch_entries_max": 20, "in_flight_max": 2, "buffered_entries_max": BUFFERED, "buffer_age_max_s": 0.02}
 KILLS_MAX = 20
@@ -44,6 +42,10 @@ KILLS = {"http": 20, "python": 20, "cosmos": 5, "postgres": 5, "files": 5, "log"
 AGAIN_MAX = {"http": BUFFERED + 2 * BATCH, "cosmos": BUFFERED + 2 * BATCH, "python": BATCH}
 AGAIN_MAX |= dict.fromkeys(("postgres", "files", "log", "eventhubs"), 0)
 """Of a partition and for each kill, as docs/guarantees.md says."""
+EVENTS = {sink: 4_000 if again else 20_000 for sink, again in AGAIN_MAX.items()}
+"""In each file."""
+POINTS = ("batch transformed", "before write", "after write")
+"""Which each batch reaches once."""
 HUB = "delivered"
 TAKES_S = 0.05
 ROW_S = 0.0005
@@ -92,8 +94,6 @@ class Log:
 
 
 class Rows:
-    """Merges that take their time."""
-
     batch, again_max, lines = BATCH, 0, 1
 
     def __init__(self, dsn: str) -> None:
@@ -101,7 +101,7 @@ class Rows:
 
     def sink(self) -> dict[str, Any]:
         setup = "CREATE TABLE IF NOT EXISTS arrived (row bigserial, body bytea)"
-        merge = f"INSERT INTO arrived (body) SELECT body FROM batch, pg_sleep({TAKES_S}) ORDER BY sequence"
+        merge = "INSERT INTO arrived (body) SELECT body FROM batch ORDER BY sequence"
         return {"type": "postgres", "dsn": self._dsn, "setup": setup, "merge": merge}
 
     def empty(self) -> None:
@@ -129,7 +129,6 @@ class Hub:
 
     def empty(self) -> None:
         self._server.control.make_hub(HUB, 2, ["sinks"])
-        self._server.control.fault("delay", of="send", delay_s=TAKES_S)
 
     def arrived(self) -> dict[str, list[int]]:
         return by_account(json.loads(body) for name in "01" for body in self._server.control.bodies(HUB, name))
@@ -202,14 +201,19 @@ def repeated(room: Room, outlet: Outlet, *, seed: int, kills: int) -> list[int]:
 
     The last host is left in peace, and everything has arrived in the end.
     """
-    first_half = range(1, len(ACCOUNTS) * room.events // 2)  # a host that is killed a little late is not done yet
-    moments = sorted(random.Random(seed).sample(first_half, kills))
-    lives = [_arrived_by_then(room, outlet, moment) for moment in [*moments, None]]
-    everything = set(range(1, room.events + 1))
-    undone = sum(sum(map(len, life.values())) < len(ACCOUNTS) * room.events for life in lives[:-1])
-    if 2 * undone < kills:
-        raise Failed(f"only {undone} of {kills} kills came before everything had arrived")
-    if any(set(lives[-1].get(account, ())) != everything for account in ACCOUNTS):
+    rng, everything = random.Random(seed), len(ACCOUNTS) * room.events
+    if outlet.again_max:
+        first_half = range(1, everything // 2)  # a host that is killed a little late is not done yet
+        lives = [_killed_once_arrived(room, outlet, moment) for moment in sorted(rng.sample(first_half, kills))]
+    else:
+        batches_max = everything // BATCH // kills - 1
+        lives = [_killed_at(room, f"{rng.choice(POINTS)}:{rng.randint(1, batches_max)}") for _ in range(kills)]
+    if 2 * sum(_different(life) < everything for life in lives) < kills:
+        raise Failed("most kills came after everything had arrived")
+    with room.running("a") as host:
+        room.see_end(host)
+    lives.append(outlet.arrived())
+    if any(set(lives[-1].get(account, ())) != set(range(1, room.events + 1)) for account in ACCOUNTS):
         raise Failed("something is missing in the end")
     if not outlet.again_max and any(len(numbers) > room.events for numbers in lives[-1].values()):
         raise Failed("something arrived twice")
@@ -219,21 +223,26 @@ def repeated(room: Room, outlet: Outlet, *, seed: int, kills: int) -> list[int]:
     ]
 
 
-def _arrived_by_then(room: Room, outlet: Outlet, moment: int | None) -> dict[str, list[int]]:
-    """What had arrived when a host ended that was killed once so many different events had; or at its own end."""
+def _killed_once_arrived(room: Room, outlet: Outlet, events: int) -> dict[str, list[int]]:
+    """What has arrived in the end."""
     with room.running("a") as host:
-        if moment is None:
-            room.see_end(host)
-        else:
-            until(lambda: _count(outlet) >= moment, f"{moment} events arrive")
-            host.send(signal.SIGKILL)
-            host.ended()
+        until(lambda: _different(outlet.arrived()) >= events, f"{events} events arrive")
+        host.send(signal.SIGKILL)
+        host.ended()
     return outlet.arrived()
 
 
-def _count(outlet: Outlet) -> int:
-    """Of different events."""
-    return sum(len(set(numbers)) for numbers in outlet.arrived().values())
+def _killed_at(room: Room, point: str) -> dict[str, list[int]]:
+    """What has arrived in the end. Raises Failed."""
+    with room.running("a", armed=point) as host:
+        if (code := host.ended()) != -signal.SIGKILL:
+            raise Failed(f"'{point}' was not reached: exit code {code}: {host.words}")
+    return room.outlet.arrived()
+
+
+def _different(arrived: Mapping[str, list[int]]) -> int:
+    """How many events."""
+    return sum(len(set(numbers)) for numbers in arrived.values())
 
 
 def _again(numbers: list[int], known: int) -> int:
@@ -244,9 +253,7 @@ def _again(numbers: list[int], known: int) -> int:
 def measured(sink: str, directory: Path, *, kills: int, seed: int) -> list[int]:
     """Raises Failed."""
     with outlet_of(sink) as make:
-        room = Room(
-            directory, make, events=EVENTS * (10 if sink in ("files", "log") else 1)
-        )  # which take thousands in no time
+        room = Room(directory, make, events=EVENTS[sink])
         room.begin()
         try:
             return repeated(room, room.outlet, seed=seed, kills=kills)
