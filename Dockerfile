@@ -26,6 +26,7 @@ RUN python3 -m venv /uv && /uv/bin/pip install --quiet "$(grep -oE 'uv==[0-9.]+'
 ENV UV_PROJECT_ENVIRONMENT=/opt/leasehold UV_PYTHON=/usr/bin/python3 UV_PYTHON_DOWNLOADS=never UV_LINK_MODE=copy
 RUN /uv/bin/uv sync --locked --no-dev --extra connect --extra otel --no-install-project
 COPY README.md LICENSE ./
+COPY leasehold leasehold
 COPY leases leases
 COPY pipeline pipeline
 COPY service service

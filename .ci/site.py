@@ -2,7 +2,8 @@
 
 Links in Markdown lead to files of the repository, so that they work there too. For the site they are rewritten.
 Pages at the top of the repository have pages of the site (PAGES). Any other file or directory that a page links to gets one
-below source/. The Python API is generated from the table of docs/plugins.md. Decisions are listed in the order of their numbers.
+below source/. The Python API is generated from the tables of docs/embedding.md and docs/plugins.md. Decisions are listed in the
+order of their numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ PAGES = {
 API = "api.md"
 FENCE = re.compile(r"^ *(```+|~~~+).*?^ *\1 *$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<=\]\()(?P<path>[^)\s#:]+)(?=[#)])")
-PUBLIC = re.compile(r"^\| what may be imported \|.*\n\| --- .*\n((?:\|.*\n)+)", re.MULTILINE)
+IMPORTABLE = ("docs/embedding.md", "docs/plugins.md")
+"""Pages with tables of what may be imported."""
+PUBLIC = re.compile(r"^\| from `(leasehold[.\w]*)` \|.*\n\| --- .*\n((?:\|.*\n)+)", re.MULTILINE)
 
 
 # Paths, as posixpath has them, relative to ROOT or to the site
@@ -104,16 +107,16 @@ def source_pages(path: str) -> Iterator[tuple[str, str]]:
         yield shown, f"# {path}\n\n~~~~~~ {suffix}\n{(ROOT / path).read_text()}\n~~~~~~\n"
 
 
-def public_modules() -> list[str]:
-    """The modules that docs/plugins.md allows others to import."""
-    found = PUBLIC.search((ROOT / "docs/plugins.md").read_text())
-    assert found, "docs/plugins.md has no table `what may be imported`"
-    return [name for row in found[1].splitlines() for name in re.findall(r"`([\w.]+)`", row.split("|")[1])]
+def public_names() -> list[str]:
+    """What docs/embedding.md and docs/plugins.md allow others to import, as in `leasehold.Processor`."""
+    tables = [found for page in IMPORTABLE for found in PUBLIC.findall((ROOT / page).read_text())]
+    rows = [(package, row.split("|")[1]) for package, table in tables for row in table.splitlines()]
+    return [f"{package}.{name}" for package, cell in rows for name in re.findall(r"`(\w+)`", cell)]
 
 
 def api_page() -> str:
-    opening = "The modules that [your own parts](plugins.md) may import. Everything else may change with any release."
-    return f"# Python API\n\n{opening}\n\n" + "".join(f"::: {name}\n\n" for name in public_modules())
+    opening = "What [programs](embedding.md) and [your own parts](plugins.md) may import. All else may change with any release."
+    return f"# Python API\n\n{opening}\n\n" + "".join(f"::: {name}\n\n" for name in public_names())
 
 
 def decisions() -> list[str]:

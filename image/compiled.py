@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from py_compile import PycInvalidationMode
 
-OURS = ("leases", "pipeline", "service")
+OURS = ("leasehold", "leases", "pipeline", "service")
 WORKERS = ("pandas", "pyspark.daemon", "pyspark.worker", "pyspark.sql.connect.session", "pyspark.sql.connect.client")
 """What Python workers, and clients of Spark Connect, import beside it."""
 LARGE = ("azure", "numpy", "pandas", "pyarrow", "pygments", "pyspark")

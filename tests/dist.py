@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 UV = str(Path(sys.executable).with_name("uv"))
-PACKAGES = {"leases", "pipeline", "service"}
+PACKAGES = {"leasehold", "leases", "pipeline", "service"}
 """Of those names, no other package can be imported beside this one: README says so."""
 DEMO_S = 600
 

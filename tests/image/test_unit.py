@@ -45,7 +45,7 @@ def install_tools(image: containers.Image) -> None:
 
 
 def lend_checkout(image: containers.Image) -> None:
-    """Behind the image's own packages: `leases`, `pipeline` and `service` are the image's, `tests` is the checkout's."""
+    """Behind the image's own packages, which tests/dist.py names: those are the image's, `tests` is the checkout's."""
     shutil.copytree(ROOT, image.root / CHECKOUT, ignore=LEFT_OUT)
     (site,) = (image.root / ENVIRONMENT / "lib").glob("python3.*/site-packages")
     (site / "zz_checkout.pth").write_text(f"/{CHECKOUT}\n")

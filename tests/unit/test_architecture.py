@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("leases", "pipeline", "service")
+PACKAGES = ("leasehold", "leases", "pipeline", "service")
 
 EDGES = (
     *("leases.clock", "leases.contract", "leases.stores"),
@@ -121,6 +121,7 @@ PLANTED = {
     "leases/renewal.py": "time",
     "service/stats.py": "opentelemetry",
     "pipeline/markers.py": "uuid",
+    "service/activity.py": "leasehold",
 }
 
 

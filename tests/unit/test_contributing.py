@@ -48,7 +48,7 @@ def test_every_target_that_a_page_names_is_there(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_that_a_page_names_is_there(page: Path) -> None:
     text = page.read_text()
-    tops = r"(?:docs|helm|leases|pipeline|service|tests|\.ci|\.github)"
+    tops = r"(?:docs|helm|leasehold|leases|pipeline|service|tests|\.ci|\.github)"
     paths = {f"./{path}" for path in re.findall(rf"`({tops}/[\w./-]+)`", text)}
     paths |= {f"{page.relative_to(ROOT).parent}/{path}" for path in re.findall(r"\]\(([^)#:]+)\)", text)}
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []

@@ -21,6 +21,7 @@ ABOUT_THE_WHOLE = (
     "test_dist.py",
     "test_guarantees.py",
     "test_language.py",
+    "test_leasehold.py",
     "test_matrix.py",
     "test_mirror.py",
     "test_plugins_page.py",

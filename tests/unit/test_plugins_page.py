@@ -72,12 +72,12 @@ def test_every_protocol_that_is_an_offer_is_told() -> None:
 
 
 def test_the_plugin_uses_what_the_page_tells_of_and_nothing_else() -> None:
-    (table,) = re.findall(r"\| what may be imported \| for \|\n\| --- \| --- \|\n(.*?)\n\n", PAGE, re.DOTALL)
-    open_to_all = tuple(name for row in table.splitlines() for name in re.findall(r"`([\w.]+)`", row))
     used = {name for path in PLUGIN for name in imported_names(ast.parse(path.read_text())).values()}
-    ours = {name for name in used if is_within(name, ("leases", "pipeline", "service"))}
+    ours = {name for name in used if is_within(name, ("leasehold", "leases", "pipeline", "service"))}
     assert len(ours) > 10
-    assert {name for name in ours if not is_within(name, open_to_all)} == set()
+    tables = re.findall(r"^\| from `(leasehold[.\w]*)` \|.*\n\| --- .*\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    listed = {f"{package}.{name}" for package, rows in tables for name in re.findall(r"`(\w+)`", rows)}
+    assert ours - listed == set()
 
 
 def test_the_versions_are_those_of_the_code() -> None:

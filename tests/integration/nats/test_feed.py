@@ -12,8 +12,7 @@ from plugins.jetstream import JetStreamFeed, consumer
 from plugins.jetstream.connection import NatsError
 from plugins_nats import nats_machine
 
-from pipeline.errors import FeedError, FeedUnavailable, PositionLost
-from pipeline.event import Page
+from leasehold import FeedError, FeedUnavailable, Page, PositionLost
 
 PATIENCE_S = 20
 

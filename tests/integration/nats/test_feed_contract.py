@@ -8,7 +8,7 @@ import pytest_asyncio
 from integration.nats.streams import Made
 from plugins.jetstream import JetStreamFeed
 
-from pipeline.contract import ChangeFeedContract, FeedHarness
+from leasehold.testing import ChangeFeedContract, FeedHarness
 
 
 class Harness(FeedHarness):

@@ -20,9 +20,18 @@ from plugins.jetstream.stream import SWITCHES
 from plugins_nats import nats_machine
 from pydantic import SecretStr
 
-from pipeline.contract import event_table
-from pipeline.errors import Ambiguous, Fenced, NotTrusted, OutputTooLarge, SinkError, SinkRejected, SinkUnavailable
-from pipeline.sink import Claim, Output
+from leasehold import (
+    Ambiguous,
+    Claim,
+    Fenced,
+    NotTrusted,
+    Output,
+    OutputTooLarge,
+    SinkError,
+    SinkRejected,
+    SinkUnavailable,
+)
+from leasehold.testing import event_table
 
 PARTITION = "0"
 

@@ -9,8 +9,8 @@ import pytest_asyncio
 from integration.nats.streams import Made
 from plugins.jetstream import JetStreamSink
 
-from pipeline.contract import Row, SinkContract, SinkHarness
-from pipeline.sink import Sink
+from leasehold import Sink
+from leasehold.testing import Row, SinkContract, SinkHarness
 
 
 class Harness(SinkHarness):

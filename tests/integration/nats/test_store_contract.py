@@ -9,7 +9,7 @@ import pytest_asyncio
 from plugins.jetstream import JetStreamLeases
 from plugins_nats import NatsMachine
 
-from leases.contract import LeaseStoreContract
+from leasehold.testing import LeaseStoreContract
 
 
 class TestJetStreamLeases(LeaseStoreContract):

@@ -23,7 +23,7 @@ from nats.errors import ConnectionClosedError, Error, NoRespondersError
 from nats.errors import TimeoutError as NoAnswer
 from pydantic import SecretStr
 
-from pipeline.cancellation import heeding
+from leasehold import heeding
 
 Headers: TypeAlias = Mapping[str, str]
 RECONNECTS_MAX = 3

@@ -20,7 +20,7 @@ from nats.aio.subscription import Subscription
 from nats.errors import Error
 from nats.errors import TimeoutError as NoneCame
 
-from pipeline.cancellation import heeding
+from leasehold import heeding
 from plugins.jetstream.connection import NatsError
 from plugins.jetstream.stream import Stream
 

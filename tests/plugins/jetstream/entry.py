@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, fields, replace
 
-from pipeline.errors import SinkRejected
-from pipeline.sink import Claim
+from leasehold import Claim, SinkRejected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, SecretStr
 
-from pipeline.errors import FeedError, FeedUnavailable, PositionLost
-from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.feed import FeedPartition, Start
+from leasehold import EVENT_SCHEMA, FeedError, FeedPartition, FeedUnavailable, Page, PositionLost, Start
 from plugins.jetstream.connection import Connection, NatsError, Refused
 from plugins.jetstream.consumer import Broken, Consumer, consuming
 from plugins.jetstream.message import table_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.event import EVENT_SCHEMA
+from leasehold import EVENT_SCHEMA
 from plugins.jetstream.consumer import Message
 
 EVENT = "Leasehold-Event"
@@ -16,7 +16,7 @@ EVENT = "Leasehold-Event"
 
 
 def headers_of(event: Mapping[str, Any]) -> dict[str, str]:
-    """event: a row of pipeline.output_events.PUBLISHED_SCHEMA."""
+    """event: a row of leasehold.PUBLISHED_SCHEMA."""
     told = {name: event[name] for name in ("key", "operation") if event[name] is not None}
     if event["properties"] is not None:
         told["properties"] = dict(event["properties"])

@@ -18,19 +18,23 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, SecretStr
 
-from pipeline.crash_point import crash_point
-from pipeline.errors import (
+from leasehold import (
     Ambiguous,
+    Claim,
+    CloseReason,
     Fenced,
+    Output,
     OutputTooLarge,
+    Permit,
     PipelineError,
     SinkNotFound,
     SinkRejected,
     SinkUnavailable,
+    Standing,
+    crash_point,
+    events_of,
+    generation_lost,
 )
-from pipeline.output_events import events_of
-from pipeline.publishing_writer import generation_lost
-from pipeline.sink import Claim, CloseReason, Output, Permit, Standing
 from plugins.jetstream.connection import Connection, NatsError, Refused, Unanswered
 from plugins.jetstream.entry import Entry, claimed, decoded
 from plugins.jetstream.message import headers_of

@@ -14,8 +14,7 @@ from urllib.parse import quote, unquote
 
 from pydantic import Field, SecretStr
 
-from leases.errors import StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
-from leases.store import Stored
+from leasehold import StoreAmbiguous, StoreConflict, Stored, StoreMissing, StoreUnavailable
 from plugins.jetstream.connection import Connection, NatsError, Refused, Unanswered
 from plugins.jetstream.consumer import Broken, Message, consuming
 from plugins.jetstream.stream import NO_STREAM, OUTPACED, STREAM_EXISTS, Kept, Stream

@@ -6,7 +6,7 @@ import base64
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.markers import lease_of
+from leasehold import lease_of
 from plugins.jetstream.connection import Connection, Refused
 
 NO_MESSAGE = 10037

@@ -1,0 +1,146 @@
+"""The package `leasehold`: lazy, typed, documented, and a way to run the command."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from plugins_node import NODE
+from unit.test_architecture import imported_names, is_within
+
+import leasehold
+import leasehold.testing
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "leasehold/__init__.py"
+PAGES = [ROOT / "docs/embedding.md", ROOT / "docs/plugins.md"]
+PUBLIC_PAGES = [*PAGES, ROOT / "README.md", ROOT / "docs/producer.md", ROOT / "docs/sinks.md"]
+INTERNAL = ("leases", "pipeline", "service")
+IMPORT_S_MAX = 0.15
+TYPED = ROOT / "tests/typed/face.py"
+PYRIGHT = ROOT / "tests/node/node_modules/pyright/index.js"
+
+
+def output_of(*arguments: str, returncode: int = 0) -> str:
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == returncode, done.stderr
+    return done.stdout
+
+
+def homes_for_type_checkers() -> dict[str, str]:
+    """What the block `if TYPE_CHECKING` imports, in the form of `_HOMES`."""
+    block = next(node for node in ast.parse(SOURCE.read_text()).body if isinstance(node, ast.If))
+    return {
+        alias.asname or alias.name: f"{node.module}:{alias.name}" if alias.asname else str(node.module)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def test_type_checkers_and_python_find_the_same_names() -> None:
+    assert homes_for_type_checkers() == leasehold._HOMES
+    assert list(leasehold._HOMES) == leasehold.__all__
+
+
+@pytest.mark.parametrize("name", leasehold.__all__)
+def test_each_name_is_the_one_that_its_module_defines(name: str) -> None:
+    module, _, attribute = leasehold._HOMES[name].partition(":")
+    assert getattr(leasehold, name) is getattr(importlib.import_module(module), attribute or name)
+
+
+def test_importing_it_loads_no_other_package_in_a_fraction_of_a_second() -> None:
+    code = (
+        "import sys, time; before = set(sys.modules); began = time.perf_counter(); import leasehold;"
+        "seconds = time.perf_counter() - began; import json;"
+        "print(json.dumps([seconds, sorted(set(sys.modules) - before)]))"
+    )
+    runs = [json.loads(output_of("-c", code)) for _ in range(3)]
+    modules = set(runs[0][1])
+    assert "leasehold" in modules
+    assert {name for name in modules if name.partition(".")[0] not in {"leasehold"} | sys.stdlib_module_names} == set()
+    assert min(seconds for seconds, _ in runs) < IMPORT_S_MAX
+
+
+def test_its_version_is_that_of_the_distribution() -> None:
+    assert leasehold.__version__ == importlib.metadata.version("leasehold")
+
+
+def test_an_unknown_name_is_reported_with_the_most_similar_one() -> None:
+    with pytest.raises(AttributeError) as refused:
+        getattr(leasehold, "Procesor")  # noqa: B009  # a name that mypy would refuse
+    assert str(refused.value) == "module 'leasehold' has no attribute 'Procesor', did you mean 'Processor'?"
+    with pytest.raises(AttributeError, match=r"^module 'leasehold' has no attribute 'xyzzy'$"):
+        getattr(leasehold, "xyzzy")  # noqa: B009
+
+
+def test_a_traceback_gives_that_advice_once() -> None:
+    command = [sys.executable, "-c", "import leasehold; leasehold.Procesor"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.lower().count("did you mean") == 1
+
+
+def test_its_directory_lists_every_name_before_it_is_imported() -> None:
+    listed = set(output_of("-c", "import leasehold; print(*dir(leasehold))").split())
+    assert {*leasehold.__all__, "__version__"} <= listed
+
+
+def test_it_runs_as_the_command_does() -> None:
+    as_module = output_of("-m", "leasehold", "--help")
+    assert as_module.startswith("Usage: python -m leasehold [OPTIONS] COMMAND")
+    as_command = output_of(str(Path(sys.executable).with_name("leasehold")), "--help")
+    assert as_module.partition("\n")[2] == as_command.partition("\n")[2]
+    output_of("-m", "leasehold", "no-such-command", returncode=2)
+
+
+@pytest.mark.parametrize("name", [*leasehold.__all__, "__version__"])
+def test_each_name_is_documented(name: str) -> None:
+    assert any(f"`{name}`" in page.read_text() for page in PAGES)
+
+
+@pytest.mark.parametrize("name", leasehold.testing.__all__)
+def test_each_name_for_tests_is_documented(name: str) -> None:
+    assert f"`{name}`" in PAGES[1].read_text()
+
+
+@pytest.mark.parametrize("page", PUBLIC_PAGES, ids=lambda page: page.name)
+def test_examples_import_from_leasehold_only(page: Path) -> None:
+    blocks = [block for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL) if "import " in block]
+    imported = {name for block in blocks for name in imported_names(ast.parse(block)).values()}
+    assert {name for name in imported if is_within(name, INTERNAL)} == set()
+    if page.name != "plugins.md":
+        assert {name for name in imported if is_within(name, ("leasehold",))}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_name_no_internal_module(page: Path) -> None:
+    spans = re.findall(r"`([a-z_]+(?:\.\w+)+)`", page.read_text())
+    assert {
+        span for span in spans if is_within(span, ("pipeline", "service")) or re.match(r"leases\.[a-z]+\.", span)
+    } == set()
+
+
+@pytest.mark.skipif(not PYRIGHT.exists(), reason="pyright is not installed: `make node` installs it")
+def test_pyright_knows_the_types(tmp_path: Path) -> None:
+    settings = {
+        "extraPaths": [str(ROOT)],
+        "pythonVersion": "3.11",
+        "typeCheckingMode": "strict",
+        "reportUnnecessaryTypeIgnoreComment": "error",
+        "reportUnusedExpression": "none",
+    }
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    shutil.copy(TYPED, tmp_path)
+    options = ("--outputjson", "--project", str(tmp_path), "--pythonpath", sys.executable)
+    done = subprocess.run([NODE, PYRIGHT, *options], capture_output=True, text=True, timeout=280, check=False)
+    found = json.loads(done.stdout)
+    assert found["generalDiagnostics"] == []
+    assert found["summary"]["filesAnalyzed"] == 1
