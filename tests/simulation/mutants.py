@@ -382,6 +382,13 @@ MUTANTS = (
         "        pass\n",
     ),
     mutant(
+        "a hub's partition is empty if $management says so after a second",
+        "pipeline.connectors.eventhubs.sink.tail",
+        "QUIET_S = 10.0\n",
+        "QUIET_S = 1.0\n",
+        test="tests/unit/pipeline/connectors/eventhubs/sink/test_tail.py",
+    ),
+    mutant(
         "a hub's partition ends where $management says",
         "pipeline.connectors.eventhubs.sink.tail",
         "        while (end := self._end) is None or self._reading.behind < end:\n",

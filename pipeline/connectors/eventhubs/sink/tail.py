@@ -2,7 +2,8 @@
 
 A claim has to see everything that was stored before its fence. `$management` may answer with an older end; a receiver cannot:
 with every event the service reports the partition's end at that moment. So a receiver begins one event early, and reads up to
-the first end that it knows. Only a receiver that stays silent, because the partition is empty, needs `$management`.
+the first end that it knows. Only a receiver that stays silent, because the partition is empty, needs `$management`. Its answer
+counts once the receiver has been silent for longer than such an answer may be old.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from pipeline.event import Page
 from pipeline.markers import Search
 
 LIMITS = Limits(prefetch=2000, page_events=5000, page_bytes=4 * 1024 * 1024, timeout_s=20.0)
-QUIET_S = 1.0
-"""An attached receiver that gets nothing for so long may be one of an empty partition."""
+QUIET_S = 10.0
+"""An attached receiver that gets nothing for so long is one of an empty partition, if `$management` agrees. It answers what was
+true this long ago, or later: docs/guarantees.md lists this among what is assumed."""
 READERS_MAX = 2
 """Of one partition at a time. The service allows five in a consumer group, of all hosts together."""
 LOOK_TIMEOUT_S = 2.0
@@ -107,8 +109,7 @@ class Tails:
             reports_end=True,
         )
         async with receiving(self.broker.links, place, replace(LIMITS, prefetch=1), asyncio.to_thread) as receiver:
-            async with asyncio.timeout(self.quiet_s):
-                end = (await receiver.next()).end
+            end = (await receiver.next()).end
         return -1 if end is None else end
 
     @asynccontextmanager

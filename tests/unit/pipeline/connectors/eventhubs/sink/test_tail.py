@@ -1,0 +1,70 @@
+"""The end of a hub's partition: what a silent receiver and an old answer of `$management` say together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from simulation.loop import run_virtual
+
+from pipeline.connectors.eventhubs.amqp.management import Extent
+from pipeline.connectors.eventhubs.feed.receiver import Received
+from pipeline.connectors.eventhubs.sink import tail
+from pipeline.connectors.eventhubs.sink.tail import Reading, Tails
+from pipeline.markers import Search
+
+EMPTY = Extent(first=0, last=-1, offset="", time_ms=0, is_empty=True)
+
+
+class SlowHub:
+    """Its only event comes `event_s` after a receiver has attached. `$management` calls it empty."""
+
+    name = "hub"
+    links: Any = None
+
+    def __init__(self, event_s: float) -> None:
+        self.event_s = event_s
+
+    async def extent(self, target: str) -> Extent:
+        return EMPTY
+
+    async def next(self) -> Received:
+        await asyncio.sleep(self.event_s)
+        page: Any = SimpleNamespace(events={"sequence": Column([0]), "properties": Column([{}])})
+        return Received([page], 0, None, 0)
+
+
+class Column:
+    def __init__(self, values: list[Any]) -> None:
+        self._values = values
+
+    def to_pylist(self) -> list[Any]:
+        return self._values
+
+
+@pytest.fixture(autouse=True)
+def virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time())
+    monkeypatch.setattr(tail, "time", clock)
+
+
+@pytest.mark.parametrize(("event_s", "end"), [(0.0, 0), (9.0, 0), (11.0, -1)])
+def test_an_old_answer_that_a_partition_is_empty_counts_only_after_a_long_silence(
+    event_s: float, end: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub: Any = SlowHub(event_s)
+
+    @asynccontextmanager
+    async def receiving(*_: object) -> AsyncIterator[SlowHub]:
+        yield hub
+
+    async def main() -> None:
+        tails = Tails(hub, "sinks", timeout_s=20.0)
+        assert await tails.read("0", Reading(Search("lease", 0), -1, -1)) == end
+
+    monkeypatch.setattr(tail, "receiving", receiving)
+    run_virtual(main())
