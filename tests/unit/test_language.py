@@ -22,7 +22,6 @@ NOT_CONVERTED = {
     "docs/plugins.md",
     "docs/producer.md",
     "docs/protocol.md",
-    "docs/rest.md",
     "docs/sinks.md",
     "docs/decisions/0002-a-failed-partition-is-tried-again.md",
     "docs/decisions/0004-bodies-are-parsed-before-spark.md",
