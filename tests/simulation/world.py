@@ -155,7 +155,7 @@ class World(Group):
         return {lease.partition: lease for lease in (document.decode_lease(each.id, each.body) for each in stored)}
 
     def is_balanced(self) -> bool:
-        """As in any group, but for hosts that have as many leases as they want."""
+        """As in any group, but for hosts that have as many leases as they want. If none has a limit, each pipeline is even."""
         shares = {running.name: len(running.host.workers) for running in self.alive}
         full = {
             each.name for each in self.alive if each.leases_max is not None and shares[each.name] >= each.leases_max
@@ -163,7 +163,13 @@ class World(Group):
         is_kept = all(shares[each.name] <= (each.leases_max or inf) for each in self.alive)
         others = [share for name, share in shares.items() if name not in full]
         is_fair = not others or max(shares.values()) - min(others) <= 1
+        if all(each.leases_max is None for each in self.alive):
+            is_fair = is_fair and all(map(self._is_shared_equally, self.setup.pipelines))
         return is_kept and is_fair and sum(shares.values()) == len(self.owners) > 0
+
+    def _is_shared_equally(self, pipeline: str) -> bool:
+        shares = [sum(key[0] == pipeline for key in each.host.workers) for each in self.alive]
+        return max(shares) - min(shares) <= 1
 
     def _drawn_sink(self) -> Sink:
         return SINK_OF[self.setup.sink](self)
