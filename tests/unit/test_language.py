@@ -18,7 +18,6 @@ NOT_CONVERTED = {
     "docs/guarantees.md",
     "docs/kubernetes.md",
     "docs/migration.md",
-    "docs/operations.md",
     "docs/plugins.md",
     "docs/producer.md",
     "docs/protocol.md",
