@@ -7,12 +7,13 @@ from typing import TypedDict
 from service.config.types import Secret
 
 IDENTITY = (
-    "Instead of a key: `default` for whoever azure-identity finds this process to be (so it is without any of these), or the"
-    " client id of a managed identity. It needs the role "
+    "Instead of a key: `default` for the identity that azure-identity finds (this is also the default), or the client"
+    " id of a managed identity. It needs the role "
 )
 POSTGRES_IDENTITY = (
-    "Instead of a password in `dsn`, for Azure Database for PostgreSQL: `default` for whoever azure-identity finds this process"
-    " to be, or the client id of a managed identity. It needs a role in the database, which `dsn` names as its user."
+    "Instead of a password in `dsn`, for Azure Database for PostgreSQL: `default` for the identity that azure-identity"
+    " finds, or the client id of a managed identity. It needs a role in the database, which `dsn` names as its"
+    " user."
 )
 
 

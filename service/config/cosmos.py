@@ -24,8 +24,8 @@ class CosmosAccount(Section):
     )
     key: Secret | None = Field(
         default=None,
-        description="The account's key; to read a feed a read-only one will do. By default azure-identity says who we"
-        " are.",
+        description="The account's key; to read a feed a read-only one will do. By default azure-identity provides the"
+        " credentials.",
     )
     connection_string: Secret | None = Field(
         default=None, description="Instead of `endpoint` and `key`, as the portal shows it."

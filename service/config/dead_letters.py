@@ -18,7 +18,7 @@ class _Letters(Section):
         default=0.1,
         description="A partition stops where a larger share of its last `share_events` events is dead. 1: it never does.",
     )
-    share_events: Count = Field(default=1000, description="Of how many events `share_max` is a share.")
+    share_events: Count = Field(default=1000, description="The number of last events that `share_max` refers to.")
 
 
 class PostgresLettersSettings(_Letters):
@@ -32,7 +32,7 @@ class PostgresLettersSettings(_Letters):
     schema_name: Text | None = Field(
         default=None,
         alias="schema",
-        description="Where the table is, and is created. By default the sink's, or public.",
+        description="The schema of the table, which is created there. By default the sink's, or public.",
     )
 
     @model_validator(mode="after")
@@ -63,7 +63,8 @@ class EventHubsLettersSettings(_Letters, EventHubsSinkSettings):
     )
     consumer_group: ConsumerGroup = Field(
         default="$Default",
-        description="In which letters are read. Nobody may read in it with an epoch, as the feed `eventhubs` does.",
+        description="The consumer group in which letters are read. It must not have readers with an epoch, such as the"
+        " feed `eventhubs`.",
     )
 
 

@@ -38,8 +38,9 @@ class EventHub(Section):
     )
     identity: Text | None = Field(
         default=None,
-        description="With `namespace`: `default` for whoever azure-identity finds this process to be (so it is without this), or"
-        " the client id of a managed identity. It needs the role Azure Event Hubs Data Receiver, and for a sink Data Sender too.",
+        description="With `namespace`: `default` for the identity that azure-identity finds (this is also the"
+        " default), or the client id of a managed identity. It needs the role Azure Event Hubs Data Receiver, and for"
+        " a sink Data Sender too.",
     )
     transport: Literal["amqp", "websockets"] = Field(
         default="amqp",

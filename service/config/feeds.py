@@ -28,7 +28,7 @@ from service.config.types import (
 class _Feed(Section):
     start: StartAt = Field(
         default="earliest",
-        description="Where partitions begin that are there at the first run: `earliest`, `latest`, or a time like"
+        description="The start of partitions that exist at the first run: `earliest`, `latest`, or a time like"
         " 2026-01-31T12:00:00Z. Later ones are read whole.",
     )
 
@@ -71,8 +71,8 @@ class CosmosFeedSettings(CosmosAccount, _Feed):
     container: Text = Field(description="The container's name.")
     mode: Literal["latest", "all_versions"] = Field(
         default="latest",
-        description="What is told: of each changed document its latest version, or all versions and deletes (from now on:"
-        " `start: latest`).",
+        description="`latest`: the latest version of each changed document. `all_versions`: all versions and deletes,"
+        " from now on (`start: latest`).",
     )
     page_items_max: Count = Field(
         default=1000,
@@ -97,12 +97,13 @@ class EventHubsFeedSettings(EventHub, _Feed):
     type: Literal["eventhubs"] = Field(description="An event hub (Azure Event Hubs), with its own partitions.")
     consumer_group: ConsumerGroup = Field(
         default="$Default",
-        description="Whose view of the hub it is. Nobody else may read in it: owners of leases displace each other by epoch.",
+        description="The feed's consumer group. No other reader may use it, because owners of leases displace each"
+        " other by epoch.",
     )
     start_positions: Conf = Field(
         default={},
-        description="Where single partitions begin that have no lease yet, by name, instead of at `start`: behind the event of a"
-        " sequence number (`41`), of an offset (`@4294967296`), or of both (`41@4294967296`).",
+        description="The start of single partitions that have no lease yet, by name, instead of `start`: after the"
+        " event with a sequence number (`41`), an offset (`@4294967296`), or both (`41@4294967296`).",
     )
     prefetch: Prefetch = Field(
         default=4000,

@@ -50,7 +50,8 @@ class HostSettings(Section):
     )
     stop_timeout_s: Seconds = Field(
         default=25.0,
-        description="How long a stop may take to finish, checkpoint and release; below the grace of whoever sends SIGTERM.",
+        description="How long a stop may take to finish, checkpoint and release. Set it below the grace period of what"
+        " sends SIGTERM, such as Kubernetes.",
     )
 
 
@@ -81,13 +82,13 @@ class ApiSettings(Section):
     port: Port = Field(default=8080, description="The port to listen on. 0: a free one, which the log names.")
     readers: FilePath | None = Field(
         default=None,
-        description="A file of bearer tokens, one a line, which may begin with a name: whoever sends one of them may ask; without"
-        " one, for health alone. It is read again when it changes.",
+        description="A file of bearer tokens, one a line, each optionally after a name. A client with one of them may"
+        " read; without a token, it may read health alone. The file is read again when it changes.",
     )
     operators: FilePath | None = Field(
         default=None,
-        description="A file like `readers`: whoever sends one of its tokens may ask, and release, hand over, reset, close and"
-        " pause as well. With `readers` alone nobody may.",
+        description="A file like `readers`. A client with one of its tokens may read, release, hand over, reset, close"
+        " and pause. With `readers` alone, no client may change anything.",
     )
 
     @model_validator(mode="after")
@@ -148,8 +149,9 @@ class PipelineSettings(Section):
     )
     on_error: Literal["stop", "dead_letter"] | None = Field(
         default=None,
-        description="What becomes of an event that cannot be processed. `stop`: its partition stops. `dead_letter`: it is kept"
-        " apart, and the partition goes on. By default `dead_letter` where there is a `dead_letters`, else `stop`.",
+        description="What becomes of an event that cannot be processed. `stop`: its partition stops. `dead_letter`: it"
+        " is kept apart, and the partition continues. By default `dead_letter` where there is a `dead_letters`, else"
+        " `stop`.",
     )
     schema_mode: Literal["strict", "permissive"] | None = Field(
         default=None,
@@ -210,7 +212,7 @@ class PipelineSettings(Section):
 
 
 class Settings(Section):
-    leases: AnyLeases = Field(default=SqliteLeases(), description="Where leases are kept, and how long they last.")
+    leases: AnyLeases = Field(default=SqliteLeases(), description="The lease container, and how long leases last.")
     host: HostSettings = Field(default=HostSettings(), description="This process.")
     spark: SparkSettings = Field(default=SparkSettings(), description="Where transforms run.")
     api: ApiSettings = Field(default=ApiSettings(), description="The REST API of this host.")

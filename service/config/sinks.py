@@ -59,10 +59,11 @@ class PostgresSinkSettings(Section):
         default=(), description="The columns of a unique index of `table`, for `mode: upsert`."
     )
     schema_name: Text = Field(
-        default="public", alias="schema", description="Where the tables of positions are, and are created."
+        default="public", alias="schema", description="The schema of the tables of positions, which are created there."
     )
     history: bool = Field(
-        default=False, description="Whether every batch is noted in `leasehold_history`. Nobody deletes there but you."
+        default=False,
+        description="Whether every batch is noted in `leasehold_history`. Leasehold never deletes from it.",
     )
     connections_max: Connections = Field(
         default=4, description="How many connections this host opens for this sink at most."
@@ -105,7 +106,8 @@ class EventHubsSinkSettings(EventHub):
 
 class FilesSinkSettings(StorageAccount):
     type: Literal["files"] = Field(
-        description="Parquet or JSON lines in a directory or in Azure Blob Storage, exactly once: a manifest says what counts."
+        description="Parquet or JSON lines in a directory or in Azure Blob Storage, exactly once: a manifest lists the"
+        " files that count."
     )
     path: FilePath | None = Field(
         default=None,
@@ -119,7 +121,7 @@ class FilesSinkSettings(StorageAccount):
     timeout_s: Seconds = Field(default=20.0, description="How long the storage account may take to answer.")
     format: Literal["parquet", "jsonl"] = Field(default="parquet", description="Parquet, or JSON lines.")
     compression: Literal["zstd", "snappy", "none"] = Field(
-        default="zstd", description="Of Parquet; JSON lines are not compressed."
+        default="zstd", description="The compression of Parquet. JSON lines are not compressed."
     )
 
     @model_validator(mode="after")
@@ -143,8 +145,8 @@ class PythonSinkSettings(Section):
     handler: Importable = Field(description="What makes the observers: `module:factory`.")
     checkpoint_s: SecondsOrNone = Field(
         default=0.0,
-        description="How long batches may go without a checkpoint, each of which is a write to the lease: what was processed"
-        " since the last one comes again after a crash. 0: every batch is kept before the next is sent.",
+        description="The longest time between checkpoints, each of which is a write to the lease. A crash repeats what"
+        " was processed since the last one. 0: a checkpoint after every batch, before the next is sent.",
     )
 
 
@@ -232,7 +234,7 @@ class CosmosSinkSettings(_Buffering):
     )
     identity: Text | None = Field(
         default=None,
-        description="Instead of a key: `default` for whoever azure-identity finds this process to be, or the client id of a"
+        description="Instead of a key: `default` for the identity that azure-identity finds, or the client id of a"
         " managed identity. It needs the role Cosmos DB Built-in Data Contributor.",
     )
     ca_file: Certificates | None = Field(
@@ -245,8 +247,8 @@ class CosmosSinkSettings(_Buffering):
     )
     operation: Text = Field(
         default="operation",
-        description="The column that says what becomes of a row's document: null, `create`, `replace` or `upsert`, `patch`,"
-        " `delete`. Without such a column all are upserted.",
+        description="The column with the operation for a row's document: null, `create`, `replace` or `upsert`,"
+        " `patch`, `delete`. Without such a column all are upserted.",
     )
     patch_missing: Literal["stop", "skip"] = Field(
         default="stop", description="What to do about a patch whose document is not there."

@@ -23,7 +23,7 @@ class StorageAccount(Section):
         default=None, description="The address of the account's blobs, like https://account.blob.core.windows.net."
     )
     key: Secret | None = Field(
-        default=None, description="One of the account's keys. By default azure-identity says who we are."
+        default=None, description="One of the account's keys. By default azure-identity provides the credentials."
     )
     connection_string: Secret | None = Field(
         default=None,

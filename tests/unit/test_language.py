@@ -13,7 +13,6 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROO
 WORDS_MAX = 35
 
 NOT_CONVERTED = {
-    "docs/configuration.md",
     "docs/files-sink.md",
     "docs/guarantees.md",
     "docs/kubernetes.md",
