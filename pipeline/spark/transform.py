@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from typing import TypeVar, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructType
 
-from pipeline.batch import Batch
+from pipeline.batch import Batch, without
 from pipeline.cancellation import await_shielded
-from pipeline.errors import EngineUnavailable, NotImportable, PipelineError, TransformError
+from pipeline.errors import EngineUnavailable, NotImportable, PipelineError, Poison, TransformError
 from pipeline.event import EVENT_SCHEMA
 from pipeline.imports import imported, require_module
 from pipeline.limits import FIRST_ONE, JSON_LEVELS_MAX, Isolation
@@ -33,7 +36,6 @@ from pipeline.spark.engine import SparkEngine
 from pipeline.spark.jvm import Running, text_of
 from pipeline.spark.last_words import last_words
 from pipeline.spark.micro_batch import MicroBatches, gathered, split
-from pipeline.spark.misfits import fitting, of_partitions, refused_in
 from pipeline.spark.partition_contract import PARTITION, Contract
 from pipeline.spark.reason import blame, reason_of
 from pipeline.spark.session import VIEW, Own
@@ -148,10 +150,10 @@ class SparkTransform:
     def _outputs(self, own: Own, slices: Sequence[Slice]) -> list[pa.Table | Refused]:
         events = gathered(slices)
         seen, misfits = self._parsed(events)
-        refused = refused_in(misfits, [len(each.range) for each in slices])
+        refused = _refused_in(misfits, [len(each.range) for each in slices])
         left = [n for n in range(len(slices)) if self._spec.goes_on or n not in refused]
         if len(left) < len(slices):
-            seen = of_partitions(seen, [slices[n].partition for n in left])
+            seen = _of_partitions(seen, [slices[n].partition for n in left])
         is_empty = events.num_rows > 0 and seen.num_rows == 0
         found = self._of_nothing(len(left)) if is_empty else self._split(own, seen, [slices[n].partition for n in left])
         outputs = dict(zip(left, found, strict=True))
@@ -170,7 +172,7 @@ class SparkTransform:
         if self._columns is None:
             return events, ()
         parsed = parse(self._columns, events.column("body"))
-        events, columns = fitting(events, parsed.misfits), parsed.columns
+        events, columns = _fitting(events, parsed.misfits), parsed.columns
         joined = pa.Table.from_arrays(
             [*events.columns, *columns.columns], schema=pa.unify_schemas([events.schema, columns.schema])
         )
@@ -319,3 +321,22 @@ def _translated(error: BaseException, running: Running) -> Exception:
 
 def _is_of_connection(error: BaseException) -> bool:
     return isinstance(error, Py4JError | OSError | EOFError)
+
+
+def _refused_in(misfits: Sequence[Misfit], slices: Sequence[int]) -> dict[int, tuple[Poison, ...]]:
+    """The misfits as poison, by the number of the slice and by their place in it. slices: how many events each has, in order."""
+    starts = [0, *accumulate(slices)]
+    found: dict[int, tuple[Poison, ...]] = {}
+    for misfit in misfits:
+        number = bisect_right(starts, misfit.index) - 1
+        poison = Poison(index=misfit.index - starts[number], reason=str(misfit), is_misfit=True)
+        found[number] = (*found.get(number, ()), poison)
+    return found
+
+
+def _fitting(events: pa.Table, misfits: Sequence[Misfit]) -> pa.Table:
+    return without(events, [misfit.index for misfit in misfits])
+
+
+def _of_partitions(events: pa.Table, partitions: Sequence[str]) -> pa.Table:
+    return events.filter(pc.is_in(events.column(PARTITION), pa.array(partitions, pa.string())))

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.parsing import parse, python_reader
-from pipeline.parsing.parse import EXACT_BODIES, SUSPECTS_SHARE, Misfit
+from pipeline.parsing.parse import EXACT_BODIES, SUSPECTS_SHARE, Misfit, suspects
 from pipeline.parsing.schema import Array, Field, Leaf, Struct
-from pipeline.parsing.suspects import suspects
 
 NAME = 'a "b".ü'
 SCHEMA = Struct(
