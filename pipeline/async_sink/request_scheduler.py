@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
-from pipeline.async_sink.ack_prefix import Prefix
 from pipeline.async_sink.buffer import EntryBuffer
-from pipeline.async_sink.rate_limiter import Limiter
 from pipeline.async_sink.request_entry import Converted, Entry, Failed, refused
 from pipeline.errors import SinkRejected
 from pipeline.limits import AsyncLimits
@@ -24,7 +23,7 @@ class Desk:
 
     def __init__(self, limits: AsyncLimits, position: str | None, *, takes_whole: bool = False) -> None:
         most = limits.in_flight_entries_max
-        self.limiter = Limiter(
+        self.limiter = RateLimiter(
             entries_max=most, entries=most
         )  # the settings are right until the destination says otherwise
         self.is_hurried = False
@@ -32,7 +31,7 @@ class Desk:
         self._limits = limits
         self._takes_whole = takes_whole
         self._buffer = EntryBuffer(shares_requests=takes_whole)
-        self._prefix = Prefix(position)
+        self._prefix = AckPrefix(position)
 
     @property
     def position(self) -> str | None:
@@ -163,3 +162,103 @@ class Desk:
     def _size(self) -> int:
         """How many entries a request has; a low limit makes requests smaller instead of having them wait."""
         return min(self._limits.batch_entries_max, self.limiter.entries)
+
+
+class AckPrefix:
+    """Up to where everything is acknowledged, without a gap: the only position that a checkpoint may have.
+
+    Entries are numbered as they are taken, and belong to batches, of which each ends at a position.
+
+    acknowledged: how many entries are, wherever they stand.
+    """
+
+    def __init__(self, position: str | None) -> None:
+        self.position = position
+        self.acknowledged = 0
+        self._taken = 0
+        self._first = 0
+        self._beyond: set[int] = set()
+        self._ends: deque[tuple[int, str]] = deque()
+
+    @property
+    def unsettled(self) -> int:
+        """Entries behind the prefix: waiting, on their way, or acknowledged behind a gap."""
+        return self._taken - self._first
+
+    @property
+    def is_settled(self) -> bool:
+        return not self.unsettled
+
+    def take(self) -> int:
+        """The next entry's number."""
+        self._taken += 1
+        return self._taken - 1
+
+    def close(self, to: str) -> None:
+        """All entries of a batch have been taken; it ends at `to`."""
+        self._ends.append((self._taken, to))
+        self._move()
+
+    def acknowledge(self, numbers: Collection[int]) -> None:
+        """Of one answer."""
+        self.acknowledged += len(numbers)
+        self._beyond.update(numbers)
+        while self._first in self._beyond:
+            self._beyond.remove(self._first)
+            self._first += 1
+        self._move()
+
+    def _move(self) -> None:
+        while self._ends and self._ends[0][0] <= self._first:
+            self.position = self._ends.popleft()[1]
+
+
+INCREASE = 10
+DECREASE = 0.5
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 5.0
+RETRY_AFTER_MAX_S = 300.0
+"""A destination that asks for more is asked again after this long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimiter:
+    """How many entries may be on their way: ten more for every request that succeeds, half as many when one does not.
+
+    Additive increase, multiplicative decrease, as in FLIP-171 and TCP: senders that know nothing of each other share what a
+    destination takes, and find it again after it changed. Requests that were on their way when the limit was halved say
+    nothing new, and do not halve it again. If the destination says when to come back, nothing is sent before.
+
+    entries: the limit, in entries on their way; entries_max: where it stops growing.
+    paused_until: nothing is sent before. failures: rounds since the last success in which requests failed as a whole.
+    changed_at: when the limit was halved last.
+    """
+
+    entries_max: int
+    entries: int
+    paused_until: float = 0.0
+    failures: int = 0
+    changed_at: float = -1.0
+
+    def succeeded(self) -> RateLimiter:
+        return replace(self, entries=min(self.entries_max, self.entries + INCREASE), failures=0)
+
+    def throttled(self, *, now: float, sent_at: float, retry_after_s: float | None) -> RateLimiter:
+        """Some entries failed, and others did not."""
+        return _pausing(replace(self._halved(now, sent_at), failures=0), now, retry_after_s or 0.0)
+
+    def failed(self, *, now: float, sent_at: float, retry_after_s: float | None, spread: float) -> RateLimiter:
+        """All of a request failed. spread: 0.5 to 1, what part of the pause is taken, so that not all come back at once."""
+        if sent_at <= self.changed_at:
+            return _pausing(self, now, retry_after_s or 0.0)
+        grown = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2.0 ** min(self.failures, 16)) * spread
+        halved = replace(self._halved(now, sent_at), failures=self.failures + 1)
+        return _pausing(halved, now, max(grown, retry_after_s or 0.0))
+
+    def _halved(self, now: float, sent_at: float) -> RateLimiter:
+        if sent_at <= self.changed_at:
+            return self
+        return replace(self, entries=max(1, int(self.entries * DECREASE)), changed_at=now)
+
+
+def _pausing(limiter: RateLimiter, now: float, seconds: float) -> RateLimiter:
+    return replace(limiter, paused_until=max(limiter.paused_until, now + min(seconds, RETRY_AFTER_MAX_S)))

@@ -12,10 +12,10 @@ import logging
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
+from urllib.parse import quote
 from zlib import crc32
 
 from pipeline.async_sink.element_converter import row_slices
-from pipeline.async_sink.idempotency_keys import Keys
 from pipeline.async_sink.request_entry import Convert, Destination, Failed, refused
 from pipeline.async_sink.request_scheduler import Desk, Request
 from pipeline.clock import Clock
@@ -71,7 +71,7 @@ class AsyncWriter:
         self._raise_failure()
         permit.check()
         self._send_with(permit)
-        keys = Keys(self._claim.pipeline, self._claim.partition, output.start)
+        keys = IdempotencyKeys(self._claim.pipeline, self._claim.partition, output.start)
         for rows in row_slices(output.table):
             now = self._clock.monotonic()
             for row in rows:
@@ -265,3 +265,28 @@ class AsyncWriter:
         if self._failure is not None:
             self._changed.set()  # for whoever asks next
             raise self._failure
+
+
+class IdempotencyKeys:
+    """The idempotency keys of one batch's rows, in order: (pipeline, partition, position, index). Pure.
+
+    A row that comes again has the same key, though batches may be cut elsewhere then. So its position is its event's `sequence`,
+    if the output has that column, and its index counts the rows of one sequence. Rows without one (of an aggregate, say) depend
+    on how batches are cut: their position is where the batch starts, and their index counts the batch's rows.
+    """
+
+    def __init__(self, pipeline: str, partition: str, start: str | None) -> None:
+        self._prefix = f"{_encoded(pipeline)}/{_encoded(partition)}/"
+        self._start = _encoded(start or "")
+        self._rows: dict[str, int] = {}
+
+    def of(self, row: Mapping[str, Any]) -> str:
+        sequence = row.get("sequence")
+        position = self._start if sequence is None else _encoded(str(sequence))
+        index = self._rows.get(position, 0)
+        self._rows[position] = index + 1
+        return f"{self._prefix}{position}/{index}"
+
+
+def _encoded(part: str) -> str:
+    return part if part.isdecimal() else quote(part, safe="")

@@ -6,6 +6,7 @@ output beside what the others became: whoever takes the one takes the other.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -14,7 +15,6 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from pipeline.batch import Batch
-from pipeline.dead_letters.rate_guard import RateGuard
 from pipeline.dead_letters.record import dead_events
 from pipeline.dead_letters.refusals import Refusals
 from pipeline.errors import FailsTogether, MalformedRecord, Poison, PoisonEvent, TooMuchPoison
@@ -216,3 +216,58 @@ def _placed(error: FailsTogether, out: Sequence[int]) -> FailsTogether:
         events=error.events,
         cut=_place(error.cut, out),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _SeenBatch:
+    """A batch. first: its first event's sequence. dead: the places of those that could not be processed."""
+
+    first: int
+    events: int
+    dead: tuple[int, ...]
+
+
+class RateGuard:
+    """Stops a pipeline that cannot process its events, so that it does not drain its feed into the dead letters. Pure.
+
+    Of any `events` consecutive events of a partition at most `share_max` may be dead. What came before this process counts as
+    good. A batch that comes again, after a failure, counts once.
+    """
+
+    def __init__(self, *, events: int, share_max: float) -> None:
+        self.events = events
+        self.most = int(events * share_max)
+        self._seen: deque[_SeenBatch] = deque()
+        self._held = 0
+
+    def one_too_many(self, first: int, dead: Sequence[int]) -> int | None:
+        """The place in a batch of the dead event that is one too many, where there is one. dead: their places, ascending.
+
+        first: the sequence of the batch's first event. What was seen from there on comes again.
+        """
+        while self._seen and self._seen[-1].first >= first:
+            self._held -= self._seen.pop().events
+        recent = deque(self._before())
+        for place in dead:
+            recent.append(place)
+            while recent[0] <= place - self.events:
+                recent.popleft()
+            if len(recent) > self.most:
+                return place
+        return None
+
+    def saw(self, first: int, events: int, dead: Sequence[int]) -> None:
+        """A batch that passes."""
+        self._seen.append(_SeenBatch(first, events, tuple(dead)))
+        self._held += events
+        while self._held - self._seen[0].events >= self.events:
+            self._held -= self._seen.popleft().events
+
+    def _before(self) -> list[int]:
+        """The places of the dead before the next batch: negative, ascending."""
+        places: list[int] = []
+        start = -self._held
+        for seen in self._seen:
+            places += [start + place for place in seen.dead]
+            start += seen.events
+        return places

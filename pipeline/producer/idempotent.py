@@ -16,9 +16,12 @@ again, or where a producer is made anew without its snapshot.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.nesting import parsed_json
 from pipeline.producer.broker import Broker
 from pipeline.producer.errors import PublishError, Reason, refused
 from pipeline.producer.event import Event, EventBatch, EventSet
@@ -26,7 +29,6 @@ from pipeline.producer.numbers import Asked
 from pipeline.producer.partition import PartitionProducer
 from pipeline.producer.properties import HubProperties, PartitionProperties, PublishingProperties
 from pipeline.producer.retry import RetryPolicy
-from pipeline.producer.snapshot import restored, snapshot_of
 
 
 class IdempotentProducer:
@@ -194,3 +196,41 @@ class _Measured(EventSet):
                 f"the set of {len(self.payloads)} events takes {size} bytes, and one batch at most {self._bytes_max}",
                 reason=Reason.MESSAGE_SIZE_EXCEEDED,
             )
+
+
+PARTITIONS_MAX = 10_000
+_SNAPSHOT_FIELDS = ("group", "level", "number")
+
+
+def snapshot_of(partitions: Mapping[str, Asked]) -> str:
+    """A producer's state as a text, for its successor: partitions whose group, level and number are known."""
+    kept = {
+        name: {field: getattr(asked, field) for field in _SNAPSHOT_FIELDS} for name, asked in sorted(partitions.items())
+    }
+    return json.dumps(kept, separators=(",", ":"))
+
+
+def restored(snapshot: str) -> dict[str, Asked]:
+    """The state in a snapshot. It is checked, since anyone may have written it. Raises ValueError."""
+    try:
+        kept = parsed_json(snapshot, JSON_LEVELS_MAX)
+    except ValueError:
+        raise _refusal("is not JSON") from None
+    if not isinstance(kept, dict) or len(kept) > PARTITIONS_MAX:
+        raise _refusal("is not an object of partitions")
+    return {name: _asked(name, values) for name, values in kept.items()}
+
+
+def _asked(partition: str, values: object) -> Asked:
+    if not isinstance(values, dict) or set(values) != set(_SNAPSHOT_FIELDS):
+        raise _refusal(f"does not hold exactly group, level and number of partition '{partition[:50]}'")
+    if not all(isinstance(value, int) and not isinstance(value, bool) for value in values.values()):
+        raise _refusal(f"holds something that is no number for partition '{partition[:50]}'")
+    try:
+        return Asked(**values)
+    except ValueError as error:
+        raise _refusal(f"holds for partition '{partition[:50]}': {error}") from None
+
+
+def _refusal(why: str) -> ValueError:
+    return ValueError(f"the snapshot {why}: give what IdempotentProducer.snapshot() returned, or none to start anew")

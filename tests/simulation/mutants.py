@@ -512,7 +512,7 @@ MUTANTS = (
     ),
     mutant(
         "a position passes what is not acknowledged",
-        "pipeline.async_sink.ack_prefix",
+        "pipeline.async_sink.request_scheduler",
         "        while self._first in self._beyond:\n",
         "        while self._beyond:\n            self._first = min(self._beyond)\n",
     ),

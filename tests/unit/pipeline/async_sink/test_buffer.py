@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.async_sink import Entry
-from pipeline.async_sink.ack_prefix import Prefix
 from pipeline.async_sink.buffer import EntryBuffer
-from pipeline.async_sink.rate_limiter import BACKOFF_MAX_S, RETRY_AFTER_MAX_S, Limiter
+from pipeline.async_sink.request_scheduler import BACKOFF_MAX_S, RETRY_AFTER_MAX_S, AckPrefix, RateLimiter
 
 PLENTY = 1_000_000
 
@@ -214,14 +213,14 @@ def test_whatever_fails_all_is_sent_and_no_key_loses_its_order(orders: list[str]
 
 
 def test_success_adds_ten_and_failure_halves() -> None:
-    limiter = Limiter(entries_max=800, entries=100)
+    limiter = RateLimiter(entries_max=800, entries=100)
     assert limiter.succeeded().entries == 110
     assert limiter.throttled(now=1.0, sent_at=0.5, retry_after_s=None).entries == 50
     assert limiter.failed(now=1.0, sent_at=0.5, retry_after_s=None, spread=1.0).entries == 50
 
 
 def test_the_limit_stays_between_one_entry_and_its_most() -> None:
-    limiter = Limiter(entries_max=105, entries=100)
+    limiter = RateLimiter(entries_max=105, entries=100)
     assert limiter.succeeded().succeeded().entries == 105
     for second in range(20):
         limiter = limiter.failed(now=second + 0.5, sent_at=float(second), retry_after_s=None, spread=1.0)
@@ -229,7 +228,7 @@ def test_the_limit_stays_between_one_entry_and_its_most() -> None:
 
 
 def test_requests_of_one_round_halve_the_limit_once() -> None:
-    limiter = Limiter(entries_max=800, entries=800)
+    limiter = RateLimiter(entries_max=800, entries=800)
     for answered_at in (2.0, 2.1, 2.2):
         limiter = limiter.failed(now=answered_at, sent_at=1.0, retry_after_s=None, spread=1.0)
     assert (limiter.entries, limiter.failures) == (400, 1)
@@ -238,7 +237,7 @@ def test_requests_of_one_round_halve_the_limit_once() -> None:
 
 
 def test_nothing_is_sent_before_the_destination_says() -> None:
-    limiter = Limiter(entries_max=800, entries=800)
+    limiter = RateLimiter(entries_max=800, entries=800)
     assert limiter.throttled(now=2.0, sent_at=1.0, retry_after_s=30.0).paused_until == 32.0
     paused = limiter.failed(now=2.0, sent_at=1.0, retry_after_s=30.0, spread=0.5)
     assert paused.paused_until == 32.0
@@ -249,7 +248,7 @@ def test_nothing_is_sent_before_the_destination_says() -> None:
 
 
 def test_pauses_grow_up_to_a_bound_and_end_with_the_first_success() -> None:
-    limiter, pauses = Limiter(entries_max=800, entries=800), []
+    limiter, pauses = RateLimiter(entries_max=800, entries=800), []
     for second in range(0, 100, 10):
         limiter = limiter.failed(now=second + 1.0, sent_at=float(second), retry_after_s=None, spread=1.0)
         pauses.append(limiter.paused_until - second - 1)
@@ -260,7 +259,7 @@ def test_pauses_grow_up_to_a_bound_and_end_with_the_first_success() -> None:
 
 
 def test_senders_that_fail_together_do_not_come_back_together() -> None:
-    limiter = Limiter(entries_max=800, entries=800)
+    limiter = RateLimiter(entries_max=800, entries=800)
     paused = [
         limiter.failed(now=1.0, sent_at=0.0, retry_after_s=None, spread=spread).paused_until for spread in (0.5, 1.0)
     ]
@@ -271,7 +270,7 @@ def test_senders_that_fail_together_do_not_come_back_together() -> None:
 
 
 def test_the_position_covers_only_what_is_acknowledged_without_a_gap() -> None:
-    prefix = Prefix("start")
+    prefix = AckPrefix("start")
     for batch in ("10", "20"):
         for _ in range(2):
             prefix.take()
@@ -285,7 +284,7 @@ def test_the_position_covers_only_what_is_acknowledged_without_a_gap() -> None:
 
 
 def test_a_batch_that_is_still_being_taken_is_not_covered() -> None:
-    prefix = Prefix(None)
+    prefix = AckPrefix(None)
     prefix.acknowledge([prefix.take()])
     assert prefix.position is None
     prefix.close("5")
@@ -293,7 +292,7 @@ def test_a_batch_that_is_still_being_taken_is_not_covered() -> None:
 
 
 def test_a_batch_without_entries_is_covered_once_those_before_it_are() -> None:
-    prefix = Prefix(None)
+    prefix = AckPrefix(None)
     prefix.close("1")
     assert prefix.position == "1"
     number = prefix.take()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.dead_letters.rate_guard import RateGuard
+from pipeline.dead_letters.dead_letter_transform import RateGuard
 
 
 def stops_at(guard: RateGuard, dead: list[bool], batches: list[int]) -> int | None:

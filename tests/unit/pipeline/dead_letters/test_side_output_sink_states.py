@@ -12,7 +12,7 @@ from unit.pipeline.burials import Group, bodies, files_box, log_box
 from pipeline.connectors.log import LogFeed
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
 from pipeline.dead_letters import LetterBox, beside, sink_alone
-from pipeline.dead_letters.states import States, states_in
+from pipeline.dead_letters.side_output_sink import States, states_in
 from pipeline.errors import SinkUnavailable
 from pipeline.sink import Claim, CloseReason
 from service.pipeline import Pipeline
