@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -27,7 +28,6 @@ from pipeline.connectors.cosmos.change_feed_request import (
     refusal,
 )
 from pipeline.connectors.cosmos.client import Container
-from pipeline.connectors.cosmos.page_size import PageSize
 from pipeline.connectors.cosmos.position import BEGINNING, estimated, furthest, lsn_of, position_behind, session_lsn
 from pipeline.connectors.cosmos.range_cache import Whereabouts
 from pipeline.connectors.cosmos.ranges import Place, partition_of, uncovered
@@ -279,3 +279,30 @@ class CosmosFeed:
                 f"feed '{self.identity}', partition '{partition}': all versions and deletes are not kept from the beginning:"
                 " set the lease to a continuation"
             )
+
+
+GROWS_AFTER = 4
+"""Pages in a row that came in time before a larger one is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageSize:
+    """How many items a page may have: halved when the server does not answer in time, doubled again once it does. Pure."""
+
+    items_max: int
+    items: int
+    in_time: int = 0
+
+    @classmethod
+    def of(cls, items_max: int) -> PageSize:
+        return cls(items_max, items_max)
+
+    def shrunk(self) -> PageSize:
+        return replace(self, items=max(1, self.items // 2), in_time=0)
+
+    def served(self) -> PageSize:
+        if self.items == self.items_max:
+            return self
+        if self.in_time + 1 < GROWS_AFTER:
+            return replace(self, in_time=self.in_time + 1)
+        return replace(self, items=min(self.items_max, self.items * 2), in_time=0)

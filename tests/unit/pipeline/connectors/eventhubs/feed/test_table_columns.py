@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.connectors.eventhubs.feed.arrow_columns import maps, octets, repeated, texts, whole_numbers
+from pipeline.connectors.eventhubs.feed.table import maps, octets, repeated, texts, whole_numbers
 
 TEXTS = st.lists(st.text() | st.none())
 PAIRS = st.lists(st.lists(st.tuples(st.text(), st.text() | st.none())))
