@@ -68,7 +68,7 @@ def reset_leases(
 
     if bool(partitions) == reset_all:
         fail("name the partitions to reset, or use --all for all leases of the pipeline", code=USAGE)
-    names = _all_of(file, pipeline) if reset_all else [*dict.fromkeys(partitions)]
+    names, place = _all_of(file, pipeline) if reset_all else [*dict.fromkeys(partitions)], unescaped(place)
     if not yes:
         _ask(file, pipeline, names, place)
 
@@ -89,6 +89,11 @@ def reset_leases(
 
     if problems := viewed(file, run, pipeline, heeds=False):
         fail(*problems)
+
+
+def unescaped(place: str) -> str:
+    r"""A continuation that is a JSON object, as it was before a log line or `leases show` escaped its quotes."""
+    return place.replace('\\"', '"') if place.startswith('{\\"') else place
 
 
 def _all_of(file: Path, pipeline: str) -> list[str]:
