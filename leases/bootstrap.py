@@ -14,7 +14,7 @@ from math import inf
 from types import MappingProxyType
 
 from leases.balance import creation_order
-from leases.document import NAME_BYTES_MAX, Fields, to_json
+from leases.document import NAME_BYTES_MAX, Fields, lease_prefix, to_json
 from leases.errors import GroupMismatch, LeasesError, StoreConflict, StoreMissing, Undecided
 from leases.keeper import Keeper, Scan
 from leases.lease import Lease
@@ -61,11 +61,14 @@ class Identity:
 class Info:
     """The pipeline's bootstrap document. `complete`: the first round of leases has been created.
 
-    pipeline: whose it is, where that is told; some containers find it by its leases, whatever the pipeline is called.
+    unused: no lease has been created yet, so the name may pass to another feed or sink. The first lease is created after a
+    compare-and-swap that clears it. pipeline: whose it is, where that is told; some containers find it by its leases,
+    whatever the pipeline is called.
     """
 
     identity: Identity
     complete: bool = False
+    unused: bool = False
     pipeline: str | None = None
     unknown: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -105,6 +108,7 @@ def encode_info(info: Info) -> str:
         "sink": info.identity.sink,
         "transform": info.identity.transform,
         "complete": info.complete,
+        **({"unused": True} if info.unused else {}),
     }
     return to_json(body)
 
@@ -116,8 +120,9 @@ def decode_info(id: str, body: str) -> Info:
     return Info(
         identity=Identity(*(fields.text(name, IDENTITY_BYTES_MAX) for name in ("feed", "sink", "transform"))),
         complete=fields.boolean("complete"),
+        unused=fields.has("unused") and fields.boolean("unused"),
         pipeline=fields.text("pipeline", NAME_BYTES_MAX) if fields.has("pipeline") else None,
-        unknown=fields.unknown(frozenset(("version", "feed", "sink", "transform", "complete", "pipeline"))),
+        unknown=fields.unknown(frozenset(("version", "feed", "sink", "transform", "complete", "unused", "pipeline"))),
     )
 
 
@@ -130,6 +135,7 @@ class Bootstrap:
         self._pipeline = pipeline
         self._identity = identity
         self._is_complete = False
+        self._is_unused = False
         self._memory = Memory()
         self._info_seen_at = 0.0
         self._audit = Audit()
@@ -146,30 +152,53 @@ class Bootstrap:
         except StoreConflict:  # another host was quicker
             return await self._open()
 
-    async def _open(self) -> bool:
+    async def _open(self, *, unused: bool = True) -> bool:
+        """unused: what the document says of leases afterwards, where none was created so far."""
         document = info_id(self._pipeline)
         try:
             stored = await self._store.read(document)
         except StoreMissing:
-            await self._store.create(document, encode_info(self._info()))
+            wanted = self._info(unused=unused)
+            await self._store.create(document, encode_info(wanted))
+            self._is_unused = unused
             return False
         found = decode_info(stored.id, stored.body)
-        self._check(found)
-        self._is_complete = found.complete
-        if found.identity == self._identity:
-            return False
-        await self._store.replace(stored.id, encode_info(replace(found, identity=self._identity)), stored.etag)
-        return True
+        wanted = replace(found, identity=self._identity, unused=found.unused and unused)
+        if problem := self._mismatch(found):
+            if not await self._is_free(found):
+                raise GroupMismatch(problem)
+            wanted = replace(self._info(unused=unused), unknown=found.unknown)
+        if found != wanted:
+            await self._store.replace(stored.id, encode_info(wanted), stored.etag)
+        self._is_complete, self._is_unused = wanted.complete, wanted.unused
+        return found.identity.transform != wanted.identity.transform and not problem
+
+    async def use(self) -> None:
+        """Record that leases exist, before the first of them is created. Raises as `opened` does."""
+        try:
+            await self._open(unused=False)
+        except StoreConflict:  # another host was quicker
+            await self._open(unused=False)
 
     async def recorded(self) -> Info | None:
-        """What stands there, left as it is. Raises GroupMismatch, InvalidDocument, StoreUnavailable."""
+        """What stands there, left as it is; None if no host has run the pipeline, or its name is free for another feed or sink.
+
+        Raises GroupMismatch, InvalidDocument, StoreUnavailable.
+        """
         try:
             stored = await self._store.read(info_id(self._pipeline))
         except StoreMissing:
             return None
         found = decode_info(stored.id, stored.body)
-        self._check(found)
+        if problem := self._mismatch(found):
+            if not await self._is_free(found):
+                raise GroupMismatch(problem)
+            return None
         return found
+
+    async def _is_free(self, found: Info) -> bool:
+        """Whether another feed or sink may take the name: whatever the document says, a lease that is there keeps it."""
+        return found.unused and not await self._store.list(lease_prefix(self._pipeline))
 
     async def completed(self) -> None:
         """The first round of leases is there, by whatever way it came. Raises as `opened` does."""
@@ -255,6 +284,8 @@ class Bootstrap:
             return True
 
         turn = self._turn(born, hosts, scan)
+        if turn and self._is_unused:
+            await self.use()
         made = sum(await run_side_by_side(turn, make, doing="creating a lease of"))
         forgetful = followed(leases, {*created, *unreadable})
         await self._remember(forgetful, scan)
@@ -350,20 +381,21 @@ class Bootstrap:
                 return  # another host was quicker; the next round sees it
         self._is_complete = True
 
-    def _info(self, *, complete: bool = False) -> Info:
-        return Info(identity=self._identity, complete=complete, pipeline=self._pipeline)
+    def _info(self, *, complete: bool = False, unused: bool = False) -> Info:
+        return Info(identity=self._identity, complete=complete, unused=unused, pipeline=self._pipeline)
 
-    def _check(self, recorded: Info) -> None:
-        """A sink knows positions and markers by the pipeline's name, so that a new name would begin without them."""
+    def _mismatch(self, recorded: Info) -> str | None:
+        """Why these leases are not this pipeline's. A sink knows positions by the pipeline's name: a new name would lose them."""
         if recorded.pipeline not in (None, self._pipeline):
-            raise GroupMismatch(
+            return (
                 f"the leases of pipeline '{self._pipeline}' belong to a pipeline called '{recorded.pipeline}': name it so again,"
                 " or give it a `processor_name` of its own and import them from there (docs/migration.md, Under another prefix)"
             )
         for what in ("feed", "sink"):
             theirs, ours = getattr(recorded.identity, what), getattr(self._identity, what)
             if theirs != ours:
-                raise GroupMismatch(
+                return (
                     f"the leases of pipeline '{self._pipeline}' belong to {what} {theirs!r}, and the configuration says"
                     f" {ours!r}: give the pipeline another name, or change the {what} back"
                 )
+        return None

@@ -214,6 +214,7 @@ async def _create(
     """Of a partition whose lease was deleted. Raises as `_free_part`."""
     part = await _free_part(keeper, pipeline, partition, scan)
     wanted = await _read_new_lease(pipeline, part, partition, to, now_ms)
+    await Bootstrap(keeper, pipeline.name, pipeline.identity).use()
     if not await keeper.create(wanted):
         raise StoreConflict(f"lease '{partition}' of pipeline '{pipeline.name}' has just been made: {AGAIN}")
     return wanted
@@ -374,11 +375,11 @@ async def carried_out(keeper: Keeper, order: Import, report: Report) -> Report:
 async def _opened(bootstrap: Bootstrap) -> None:
     for _ in range(TRIES - 1):
         try:
-            await bootstrap.opened()
+            await bootstrap.use()
             return
         except StoreConflict:  # a host was quicker
             continue
-    await bootstrap.opened()
+    await bootstrap.use()
 
 
 async def _written_out(keeper: Keeper, changes: Iterable[Change]) -> tuple[list[str], list[str]]:

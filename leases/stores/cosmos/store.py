@@ -149,7 +149,7 @@ class CosmosStore:
         if info.complete:
             await self._mark(marker)
         elif is_new and await self._container.has(marker):
-            return encode_info(replace(info, complete=True))
+            return encode_info(replace(info, complete=True, unused=False))
         return body
 
     async def _mark(self, marker: str) -> None:

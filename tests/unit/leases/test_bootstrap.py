@@ -416,6 +416,66 @@ def test_another_feed_or_sink_on_the_same_leases_is_refused(identity: Identity) 
     run_virtual(main())
 
 
+@pytest.mark.parametrize("identity", [Identity("other feed", "sink"), Identity("feed", "other sink")])
+def test_a_name_without_leases_passes_to_another_feed_or_sink(identity: Identity) -> None:
+    """After a typo in the feed's path, say: no lease was created, so nothing has been read or delivered under the name."""
+
+    async def main() -> None:
+        store = Store()
+        await Host(store).run([])
+        assert await info(store) == Info(pipeline="p", identity=IDENTITY, complete=True, unused=True)
+        corrected = Host(store, "b", identity)
+        assert await corrected.bootstrap.recorded() is None
+        await corrected.run(named("0"))
+        assert (await corrected.leases())["0"].continuation == "0-latest", "the first round is this feed's own"
+        assert await info(store) == Info(pipeline="p", identity=identity, complete=True)
+
+    run_virtual(main())
+
+
+def test_a_name_does_not_pass_on_while_a_lease_is_there_whatever_the_document_says() -> None:
+    async def main() -> None:
+        store = Store()
+        await Host(store).run(named("0"))
+        stored = await store.read(info_id("p"))
+        await store.replace(stored.id, encode_info(replace(await info(store), unused=True)), stored.etag)
+        other = Host(store, "b", Identity("other feed", "sink"))
+        for call in (other.bootstrap.opened, other.bootstrap.recorded, other.bootstrap.use):
+            with pytest.raises(GroupMismatch):
+                await call()
+
+    run_virtual(main())
+
+
+def test_a_host_whose_name_has_passed_on_creates_no_lease() -> None:
+    """It found no partition so far, and finds one after the other host has taken the name and created a lease of its own."""
+
+    async def main() -> None:
+        store = Store()
+        late = Host(store)
+        await late.run([])
+        await Host(store, "b", Identity("other feed", "sink")).run(named("0"))
+        with pytest.raises(GroupMismatch):
+            await late.round(named("1"))
+        assert sorted(await late.leases()) == ["0"]
+
+    run_virtual(main())
+
+
+def test_a_name_is_recorded_as_used_before_the_first_lease_exists() -> None:
+    async def main() -> None:
+        store = Store()
+        host = Host(store)
+        await host.bootstrap.opened()
+        store.calls.clear()
+        while await host.round(named("0", "1")):
+            pass
+        assert store.calls.index("replace") < store.calls.index("create")
+        assert not (await info(store)).unused
+
+    run_virtual(main())
+
+
 def test_another_transform_is_recorded_and_told_once() -> None:
     async def main() -> None:
         store = Store()
