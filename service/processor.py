@@ -135,8 +135,10 @@ class Processor:
                 ready.cancel()
             if self._running.done():
                 await self._running
-        except BaseException:
+        except BaseException as error:
             await self.stop()
+            if isinstance(error, asyncio.CancelledError):
+                self._log.info("stopped before it was ready")
             raise
 
     async def ended(self) -> None:

@@ -91,6 +91,9 @@ def replay(file: Path, pipeline: str, partition: str | None) -> None:
     from service.cli.replay import replayed
 
     settings, one = _pipeline(file, pipeline)
+    if not done(_may_have_unread(settings, one, partition)):
+        click.echo(f"pipeline '{pipeline}' has no open dead letters: nothing to replay")
+        return
     with named(settings, role="-replay") as host:
         sent, again, last = done(replayed(settings, one, partition, host=host, log=log_of(settings, host)))
     with unread_is_fine():
@@ -174,6 +177,27 @@ def _read_until(file: Path, pipeline: str, partition: str | None) -> tuple[dict[
     for why in problems:
         click.echo(f"leasehold: the state of dead letters is unknown: {redacted(why)}", err=True)
     return ends, found
+
+
+async def _may_have_unread(settings: Settings, pipeline: PipelineSettings, partition: str | None) -> bool:
+    """Whether a replay could find a letter. Needs no Spark."""
+    from pipeline.errors import FeedError
+    from service.cli.replay_progress import read_replayed
+    from service.wiring.dead_letters import box_of
+
+    box = box_of(pipeline, settings.leases.timing)
+    assert box is not None, "a pipeline with dead letters has a box"
+    feed = box.by_partition or box.feed
+    try:
+        names = [each.name for each in await feed.partitions() if partition in (None, each.name)]
+        replayed = await read_replayed(settings, pipeline, feed.compare)
+        if replayed.everything is not None or replayed.unknown:
+            return True
+        return any([await feed.lag(name, replayed.positions.get(name)) for name in names])
+    except FeedError:
+        return True  # the replay reports it
+    finally:
+        await box.close()
 
 
 def _pipeline(file: Path, pipeline: str) -> tuple[Settings, PipelineSettings]:

@@ -49,7 +49,9 @@ class FilesFeedSettings(_Feed):
         default=None, description="The column or field that is an event's key. By default events have none."
     )
     record_bytes_max: RecordBytes = Field(default=1024 * 1024, description="A larger record is malformed.")
-    poll_interval_s: Seconds = Field(default=0.5, description="How often to look for new files and records.")
+    poll_interval_s: Seconds = Field(
+        default=0.5, description="How often to look for new records. New files are found every `leases.balance_s`."
+    )
 
     @model_validator(mode="after")
     def _has_a_format(self) -> FilesFeedSettings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from structlog.typing import FilteringBoundLogger as Log
@@ -20,7 +20,7 @@ from pipeline.connectors.python import PythonSink
 from pipeline.dead_letters import DeadLetters, beside
 from pipeline.feed import ChangeFeed
 from pipeline.limits import BatchLimits
-from pipeline.parsing.names import column_names
+from pipeline.parsing.names import columns_of
 from pipeline.sink import Sink
 from pipeline.spark.engine import SparkEngine
 from pipeline.transform import Identity, Transform
@@ -182,7 +182,7 @@ def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing
             settings.feed,
             pipeline=settings.name,
             keeps_letters=letters is not None,
-            columns=column_names(settings.event_schema or ""),
+            columns=columns_of(settings.event_schema or ""),
         ),
         transform=transform_of(settings, engine, letters),
         sink=sink if box is None or box.sink is None else beside(sink, box),
@@ -209,9 +209,16 @@ def batch_bytes_max_of(settings: PipelineSettings) -> int:
 
 
 def feed_of(
-    settings: AnyFeed, *, pipeline: str = "PIPELINE", keeps_letters: bool = False, columns: Sequence[str] = ()
+    settings: AnyFeed,
+    *,
+    pipeline: str = "PIPELINE",
+    keeps_letters: bool = False,
+    columns: Mapping[str, bool] | None = None,
 ) -> ChangeFeed:
-    """keeps_letters: whether a record that cannot become an event becomes a dead letter. columns: those of the schema."""
+    """keeps_letters: whether a record that cannot become an event becomes a dead letter.
+
+    columns: those of the schema, each with whether it is NOT NULL.
+    """
     if isinstance(settings, FilesFeedSettings):
         return FilesFeed(
             settings.path,
@@ -221,7 +228,7 @@ def feed_of(
             poll_interval_s=settings.poll_interval_s,
             record_bytes_max=settings.record_bytes_max,
             yields_malformed=keeps_letters,
-            columns=columns,
+            columns=columns or {},
             pipeline=pipeline,
         )
     if isinstance(settings, LogFeedSettings):

@@ -239,6 +239,7 @@ def test_a_start_that_waits_for_a_sink_can_be_stopped() -> None:
         await asyncio.wait({starting}, timeout=10)
         assert starting.cancelled()
         assert case.closed == ALL_CLOSED
+        assert case.log[-1]["event"] == "stopped before it was ready"
         assert_nothing_left()
 
     run_virtual(main())

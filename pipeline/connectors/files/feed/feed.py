@@ -17,13 +17,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path, PurePath
 from shlex import quote
+from types import MappingProxyType
 from typing import Literal, ParamSpec, TypeVar
 
 from pipeline.connectors.files.feed.csv_records import CsvRecords
@@ -31,7 +32,7 @@ from pipeline.connectors.files.feed.json_records import JsonRecords
 from pipeline.connectors.files.feed.paths import Pattern
 from pipeline.connectors.files.feed.position import Position, compare, decode
 from pipeline.connectors.files.feed.reader import Ahead, Cursor, FileReader, Reading, Step
-from pipeline.errors import FeedUnavailable, MalformedRecord
+from pipeline.errors import FeedError, FeedUnavailable, MalformedRecord
 from pipeline.event import Page
 from pipeline.feed import FeedPartition, Start
 
@@ -58,7 +59,8 @@ class FilesFeed:
     costs the position). What waits is held back, and told. key: the column or field that holds an event's key.
     record_bytes_max: a larger record (with its line end) is malformed. yields_malformed: for those who keep dead letters: what is
     malformed is a page of its own, as it is, unless it is in doubt where it ends (a stray quote, a record too large).
-    columns: what is wanted of every CSV file; one whose header has no such column is told, since it is null in all its events.
+    columns: those of the schema, each with whether it is NOT NULL. A CSV file whose header lacks one is reported in the log,
+    since it is null in all events of the file; `probe` refuses the file if the column is NOT NULL.
     Raises ValueError for settings that cannot work.
     """
 
@@ -72,7 +74,7 @@ class FilesFeed:
         poll_interval_s: float = 0.5,
         record_bytes_max: int = 1024 * 1024,
         yields_malformed: bool = False,
-        columns: Collection[str] = (),
+        columns: Mapping[str, bool] = MappingProxyType({}),
         page_events_max: int = 10_000,
         page_bytes_max: int = 4 * 1024 * 1024,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -111,7 +113,7 @@ class FilesFeed:
         self._paths: dict[str, Path] = {}
         self._ends: dict[str, Cursor] = {}
         self._told: dict[str, int] = {}
-        self._columns = tuple(columns) if self._format == "csv" else ()
+        self._columns = dict(columns) if self._format == "csv" else {}
         self._compared: set[str] = set()
 
     @property
@@ -178,20 +180,35 @@ class FilesFeed:
             with suppress(MalformedRecord):
                 step = await self._run(reader.step, await self._cursor(reader, None))
                 self._compare_header(reader, step.cursor)
+                self._check_header(reader, step.cursor)
+
+    def _check_header(self, reader: FileReader, cursor: Cursor) -> None:
+        """Raises FeedError if no event of the file can fit the schema."""
+        header = () if cursor.opening is None else cursor.opening.header
+        if header and (
+            lacking := [name for name, required in self._columns.items() if required and name not in header]
+        ):
+            raise FeedError(
+                f"file '{reader.path}' has no column {_listed(lacking)}, which the schema declares NOT NULL:"
+                f" none of its records would fit. Its header has {_listed(header)}"
+            )
 
     def _compare_header(self, reader: FileReader, cursor: Cursor) -> None:
-        """Told once for each file."""
-        if not self._columns or cursor.opening is None or reader.partition in self._compared:
+        """Reported once for each file."""
+        if self._format != "csv" or cursor.opening is None or reader.partition in self._compared:
             return
         self._compared.add(reader.partition)
         header = cursor.opening.header
-        if lacking := [name for name in self._columns if name not in header]:
+        if len(header) == 1 and re.search("[;\t|]", header[0]):
             _log.warning(
-                "file '%s' has no column %s, which the schema names: null in all its events. Its header has %s%s",
+                "file '%s' has a single column %s: fields must be separated by commas", reader.path, _listed(header)
+            )
+        elif lacking := [name for name in self._columns if name not in header]:
+            _log.warning(
+                "file '%s' has no column %s, which the schema names: null in all its events. Its header has %s",
                 reader.path,
-                ", ".join(f"'{name}'" for name in lacking),
-                ", ".join(f"'{name}'" for name in header[:HEADER_TOLD_MAX]) + ", ..." * (len(header) > HEADER_TOLD_MAX),
-                "; fields are separated by commas" if len(header) == 1 and re.search("[;\t|]", header[0]) else "",
+                _listed(lacking),
+                _listed(header),
             )
 
     async def latest(self, partition: str) -> str | None:
@@ -246,6 +263,10 @@ class FilesFeed:
 
     async def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(function, *args, **kwargs))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names[:HEADER_TOLD_MAX]) + ", ..." * (len(names) > HEADER_TOLD_MAX)
 
 
 def _decoded(continuation: str | None) -> Position | None:

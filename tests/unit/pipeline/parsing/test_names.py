@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.parsing.names import column_names
+from pipeline.parsing.names import columns_of
 
 
 @pytest.mark.parametrize(
@@ -20,4 +20,11 @@ from pipeline.parsing.names import column_names
     ],
 )
 def test_names_are_those_of_the_outermost_columns(schema: str, names: tuple[str, ...]) -> None:
-    assert column_names(schema) == names
+    assert tuple(columns_of(schema)) == names
+
+
+def test_only_an_outermost_column_is_itself_not_null() -> None:
+    schema = (
+        "a INT NOT NULL, s STRUCT<x: INT NOT NULL>, `not null` INT, c INT COMMENT 'NOT NULL', d DECIMAL(6,2) not  null"
+    )
+    assert columns_of(schema) == {"a": True, "s": False, "not null": False, "c": False, "d": True}

@@ -324,7 +324,7 @@ async def test_a_column_that_a_header_lacks_is_told_once_for_each_file(
     write(tmp_path / "a.csv", "id,taken at\n1,x\n2,y\n")
     write(tmp_path / "b.csv", "celsius,id\n3,1\n")
     write(tmp_path / "empty.csv", "")
-    feed = Feed(str(tmp_path / "*.csv"), columns=("id", "celsius", "note"))
+    feed = Feed(str(tmp_path / "*.csv"), columns=dict.fromkeys(("id", "celsius", "note"), False))
     await feed.probe()
     assert await resumed(feed, None) == [1, 2]
     assert caplog.messages == [
@@ -344,10 +344,19 @@ async def test_a_file_whose_fields_are_not_separated_by_commas_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, header: str
 ) -> None:
     write(tmp_path / "a.csv", f"{header}\n")
-    feed = Feed(str(tmp_path / "*.csv"), columns=("id",))
+    feed = Feed(str(tmp_path / "*.csv"), columns={"id": False})
     await feed.probe()
     (told,) = caplog.messages
-    assert told.endswith(f"Its header has '{header}'; fields are separated by commas")
+    assert told == f"file '{tmp_path / 'a.csv'}' has a single column '{header}': fields must be separated by commas"
+
+
+async def test_a_probe_refuses_a_header_that_lacks_a_required_column(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "id,note\n1,x\n")
+    await Feed(str(tmp_path / "*.csv"), columns={"id": True, "celsius": False}).probe()
+    with pytest.raises(
+        FeedError, match=r"no column 'celsius', which the schema declares NOT NULL.*header has 'id', 'note'"
+    ):
+        await Feed(str(tmp_path / "*.csv"), columns={"id": True, "celsius": True}).probe()
 
 
 async def test_a_fifo_in_the_place_of_a_file_holds_nobody(feed: Feed, path: Path) -> None:
