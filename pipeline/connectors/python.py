@@ -185,7 +185,7 @@ class PythonWriter:
         else:
             awaitable = await self._thread.call(partial(_guarded, call, failing))
         if awaitable is not None:
-            await heeding(_awaited(awaitable, failing))
+            await heeding(_await_handler(awaitable, failing))
 
 
 @contextmanager
@@ -207,7 +207,7 @@ def _guarded(call: Callable[[], T], failing: Failing) -> T:
         return call()
 
 
-async def _awaited(awaitable: Awaitable[None], failing: Failing) -> None:
+async def _await_handler(awaitable: Awaitable[None], failing: Failing) -> None:
     with failing():
         await awaitable
 

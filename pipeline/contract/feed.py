@@ -66,14 +66,14 @@ class ChangeFeedContract:
 
     async def test_every_event_is_read_once_and_in_order(self, harness: FeedHarness) -> None:
         partition, other = harness.partitions[:2]
-        count = await _filled(harness, partition)
+        count = await _fill(harness, partition)
         await harness.append(other, [body(1000)])
         assert _numbers(harness, await _read(harness.feed, partition, harness.beginning, count)) == list(range(count))
         assert _numbers(harness, await _read(harness.feed, other, harness.beginning, 1)) == [1000]
 
     async def test_pages_are_event_tables_of_their_partition(self, harness: FeedHarness) -> None:
         partition = harness.partitions[0]
-        pages = await _read(harness.feed, partition, harness.beginning, await _filled(harness, partition))
+        pages = await _read(harness.feed, partition, harness.beginning, await _fill(harness, partition))
         for page in pages:
             page.events.validate(full=True)
             assert page.events.schema.equals(EVENT_SCHEMA, check_metadata=True)
@@ -84,13 +84,13 @@ class ChangeFeedContract:
 
     async def test_reading_again_yields_the_same_events(self, harness: FeedHarness) -> None:
         partition = harness.partitions[0]
-        count = await _filled(harness, partition)
+        count = await _fill(harness, partition)
         first, second = [await _read(harness.feed, partition, harness.beginning, count) for _ in range(2)]
         assert _events(first) == _events(second)
 
     async def test_pages_stay_within_the_limit_of_events(self, harness: FeedHarness) -> None:
         partition = harness.partitions[0]
-        pages = await _read(harness.feed, partition, harness.beginning, await _filled(harness, partition))
+        pages = await _read(harness.feed, partition, harness.beginning, await _fill(harness, partition))
         assert max(page.events.num_rows for page in pages) <= harness.events_max
 
     async def test_pages_stay_within_the_limit_of_bytes_unless_they_hold_one_event(self, harness: FeedHarness) -> None:
@@ -105,7 +105,7 @@ class ChangeFeedContract:
 
     async def test_reading_resumes_behind_every_page(self, harness: FeedHarness) -> None:
         partition = harness.partitions[0]
-        count = await _filled(harness, partition)
+        count = await _fill(harness, partition)
         seen = 0
         for page in await _read(harness.feed, partition, harness.beginning, count):
             seen += page.events.num_rows
@@ -114,7 +114,7 @@ class ChangeFeedContract:
 
     async def test_reading_resumes_within_a_page_where_the_feed_can_be_cut(self, harness: FeedHarness) -> None:
         partition = harness.partitions[0]
-        count = await _filled(harness, partition)
+        count = await _fill(harness, partition)
         seen = 0
         for page in await _read(harness.feed, partition, harness.beginning, count):
             for n in range(1, page.events.num_rows):
@@ -126,7 +126,7 @@ class ChangeFeedContract:
 
     async def test_compare_orders_positions_as_they_are_read_and_none_first(self, harness: FeedHarness) -> None:
         partition = harness.partitions[0]
-        pages = await _read(harness.feed, partition, harness.beginning, await _filled(harness, partition))
+        pages = await _read(harness.feed, partition, harness.beginning, await _fill(harness, partition))
         positions = _positions(pages)
         for i, a in enumerate(positions):
             for j, b in enumerate(positions):
@@ -136,16 +136,14 @@ class ChangeFeedContract:
     async def test_latest_lies_behind_the_last_event(self, harness: FeedHarness) -> None:
         feed, partition = harness.feed, harness.partitions[0]
         assert await feed.latest(partition) is None
-        before, last = _positions(await _read(feed, partition, harness.beginning, await _filled(harness, partition)))[
-            -2:
-        ]
+        before, last = _positions(await _read(feed, partition, harness.beginning, await _fill(harness, partition)))[-2:]
         latest = await feed.latest(partition)
         assert feed.compare(before, latest) < 0 <= feed.compare(last, latest)
 
     async def test_lag_counts_what_is_left_to_read(self, harness: FeedHarness) -> None:
         feed, partition = harness.feed, harness.partitions[0]
         assert await feed.lag(partition, harness.beginning) == 0
-        left = await _filled(harness, partition)
+        left = await _fill(harness, partition)
         assert await feed.lag(partition, await feed.latest(partition)) == 0
         if harness.lag_is_exact:
             assert await feed.lag(partition, harness.beginning) == left
@@ -157,7 +155,7 @@ class ChangeFeedContract:
     async def test_nothing_is_held_back_where_every_event_is_whole(self, harness: FeedHarness) -> None:
         feed, partition = harness.feed, harness.partitions[0]
         assert await held_back(feed, partition, harness.beginning) is None
-        pages = await _read(feed, partition, harness.beginning, await _filled(harness, partition))
+        pages = await _read(feed, partition, harness.beginning, await _fill(harness, partition))
         for position in _positions(pages):
             assert await held_back(feed, partition, position) is None
 
@@ -193,15 +191,15 @@ class ChangeFeedContract:
 
     async def test_a_reader_can_be_closed_between_pages(self, harness: FeedHarness) -> None:
         partition = harness.partitions[0]
-        count = await _filled(harness, partition)
+        count = await _fill(harness, partition)
         abandoned = harness.feed.open(partition, harness.beginning)
         await anext(abandoned)
-        await _closed(abandoned)
+        await _close(abandoned)
         assert _numbers(harness, await _read(harness.feed, partition, harness.beginning, count)) == list(range(count))
 
     async def test_two_readers_of_a_partition_are_independent(self, harness: FeedHarness) -> None:
         partition = harness.partitions[0]
-        count = await _filled(harness, partition)
+        count = await _fill(harness, partition)
         readers = [harness.feed.open(partition, harness.beginning) for _ in range(2)]
         pages: list[list[Page]] = [[], []]
         async with asyncio.timeout(PATIENCE_S):
@@ -210,12 +208,12 @@ class ChangeFeedContract:
                     if _count(read) < count:
                         read.append(await anext(reader))
         for reader, read in zip(readers, pages, strict=True):
-            await _closed(reader)
+            await _close(reader)
             assert _numbers(harness, read) == list(range(count))
 
     async def test_a_partition_starts_at_its_beginning_or_end(self, harness: FeedHarness) -> None:
         feed, partition = harness.feed, harness.partitions[0]
-        count = await _filled(harness, partition)
+        count = await _fill(harness, partition)
         latest = await feed.start_of(partition, "latest")
         await harness.append(partition, [body(count)])
         assert _numbers(harness, await _read(feed, partition, latest, 1)) == [count]
@@ -232,8 +230,8 @@ class ChangeFeedContract:
             with pytest.raises(FeedError):
                 await feed.start_of(partition, datetime(2026, 1, 1, tzinfo=UTC))
             return
-        await _filled(harness, partition)
-        count = await _filled(harness, partition, first=100)
+        await _fill(harness, partition)
+        count = await _fill(harness, partition, first=100)
         times = [e["enqueued_time"] for e in _events(await _read(feed, partition, harness.beginning, 2 * count))]
         for time in (datetime(1970, 1, 1, tzinfo=UTC), times[0], times[count], times[-1]):
             first = next(i for i, enqueued in enumerate(times) if enqueued >= time)
@@ -265,7 +263,7 @@ class ChangeFeedContract:
             assert isinstance(feed.compare(continuation, await feed.latest(partition)), int)
 
 
-async def _filled(harness: FeedHarness, partition: str, first: int = 0) -> int:
+async def _fill(harness: FeedHarness, partition: str, first: int = 0) -> int:
     """Append enough events for three pages, numbered from `first`. Returns how many."""
     count = 2 * harness.events_max + 1
     await harness.append(partition, [body(n) for n in range(first, first + count)])
@@ -280,11 +278,11 @@ async def _read(feed: ChangeFeed, partition: str, continuation: str | None, coun
             while _count(pages) < count:
                 pages.append(await anext(reader))
     finally:
-        await _closed(reader)
+        await _close(reader)
     return pages
 
 
-async def _closed(reader: AsyncGenerator[Page, None]) -> None:
+async def _close(reader: AsyncGenerator[Page, None]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         await reader.aclose()
 

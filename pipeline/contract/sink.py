@@ -119,7 +119,7 @@ async def _numbers_in(harness: SinkHarness, partition: str) -> list[int]:
     return [row.number for row in await harness.rows(partition)]
 
 
-async def _written(writer: SinkWriter, output: Output, permit: Permit) -> None:
+async def _write(writer: SinkWriter, output: Output, permit: Permit) -> None:
     """Written, and delivered: of a writer that buffers the one does not imply the other."""
     await writer.write(output, permit)
     if isinstance(writer, BufferingWriter):
@@ -143,7 +143,7 @@ class SinkContract:
         assert writer.position is None
         ranges = [(0, 3), (3, 9), (9, 10), (10, 12)]
         for start, to in ranges:
-            await _written(writer, _output(harness, lease.partition, start, to), permit)
+            await _write(writer, _output(harness, lease.partition, start, to), permit)
             assert writer.position == str(to)
         rows = await harness.rows(lease.partition)
         assert [row.number for row in rows] == list(range(1, 13))
@@ -156,34 +156,34 @@ class SinkContract:
         lease.continuation = "5"
         writer = await sink.open(lease.claim(sink))
         assert writer.position == "5"
-        await _written(writer, _output(harness, lease.partition, 5, 7), _Permit())
+        await _write(writer, _output(harness, lease.partition, 5, 7), _Permit())
         assert await _numbers_in(harness, lease.partition) == [6, 7]
 
     async def test_an_empty_output_moves_the_position(self, harness: SinkHarness) -> None:
         lease, sink, permit = _Lease(harness.partitions[0]), await harness.sink(), _Permit()
         writer = await sink.open(lease.claim(sink))
         for start, to, empty in ((0, 2, True), (2, 4, False), (4, 9, True)):
-            await _written(writer, _output(harness, lease.partition, start, to, empty=empty), permit)
+            await _write(writer, _output(harness, lease.partition, start, to, empty=empty), permit)
             assert writer.position == str(to)
         lease.checkpoint(writer)
         await writer.close("shutdown")
         writer = await sink.open(lease.claim(sink))
         assert writer.position == "9"
-        await _written(writer, _output(harness, lease.partition, 9, 11), permit)
+        await _write(writer, _output(harness, lease.partition, 9, 11), permit)
         assert await _numbers_in(harness, lease.partition) == [3, 4, 10, 11]
 
     async def test_without_trust_nothing_is_sent_and_the_same_write_succeeds_later(self, harness: SinkHarness) -> None:
         lease, sink, permit = _Lease(harness.partitions[0]), await harness.sink(), _Permit()
         writer = await sink.open(lease.claim(sink))
-        await _written(writer, _output(harness, lease.partition, 0, 2), permit)
+        await _write(writer, _output(harness, lease.partition, 0, 2), permit)
         output = _output(harness, lease.partition, 2, 4)
         permit.open, permit.checks = False, 0
         with pytest.raises(NotTrusted):
-            await _written(writer, output, permit)
+            await _write(writer, output, permit)
         assert permit.checks > 0
         assert (await _numbers_in(harness, lease.partition), writer.position) == ([1, 2], "2")
         permit.open = True
-        await _written(writer, output, permit)
+        await _write(writer, output, permit)
         assert (await _numbers_in(harness, lease.partition), writer.position) == ([1, 2, 3, 4], "4")
 
     @pytest.mark.parametrize("reason", get_args(CloseReason))
@@ -191,7 +191,7 @@ class SinkContract:
         lease, sink, permit = _Lease(harness.partitions[0]), await harness.sink(), _Permit()
         for start in (0, 2, 4):
             writer = await sink.open(lease.claim(sink))
-            await _written(writer, _output(harness, lease.partition, start, start + 2), permit)
+            await _write(writer, _output(harness, lease.partition, start, start + 2), permit)
             lease.checkpoint(writer)
             await writer.close(reason)
         assert await _numbers_in(harness, lease.partition) == [1, 2, 3, 4, 5, 6]
@@ -215,7 +215,7 @@ class SinkContract:
         """I9 of docs/protocol.md; a sink that holds its position repeats nothing at all."""
         lease, sink, permit = _Lease(harness.partitions[0]), await harness.sink(), _Permit()
         writer = await sink.open(lease.claim(sink))
-        await _written(writer, _output(harness, lease.partition, 0, 4), permit)
+        await _write(writer, _output(harness, lease.partition, 0, 4), permit)
         for start in range(4, 20, 4):
             await writer.write(_output(harness, lease.partition, start, start + 4), permit)
             if start == 8:
@@ -225,7 +225,7 @@ class SinkContract:
         again = await harness.sink()
         writer = await again.open(lease.claim(again))
         assert int(writer.position or 0) >= safe
-        await _written(writer, _output(harness, lease.partition, int(writer.position or 0), 24), permit)
+        await _write(writer, _output(harness, lease.partition, int(writer.position or 0), 24), permit)
         times = Counter(await _numbers_in(harness, lease.partition))
         assert sorted(times) == list(range(1, 25))
         assert {number for number, count in times.items() if count > 1} <= set(range(safe + 1, 21))
@@ -237,9 +237,9 @@ class SinkContract:
         writers = [await sink.open(lease.claim(sink)) for lease in leases]
         for start in (0, 3):
             for lease, writer in zip(leases, writers, strict=True):
-                await _written(writer, _output(harness, lease.partition, start, start + 3), permit)
+                await _write(writer, _output(harness, lease.partition, start, start + 3), permit)
         await sink.open(leases[0].claim(sink))
-        await _written(writers[1], _output(harness, leases[1].partition, 6, 7), permit)
+        await _write(writers[1], _output(harness, leases[1].partition, 6, 7), permit)
         assert await _numbers_in(harness, leases[0].partition) == [1, 2, 3, 4, 5, 6]
         assert await _numbers_in(harness, leases[1].partition) == [1, 2, 3, 4, 5, 6, 7]
 
@@ -248,7 +248,7 @@ class SinkContract:
         for start in range(5):
             assert sink.claimed(lease.state) == sink.claimed(lease.state)
             writer = await sink.open(lease.claim(sink))
-            await _written(writer, _output(harness, lease.partition, start, start + 1), permit)
+            await _write(writer, _output(harness, lease.partition, start, start + 1), permit)
             lease.checkpoint(writer)
 
     async def test_an_open_may_be_tried_again(self, harness: SinkHarness) -> None:
@@ -261,76 +261,76 @@ class SinkContract:
         except Fenced as fenced:
             lease.state = lease.state if fenced.state is None else fenced.state
             writer = await sink.open(lease.claim(sink, above=fenced.epoch))
-        await _written(writer, _output(harness, lease.partition, 0, 1), _Permit())
+        await _write(writer, _output(harness, lease.partition, 0, 1), _Permit())
         assert await _numbers_in(harness, lease.partition) == [1]
 
     async def test_the_position_survives_without_a_checkpoint(self, harness: SinkHarness) -> None:
-        lease, sink = _Lease(harness.partitions[0]), await _holding(harness)
+        lease, sink = _Lease(harness.partitions[0]), await _require_exact_sink(harness)
         writer = await sink.open(lease.claim(sink))
-        await _written(writer, _output(harness, lease.partition, 0, 9), _Permit())
-        await _written(writer, _output(harness, lease.partition, 9, 10), _Permit())
+        await _write(writer, _output(harness, lease.partition, 0, 9), _Permit())
+        await _write(writer, _output(harness, lease.partition, 9, 10), _Permit())
         again = await harness.sink()
         assert (await again.open(lease.claim(again))).position == "10"
 
     async def test_a_later_owner_fences_the_earlier_one(self, harness: SinkHarness) -> None:
         lease, ours, theirs, permit = (
             _Lease(harness.partitions[0]),
-            await _holding(harness),
+            await _require_exact_sink(harness),
             await harness.sink(),
             _Permit(),
         )
         older = await ours.open(lease.claim(ours))
-        await _written(older, _output(harness, lease.partition, 0, 2), permit)
+        await _write(older, _output(harness, lease.partition, 0, 2), permit)
         newer = await theirs.open(lease.claim(theirs))
         with pytest.raises(Fenced):
-            await _written(older, _output(harness, lease.partition, 2, 4), permit)
+            await _write(older, _output(harness, lease.partition, 2, 4), permit)
         assert (older.position, newer.position) == ("2", "2")
         assert await _numbers_in(harness, lease.partition) == [1, 2]
-        await _written(newer, _output(harness, lease.partition, 2, 3), permit)
+        await _write(newer, _output(harness, lease.partition, 2, 3), permit)
         with pytest.raises(Fenced):
             await older.end(permit)
-        await _written(newer, _output(harness, lease.partition, 3, 4), permit)
+        await _write(newer, _output(harness, lease.partition, 3, 4), permit)
         assert await _numbers_in(harness, lease.partition) == [1, 2, 3, 4]
 
     async def test_an_older_epoch_is_refused_and_told_how_to_outrank(self, harness: SinkHarness) -> None:
-        lease, sink, permit = _Lease(harness.partitions[0]), await _holding(harness), _Permit()
+        lease, sink, permit = _Lease(harness.partitions[0]), await _require_exact_sink(harness), _Permit()
         await sink.open(lease.claim(sink))
         await sink.open(lease.claim(sink))
         writer = await sink.open(lease.claim(sink))
-        await _written(writer, _output(harness, lease.partition, 0, 6), permit)
+        await _write(writer, _output(harness, lease.partition, 0, 6), permit)
         recreated = _Lease(lease.partition)  # somebody deleted the lease document; it began again at epoch 1
         with pytest.raises(Fenced) as fenced:
             await sink.open(recreated.claim(sink))
-        await _written(writer, _output(harness, lease.partition, 6, 8), permit)
+        await _write(writer, _output(harness, lease.partition, 6, 8), permit)
         recreated.state = recreated.state if fenced.value.state is None else fenced.value.state
         writer = await sink.open(recreated.claim(sink, above=fenced.value.epoch))
         assert writer.position == "8"
-        await _written(writer, _output(harness, lease.partition, 8, 9), permit)
+        await _write(writer, _output(harness, lease.partition, 8, 9), permit)
         assert await _numbers_in(harness, lease.partition) == list(range(1, 10))
 
     async def test_a_new_generation_starts_from_the_lease(self, harness: SinkHarness) -> None:
-        lease, sink, permit = _Lease(harness.partitions[0]), await _holding(harness), _Permit()
+        lease, sink, permit = _Lease(harness.partitions[0]), await _require_exact_sink(harness), _Permit()
         older = await sink.open(lease.claim(sink))
-        await _written(older, _output(harness, lease.partition, 0, 12), permit)
+        await _write(older, _output(harness, lease.partition, 0, 12), permit)
         lease.generation, lease.continuation = 1, "9"
         newer = await sink.open(lease.claim(sink))
         assert newer.position == "9"
         with pytest.raises(Fenced):
-            await _written(older, _output(harness, lease.partition, 12, 13), permit)
-        await _written(newer, _output(harness, lease.partition, 9, 11), permit)
+            await _write(older, _output(harness, lease.partition, 12, 13), permit)
+        await _write(newer, _output(harness, lease.partition, 9, 11), permit)
         assert (await sink.open(lease.claim(sink))).position == "11"
         assert await _numbers_in(harness, lease.partition) == [*range(1, 13), 10, 11]
 
     async def test_pipelines_are_independent(self, harness: SinkHarness) -> None:
-        sink, permit = await _holding(harness), _Permit()
+        sink, permit = await _require_exact_sink(harness), _Permit()
         ours, theirs = _Lease(harness.partitions[0]), _Lease(harness.partitions[0], pipeline="another")
         writer = await sink.open(ours.claim(sink))
-        await _written(writer, _output(harness, ours.partition, 0, 2), permit)
+        await _write(writer, _output(harness, ours.partition, 0, 2), permit)
         assert (await sink.open(theirs.claim(sink))).position is None
-        await _written(writer, _output(harness, ours.partition, 2, 3), permit)
+        await _write(writer, _output(harness, ours.partition, 2, 3), permit)
 
     async def test_who_moves_leases_is_told_the_newest_position_and_claims_nothing(self, harness: SinkHarness) -> None:
-        lease, sink, permit = _Lease(harness.partitions[0]), await _holding(harness), _Permit()
+        lease, sink, permit = _Lease(harness.partitions[0]), await _require_exact_sink(harness), _Permit()
         onlooker = await harness.sink()
         if not isinstance(onlooker, StandingSink):
             pytest.skip("this sink does not tell where it stands")
@@ -339,15 +339,15 @@ class SinkContract:
             lease.generation = generation
             lease.continuation = None
             writer = await sink.open(lease.claim(sink))
-            await _written(writer, _output(harness, lease.partition, 0, to), permit)
+            await _write(writer, _output(harness, lease.partition, 0, to), permit)
             assert await onlooker.standing(lease.pipeline, lease.partition) == (generation, str(to))
             # nobody was fenced by the question
-            await _written(writer, _output(harness, lease.partition, to, to + 1), permit)
+            await _write(writer, _output(harness, lease.partition, to, to + 1), permit)
         assert await onlooker.standing("another", lease.partition) is None
         assert await onlooker.standing(lease.pipeline, harness.partitions[1]) is None
 
     async def test_a_cancelled_write_is_there_with_its_position_or_not_at_all(self, harness: SinkHarness) -> None:
-        lease, sink, permit = _Lease(harness.partitions[0]), await _holding(harness), _Permit()
+        lease, sink, permit = _Lease(harness.partitions[0]), await _require_exact_sink(harness), _Permit()
         position = 0
         for turns in (*range(12), 40, 200):
             writer = await sink.open(lease.claim(sink))
@@ -363,21 +363,21 @@ class SinkContract:
             assert await _numbers_in(harness, lease.partition) == list(range(1, position + 1))
 
     async def test_an_ended_partition_refuses_writes_and_may_be_ended_again(self, harness: SinkHarness) -> None:
-        lease, sink, permit = _Lease(harness.partitions[0]), await _holding(harness), _Permit()
+        lease, sink, permit = _Lease(harness.partitions[0]), await _require_exact_sink(harness), _Permit()
         writer = await sink.open(lease.claim(sink))
-        await _written(writer, _output(harness, lease.partition, 0, 2), permit)
+        await _write(writer, _output(harness, lease.partition, 0, 2), permit)
         await writer.end(permit)
         with pytest.raises(SinkError):
-            await _written(writer, _output(harness, lease.partition, 2, 3), permit)
+            await _write(writer, _output(harness, lease.partition, 2, 3), permit)
         heir = await sink.open(lease.claim(sink))  # the owner died between the end in the sink and that of the lease
         assert heir.position == "2"
         await heir.end(permit)
         with pytest.raises(SinkError):
-            await _written(heir, _output(harness, lease.partition, 2, 3), permit)
+            await _write(heir, _output(harness, lease.partition, 2, 3), permit)
         assert await _numbers_in(harness, lease.partition) == [1, 2]
 
 
-async def _holding(harness: SinkHarness) -> Sink:
+async def _require_exact_sink(harness: SinkHarness) -> Sink:
     sink = await harness.sink()
     if not sink.holds_position:
         pytest.skip("this sink does not hold its position")

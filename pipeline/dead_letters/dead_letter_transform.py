@@ -87,7 +87,7 @@ class Sieve:
         self._known = {sequence: poison for sequence, poison in self._known.items() if sequence >= first}
         dead, gone = self._told_apart(batch, first)
         guard = self._policy.guard_of(self._partition)
-        table = await self._applied(batch, dead, gone, lambda: self._refuse(batch, guard, first, dead))
+        table = await self._apply(batch, dead, gone, lambda: self._refuse(batch, guard, first, dead))
         self._refuse(batch, guard, first, dead)
         guard.saw(first, batch.events, sorted(dead))
         return Sifted(table, self._table_of(batch, dead))
@@ -117,7 +117,7 @@ class Sieve:
         self._refusals.passed(start)
         return self._refusals.dead
 
-    async def _applied(
+    async def _apply(
         self, batch: Batch, dead: dict[int, Poison], gone: Sequence[int], check: Callable[[], None]
     ) -> pa.Table:
         """The output of those that can be processed; `dead` is added to, and `check` called each time."""

@@ -63,7 +63,7 @@ async def judge(
     for name in names:
         if name in replayed.positions and name not in unknown:
             try:
-                unread |= await _unread(box, pipeline, name, replayed.positions[name])
+                unread |= await _find_unread(box, pipeline, name, replayed.positions[name])
             except FeedError as error:
                 unknown[name] = str(error)
         elif name not in unknown:
@@ -116,7 +116,7 @@ def _failed_at(kept: Kept) -> datetime:
     return datetime.fromisoformat(kept.letter.failed_at)
 
 
-async def _unread(box: LetterBox, pipeline: str, partition: str, position: str | None) -> set[tuple[object, ...]]:
+async def _find_unread(box: LetterBox, pipeline: str, partition: str, position: str | None) -> set[tuple[object, ...]]:
     """What a replay that begins now would read. Raises FeedUnavailable, PositionLost."""
     feed = box.by_partition or box.feed
     if await feed.lag(partition, position) == 0:

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from pipeline.crash_point import crash_point
 from pipeline.dead_letters.record import LEASE, Letter, letters_of
-from pipeline.dead_letters.store import LetterBox, buried_in
+from pipeline.dead_letters.store import LetterBox, find_buried
 from pipeline.errors import FeedError, Fenced, OutputRefused, SinkRejected, SinkUnavailable
 from pipeline.limits import JSON_LEVELS_MAX
 from pipeline.nesting import parsed_json
@@ -67,11 +67,11 @@ class SinkBesideBox:
     async def open(self, claim: Claim) -> SinkWriter:
         """Both are fenced before the box is read: nobody of an earlier epoch adds to it any more."""
         states = states_in(claim.state, self._id)
-        writer, letters = await self._opened(claim, states)
+        writer, letters = await self._open(claim, states)
         place = place_of(letters, claim.partition)
         try:
             is_ahead = claim.compare(letters.position, writer.position) > 0
-            buried = await self._buried(claim, place, states.since, writer.position) if is_ahead else frozenset()
+            buried = await self._find_buried(claim, place, states.since, writer.position) if is_ahead else frozenset()
             since = states.since if is_ahead else await self._box.feed.latest(place)
         except BaseException as error:  # a cancellation too: whoever asked has neither of them yet
             await writer.close("failed")
@@ -86,11 +86,11 @@ class SinkBesideBox:
         await self._sink.close()
         await self._box.close()
 
-    async def _opened(self, claim: Claim, states: States) -> tuple[SinkWriter, SinkWriter]:
+    async def _open(self, claim: Claim, states: States) -> tuple[SinkWriter, SinkWriter]:
         try:
             writer = await self._sink.open(replace(claim, state=states.sink))
         except Fenced as fenced:
-            raise await self._outranked(claim, states, fenced) from fenced
+            raise await self._outrank(claim, states, fenced) from fenced
         try:
             return writer, await self._letters.open(_of_letters(claim, states))
         except BaseException as error:
@@ -99,7 +99,7 @@ class SinkBesideBox:
                 _refence(error, lambda state: replace(states, sink=writer.state, letters=state))
             raise
 
-    async def _outranked(self, claim: Claim, states: States, fenced: Fenced) -> Fenced:
+    async def _outrank(self, claim: Claim, states: States, fenced: Fenced) -> Fenced:
         """Of what the sink says and what the box knows: the next claim is to outrank both at once."""
         epoch, outranking = fenced.epoch, states
         try:
@@ -113,14 +113,14 @@ class SinkBesideBox:
             outranking = replace(outranking, sink=fenced.state)
         return Fenced(str(fenced), epoch=epoch, state=outranking.encoded())
 
-    async def _buried(self, claim: Claim, place: str, since: str | None, position: str | None) -> Collection[int]:
+    async def _find_buried(self, claim: Claim, place: str, since: str | None, position: str | None) -> Collection[int]:
         of_lease = (claim.pipeline, claim.partition, claim.generation)
 
         def is_ahead(letter: Letter) -> bool:
             is_ours = (letter.by, letter.partition, letter.generation) == of_lease
             return is_ours and claim.compare(letter.to, position) > 0
 
-        return await buried_in(self._box, place, since, is_ahead)
+        return await find_buried(self._box, place, since, is_ahead)
 
 
 class StandingBesideBox(SinkBesideBox):
@@ -170,7 +170,7 @@ class WriterBesideBox:
 
     async def write(self, output: Output, permit: Permit) -> None:
         if output.dead is not None and self._put is not output:
-            await self._fenced_letters(output, permit)
+            await self._write_letters(output, permit)
             crash_point("letters put")
             self._put = output  # should the output have to wait for trust, it comes again
         try:
@@ -185,7 +185,7 @@ class WriterBesideBox:
         await self._writer.close(reason)
         await self._letters.close(reason)
 
-    async def _fenced_letters(self, output: Output, permit: Permit) -> None:
+    async def _write_letters(self, output: Output, permit: Permit) -> None:
         self._ends.append((output.to, await self._end()))
         try:
             await self._letters.write(self._letters_in(output), permit)

@@ -78,7 +78,7 @@ async def until_now(feed: ChangeFeed, partition: str, since: str | None = None) 
             yield page
 
 
-async def kept_in(box: LetterBox, pipeline: str, *, partition: str | None = None) -> AsyncIterator[Kept]:
+async def read_kept(box: LetterBox, pipeline: str, *, partition: str | None = None) -> AsyncIterator[Kept]:
     """All letters of a pipeline that are there now, or of one partition of its feed. Raises FeedUnavailable, PositionLost."""
     for place in await box.feed.partitions():
         async with aclosing(until_now(box.feed, place.name)) as pages:
@@ -89,7 +89,9 @@ async def kept_in(box: LetterBox, pipeline: str, *, partition: str | None = None
                         yield Kept(place.name, event["sequence"], found)
 
 
-async def buried_in(box: LetterBox, place: str, since: str | None, written: Callable[[Letter], bool]) -> frozenset[int]:
+async def find_buried(
+    box: LetterBox, place: str, since: str | None, written: Callable[[Letter], bool]
+) -> frozenset[int]:
     """The sequences of the letters for which `written` says so, among those of one of the box's partitions.
 
     since: no such letter lies before it. Raises FeedUnavailable, PositionLost.

@@ -14,7 +14,7 @@ from pipeline.poison.job import Job, JobFailed, Refused, Slice
 SEQUENCE = "sequence"
 
 
-async def blamed(
+async def find_culprits(
     batch: Batch, failure: JobFailed, job: Job, isolation: Isolation = FIRST_ONE, clock: Clock | None = None
 ) -> Exception:
     """What to tell of a batch that has failed alone. Raises what `job.run` does, but for JobFailed."""
@@ -23,14 +23,14 @@ async def blamed(
     while True:
         if pause_s := isolation.pause_s(trial.again):
             await (clock or LoopClock()).sleep(pause_s)
-        reason = await _tried(job, Slice(batch, trial.range))
+        reason = await _try(job, Slice(batch, trial.range))
         try:
             trial = steps.send(reason)
         except StopIteration as end:
             return _told(batch, end.value, str(failure))
 
 
-async def _tried(job: Job, events: Slice) -> str | None:
+async def _try(job: Job, events: Slice) -> str | None:
     try:
         await job.run([events])
     except JobFailed as failure:

@@ -104,7 +104,7 @@ class PartitionProducer:
         """A link, made now where there is none. Raises PublishError."""
         async with self._our_turn():
             flight = Flight()
-            return await _uninterrupted(flight, self._in_tries(flight, self._linked_in_time))
+            return await _run_uninterrupted(flight, self._in_tries(flight, self._ensure_link_in_time))
 
     async def publish(self, contents: Contents, sending: Callable[[], None] = lambda: None) -> int | None:
         """Returns the first event's number. Raises PublishError; whatever `sending` raises, where nothing was sent.
@@ -123,7 +123,7 @@ class PartitionProducer:
 
             flight = Flight(sending)
             try:
-                return await _uninterrupted(flight, self._published(contents, flight, keep))
+                return await _run_uninterrupted(flight, self._publish(contents, flight, keep))
             finally:
                 if not is_kept:
                     contents.drop()
@@ -134,7 +134,7 @@ class PartitionProducer:
             if self._unsettled is None:
                 return False
             flight = Flight()
-            await _uninterrupted(flight, self._settled(flight))
+            await _run_uninterrupted(flight, self._settle(flight))
             return True
 
     async def close(self, error: PublishError) -> None:
@@ -155,11 +155,11 @@ class PartitionProducer:
 
     # One send
 
-    async def _published(self, contents: Contents, flight: Flight, keep: Callable[[int | None], None]) -> int | None:
+    async def _publish(self, contents: Contents, flight: Flight, keep: Callable[[int | None], None]) -> int | None:
         unsettled, payloads = self._unsettled, contents.payloads
         if unsettled is not None and (list(unsettled.payloads), unsettled.key) != (list(payloads), contents.key):
             try:
-                await self._settled(flight)
+                await self._settle(flight)
             except PublishError as error:
                 advice = (
                     "nothing of this send was sent: the outcome of an earlier one is unknown, and could not be settled"
@@ -167,19 +167,19 @@ class PartitionProducer:
                 raise error.with_outcome(Outcome.FAILED, advice) from error
             if flight.is_cancelled:
                 raise asyncio.CancelledError  # what was in the air then were the others; these are not sent
-        first = await self._delivered(payloads, contents.key, flight)
+        first = await self._deliver(payloads, contents.key, flight)
         keep(first)
         return first
 
-    async def _settled(self, flight: Flight) -> None:
+    async def _settle(self, flight: Flight) -> None:
         assert self._unsettled is not None
-        await self._delivered(self._unsettled.payloads, self._unsettled.key, flight)
+        await self._deliver(self._unsettled.payloads, self._unsettled.key, flight)
 
-    async def _delivered(self, payloads: Sequence[Any], key: str | None, flight: Flight) -> int | None:
+    async def _deliver(self, payloads: Sequence[Any], key: str | None, flight: Flight) -> int | None:
         if not payloads:
             raise PublishError("there is nothing to publish: add an event", reason=Reason.GENERAL_ERROR)
         try:
-            return await self._in_tries(flight, lambda: self._tried(payloads, key, flight))
+            return await self._in_tries(flight, lambda: self._try_once(payloads, key, flight))
         except PublishError as error:
             if self._unsettled is None and error.outcome is Outcome.FAILED:
                 raise
@@ -213,11 +213,11 @@ class PartitionProducer:
             retries += 1
             await self._sleep(self._retry.pause_s(retries))
 
-    async def _tried(self, payloads: Sequence[Any], key: str | None, flight: Flight) -> int | None:
+    async def _try_once(self, payloads: Sequence[Any], key: str | None, flight: Flight) -> int | None:
         unsettled = self._unsettled
         try:
             async with asyncio.timeout(self._retry.try_timeout_s):
-                link = await self._linked()
+                link = await self._ensure_link()
                 if unsettled is not None and self._unsettled is None:
                     return number_after(unsettled.after.number)  # the reply told that it is stored
                 await link.send(payloads, self.numbers, key, flight.sending)
@@ -255,14 +255,14 @@ class PartitionProducer:
 
     # The link
 
-    async def _linked_in_time(self) -> Link:
+    async def _ensure_link_in_time(self) -> Link:
         try:
             async with asyncio.timeout(self._retry.try_timeout_s):
-                return await self._linked()
+                return await self._ensure_link()
         except TimeoutError as error:
             raise self._late(Flight()) from error
 
-    async def _linked(self) -> Link:
+    async def _ensure_link(self) -> Link:
         """The one that is there, or another: it asks for the numbers that we have, and takes those that are replied."""
         if self._link is not None and self._link.is_usable:
             return self._link
@@ -297,7 +297,7 @@ class PartitionProducer:
         return f"{self._broker.name}{where}"
 
 
-async def _uninterrupted(flight: Flight, sending: Coroutine[Any, Any, T]) -> T:
+async def _run_uninterrupted(flight: Flight, sending: Coroutine[Any, Any, T]) -> T:
     """Cancelled while nothing is in the air, it ends at once; else with the answer. A second cancellation does not wait."""
     task = asyncio.ensure_future(sending)
     try:

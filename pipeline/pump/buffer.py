@@ -51,7 +51,7 @@ class PageBuffer:
         """Waits while this partition's share has no room for another page. To be asked before the page is read."""
         while not self._share.has_room:
             self._block()
-            await self._share.freed()
+            await self._share.wait_until_freed()
         self._is_blocked = False
 
     async def put(self, page: Page) -> None:

@@ -75,16 +75,16 @@ class Settling(Generic[T]):
 
     async def flush(self, stop: asyncio.Task[bool]) -> bool:
         """Whether all is delivered. Once told to stop, it is waited for a little longer, and then given up."""
-        return self._buffering is None or await self.carried_out(self._buffering.flush(), stop)
+        return self._buffering is None or await self.carry_out(self._buffering.flush(), stop)
 
-    async def carried_out(self, step: Coroutine[Any, Any, None], stop: asyncio.Task[bool]) -> bool:
+    async def carry_out(self, step: Coroutine[Any, Any, None], stop: asyncio.Task[bool]) -> bool:
         """A write or flush, and telling what is delivered meanwhile. False where a stop came and it did not end soon."""
         if self._buffering is None:
             await step
             return True
         task = asyncio.create_task(step, name="write or flush")
         try:
-            return await self._done(task, stop)
+            return await self._wait_until_done(task, stop)
         finally:
             task.cancel()
             await asyncio.wait({task})
@@ -95,7 +95,7 @@ class Settling(Generic[T]):
         self._held.clear()
         self._idle()
 
-    async def _done(self, task: asyncio.Task[None], stop: asyncio.Task[bool]) -> bool:
+    async def _wait_until_done(self, task: asyncio.Task[None], stop: asyncio.Task[bool]) -> bool:
         give_up_at = None
         while True:
             now = self._clock.monotonic()

@@ -44,7 +44,7 @@ class Share:
         self.hold(-bytes)
         self._budget.freed.set()
 
-    async def freed(self) -> None:
+    async def wait_until_freed(self) -> None:
         """Returns once anybody has freed something. All who wait are woken, and so take turns page by page."""
         self._budget.freed.clear()
         await self._budget.freed.wait()

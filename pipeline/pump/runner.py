@@ -133,7 +133,7 @@ class Runner:
         )
         self._ready: asyncio.Queue[_Ready | PipelineError] = asyncio.Queue(maxsize=1)
         self._writing: _Ready | None = None
-        self._settling: Settling[_Ready] = Settling(writer, busy=progress.busy, clock=clock, delivered=self._settled)
+        self._settling: Settling[_Ready] = Settling(writer, busy=progress.busy, clock=clock, delivered=self._settle)
 
     async def run(self, stopping: asyncio.Event) -> PartitionEnded | None:
         """Until `stopping` is set: then the batch being sent is finished, everything behind it dropped, and None returned.
@@ -153,7 +153,7 @@ class Runner:
                 raise
             raise OutputSuspected(f"{refused}: looking for the event") from refused
         finally:
-            await _ended(*stages)
+            await _end_all(*stages)
             self._settling.close()
             self._share.close()
 
@@ -161,7 +161,7 @@ class Runner:
         try:
             pages = opened(self._feed, self._partition, self._writer.position, epoch=self._epoch)
             async with aclosing(pages):
-                while await self._has_read(pages):
+                while await self._read_page(pages):
                     pass
             self._buffer.end(
                 PipelineError(f"the feed has no more pages for partition '{self._partition}', and does not say why")
@@ -173,7 +173,7 @@ class Runner:
                 raise
             self._buffer.end(_unexpected("reading", self._partition, error))
 
-    async def _has_read(self, pages: AsyncGenerator[Page, None]) -> bool:
+    async def _read_page(self, pages: AsyncGenerator[Page, None]) -> bool:
         """One page, as soon as there is room for it; False where there are no more."""
         await self._buffer.room()
         page = await heeding(anext(pages, None))
@@ -205,7 +205,7 @@ class Runner:
             await self._pass_on_apart(parts, batch.bytes)
             return
         try:
-            ready = await self._transformed(batch)
+            ready = await self._transform_batch(batch)
         except FailsTogether as poison:
             await self._deliver_apart(batch, poison)
             return
@@ -242,7 +242,7 @@ class Runner:
             raise poison
         await self._pass_on_apart(parts, batch.bytes)
 
-    async def _transformed(self, batch: Batch) -> _Ready:
+    async def _transform_batch(self, batch: Batch) -> _Ready:
         self._check_forward(batch.start, batch.to, batch.events)
         started = self._clock.monotonic()
         with self._progress.working("transform", started):
@@ -280,23 +280,23 @@ class Runner:
     async def _deliver(self, stopping: asyncio.Event) -> PartitionEnded | None:
         stop = asyncio.create_task(stopping.wait(), name=f"stop {self._partition}")
         try:
-            while await self._has_delivered(stop):
+            while await self._deliver_next(stop):
                 pass
             await self._settling.flush(stop)
             return None
         except PartitionEnded as ended:
             return ended
         finally:
-            await _ended(stop)
+            await _end_all(stop)
 
-    async def _has_delivered(self, stop: asyncio.Task[bool]) -> bool:
+    async def _deliver_next(self, stop: asyncio.Task[bool]) -> bool:
         """The next batch; False once stopping. Raises what came instead of a batch, behind everything before it."""
         item = await self._next(stop)
         if isinstance(item, PipelineError):
             if not await self._settling.flush(stop):
                 return False
             raise item
-        return item is not None and await self._written(item, stop)
+        return item is not None and await self._write(item, stop)
 
     async def _next(self, stop: asyncio.Task[bool]) -> _Ready | PipelineError | None:
         """The next batch to deliver; None once stopping. What a writer delivers meanwhile is told."""
@@ -317,7 +317,7 @@ class Runner:
                     return get.result()
             finally:
                 self._progress.idle_since = None
-                await _ended(get, *moved)
+                await _end_all(get, *moved)
         return None
 
     def _moved(self) -> set[asyncio.Task[None]]:
@@ -326,16 +326,16 @@ class Runner:
             return set()
         return {asyncio.create_task(self._settling.moved(), name=f"moved {self._partition}")}
 
-    async def _written(self, ready: _Ready, stop: asyncio.Task[bool]) -> bool:
+    async def _write(self, ready: _Ready, stop: asyncio.Task[bool]) -> bool:
         """Whether the batch was written; False where we were told to stop while it could not be sent."""
-        while await self._granted(stop):
+        while await self._wait_for_grant(stop):
             started = self._clock.monotonic()
             try:
                 with self._progress.working("deliver", started):
                     crash_point("before write")
                     self._writing = ready
                     write = self._writer.write(ready.output, self._permit)
-                    if not await self._settling.carried_out(write, stop):
+                    if not await self._settling.carry_out(write, stop):
                         return False
                     self._writing = None
                     crash_point("after write")
@@ -348,14 +348,14 @@ class Runner:
             return True
         return False
 
-    async def _settled(self, ready: _Ready, took_s: float) -> None:
+    async def _settle(self, ready: _Ready, took_s: float) -> None:
         self._progress.events += ready.output.events
         self._progress.batches += 1
         self._share.free(ready.bytes)
         queued_s = max(0.0, self._clock.monotonic() - took_s - ready.since)
         await self._delivered(Delivered(ready.output, ready.waited_s, ready.transform_s, queued_s, took_s))
 
-    async def _granted(self, stop: asyncio.Task[bool]) -> bool:
+    async def _wait_for_grant(self, stop: asyncio.Task[bool]) -> bool:
         """Wait for leave to send; False where we were told to stop first."""
         try:
             self._permit.check()
@@ -368,10 +368,10 @@ class Runner:
                 granted.result()
             return granted.done()
         finally:
-            await _ended(granted)
+            await _end_all(granted)
 
 
-async def _ended(*tasks: asyncio.Task[Any]) -> None:
+async def _end_all(*tasks: asyncio.Task[Any]) -> None:
     """Cancel what is not done, and wait for its end: nothing is left behind."""
     for task in tasks:
         task.cancel()

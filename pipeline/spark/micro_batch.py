@@ -20,7 +20,7 @@ from pipeline.clock import Clock, LoopClock
 from pipeline.errors import EngineUnavailable, PipelineError, TransformError
 from pipeline.event import EVENT_SCHEMA
 from pipeline.limits import FIRST_ONE, Isolation
-from pipeline.poison.blame import SEQUENCE, blamed, refused_events
+from pipeline.poison.blame import SEQUENCE, find_culprits, refused_events
 from pipeline.poison.job import Job, JobFailed, Refused, Slice
 from pipeline.spark.partition_contract import PARTITION
 
@@ -143,7 +143,7 @@ class MicroBatches:
             if len(group) > 1:
                 self._retry_alone(group)
                 return
-            group[0].fail(await self._blamed(group[0].batch, failure))
+            group[0].fail(await self._find_culprits(group[0].batch, failure))
         except Exception as error:
             for waiting in group:
                 waiting.fail(error)
@@ -156,12 +156,12 @@ class MicroBatches:
             waiting.is_alone = True
             self._waiting.appendleft(waiting)
 
-    async def _blamed(self, batch: Batch, failure: PipelineError) -> Exception:
+    async def _find_culprits(self, batch: Batch, failure: PipelineError) -> Exception:
         """Who is to blame for a batch that fails even on its own."""
         if not isinstance(failure, JobFailed):
             return failure
         try:
-            return await blamed(batch, failure, self._job, self._isolation, self._clock)
+            return await find_culprits(batch, failure, self._job, self._isolation, self._clock)
         except Exception as error:
             return error
 

@@ -149,7 +149,7 @@ def _read(file: Path, pipeline: str, partition: str | None) -> list[Judged]:
 def _read_until(file: Path, pipeline: str, partition: str | None) -> tuple[dict[str, str | None], list[Judged]]:
     """By partition, a position such that all letters up to it are among those returned; and the letters."""
     from pipeline.dead_letters.settled import judge
-    from pipeline.dead_letters.store import kept_in
+    from pipeline.dead_letters.store import read_kept
     from service.cli.replay_progress import read_replayed
     from service.telemetry import logs
     from service.wiring.dead_letters import box_of
@@ -162,7 +162,7 @@ def _read_until(file: Path, pipeline: str, partition: str | None) -> tuple[dict[
         ends = {each.name: await feed.latest(each.name) for each in await feed.partitions()}
         # The position first: what failed again below it is then among the letters.
         replayed = await read_replayed(settings, one, feed.compare)
-        letters = [kept async for kept in kept_in(box, pipeline, partition=partition)]
+        letters = [kept async for kept in read_kept(box, pipeline, partition=partition)]
         return ends, *await judge(box, pipeline, letters, replayed)
 
     async def read_states() -> tuple[dict[str, str | None], list[Judged], list[str]]:

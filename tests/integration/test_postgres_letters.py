@@ -18,7 +18,7 @@ from pipeline.dead_letters import LetterBox
 from pipeline.dead_letters.record import dead_events, letters_of
 from pipeline.dead_letters.replay import ReplayFeed
 from pipeline.dead_letters.settled import Replayed, judge
-from pipeline.dead_letters.store import kept_in, until_now
+from pipeline.dead_letters.store import read_kept, until_now
 from pipeline.errors import Fenced, Poison
 from pipeline.event import EVENT_SCHEMA
 from pipeline.sink import Output
@@ -66,7 +66,7 @@ async def test_letters_and_output_and_position_move_together(
     assert later.position == "3"
     assert postgres.fetch("SELECT count(*) FROM numbers") == [(1,)]
     box = LetterBox(feed=letters)
-    kept = [each async for each in kept_in(box, "balances", partition="0")]
+    kept = [each async for each in read_kept(box, "balances", partition="0")]
     assert [each.letter.sequence for each in kept] == [1, 2]
     one = kept[0].letter
     assert (one.key, one.body, one.offset) == (NASTY["key"], NASTY["body"], "o1\x00")
@@ -86,7 +86,7 @@ async def test_a_database_of_their_own_takes_letters_as_any_sink_takes_output(
     writer = await own.open(claim())
     rows = storable(letters_of(claim(), output(None, "3", 1, 2)))
     await writer.write(Output(table=rows, start=None, to="3", events=2), Open())
-    found = [each.letter.sequence async for each in kept_in(LetterBox(feed=letters), "balances")]
+    found = [each.letter.sequence async for each in read_kept(LetterBox(feed=letters), "balances")]
     assert found == [1, 2]
 
 
@@ -125,7 +125,7 @@ async def test_the_state_of_letters_follows_from_the_position_that_moved_with_th
     async def states() -> list[tuple[str, bool]]:
         held = await sink.standing("balances.replay", "0")
         assert held is not None
-        kept = [each async for each in kept_in(box, "balances")]
+        kept = [each async for each in read_kept(box, "balances")]
         found, problems = await judge(box, "balances", kept, Replayed({"0": held.position}))
         assert problems == []
         return [(one.state, one.again == kept[-1].number) for one in found]
@@ -155,7 +155,7 @@ async def test_discarded_letters_come_without_events_up_to_the_position_and_no_f
 
 async def test_nothing_is_there_before_the_first_letter(letters: PostgresLetters) -> None:
     assert await letters.partitions() == []
-    assert [each async for each in kept_in(LetterBox(feed=letters), "balances")] == []
+    assert [each async for each in read_kept(LetterBox(feed=letters), "balances")] == []
 
 
 async def test_pages_follow_each_other_to_the_end_within_their_limits(

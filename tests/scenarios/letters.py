@@ -34,7 +34,7 @@ from plugins_cli import leases_in
 from leases.lease import Lease
 from pipeline.connectors.log import append
 from pipeline.crash_point import POINTS
-from pipeline.dead_letters.store import kept_in
+from pipeline.dead_letters.store import read_kept
 from scenarios.cases import POINTS_OF_SINK, displaced, exit_code, named, table, told_to_end
 from scenarios.grounds import is_locked
 from scenarios.host import Failed, Process
@@ -177,7 +177,7 @@ class Scene:
         """Output and letters."""
         kind = KINDS[self._case.kind]
         box = kind.box(self.where)
-        letters = Counter([kept.letter.body or b"" async for kept in kept_in(box, NAME)])
+        letters = Counter([kept.letter.body or b"" async for kept in read_kept(box, NAME)])
         await box.close()
         output = Counter([body async for body in kind.arrived(self.where)])
         return Counter(set(output)) if kind.repeats else output, letters

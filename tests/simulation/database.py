@@ -154,7 +154,7 @@ class _Server(Server):
         super().__init__(DSN, connections_max=4, timeouts=timeouts, application_name="simulated")
         self._database = database
 
-    async def _connected(self) -> Session:
+    async def _connect(self) -> Session:
         return _Session(self._database)
 
 

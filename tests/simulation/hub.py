@@ -432,12 +432,12 @@ class _VirtualTime:
 def on_virtual_time() -> Iterator[None]:
     """The sink receives from the hub in memory, and its clock is the loop's."""
     tail: Any = tails
-    kept = tail.receiving, tail.time
-    tail.receiving, tail.time = _receiving, _VirtualTime
+    kept = tail.open_receiver, tail.time
+    tail.open_receiver, tail.time = _receiving, _VirtualTime
     try:
         yield
     finally:
-        tail.receiving, tail.time = kept
+        tail.open_receiver, tail.time = kept
 
 
 @asynccontextmanager

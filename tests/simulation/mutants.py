@@ -314,9 +314,9 @@ MUTANTS = (
     mutant(
         "two batches are unsettled at once",
         "pipeline.pump.runner",
-        "        return item is not None and await self._written(item, stop)",
+        "        return item is not None and await self._write(item, stop)",
         "        if item is not None:\n"
-        "            self._loose = asyncio.create_task(self._written(item, stop))\n"
+        "            self._loose = asyncio.create_task(self._write(item, stop))\n"
         "            self._loose.add_done_callback(lambda task: task.cancelled() or task.exception())\n"
         "        return item is not None",
     ),

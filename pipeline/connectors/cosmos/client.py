@@ -51,9 +51,9 @@ class Container:
         hooks = _Hooks(ask.headers())
         try:
             async with asyncio.timeout(self._timeout_s):
-                container = await self._opened()
+                container = await self._open()
                 items = container.read_all_items(max_item_count=ask.items_max, **hooks.arguments)
-                await self._translated(anext(items.by_page(), None))
+                await self._translate(anext(items.by_page(), None))
         except _Taken as taken:
             return taken.answer
         except TimeoutError:
@@ -67,10 +67,10 @@ class Container:
 
         Raises FeedUnavailable where there is none, FeedError.
         """
-        return await self._called(self._written(write))
+        return await self._call(self._execute(write))
 
-    async def _written(self, write: Write) -> Answer:
-        container = await self._opened()
+    async def _execute(self, write: Write) -> Answer:
+        container = await self._open()
         hooks, key = _WriteHooks().arguments, write.key[0] if len(write.key) == 1 else list(write.key)
         try:
             if write.kind == "upsert":
@@ -87,7 +87,7 @@ class Container:
 
     async def ranges(self) -> list[PhysicalRange]:
         """Those that there are now. Raises FeedError, FeedUnavailable."""
-        return [_range(found) for found in await self._called(self._ranges())]
+        return [_range(found) for found in await self._call(self._ranges())]
 
     @property
     def host(self) -> str:
@@ -96,12 +96,12 @@ class Container:
 
     async def key_paths(self) -> tuple[str, ...]:
         """Of the partition key, like /account."""
-        properties = await self._called(self._properties())
+        properties = await self._call(self._properties())
         return tuple(str(path) for path in properties["partitionKey"]["paths"])
 
     async def rid(self) -> str:
         """The resource id, which a container keeps for as long as it is there."""
-        return str((await self._called(self._properties()))["_rid"])
+        return str((await self._call(self._properties()))["_rid"])
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -112,25 +112,25 @@ class Container:
             await credential.close()
 
     async def _ranges(self) -> list[Mapping[str, Any]]:
-        container = await self._opened()
+        container = await self._open()
         read = container.client_connection._ReadPartitionKeyRanges  # noqa: SLF001  # nothing public tells ids and parents
         pages = read(container.container_link, **_Hooks().arguments)
         return [found async for found in pages]
 
     async def _properties(self) -> Mapping[str, Any]:
-        return cast(Mapping[str, Any], await (await self._opened()).read(**_Hooks().arguments))
+        return cast(Mapping[str, Any], await (await self._open()).read(**_Hooks().arguments))
 
-    async def _called(self, call: Awaitable[T]) -> T:
+    async def _call(self, call: Awaitable[T]) -> T:
         what = f"container {self.name}"
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._translated(call)
+                return await self._translate(call)
         except _Taken as taken:
             raise refusal(taken.answer, what) from None
         except TimeoutError:
             raise FeedUnavailable(f"{what}: no answer within {self._timeout_s:g} s") from None
 
-    async def _translated(self, call: Awaitable[T]) -> T:
+    async def _translate(self, call: Awaitable[T]) -> T:
         what = f"container {self.name}"
         try:
             return await call
@@ -143,7 +143,7 @@ class Container:
         except (AzureError, OSError) as error:
             raise FeedUnavailable(f"{what} cannot be reached: {_line(error)}") from error
 
-    async def _opened(self) -> ContainerProxy:
+    async def _open(self) -> ContainerProxy:
         async with self._opening:
             if self._client is None:
                 transport = _Transport(self._tls)
@@ -157,7 +157,7 @@ class Container:
                     transport=transport,
                 )
                 try:
-                    await self._translated(client.__aenter__())
+                    await self._translate(client.__aenter__())
                     transport.is_opening = False
                 except BaseException:
                     await client.close()

@@ -94,7 +94,7 @@ class CosmosFeed:
         patience = Patience(self._pauses)
         while True:
             try:
-                return sorted(partition_of(each) for each in await self._where.listed())
+                return sorted(partition_of(each) for each in await self._where.list_ranges())
             except FeedUnavailable as error:
                 if error.retry_after_s is None:
                     raise
@@ -127,7 +127,7 @@ class CosmosFeed:
         while True:
             try:
                 place = await self._place_or_end(partition, delivered)
-                answer = await self._asked(place, after, size.items)
+                answer = await self._ask(place, after, size.items)
                 size = size.shrunk() if answer.status == TIMEOUT else size.served() if answer.status == OK else size
                 pages = await self._pages(partition, answer, after)
             except FeedUnavailable as error:
@@ -181,16 +181,16 @@ class CosmosFeed:
             scopes={heir.name: str(heir.span) for heir in heirs},
         )
 
-    async def _asked(self, place: Place, after: str | None, items_max: int, since: datetime | None = None) -> Answer:
+    async def _ask(self, place: Place, after: str | None, items_max: int, since: datetime | None = None) -> Answer:
         ask = Ask(place=place, after=after, items_max=items_max, mode=self._mode, since=since)
         answer = await self._container.changes(ask)
         if answer.status == GONE:
             self._where.forget(place)
         return answer
 
-    async def _answered(self, place: Place, after: str | None, since: datetime | None = None) -> Answer:
+    async def _ask_one(self, place: Place, after: str | None, since: datetime | None = None) -> Answer:
         """The answer to one question, of at most one item. Raises FeedError."""
-        answer = await self._asked(place, after, 1, since)
+        answer = await self._ask(place, after, 1, since)
         if answer.status == GONE:
             raise _Gone(str(self._refused(place.range_id, answer)))
         if answer.status not in (OK, NOT_MODIFIED):
@@ -198,7 +198,7 @@ class CosmosFeed:
         return answer
 
     async def _end_of(self, place: Place) -> str:
-        answer = await self._answered(place, FROM_NOW)
+        answer = await self._ask_one(place, FROM_NOW)
         lsn_of(answer.etag)
         return answer.etag
 
@@ -206,7 +206,7 @@ class CosmosFeed:
         """Where to begin for all from `time` on; for a time the account first answers 304, with the place to begin at."""
         if time <= datetime(1970, 1, 1, tzinfo=UTC):
             return None
-        answer = await self._answered(place, None, time)
+        answer = await self._ask_one(place, None, time)
         if answer.status == NOT_MODIFIED:
             lsn_of(answer.etag)
             return answer.etag
@@ -214,7 +214,7 @@ class CosmosFeed:
         return position_behind(records[0].lsn - 1) if records else answer.etag
 
     async def _lag_at(self, place: Place, continuation: str | None) -> int:
-        answer = await self._answered(place, continuation)
+        answer = await self._ask_one(place, continuation)
         records = await self._records(answer, continuation) if answer.status == OK else []
         return estimated(session_lsn(answer.session), records[0].lsn) if records else 0
 
@@ -226,7 +226,7 @@ class CosmosFeed:
         if answer.status == NOT_MODIFIED:
             return []
         paths = await self._paths()
-        return await self._threaded(lambda: self._cut(partition, self._behind(answer, paths, after), answer.etag))
+        return await self._run_on_thread(lambda: self._cut(partition, self._behind(answer, paths, after), answer.etag))
 
     def _cut(self, partition: str, records: list[Record], etag: str) -> list[Page]:
         if not records:
@@ -236,7 +236,7 @@ class CosmosFeed:
 
     async def _records(self, answer: Answer, after: str | None) -> list[Record]:
         paths = await self._paths()
-        return await self._threaded(lambda: self._behind(answer, paths, after))
+        return await self._run_on_thread(lambda: self._behind(answer, paths, after))
 
     def _behind(self, answer: Answer, paths: tuple[str, ...], after: str | None) -> list[Record]:
         """What an answer holds behind `after`: a replica that lags may repeat what lies before."""
@@ -249,7 +249,7 @@ class CosmosFeed:
             self._key_paths = await self._container.key_paths()
         return self._key_paths
 
-    async def _threaded(self, call: Callable[[], T]) -> T:
+    async def _run_on_thread(self, call: Callable[[], T]) -> T:
         """Parsing takes its time, and renewals do not wait for it."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 

@@ -26,7 +26,7 @@ class Whereabouts:
         self._live: list[PhysicalRange] = []
         self._scopes: dict[str, Span] = {}
 
-    async def listed(self) -> list[PhysicalRange]:
+    async def list_ranges(self) -> list[PhysicalRange]:
         self._live = await self._ranges()
         self._scopes |= {each.id: each.span for each in self._live}
         return self._live
@@ -44,7 +44,7 @@ class Whereabouts:
         here = Successor(partition, span_of(partition) or self._scopes.get(partition) or Span("", "FF"))
         if place_of(partition, self._live) is not None:
             return [here]
-        live = await self.listed()
+        live = await self.list_ranges()
         if place_of(partition, live) is not None:
             return [here]
         if not is_name(partition):

@@ -9,7 +9,7 @@ from pipeline.connectors.eventhubs.amqp.connection import Hub
 from pipeline.connectors.eventhubs.amqp.encode import ENVELOPE_KEY_BYTES, MARKS_BYTES_MAX, SECTION_BYTES, body_of
 from pipeline.connectors.eventhubs.amqp.management import Extent, Management
 from pipeline.connectors.eventhubs.refusal import is_missing
-from pipeline.connectors.eventhubs.sink.sender import SenderLink, attached
+from pipeline.connectors.eventhubs.sink.sender import SenderLink, attach
 from pipeline.errors import FeedError, FeedUnavailable
 from pipeline.producer import Asked, Event, HubProperties, PartitionProperties, PublishError, Reason
 from pipeline.producer.event import Prepared
@@ -37,7 +37,7 @@ class EventHubsBroker:
         return Prepared(body, size_of(body))
 
     async def attach(self, partition: str | None, asked: Asked | None, *, idempotent: bool) -> SenderLink:
-        return await attached(self.links, partition, asked, idempotent=idempotent)
+        return await attach(self.links, partition, asked, idempotent=idempotent)
 
     async def hub(self) -> HubProperties:
         try:

@@ -83,7 +83,7 @@ class LogBroker:
             line = self._line(log, wished) if idempotent else None
             return LogLink(self._threads, log, line)
 
-        return await told(self._threads, attach)
+        return await run_on_thread(self._threads, attach)
 
     def _line(self, log: PartitionLog, asked: Asked) -> Line:
         """Raises PublishError."""
@@ -107,17 +107,17 @@ class LogBroker:
 
     async def hub(self) -> HubProperties:
         return HubProperties(
-            name=str(self._log.path), partitions=tuple(await told(self._threads, self._log.partitions))
+            name=str(self._log.path), partitions=tuple(await run_on_thread(self._threads, self._log.partitions))
         )
 
     async def partition(self, partition: str) -> PartitionProperties:
-        extent = await told(self._threads, lambda: self._log.partition(partition).extent())
+        extent = await run_on_thread(self._threads, lambda: self._log.partition(partition).extent())
         return PartitionProperties(
             partition=partition, first=extent.first, last=extent.end - 1, is_empty=extent.first == extent.end
         )
 
     async def close(self) -> None:
-        await told(self._threads, self._log.close)
+        await run_on_thread(self._threads, self._log.close)
         self._threads.shutdown(wait=False)
 
 
@@ -144,7 +144,7 @@ class LogLink:
             else:
                 self._log.publish(self._line, number_after(after.number), encoded(table), None, sending)
 
-        await told(self._threads, send)
+        await run_on_thread(self._threads, send)
 
     async def close(self) -> None:
         """Files belong to the broker."""
@@ -168,7 +168,7 @@ def _before_last(line: Line) -> int | None:
     return None if line.batch_number is None else number_after(line.batch_number, -1)
 
 
-async def told(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+async def run_on_thread(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
     """Of `call` on a thread. Raises PublishError."""
     try:
         return await asyncio.get_running_loop().run_in_executor(threads, call)

@@ -151,7 +151,7 @@ class Server:
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[Session]:
         async with self._slots:
-            session = self._idle.pop() if self._idle else await self._connected()
+            session = self._idle.pop() if self._idle else await self._connect()
             try:
                 yield session
             finally:
@@ -163,8 +163,8 @@ class Server:
                         await self._close_idle()  # a restart of the server has cut the others too
                     await session.close()
 
-    async def _connected(self) -> Session:
-        connection = await self._opened()
+    async def _connect(self) -> Session:
+        connection = await self._open_connection()
         try:
             if connection.info.server_version < VERSION_MIN * 10_000:
                 raise SinkRejected(f"PostgreSQL {self.address} is too old: it has to be {VERSION_MIN} or later")
@@ -177,7 +177,7 @@ class Server:
             raise
         return Session(connection)
 
-    async def _opened(self) -> AsyncConnection:
+    async def _open_connection(self) -> AsyncConnection:
         """A connection as the server gives it."""
         login = self._parameters
         if self._tokens is not None:

@@ -17,7 +17,7 @@ from pipeline.dead_letters import LetterBox
 from pipeline.dead_letters.merged_feed import StrandedLetters
 from pipeline.dead_letters.replay import ReplayFeed
 from pipeline.dead_letters.settled import Replayed, judge
-from pipeline.dead_letters.store import kept_in
+from pipeline.dead_letters.store import read_kept
 from pipeline.errors import OutputRefused, SinkRejected, SinkUnavailable
 from pipeline.limits import REPLAY
 
@@ -155,4 +155,4 @@ async def test_a_letter_that_the_hub_does_not_take_stops_the_partition_and_blame
 async def test_letters_of_a_pipeline_are_told_from_others(group: Group) -> None:
     group.feed.append("a", bodies("a!"))
     await group.run(1)
-    assert [kept async for kept in kept_in(group.box, "other")] == []
+    assert [kept async for kept in read_kept(group.box, "other")] == []

@@ -20,7 +20,7 @@ from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
 from pipeline.dead_letters import DeadLetters, Kept, LetterBox, beside
 from pipeline.dead_letters.merged_feed import StrandedLetters
 from pipeline.dead_letters.refusals import Refusals
-from pipeline.dead_letters.store import kept_in
+from pipeline.dead_letters.store import read_kept
 from pipeline.errors import FailsTogether, OutputSuspected, Poison, PoisonEvent
 from pipeline.limits import BatchLimits
 from pipeline.pump.memory_budget import Budget
@@ -198,7 +198,7 @@ class Group:
         return [row["body"] for row in self.destination.rows(self.partition)]
 
     async def letters(self) -> list[Kept]:
-        return [kept async for kept in kept_in(self.box, "pipe")]
+        return [kept async for kept in read_kept(self.box, "pipe")]
 
     async def buried(self) -> list[bytes | None]:
         return [kept.letter.body for kept in await self.letters()]

@@ -146,7 +146,7 @@ async def test_a_hub_that_does_not_answer_a_question_is_given_up_though_the_sdk_
         return await looping(1)
 
     class Asked(Management):
-        async def _opened(self) -> Any:
+        async def _open(self) -> Any:
             return SimpleNamespace(mgmt_request_async=mgmt_request_async)
 
         async def _request(self, more: Any) -> Any:

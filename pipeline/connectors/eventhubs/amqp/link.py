@@ -30,7 +30,7 @@ _COUNT = 0xFFFF_FFFF
 
 
 class Link:
-    """Use `attached`. Its methods raise what the SDK, the socket or the service does: `refusal` says what that means."""
+    """Use `attach`. Its methods raise what the SDK, the socket or the service does: `refusal` says what that means."""
 
     def __init__(self, client: Any, credit: int) -> None:
         self._client = client
@@ -40,7 +40,7 @@ class Link:
         self._credit = credit
 
     @classmethod
-    async def attached(
+    async def attach(
         cls,
         hub: Hub,
         path: str,
@@ -110,7 +110,7 @@ class Link:
             await self._connection._process_incoming_frame(channel, sdk().decode_frame(memoryview(octets)))
             self._check()
 
-    async def taken(self, transfers: int, deliveries: int) -> None:
+    async def replenish(self, transfers: int, deliveries: int) -> None:
         """So many have been read: leave for more is given once half of the credit is used up."""
         session, link = self._session, self._link
         session.next_incoming_id = (session.next_incoming_id + transfers) & _COUNT

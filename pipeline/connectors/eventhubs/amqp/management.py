@@ -58,11 +58,11 @@ class Management:
 
     async def partitions(self) -> list[str]:
         """Their names, as they are now."""
-        found = await self._asked(OF_HUB, self._hub.name)
+        found = await self._ask(OF_HUB, self._hub.name)
         return sorted(_text(name) for name in found[b"partition_ids"])
 
     async def extent(self, partition: str) -> Extent:
-        found = await self._asked(OF_PARTITION, f"{self._hub.name}, partition '{partition}'", partition=partition)
+        found = await self._ask(OF_PARTITION, f"{self._hub.name}, partition '{partition}'", partition=partition)
         first, last = max(0, int(found[b"begin_sequence_number"])), int(found[b"last_enqueued_sequence_number"])
         return Extent(
             first=first,
@@ -80,7 +80,7 @@ class Management:
             for line in self._idle:
                 await line.close()
 
-    async def _asked(self, kind: str, what: str, **more: str) -> Mapping[bytes, Any]:
+    async def _ask(self, kind: str, what: str, **more: str) -> Mapping[bytes, Any]:
         async with self._free:
             line = self._idle.pop()  # the one that was used last: its connection is open
             try:
@@ -115,7 +115,7 @@ class _Line:
     async def _answer(self, kind: str, what: str, more: Mapping[str, str]) -> Mapping[bytes, Any]:
         try:
             async with asyncio.timeout(self._timeout_s):
-                status, said, answer = await insisting(self._answered(kind, more))
+                status, said, answer = await insisting(self._exchange(kind, more))
         except Exception as error:
             await self.close()
             raise refusal(error, f"event hub {what}") from error
@@ -126,8 +126,8 @@ class _Line:
             raise refused(status, _text(said), f"event hub {what}")
         return _fields(answer.value, what)
 
-    async def _answered(self, kind: str, more: Mapping[str, str]) -> tuple[Any, Any, Any]:
-        client = await self._opened()
+    async def _exchange(self, kind: str, more: Mapping[str, str]) -> tuple[Any, Any, Any]:
+        client = await self._open()
         status, said, answer = await client.mgmt_request_async(
             await self._request(more),
             operation="READ",
@@ -143,7 +143,7 @@ class _Line:
             application_properties={"name": self._hub.account.hub, "security_token": token, **more},
         )
 
-    async def _opened(self) -> Any:
+    async def _open(self) -> Any:
         if self._client is None:
             self._auth = await self._hub.auth()
             client = self._client = sdk().AMQPClientAsync(auth=self._auth, **self._hub.options())

@@ -23,7 +23,7 @@ from pipeline.connectors.eventhubs.account import Account, is_consumer_group
 from pipeline.connectors.eventhubs.amqp.connection import GROUP, Hub
 from pipeline.connectors.eventhubs.amqp.management import Extent, Management
 from pipeline.connectors.eventhubs.amqp.values import Malformed
-from pipeline.connectors.eventhubs.feed.receiver import Limits, Place, Received, received, tried
+from pipeline.connectors.eventhubs.feed.receiver import Limits, Place, Received, receive, try_attach
 from pipeline.connectors.eventhubs.position import Position, compared, position_of, selector, time_selector
 from pipeline.connectors.eventhubs.refusal import PositionRefused
 from pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PositionLost
@@ -111,7 +111,7 @@ class EventHubsFeed:
         """Whether there is such a consumer group, and we may read in it. Who reads there with a rank shows that there is."""
         first = (await self._management.partitions())[0]
         with suppress(Fenced, FeedUnavailable):
-            await tried(self._hub, first, self._group, self._limits.timeout_s)
+            await try_attach(self._hub, first, self._group, self._limits.timeout_s)
 
     async def start_of(self, partition: str, start: Start) -> str | None:
         extent = await self._extent(partition)
@@ -126,10 +126,10 @@ class EventHubsFeed:
 
     def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         """Without a rank: for looking. The service refuses it where somebody reads with one, in this consumer group."""
-        return self._opened(partition, continuation, None)
+        return self._read_on(partition, continuation, None)
 
     def open_as(self, epoch: int, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
-        return self._opened(partition, continuation, epoch)
+        return self._read_on(partition, continuation, epoch)
 
     async def latest(self, partition: str) -> str | None:
         return _end(await self._extent(partition))
@@ -160,20 +160,20 @@ class EventHubsFeed:
         await self._hub.close()
         self._threads.shutdown(wait=False)
 
-    async def _opened(self, partition: str, continuation: str | None, epoch: int | None) -> AsyncGenerator[Page, None]:
+    async def _read_on(self, partition: str, continuation: str | None, epoch: int | None) -> AsyncGenerator[Page, None]:
         """Attached anew wherever it broke off, until patience is used up."""
         self._check(partition)
         delivered, patience = position_of(continuation), Patience(self._pauses)
         reader = self._readers[partition] = _Reader(delivered.sequence)
         try:
-            async with aclosing(self._reopened(partition, delivered, epoch, reader, patience)) as pages:
+            async with aclosing(self._attach_and_read(partition, delivered, epoch, reader, patience)) as pages:
                 async for page in pages:
                     yield page
         finally:
             if self._readers.get(partition) is reader:
                 del self._readers[partition]
 
-    async def _reopened(
+    async def _attach_and_read(
         self, partition: str, delivered: Position, epoch: int | None, reader: _Reader, patience: Patience
     ) -> AsyncGenerator[Page, None]:
         while True:
@@ -186,7 +186,7 @@ class EventHubsFeed:
                     epoch=epoch,
                     reports_end=True,
                 )
-                arriving = received(self._hub, place, self._limits, self._threaded, attached=reader.wait)
+                arriving = receive(self._hub, place, self._limits, self._run_on_thread, attached=reader.wait)
                 async with aclosing(arriving) as arrivals:
                     arrived = await self._first(partition, delivered, arrivals)
                     while True:
@@ -217,7 +217,7 @@ class EventHubsFeed:
     async def _first(self, partition: str, delivered: Position, arrivals: AsyncGenerator[Received, None]) -> Received:
         """What comes first. Unless that is at once, it is asked meanwhile whether anything can come: PositionLost if not."""
         first = asyncio.ensure_future(anext(arrivals))
-        checked = asyncio.ensure_future(self._checked_soon(partition, delivered))
+        checked = asyncio.ensure_future(self._check_soon(partition, delivered))
         try:
             await asyncio.wait({first, checked}, return_when=asyncio.FIRST_COMPLETED)
             if not first.done():
@@ -228,7 +228,7 @@ class EventHubsFeed:
             checked.cancel()
             await asyncio.gather(first, checked, return_exceptions=True)
 
-    async def _checked_soon(self, partition: str, delivered: Position) -> None:
+    async def _check_soon(self, partition: str, delivered: Position) -> None:
         await asyncio.sleep(AT_ONCE_S)
         await self._check_retention(partition, delivered)
 
@@ -239,7 +239,7 @@ class EventHubsFeed:
         if time_ms <= 0:
             return await self.start_of(partition, "earliest")
         place = Place(partition=partition, group=self._group, selector=time_selector(time_ms))
-        arrivals = received(self._hub, place, replace(self._limits, prefetch=1), self._threaded)
+        arrivals = receive(self._hub, place, replace(self._limits, prefetch=1), self._run_on_thread)
         try:
             async with asyncio.timeout(self._limits.timeout_s), aclosing(arrivals):
                 arrived = await anext(arrivals)
@@ -324,7 +324,7 @@ class EventHubsFeed:
     def _named(self, partition: str) -> str:
         return f"event hub {self._hub.name}, partition '{partition}'"
 
-    async def _threaded(self, call: Callable[[], T]) -> T:
+    async def _run_on_thread(self, call: Callable[[], T]) -> T:
         """Decoding takes its time, and renewals do not wait for it."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 

@@ -29,8 +29,8 @@ class Intake:
         self._filled = asyncio.Event()
         self._emptied = asyncio.Event()
         self._tasks = [
-            asyncio.create_task(self._reading(), name=f"receive {what}"),
-            asyncio.create_task(self._beating(), name=f"keep {what} alive"),
+            asyncio.create_task(self._keep_reading(), name=f"receive {what}"),
+            asyncio.create_task(self._keep_beating(), name=f"keep {what} alive"),
         ]
 
     async def take(self) -> bytes:
@@ -51,18 +51,18 @@ class Intake:
             task.cancel()
         await asyncio.wait(self._tasks)
 
-    async def _reading(self) -> None:
+    async def _keep_reading(self) -> None:
         try:
             self._put(self._link.read_already())
             while True:
-                self._put(await self._heard())
+                self._put(await self._hear())
                 while self._bytes >= self._bytes_max:
                     self._emptied.clear()
                     await self._emptied.wait()
         except Exception as error:
             self._end(error)
 
-    async def _heard(self) -> bytes:
+    async def _hear(self) -> bytes:
         try:
             async with asyncio.timeout(SILENCE_S):
                 return await self._link.read()
@@ -71,7 +71,7 @@ class Intake:
                 f"nothing was heard of the service for {SILENCE_S:g} s, not even that it is alive"
             ) from None
 
-    async def _beating(self) -> None:
+    async def _keep_beating(self) -> None:
         try:
             while True:
                 await asyncio.sleep(BEAT_S)

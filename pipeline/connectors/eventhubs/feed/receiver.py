@@ -65,22 +65,22 @@ class Place:
         return f"ConsumerGroups/{self.group}/Partitions/{self.partition}"
 
 
-async def received(
+async def receive(
     hub: Hub, place: Place, limits: Limits, threaded: Threaded, *, attached: Callable[[], None] = lambda: None
 ) -> AsyncGenerator[Received, None]:
     """For as long as the link holds. attached: called once it does. Raises FeedUnavailable, FeedError, PositionLost, Fenced."""
-    async with receiving(hub, place, limits, threaded) as receiver:
+    async with open_receiver(hub, place, limits, threaded) as receiver:
         attached()
         while True:
             yield await receiver.next()
 
 
 @asynccontextmanager
-async def receiving(hub: Hub, place: Place, limits: Limits, threaded: Threaded) -> AsyncIterator[Receiver]:
-    """Attached, and closed at the end. Raises as `received` does."""
+async def open_receiver(hub: Hub, place: Place, limits: Limits, threaded: Threaded) -> AsyncIterator[Receiver]:
+    """Attached, and closed at the end. Raises as `receive` does."""
     what = _named(hub, place)
     try:
-        link = await Link.attached(
+        link = await Link.attach(
             hub,
             place.path,
             place.selector,
@@ -98,11 +98,11 @@ async def receiving(hub: Hub, place: Place, limits: Limits, threaded: Threaded) 
         await receiver.close()
 
 
-async def tried(hub: Hub, partition: str, group: str, timeout_s: float) -> None:
-    """Attaches without a rank, and detaches. Raises as `received` does: Fenced where somebody reads there with one."""
+async def try_attach(hub: Hub, partition: str, group: str, timeout_s: float) -> None:
+    """Attaches without a rank, and detaches. Raises as `receive` does: Fenced where somebody reads there with one."""
     place = Place(partition=partition, group=group, selector=LATEST)
     try:
-        link = await Link.attached(hub, place.path, LATEST, epoch=None, credit=1, timeout_s=timeout_s)
+        link = await Link.attach(hub, place.path, LATEST, epoch=None, credit=1, timeout_s=timeout_s)
     except Exception as error:
         raise refusal(error, _named(hub, place)) from error
     await link.close()
@@ -113,7 +113,7 @@ def _named(hub: Hub, place: Place) -> str:
 
 
 class Receiver:
-    """Made by `receiving`."""
+    """Made by `open_receiver`."""
 
     def __init__(self, link: Link, partition: str, limits: Limits, threaded: Threaded, what: str) -> None:
         self._link = link
@@ -131,7 +131,7 @@ class Receiver:
             if self._ended is not None:
                 raise ended(self._ended, self._what) from self._ended
             try:
-                read, pages = await self._decoded(await self._intake.take())
+                read, pages = await self._decode_in_turn(await self._intake.take())
                 await self._settle(read)
             except Exception as error:
                 raise ended(error, self._what) from error
@@ -143,7 +143,7 @@ class Receiver:
         await self._intake.close()
         await self._link.close()
 
-    async def _decoded(self, octets: bytes) -> Decoded:
+    async def _decode_in_turn(self, octets: bytes) -> Decoded:
         if len(octets) < SMALL_BYTES:
             return self._decode(octets)
         return await self._threaded(partial(self._decode, octets))
@@ -156,6 +156,6 @@ class Receiver:
     async def _settle(self, read: Read) -> None:
         try:
             await self._link.hand_over(read.others)
-            await self._link.taken(read.transfers, read.deliveries)
+            await self._link.replenish(read.transfers, read.deliveries)
         except Exception as error:
             self._ended = error

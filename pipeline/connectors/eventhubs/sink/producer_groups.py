@@ -48,12 +48,12 @@ class Groups:
             known = await self.at(target, ours, level)
             if known is not None:
                 return known
-        held = await self.held(target, ours)
+        held = await self.find_highest(target, ours)
         if held.level < CLOSING_LEVEL:
             raise above(claim, state, (state.series, max(held.level, state.level)))
         following = group(claim, state, series=state.series + 1)
         if await self.at(target, following, 0) is None:
-            raise above(claim, state, (state.series + 1, (await self.held(target, following)).level))
+            raise above(claim, state, (state.series + 1, (await self.find_highest(target, following)).level))
         return held
 
     async def at(self, target: str, of: int, level: int) -> Numbers | None:
@@ -65,7 +65,7 @@ class Groups:
                 raise
             return None
 
-    async def held(self, target: str, of: int) -> Numbers:
+    async def find_highest(self, target: str, of: int) -> Numbers:
         """The group's numbers at its highest level. May raise that by one, and so fence its claim."""
         try:
             return await self._numbers(target, Asked(group=of, level=None))
@@ -91,9 +91,7 @@ class Groups:
         finally:
             await closing.close(CLOSED)
 
-    async def attached(
-        self, claim: Claim, state: ProducerState, target: str, known: Numbers
-    ) -> PartitionProducer | None:
+    async def attach(self, claim: Claim, state: ProducerState, target: str, known: Numbers) -> PartitionProducer | None:
         """The claim's producer, or None if its group is closed for good. known: what the service knew of it. Raises Fenced."""
         if known.level >= CLOSING_LEVEL:
             return None

@@ -59,7 +59,7 @@ def sender_class() -> Any:
     return IdempotentSender
 
 
-async def attached(hub: Hub, partition: str | None, asked: Asked | None, *, idempotent: bool) -> SenderLink:
+async def attach(hub: Hub, partition: str | None, asked: Asked | None, *, idempotent: bool) -> SenderLink:
     """Raises PublishError."""
     place = f"'{hub.name}'" + ("" if partition is None else f", partition '{partition}'")
     kind = sender_class() if idempotent else sdk().SendClientAsync
@@ -105,30 +105,30 @@ class SenderLink:
             message_annotations=None if key is None else {PARTITION_KEY: key},
         )
         with self._ending(is_in_air=False):
-            await self._granted()
+            await self._wait_for_credit()
         sending()
         with self._ending(is_in_air=True):
-            reason, state = await self._answered(message)
+            reason, state = await self._transfer(message)
         self._used_at = time.monotonic()
         self._judge(reason, state)
 
     async def close(self) -> None:
         await disconnect(self._client)
 
-    async def _granted(self) -> None:
+    async def _wait_for_credit(self) -> None:
         """Once the link is attached, its token good, and credit there: from here on nothing has to be waited for."""
         client = self._client
         while not await heeding(client.client_ready_async()) or client._link.current_link_credit <= 0:
             await heeding(client.do_work_async())
 
-    async def _answered(self, message: Any) -> tuple[Any, Any]:
+    async def _transfer(self, message: Any) -> tuple[Any, Any]:
         """Why it is settled, and how."""
         answer: list[tuple[Any, Any]] = []
 
-        async def answered(reason: Any, state: Any) -> None:
+        async def note_answer(reason: Any, state: Any) -> None:
             answer.append((reason, state))
 
-        await self._client._link.send_transfer(message, on_send_complete=answered)
+        await self._client._link.send_transfer(message, on_send_complete=note_answer)
         while not answer:
             if not await heeding(self._client.do_work_async()):
                 raise ConnectionError("the connection was closed")

@@ -15,7 +15,7 @@ from typing import Any
 from pipeline.connectors.address import is_nowhere
 from pipeline.connectors.eventhubs.account import Account, is_consumer_group
 from pipeline.connectors.eventhubs.broker import EventHubsBroker
-from pipeline.connectors.eventhubs.feed.receiver import tried
+from pipeline.connectors.eventhubs.feed.receiver import try_attach
 from pipeline.connectors.eventhubs.sink.claims import Tail, group, tail_of, target_of, to_close
 from pipeline.connectors.eventhubs.sink.producer_groups import CLOSED, Groups
 from pipeline.connectors.eventhubs.sink.tail import QUIET_S, Reading, Tails
@@ -99,12 +99,12 @@ class EventHubsSink:
         with self._in_our_words():
             self._targets = (await self._broker.hub()).partitions
             with suppress(FeedUnavailable):  # as many readers as may be there at once: it can be read in later
-                await tried(self._broker.links, self._targets[0], self._consumer_group, self._timeout_s)
+                await try_attach(self._broker.links, self._targets[0], self._consumer_group, self._timeout_s)
 
     async def open(self, claim: Claim) -> HubWriter:
         state = decoded(claim.state)
         with self._in_our_words():
-            return await self._opened(claim, state, await self._target(claim.partition, state))
+            return await self._open(claim, state, await self._target(claim.partition, state))
 
     async def standing(self, pipeline: str, partition: str) -> Standing | None:
         """By reading all that the partition still has: it may take its time."""
@@ -136,19 +136,19 @@ class EventHubsSink:
 
     # A claim
 
-    async def _opened(self, claim: Claim, state: ProducerState, target: str) -> HubWriter:
+    async def _open(self, claim: Claim, state: ProducerState, target: str) -> HubWriter:
         """Fence first, read then (R1)."""
         before = (await self._broker.extent(target)).last
         known = await self._groups.standing(claim, state, target)
-        producer = await self._groups.attached(claim, state, target, known)
+        producer = await self._groups.attach(claim, state, target, known)
         try:
-            return await self._begun(claim, state, target, known, before, producer)
+            return await self._begin(claim, state, target, known, before, producer)
         except BaseException:
             if producer is not None:
                 await producer.close(CLOSED)
             raise
 
-    async def _begun(
+    async def _begin(
         self,
         claim: Claim,
         state: ProducerState,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from pipeline.connectors.eventhubs.broker import EventHubsBroker
-from pipeline.connectors.eventhubs.feed.receiver import Limits, Place, Received, Receiver, receiving
+from pipeline.connectors.eventhubs.feed.receiver import Limits, Place, Received, Receiver, open_receiver
 from pipeline.connectors.eventhubs.position import BEGINNING, Position, selector
 from pipeline.connectors.eventhubs.refusal import PositionRefused
 from pipeline.errors import FeedError, FeedUnavailable, Fenced, SinkRejected
@@ -108,7 +108,7 @@ class Tails:
             selector=selector(BEGINNING if behind < 1 else Position(behind - 1)),
             reports_end=True,
         )
-        async with receiving(self.broker.links, place, replace(LIMITS, prefetch=1), asyncio.to_thread) as receiver:
+        async with open_receiver(self.broker.links, place, replace(LIMITS, prefetch=1), asyncio.to_thread) as receiver:
             end = (await receiver.next()).end
         return -1 if end is None else end
 
@@ -166,7 +166,7 @@ class _Run:
             selector=selector(BEGINNING if self._at < 0 else Position(self._at)),
             reports_end=self._end is None,
         )
-        async with receiving(self._tails.broker.links, place, LIMITS, asyncio.to_thread) as receiver:
+        async with open_receiver(self._tails.broker.links, place, LIMITS, asyncio.to_thread) as receiver:
             attached_at = time.monotonic()
             async for arrived in self._arrivals(receiver):
                 if arrived is None:

@@ -148,7 +148,7 @@ class HubWriter(PublishingWriter):
         try:
             ours = group(self._claim, self._state)
             if await self._groups.at(self._target, ours, self._state.level) is None:
-                held = await self._groups.held(self._target, ours)
+                held = await self._groups.find_highest(self._target, ours)
                 raise above(self._claim, self._state, (self._state.series, held.level))
             permit.check()
             await self._groups.close(self._target, ours)

@@ -154,9 +154,9 @@ class FilesFeed:
             if step.then == "verify":
                 cursor = await self._cursor(reader, cursor.position)
             if step.then == "wait":
-                await self._changed(reader, step)
+                await self._wait_for_change(reader, step)
 
-    async def _changed(self, reader: FileReader, step: Step) -> None:
+    async def _wait_for_change(self, reader: FileReader, step: Step) -> None:
         """Waits until the file changes; what it holds back is told, unless that is finished at the next look."""
         is_first = True
         while await self._run(reader.look) == step.cursor.seen:

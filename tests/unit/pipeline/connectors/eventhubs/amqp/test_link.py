@@ -35,17 +35,17 @@ class Sdk:
 async def test_credit_is_granted_anew_once_half_of_it_is_used_up() -> None:
     sdk = Sdk()
     link = sdk.made()
-    await link.taken(49, 49)
+    await link.replenish(49, 49)
     assert sdk.granted == []
-    await link.taken(1, 1)
+    await link.replenish(1, 1)
     assert sdk.granted == [(100, 50, 50)]
-    await link.taken(200, 200)
+    await link.replenish(200, 200)
     assert sdk.granted[1:] == [(100, 250, 250)]
 
 
 async def test_messages_of_many_frames_use_up_the_window_before_the_credit() -> None:
     sdk = Sdk()
-    await sdk.made().taken(500, 1)
+    await sdk.made().replenish(500, 1)
     assert sdk.granted == [(100, 1, 500)]
     assert sdk.session.incoming_window == 1000
 
@@ -53,7 +53,7 @@ async def test_messages_of_many_frames_use_up_the_window_before_the_credit() -> 
 async def test_counters_wrap_as_the_protocol_has_it() -> None:
     sdk = Sdk(delivery_count=2**32 - 10)
     sdk.session.next_incoming_id = 2**32 - 5
-    await sdk.made().taken(60, 60)
+    await sdk.made().replenish(60, 60)
     assert sdk.granted == [(100, 50, 55)]
 
 
