@@ -32,7 +32,7 @@ from leases.lineage import (
 )
 from leases.membership import DEAD_AFTER
 from leases.recovery import Memory, ancestors, is_lost, restored, waiting
-from leases.recovery_start import StandingOf, put_back, recovered, recovered_child
+from leases.recovery_start import StandingOf, put_back, recover, recover_child
 from leases.side_by_side import run_side_by_side
 from leases.store import LeaseStore
 
@@ -142,7 +142,7 @@ class Bootstrap:
         self._due_since: Mapping[str, float] = {}
         self._rested_on: tuple[object, ...] = ()
 
-    async def opened(self) -> bool:
+    async def open(self) -> bool:
         """Make sure of the `info` document; whether the transform differs from the one recorded, which is now replaced.
 
         Raises GroupMismatch, InvalidDocument, StoreConflict (lost two races: call again), StoreUnavailable, StoreAmbiguous.
@@ -180,7 +180,7 @@ class Bootstrap:
         except StoreConflict:  # another host was quicker
             await self._open(unused=False)
 
-    async def recorded(self) -> Info | None:
+    async def read_recorded(self) -> Info | None:
         """What stands there, left as it is; None if no host has run the pipeline, or its name is free for another feed or sink.
 
         Raises GroupMismatch, InvalidDocument, StoreUnavailable.
@@ -200,12 +200,12 @@ class Bootstrap:
         """Whether another feed or sink may take the name: whatever the document says, a lease that is there keeps it."""
         return found.unused and not await self._store.list(lease_prefix(self._pipeline))
 
-    async def completed(self) -> None:
+    async def complete(self) -> None:
         """The first round of leases is there, by whatever way it came. Raises as `opened` does."""
-        await self.opened()
+        await self.open()
         await self._complete()
 
-    async def reconciled(
+    async def reconcile(
         self,
         partitions: Sequence[Partition],
         scan: Scan,
@@ -224,7 +224,7 @@ class Bootstrap:
         unreadable = {partition for pipeline, partition in scan.unreadable if pipeline == self._pipeline}
         found = (tuple(partitions), scan.shape, unreadable)
         if found != self._rested_on:
-            self._audit = await self._audited(
+            self._audit = await self._audit_leases(
                 partitions, leases, unreadable, scan, start_of, uncovered, standing_of, hosts
             )
             self._rested_on = () if self._audit.due else found
@@ -234,7 +234,7 @@ class Bootstrap:
         self._memory = self._memory.refreshed(leases, unreadable, scan.started)
         return replace(self._audit, told=(*told, *self._audit.told)) if told else self._audit
 
-    async def _audited(
+    async def _audit_leases(
         self,
         partitions: Sequence[Partition],
         leases: dict[str, Lease],
@@ -268,7 +268,7 @@ class Bootstrap:
                 return False
             family = ancestors(lease, partitions, leases, uncovered)
             try:
-                placed, why = await self._placed(lease, family, leases, start_of, standing_of)
+                placed, why = await self._place(lease, family, leases, start_of, standing_of)
             except Undecided as error:
                 undecided[lease.partition] = error
                 return False
@@ -315,7 +315,7 @@ class Bootstrap:
             if scan.started - self._due_since[name] >= rank * grace_s
         ]
 
-    async def _placed(
+    async def _place(
         self,
         lease: Lease,
         family: Sequence[str],
@@ -325,11 +325,11 @@ class Bootstrap:
     ) -> tuple[Lease | None, str]:
         """A lease to be made where it begins, None where nobody knows; and what to tell of it, if it was there before."""
         if lease.parents:  # it begins where they ended
-            return await recovered_child(lease, standing_of) if lease.partition in begun(leases) else (lease, "")
+            return await recover_child(lease, standing_of) if lease.partition in begun(leases) else (lease, "")
         if not self._is_complete:
             return replace(lease, continuation=await start_of(lease.partition)), ""
         if is_lost(lease, family, leases):
-            return await recovered(lease, family, standing_of)
+            return await recover(lease, family, standing_of)
         return lease, ""
 
     async def _remember(self, leases: Collection[Lease], scan: Scan) -> None:
@@ -358,7 +358,7 @@ class Bootstrap:
     async def _info_kept(self, scan: Scan) -> list[str]:
         """Another host may have completed the first round since; and once that is over, the document may have been deleted."""
         if not self._is_complete:
-            await self.opened()
+            await self.open()
             self._info_seen_at = scan.started
         elif scan.started - self._info_seen_at >= INFO_LOOKED_AT_S:
             self._info_seen_at = scan.started

@@ -256,7 +256,7 @@ class OwnedLease:
             for _ in range(CONFLICTS_MAX):
                 if self._lost is not None:
                     raise self._lost
-                if await self._replaced(transition(self._lease)):
+                if await self._replace(transition(self._lease)):
                     return
             if self._unsettled_since is not None:
                 raise StoreAmbiguous(
@@ -266,7 +266,7 @@ class OwnedLease:
                 f"{_name(self._lease)} was changed by others {CONFLICTS_MAX} times in a row: look for a program that writes it"
             )
 
-    async def _replaced(self, wanted: Lease) -> bool:
+    async def _replace(self, wanted: Lease) -> bool:
         """Whether `wanted` now stands in the store; False where the lease is ours still but has changed meanwhile."""
         started = self._clock.monotonic()
         before = self._lease
@@ -279,11 +279,11 @@ class OwnedLease:
                 self._raising_to = wanted.epoch if wanted.epoch > before.epoch else self._raising_to
             if isinstance(error, asyncio.CancelledError):
                 raise
-            return await self._settled(wanted, before, started)
+            return await self._settle(wanted, before, started)
         self._adopt(wanted, etag, started)
         return True
 
-    async def _settled(self, wanted: Lease, before: Lease, started: float) -> bool:
+    async def _settle(self, wanted: Lease, before: Lease, started: float) -> bool:
         """After a conflict or a lost answer: read again, and go on only if the tenure is still ours."""
         try:
             now = _seen(await self._store.read(_id(wanted)))

@@ -163,7 +163,7 @@ class Membership:
                 self._me, tick=self._me.tick + 1, draining=draining or self._me.draining, activity=activity
             )
             try:
-                self._etag = await self._written(wanted)
+                self._etag = await self._write(wanted)
             except (StoreConflict, StoreMissing):
                 await self._reread(wanted)
             except StoreAmbiguous:
@@ -222,7 +222,7 @@ class Membership:
         """When the next host that the last scan saw alive would be dead (Clock seconds), if it stood still from now on."""
         return self._watch.next_expiry(self._scanned_at, self._timing)
 
-    async def _written(self, wanted: HostRecord) -> str:
+    async def _write(self, wanted: HostRecord) -> str:
         body = encode_host(wanted)
         if self._etag is None:
             return await self._store.create(host_id(wanted.name), body)

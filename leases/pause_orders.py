@@ -114,13 +114,13 @@ async def order(store: LeaseStore, wanted: Control) -> tuple[Control, bool]:
     """
     for _ in range(CONFLICTS_MAX):
         try:
-            return await _ordered(store, wanted)
+            return await _give_order(store, wanted)
         except (StoreConflict, StoreMissing):  # somebody else has just ordered something
             continue
-    return await _ordered(store, wanted)
+    return await _give_order(store, wanted)
 
 
-async def _ordered(store: LeaseStore, wanted: Control) -> tuple[Control, bool]:
+async def _give_order(store: LeaseStore, wanted: Control) -> tuple[Control, bool]:
     document = control_id(wanted.pipeline)
     try:
         stored = await store.read(document)

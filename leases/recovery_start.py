@@ -12,7 +12,7 @@ StandingOf = Callable[[str], Awaitable[Standing | None]]
 """partition -> where the sink says that it stands; None where it holds nothing of it."""
 
 
-async def recovered(lease: Lease, family: Sequence[str], standing_of: StandingOf | None) -> tuple[Lease | None, str]:
+async def recover(lease: Lease, family: Sequence[str], standing_of: StandingOf | None) -> tuple[Lease | None, str]:
     """A lost lease where its sink says that it, or what it came from, stands; None where nobody knows. And what to tell of it."""
     if (
         standing_of is None and not family
@@ -37,7 +37,7 @@ async def recovered(lease: Lease, family: Sequence[str], standing_of: StandingOf
     )
 
 
-async def recovered_child(lease: Lease, standing_of: StandingOf | None) -> tuple[Lease, str]:
+async def recover_child(lease: Lease, standing_of: StandingOf | None) -> tuple[Lease, str]:
     """A lost lease whose parents are still there, where its sink says that it stands, or else where they ended."""
     own = None if standing_of is None else await _standing_of(lease, standing_of)
     if own is not None:

@@ -124,7 +124,7 @@ class TellingFeed(Protocol):
         """Why there are no partitions, where there are none."""
         ...
 
-    async def held_back(self, partition: str, continuation: str | None) -> str | None:
+    async def find_held_back(self, partition: str, continuation: str | None) -> str | None:
         """Why the end of the partition is not yielded yet, where it is there and unfinished: place, reason and remedy.
 
         None where there is no such thing, or so much lies before it that it is not looked for. Raises as `lag` does.
@@ -133,7 +133,11 @@ class TellingFeed(Protocol):
 
 
 def no_partitions(feed: ChangeFeed) -> str:
-    return feed.no_partitions if isinstance(feed, TellingFeed) else f"the feed {feed.identity} has no partitions yet"
+    return (
+        cast(TellingFeed, feed).no_partitions
+        if offers(feed, TellingFeed)
+        else f"the feed {feed.identity} has no partitions yet"
+    )
 
 
 def reset_of_a_new_source(partition: str) -> str:
@@ -143,8 +147,8 @@ def reset_of_a_new_source(partition: str) -> str:
     return f"{read}. To skip all of them: `{command} --to latest --yes`"
 
 
-async def held_back(feed: ChangeFeed, partition: str, continuation: str | None) -> str | None:
-    return await feed.held_back(partition, continuation) if isinstance(feed, TellingFeed) else None
+async def find_held_back(feed: ChangeFeed, partition: str, continuation: str | None) -> str | None:
+    return await cast(TellingFeed, feed).find_held_back(partition, continuation) if offers(feed, TellingFeed) else None
 
 
 @runtime_checkable

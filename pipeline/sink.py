@@ -68,7 +68,7 @@ class Permit(Protocol):
         """To be called at the point of send, with nothing awaited in between. Raises NotTrusted."""
         ...
 
-    async def granted(self) -> None:
+    async def wait_until_granted(self) -> None:
         """Returns once sending is allowed. Never returns where the lease is lost: the caller is cancelled instead."""
         ...
 
@@ -155,7 +155,7 @@ class BufferingWriter(SinkWriter, Protocol):
         """How many rows are delivered so far: who waits for this one sees by it that there is progress."""
         ...
 
-    async def moved(self) -> None:
+    async def wait_for_progress(self) -> None:
         """Returns once something was delivered since the last call. Raises as `write` does."""
         ...
 

@@ -53,7 +53,7 @@ class Streak:
         self._since = 0.0
         self._quiet_until = 0.0
 
-    def failed(self) -> bool:
+    def count_failure(self) -> bool:
         """Whether this failure belongs into the log."""
         now = self._clock.monotonic()
         if not self.count:
@@ -104,13 +104,13 @@ class Failures(Mapping[Key, Failure]):
         failure = self._last.get(key)
         return failure is not None and not failure.is_retried and self._clock.monotonic() < failure.until
 
-    def failed(self, key: Key, error: Exception, position: str | None = None) -> None:
+    def record_failure(self, key: Key, error: Exception, position: str | None = None) -> None:
         """Its worker ended: the partition is left alone for twice as long as last time."""
         releases = self._last[key].releases + 1 if key in self._last else 1
         pause_s = min(2.0 ** min(releases - 1, 16), HOLD_OFF_MAX_S)
         self._keep(key, error, pause_s, position, releases=releases, counts=1)
 
-    def retried(self, key: Key, error: Exception, pause_s: float, position: str | None) -> None:
+    def record_retry(self, key: Key, error: Exception, pause_s: float, position: str | None) -> None:
         """Its worker goes on and tries again after pause_s."""
         releases = self._last[key].releases if key in self._last else 0
         self._keep(key, error, pause_s, position, releases=releases, counts=1, is_retried=True)
@@ -127,7 +127,7 @@ class Failures(Mapping[Key, Failure]):
             counts=0 if known else 1,
         )
 
-    def recovered(self, key: Key, **about: object) -> None:
+    def record_recovery(self, key: Key, **about: object) -> None:
         """It works again. about: more fields to log."""
         failure = self._last.pop(key, None)
         if failure is not None:

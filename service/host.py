@@ -43,7 +43,7 @@ from service.group.metered_lag import GroupLag, Sight
 from service.partitions import Partitions
 from service.pipeline import Pipeline
 from service.runtime.reports import Reports
-from service.runtime.stopping import rested
+from service.runtime.stopping import sleep_unless_stopped
 from service.stats import Tally
 from service.worker import Outcome, Worker, about
 
@@ -148,7 +148,7 @@ class Host:
         """Those that this host works on, as it has them."""
         return {key: worker.owned.lease for key, worker in self.workers.items()}
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Begin a round now: somebody has just changed something by way of this process."""
         self._wake.set()
 
@@ -189,7 +189,7 @@ class Host:
     async def _start(self) -> None:
         """A host that may not work here must not be counted: it announces itself last."""
         for name, bootstrap in self._partitions.bootstraps.items():
-            if await self._persist(f"opening pipeline '{name}'", bootstrap.opened):
+            if await self._persist(f"opening pipeline '{name}'", bootstrap.open):
                 self._log.info("transform changed", pipeline=name)
         await self._persist("announcing this host", lambda: self._membership.announce({}))
         self._log.info("host started", pipelines=sorted(self.pipelines))
@@ -203,11 +203,11 @@ class Host:
             except (StoreError, asyncio.CancelledError) as error:
                 if is_cancelled(error):
                     raise
-                pause = self._failed(streak, f"{doing} failed, will try again", error)
+                pause = self._record_failure(streak, f"{doing} failed, will try again", error)
             else:
                 self._log_end(streak, f"{doing} recovered")
                 return result
-            if not await rested(self._stopping, pause):
+            if not await sleep_unless_stopped(self._stopping, pause):
                 return None
 
     async def _heartbeat(self) -> None:
@@ -231,8 +231,8 @@ class Host:
             except (StoreError, asyncio.CancelledError) as error:
                 if is_cancelled(error):
                     raise
-                pause = self._failed(streak, "scan failed, will try again", error)
-                await rested(
+                pause = self._record_failure(streak, "scan failed, will try again", error)
+                await sleep_unless_stopped(
                     self._stopping, pause
                 )  # whatever wakes it: workers end in numbers while the container is away
                 continue
@@ -252,7 +252,7 @@ class Host:
         self.expired = self._watch.expired(scan.started, self._timing)
         self._notice(scan, roll)
         self._rest(roll.controls)
-        audits = await self._partitions.listed(scan, group, roll.peers)
+        audits = await self._partitions.refresh(scan, group, roll.peers)
         wanted = self._planned(scan, roll)
         changes = await self._take_all(wanted.take, scan, group)
         await run_side_by_side(wanted.ask, lambda key: self._ask(key, scan, changes), doing="asking for")
@@ -270,7 +270,7 @@ class Host:
             return pause
         at_least_s = max(map(retry_after_s, changes.refused))
         backoff_s = self._timing.backoff.pause_s(self._refusals.count, self._rng.random(), at_least_s)
-        if await rested(self._stopping, backoff_s):
+        if await sleep_unless_stopped(self._stopping, backoff_s):
             # Before the next listing, which may cost all that the container has to give by then.
             await self._take_all(wanted.take, scan, group)
         return max(0.0, pause - backoff_s)
@@ -360,7 +360,7 @@ class Host:
             return None
         except Exception as error:  # its document cannot be written, or its sink state not be claimed
             self._log.error("lease cannot be taken", **about(before), error=_told(error))
-            self.failures.failed(key, error, before.continuation)
+            self.failures.record_failure(key, error, before.continuation)
             return None
         if owned is None:
             changes.is_outpaced = True
@@ -409,7 +409,7 @@ class Host:
 
     def _refuse(self, changes: Changes, error: StoreError, event: str, lease: Lease) -> None:
         """One line for all that is refused in a round."""
-        if not changes.refused and self._refusals.failed():
+        if not changes.refused and self._refusals.count_failure():
             self._log.warning(event, **about(lease), error=str(error), attempt=self._refusals.count)
         changes.refused.append(error)
 
@@ -463,13 +463,13 @@ class Host:
             outcome = await worker.run()
         finally:
             del self.workers[key]
-            self._ended(key, worker, outcome)
+            self._record_end(key, worker, outcome)
 
-    def _ended(self, key: Key, worker: Worker, outcome: Outcome) -> None:
+    def _record_end(self, key: Key, worker: Worker, outcome: Outcome) -> None:
         self.outcomes.append((key, outcome))
         self.tally.lease_let_go(worker.owned.lease, outcome.reason)
         if outcome.reason == "failed" and outcome.error is not None:
-            self.failures.failed(key, outcome.error, worker.owned.lease.continuation)
+            self.failures.record_failure(key, outcome.error, worker.owned.lease.continuation)
         else:
             self.failures.forget(key)
         if outcome.reason != "shutdown":
@@ -490,7 +490,7 @@ class Host:
             if found == "over":
                 self.failures.forget(key)
             elif found == "recovered" and lease is not None:
-                self.failures.recovered(key, **({} if lease.owner == self.name else {"by": lease.owner}))
+                self.failures.record_recovery(key, **({} if lease.owner == self.name else {"by": lease.owner}))
 
     def _is_idle(self, key: Key) -> bool:
         """Whether its worker has had nothing to do for a while. To be idle for a moment is what a worker looks like too that
@@ -504,9 +504,9 @@ class Host:
         lease = {"pipeline": key[0], "partition": key[1]} if worker is None else about(worker.owned.lease)
         self._log.info("partition recovered", **lease, **fields)
 
-    def _failed(self, streak: Streak, event: str, error: BaseException) -> float:
+    def _record_failure(self, streak: Streak, event: str, error: BaseException) -> float:
         """Report it, unless that was done a moment ago; how long to wait before the next attempt."""
-        if streak.failed():
+        if streak.count_failure():
             self._log.warning(event, error=_told(error), attempt=streak.count)
         return self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
 

@@ -85,7 +85,7 @@ class Partitions:
         for asks in self._asks.values():
             await asks.close()
 
-    async def listed(self, scan: Scan, group: asyncio.TaskGroup, peers: Sequence[Peer] = ()) -> dict[str, Audit]:
+    async def refresh(self, scan: Scan, group: asyncio.TaskGroup, peers: Sequence[Peer] = ()) -> dict[str, Audit]:
         """Of the pipelines whose feeds have answered; where one took its time, of an earlier scan.
 
         It is not waited for: this host would look away meanwhile, and whoever looks away must not say who is dead. A lease
@@ -110,7 +110,7 @@ class Partitions:
         try:
             remember(feed, {lease.partition: lease.scope for lease in scan.leases if lease.pipeline == name})
             found = await self._list(pipeline, scan, len(hosts))
-            audit = await self.bootstraps[name].reconciled(
+            audit = await self.bootstraps[name].reconcile(
                 [Partition(*partition) for partition in found],
                 scan,
                 lambda partition: self._asks[name].get(
@@ -126,7 +126,7 @@ class Partitions:
             if is_cancelled(error):
                 raise
             streak = self._streaks[name]
-            if streak.failed():
+            if streak.count_failure():
                 told = f"{type(error).__name__}: {error}"
                 self._log.warning(
                     "listing partitions failed, will try again", pipeline=name, error=told, attempt=streak.count
@@ -151,11 +151,11 @@ class Partitions:
         """
         name, now = pipeline.name, self._clock.monotonic()
         if metered(pipeline.feed) is None:
-            return await self._answered(pipeline.feed.partitions(), f"the feed of pipeline '{name}'")
+            return await self._await_answer(pipeline.feed.partitions(), f"the feed of pipeline '{name}'")
         leases = {lease.partition for lease in scan.leases if lease.pipeline == name}
         listed_at, known = self._listed.get(name, (-inf, frozenset()))
         if now - listed_at >= max(1, hosts) / LISTINGS_PER_S or not leases <= known:
-            found = await self._answered(pipeline.feed.partitions(), f"the feed of pipeline '{name}'")
+            found = await self._await_answer(pipeline.feed.partitions(), f"the feed of pipeline '{name}'")
             self.listings[name] = found
             self._listed[name] = (now, frozenset(leases).union(partition.name for partition in found))
         return self.listings[name]
@@ -199,7 +199,7 @@ class Partitions:
         self.waiting |= {(pipeline, partition): str(error) for partition, error in audit.undecided.items()}
         slow = {partition: error for partition, error in sorted(audit.undecided.items()) if error.is_slow}
         streak = self._undecided_streaks[pipeline]
-        if slow and streak.failed():
+        if slow and streak.count_failure():
             partition, error = next(iter(slow.items()))
             self._log.warning(
                 "partitions wait for a lease", pipeline=pipeline, first=partition, count=len(slow), error=str(error)
@@ -228,7 +228,7 @@ class Partitions:
 
         return standing
 
-    async def _answered(self, call: Awaitable[T], what: str) -> T:
+    async def _await_answer(self, call: Awaitable[T], what: str) -> T:
         """A feed that does not answer must not keep this host from its leases. Raises FeedUnavailable."""
         try:
             async with asyncio.timeout(self._timing.call_timeout_s):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
+import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -33,7 +34,7 @@ from pipeline.transform import WaitingTransform
 from service.errors import StartFailed
 from service.failures import Streak
 from service.group.activity import activity_document, activity_of
-from service.group.lag import Backlog, until_idle
+from service.group.lag import Backlog, wait_until_idle
 from service.group.view import View
 from service.host import Host
 from service.pipeline import Pipeline
@@ -141,23 +142,27 @@ class Processor:
                 self._log.info("stopped before it was ready")
             raise
 
-    async def ended(self) -> None:
+    def ended(self) -> Awaitable[None]:
+        warnings.warn("Processor.ended is now called wait_until_ended", DeprecationWarning, stacklevel=2)
+        return self.wait_until_ended()
+
+    async def wait_until_ended(self) -> None:
         """Waits until the host has ended by itself or by `stop`. Raises DuplicateHost."""
         assert self._running is not None, "not started"
         await await_shielded(self._running)
 
     async def idle(self) -> Backlog:
         """Waits until the whole group has nothing left to do; `failed` and `held` name the partitions that cannot go on."""
-        return await until_idle(self.view.backlog, clock=self._clock, report=self._waiting)
+        return await wait_until_idle(self.view.backlog, clock=self._clock, report=self._waiting)
 
     async def stop(self) -> None:
         """Graceful, within the stop timeout. Idempotent. What went wrong while running is raised by `ended`, not here."""
         self.host.stop()
         if self._stopped is None:
-            self._stopped = asyncio.create_task(self._closed(), name="stop")
+            self._stopped = asyncio.create_task(self._close(), name="stop")
         await await_shielded(self._stopped)
 
-    async def _closed(self) -> None:
+    async def _close(self) -> None:
         if self._running is not None:
             await asyncio.wait({self._running})
             for summary in self.summaries:
@@ -207,7 +212,7 @@ class Processor:
 
     async def _check_leases(self, problems: Problems) -> None:
         """Whether the container answers, and its leases belong to these feeds and sinks. Writes nothing."""
-        await problems.of(self._reached(lambda: self.store.list(HOSTS_PREFIX)))
+        await problems.of(self._reach(lambda: self.store.list(HOSTS_PREFIX)))
         async with asyncio.TaskGroup() as group:
             for pipeline in self.pipelines:
                 group.create_task(problems.of(self._check_group(pipeline)))
@@ -215,7 +220,7 @@ class Processor:
     async def _check_group(self, pipeline: Pipeline) -> None:
         """Raises GroupMismatch, InvalidDocument."""
         with suppress(StoreError):  # the host tries that again, for as long as it takes
-            await Bootstrap(self.keeper, pipeline.name, pipeline.identity).recorded()
+            await Bootstrap(self.keeper, pipeline.name, pipeline.identity).read_recorded()
 
     async def _prepare_transforms(self, problems: Problems) -> None:
         waiting = asyncio.create_task(self._report_wait(), name="report wait")
@@ -247,13 +252,13 @@ class Processor:
         streak = Streak(self._clock)
         while True:
             try:
-                await self._reached(pipeline.sink.prepare)
+                await self._reach(pipeline.sink.prepare)
             except SinkNotFound:
                 raise
             except SinkUnavailable as error:
                 if problems.are_found:
                     raise
-                if streak.failed():
+                if streak.count_failure():
                     self._log.warning("waiting for a sink", pipeline=pipeline.name, error=str(error))
                 jitter = self._rng.random()
                 await self._clock.sleep(self._backoff.pause_s(streak.count, jitter, retry_after_s(error)))
@@ -262,7 +267,7 @@ class Processor:
                     self._log.info("sink recovered", pipeline=pipeline.name, **fields)
                 return
 
-    async def _reached(self, call: Callable[[], Awaitable[object]]) -> None:
+    async def _reach(self, call: Callable[[], Awaitable[object]]) -> None:
         """A start forgives a dependency that does not answer for a moment. Raises StoreError, PipelineError."""
         for pause_s in (*START_PAUSES_S, None):
             try:

@@ -30,7 +30,7 @@ async def within(doing: str, step: Coroutine[Any, Any, None], log: Log) -> None:
         log.warning(f"{doing} failed", error=why or type(error).__name__)
 
 
-async def answered(step: Callable[[], Awaitable[None]], clock: Clock, log: Log) -> None:
+async def retry_until_answered(step: Callable[[], Awaitable[None]], clock: Clock, log: Log) -> None:
     """Again where the container refuses for a moment: a lease that is not released stands still until it expires."""
     pause_s = PAUSE_S
     while True:
@@ -42,7 +42,7 @@ async def answered(step: Callable[[], Awaitable[None]], clock: Clock, log: Log) 
         pause_s *= 2
 
 
-async def uninterrupted(step: Coroutine[Any, Any, None]) -> None:
+async def run_uninterrupted(step: Coroutine[Any, Any, None]) -> None:
     """Carry it to its end through one cancellation, which then goes on. Another one ends it."""
     task = asyncio.create_task(step)
     try:

@@ -193,24 +193,24 @@ class CountingStore:
         self._tally = tally
 
     async def list(self, prefix: str) -> list[Stored]:
-        return await self._counted("list", self._store.list(prefix))
+        return await self._count("list", self._store.list(prefix))
 
     async def read(self, id: str) -> Stored:
-        return await self._counted("read", self._store.read(id))
+        return await self._count("read", self._store.read(id))
 
     async def create(self, id: str, body: str) -> str:
-        return await self._counted("create", self._store.create(id, body))
+        return await self._count("create", self._store.create(id, body))
 
     async def replace(self, id: str, body: str, etag: str) -> str:
-        return await self._counted("replace", self._store.replace(id, body, etag))
+        return await self._count("replace", self._store.replace(id, body, etag))
 
     async def delete(self, id: str, etag: str) -> None:
-        await self._counted("delete", self._store.delete(id, etag))
+        await self._count("delete", self._store.delete(id, etag))
 
     async def close(self) -> None:
         await self._store.close()
 
-    async def _counted(self, operation: Operation, call: Awaitable[T]) -> T:
+    async def _count(self, operation: Operation, call: Awaitable[T]) -> T:
         began = self._tally.clock.monotonic()
         try:
             answer = await call

@@ -47,9 +47,9 @@ from service.checkpoints import Checkpoints
 from service.errors import BatchHung
 from service.failures import Failures, Streak
 from service.pipeline import Pipeline
-from service.runtime.stopping import rested, unless_stopping
+from service.runtime.stopping import run_unless_stopped, sleep_unless_stopped
 from service.runtime.trust_permit import TrustPermit
-from service.shutdown import CLOSING_TIMEOUT_S, answered, uninterrupted, within
+from service.shutdown import CLOSING_TIMEOUT_S, retry_until_answered, run_uninterrupted, within
 from service.stats import Tally
 
 TRANSIENT = (FeedUnavailable, SinkUnavailable, EngineUnavailable, Ambiguous)
@@ -122,17 +122,17 @@ class Worker:
         self._log.info("lease acquired", continuation=_shortened(self.owned.lease.continuation))
         outcome = Outcome("shutdown")
         try:
-            outcome = await self._worked()
+            outcome = await self._supervise()
         finally:
-            await uninterrupted(self._closed(outcome))
+            await run_uninterrupted(self._close(outcome))
         return outcome
 
-    async def _worked(self) -> Outcome:
+    async def _supervise(self) -> Outcome:
         work = asyncio.create_task(self._work(), name=f"work {self.partition}")
         beside = [
             asyncio.create_task(task, name=f"{name} {self.partition}")
             for name, task in (
-                ("renew", self._renewed()),
+                ("renew", self._renew()),
                 ("watch", self._watch()),
                 ("checkpoint", self._checkpoints.keep_lazily()),
                 ("notice", self._notice()),
@@ -159,14 +159,14 @@ class Worker:
         while await self._may_send():
             delivered = self.progress.batches
             try:
-                await self._abandoned()
+                await self._abandon()
                 if fence is not None:
                     await self._raise_epoch(fence)
                     fence = None
-                writer = await self._claimed()
+                writer = await self._claim()
                 ended = await self._runner(writer).run(self._stopping)
                 if ended is not None:
-                    return await self._ended(writer, ended)
+                    return await self._end(writer, ended)
             except OutputSuspected as error:
                 fence = error
                 self._log.warning("output refused", error=str(error))
@@ -181,14 +181,14 @@ class Worker:
         """Waits for leave to send; False once told to stop."""
         if self.owned.is_trusted:
             return not self._stopping.is_set()
-        return await unless_stopping(self._stopping, self._permit.granted())
+        return await run_unless_stopped(self._stopping, self._permit.wait_until_granted())
 
     @property
     def _position(self) -> str | None:
         """From where the work goes on: behind what is delivered."""
         return self.owned.lease.continuation if self._writer is None else self._writer.position
 
-    async def _claimed(self) -> SinkWriter:
+    async def _claim(self) -> SinkWriter:
         """Fence the sink before reading its position (R1), and write that into the lease before anything is sent."""
         lease = self.owned.lease
         claim = Claim(
@@ -210,7 +210,7 @@ class Worker:
         crash_point("position written")
         return writer
 
-    async def _abandoned(self) -> None:
+    async def _abandon(self) -> None:
         """Close the writer of a failed attempt, if any, and keep what it made safe.
 
         Now, since a checkpoint of its state that came after the next claim would take that claim back.
@@ -240,19 +240,19 @@ class Worker:
             budget=self._budget,
             clock=self._clock,
             progress=self.progress,
-            delivered=self._delivered,
+            delivered=self._record_delivery,
             letters=self.pipeline.letters,
             refusals=self._refusals,
         )
 
-    async def _delivered(self, delivered: Delivered) -> None:
+    async def _record_delivery(self, delivered: Delivered) -> None:
         """Where the sink holds no position, not before the lease does (R4)."""
         assert self._writer is not None, "a batch was delivered without a writer"
         self._tally.batch_delivered(self.owned.lease, delivered)
         if delivered.dead_letters:
             self._log.warning("dead letters", count=delivered.dead_letters, see="leasehold dead-letters list")
         if await self._keep_position():
-            self._failures.recovered(self.owned.lease.key)
+            self._failures.record_recovery(self.owned.lease.key)
 
     async def _keep_position(self) -> bool:
         """False if it was delivered and, on a stop, not kept: at least once is what such a sink promises."""
@@ -269,7 +269,7 @@ class Worker:
                     await self._back_off(error, attempt)
         return True
 
-    async def _ended(self, writer: SinkWriter, ended: PartitionEnded) -> CloseReason:
+    async def _end(self, writer: SinkWriter, ended: PartitionEnded) -> CloseReason:
         """Split or merged: close the sink's position first, then the lease, then the children may start (I7)."""
         while await self._may_send():
             try:
@@ -285,7 +285,7 @@ class Worker:
 
     # Beside the work
 
-    async def _renewed(self) -> CloseReason:
+    async def _renew(self) -> CloseReason:
         await keep_renewed(
             self.owned,
             clock=self._clock,
@@ -303,12 +303,12 @@ class Worker:
 
     def _renewal_failed(self, error: StoreError, attempt: int) -> None:
         left = self.owned.trusted_until - self._clock.monotonic()
-        if self._renewal_streak.failed():
+        if self._renewal_streak.count_failure():
             self._log.warning("renewal failed", attempt=attempt, error=str(error), trusted_for_s=round(left, 1))
 
     def _checkpoint_failed(self, error: StoreError) -> float:
         streak = self._checkpoint_streak
-        if streak.failed():
+        if streak.count_failure():
             self._log.warning("checkpoint failed", attempt=streak.count, error=str(error))
         return self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
 
@@ -376,21 +376,21 @@ class Worker:
         pause = min(max(at_least, grown), BACKOFF_MAX_S)
         position = self._position
         self._tally.work_failed(self.owned.lease, position, error)
-        self._failures.retried(self.owned.lease.key, error, pause, self.owned.lease.continuation)
+        self._failures.record_retry(self.owned.lease.key, error, pause, self.owned.lease.continuation)
         log = self._log.bind(position=_shortened(position))
         log.warning("will try again", error=str(error), in_s=round(pause, 2), attempt=failures)
         self.progress.idle_since = None  # whether there is something to do is not known any more
-        await rested(self._stopping, pause)
+        await sleep_unless_stopped(self._stopping, pause)
 
     # The end
 
-    async def _closed(self, outcome: Outcome) -> None:
+    async def _close(self, outcome: Outcome) -> None:
         """The last checkpoint and release, each within its time: whatever fails here, the lease expires by itself."""
         await self._close_writer(outcome.reason)
         if outcome.reason in ("shutdown", "failed") and not self.owned.is_lost:
-            await within("checkpoint", answered(self._checkpoints.keep, self._clock, self._log), self._log)
+            await within("checkpoint", retry_until_answered(self._checkpoints.keep, self._clock, self._log), self._log)
             crash_point("before release")
-            await within("release", answered(self.owned.release, self._clock, self._log), self._log)
+            await within("release", retry_until_answered(self.owned.release, self._clock, self._log), self._log)
             crash_point("released")
         level = self._log.error if outcome.reason == "failed" else self._log.info
         error = {"error": str(outcome.error)} if outcome.error else {}

@@ -164,20 +164,20 @@ class LeaseStoreContract:
         assert json.loads((await other.read(ID)).body) == json.loads(body)
 
     async def test_of_many_creations_one_wins(self, store: LeaseStore, other: LeaseStore) -> None:
-        etags = await _raced(*((store, other)[n % 2].create(ID, json.dumps({"by": n})) for n in range(16)))
+        etags = await _race(*((store, other)[n % 2].create(ID, json.dumps({"by": n})) for n in range(16)))
         [(winner, etag)] = etags.items()
         await _stands(store, json.dumps({"by": winner}), etag)
 
     async def test_of_many_changes_of_one_state_one_wins(self, store: LeaseStore, other: LeaseStore) -> None:
         first = await store.create(ID, EMPTY)
-        etags = await _raced(*((store, other)[n % 2].replace(ID, json.dumps({"by": n}), first) for n in range(16)))
+        etags = await _race(*((store, other)[n % 2].replace(ID, json.dumps({"by": n}), first) for n in range(16)))
         [(winner, etag)] = etags.items()
         await _stands(other, json.dumps({"by": winner}), etag)
 
     async def test_of_a_change_and_a_deletion_one_wins(self, store: LeaseStore, other: LeaseStore) -> None:
         for _ in range(8):
             etag = await store.create(ID, EMPTY)
-            won = await _raced(store.replace(ID, EMPTY, etag), other.delete(ID, etag))
+            won = await _race(store.replace(ID, EMPTY, etag), other.delete(ID, etag))
             [winner] = won
             assert len(await store.list(ID)) == (1 if winner == 0 else 0)
             if winner == 0:
@@ -187,7 +187,7 @@ class LeaseStoreContract:
         await store.create(ID, '{"count":0}')
         async with asyncio.TaskGroup() as group:
             for n in range(8):
-                group.create_task(_incremented((store, other)[n % 2], times=5))
+                group.create_task(_increment((store, other)[n % 2], times=5))
         await _stands(store, '{"count":40}', (await other.read(ID)).etag)
 
     async def test_a_call_cancelled_at_any_point_happened_or_not_and_leaves_the_store_usable(
@@ -198,11 +198,11 @@ class LeaseStoreContract:
             before = await store.read(ID)
             replaced = store.replace(ID, json.dumps({"count": count}), before.etag)
             for call in (store.list(""), replaced, store.read(ID)):
-                await _cancelled(call, after_turns=count)
+                await _cancel(call, after_turns=count)
             now = await other.read(ID)
             assert json.loads(now.body)["count"] <= count
             assert bodies.setdefault(now.etag, json.loads(now.body)["count"]) == json.loads(now.body)["count"]
-        await _incremented(store, times=1)
+        await _increment(store, times=1)
         assert await store.read(ID) == await other.read(ID)
 
 
@@ -211,7 +211,7 @@ async def _stands(store: LeaseStore, body: str, etag: str) -> None:
     assert (json.loads(stored.body), stored.etag) == (json.loads(body), etag)
 
 
-async def _raced(*calls: Awaitable[str | None]) -> dict[int, str]:
+async def _race(*calls: Awaitable[str | None]) -> dict[int, str]:
     """The calls that were carried out, by their number, with their results; the others have met a conflict."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     refused = [result for result in results if isinstance(result, BaseException)]
@@ -219,7 +219,7 @@ async def _raced(*calls: Awaitable[str | None]) -> dict[int, str]:
     return {n: result or "" for n, result in enumerate(results) if not isinstance(result, BaseException)}
 
 
-async def _incremented(store: LeaseStore, times: int) -> None:
+async def _increment(store: LeaseStore, times: int) -> None:
     while times:
         stored = await store.read(ID)
         await asyncio.sleep(0)  # lets the others read the same
@@ -228,7 +228,7 @@ async def _incremented(store: LeaseStore, times: int) -> None:
             times -= 1
 
 
-async def _cancelled(call: Awaitable[object], after_turns: int) -> None:
+async def _cancel(call: Awaitable[object], after_turns: int) -> None:
     """Run a call for some turns of the event loop, then cancel it."""
     task = asyncio.ensure_future(call)
     for _ in range(after_turns):

@@ -84,7 +84,7 @@ class AsyncWriter:
         self._desk.close(output.to)
         self._wake.set()
 
-    async def moved(self) -> None:
+    async def wait_for_progress(self) -> None:
         """Returns once something was acknowledged since the last call. Raises what went wrong."""
         await self._changed.wait()
         self._changed.clear()
@@ -98,7 +98,7 @@ class AsyncWriter:
         try:
             self._raise_failure()
             while not self._desk.is_settled:
-                await self.moved()
+                await self.wait_for_progress()
         finally:
             self._desk.is_hurried = False
         crash_point("flushed")
@@ -117,7 +117,7 @@ class AsyncWriter:
     async def _room(self) -> None:
         while not self._desk.has_room:
             self._wake.set()
-            await self.moved()
+            await self.wait_for_progress()
 
     def _take(self, row: Mapping[str, Any], key: str, now: float) -> None:
         found = row.get("sequence")
@@ -152,7 +152,7 @@ class AsyncWriter:
         try:
             self._permit.check()
         except NotTrusted:
-            await self._permit.granted()
+            await self._permit.wait_until_granted()
             return
         self._start(self._requests(self._desk.next(self._clock.monotonic())), "request")
 

@@ -102,7 +102,7 @@ class _Permit:
         if not self.open:
             raise NotTrusted("the suite closed the trust window")
 
-    async def granted(self) -> None:
+    async def wait_until_granted(self) -> None:
         await asyncio.sleep(0)
         if not self.open:
             raise NotTrusted("the suite closed the trust window")

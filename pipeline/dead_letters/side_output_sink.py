@@ -20,6 +20,7 @@ from pipeline.dead_letters.store import LetterBox, find_buried
 from pipeline.errors import FeedError, Fenced, OutputRefused, SinkRejected, SinkUnavailable
 from pipeline.limits import JSON_LEVELS_MAX
 from pipeline.nesting import parsed_json
+from pipeline.offers import offers
 from pipeline.sink import (
     BufferingWriter,
     Claim,
@@ -79,7 +80,7 @@ class SinkBesideBox:
             if isinstance(error, FeedError):
                 raise _unreadable(error) from error
             raise
-        kind = BufferingWriterBesideBox if isinstance(writer, BufferingWriter) else WriterBesideBox
+        kind = BufferingWriterBesideBox if offers(writer, BufferingWriter) else WriterBesideBox
         return kind(claim, writer, letters, self._box, buried, replace(states, since=since))
 
     async def close(self) -> None:
@@ -225,8 +226,8 @@ class BufferingWriterBesideBox(WriterBesideBox):
     def acknowledged(self) -> int:
         return self._writer.acknowledged
 
-    async def moved(self) -> None:
-        await self._writer.moved()
+    async def wait_for_progress(self) -> None:
+        await self._writer.wait_for_progress()
 
     async def flush(self) -> None:
         await self._writer.flush()

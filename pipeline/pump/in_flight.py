@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from pipeline.clock import Clock
+from pipeline.offers import offers
 from pipeline.sink import BufferingWriter, SinkWriter
 
 T = TypeVar("T")
@@ -36,7 +37,7 @@ class Settling(Generic[T]):
         delivered: Callable[[T, float], Awaitable[None]],
     ) -> None:
         self._writer = writer
-        self._buffering = writer if isinstance(writer, BufferingWriter) else None
+        self._buffering = cast(BufferingWriter, writer) if offers(writer, BufferingWriter) else None
         self._busy = busy
         self._clock = clock
         self._delivered = delivered
@@ -68,10 +69,10 @@ class Settling(Generic[T]):
             self._idle()
             await self._delivered(batch, self._clock.monotonic() - began)
 
-    async def moved(self) -> None:
+    async def wait_for_progress(self) -> None:
         """Returns once something was delivered, which may be no whole batch."""
         assert self._buffering is not None, "only such a writer holds batches"
-        await self._buffering.moved()
+        await self._buffering.wait_for_progress()
 
     async def flush(self, stop: asyncio.Task[bool]) -> bool:
         """Whether all is delivered. Once told to stop, it is waited for a little longer, and then given up."""

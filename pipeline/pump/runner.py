@@ -324,7 +324,7 @@ class Runner:
         """What to wait for besides, where something is not delivered yet."""
         if self._settling.is_empty:
             return set()
-        return {asyncio.create_task(self._settling.moved(), name=f"moved {self._partition}")}
+        return {asyncio.create_task(self._settling.wait_for_progress(), name=f"moved {self._partition}")}
 
     async def _write(self, ready: _Ready, stop: asyncio.Task[bool]) -> bool:
         """Whether the batch was written; False where we were told to stop while it could not be sent."""
@@ -361,7 +361,7 @@ class Runner:
             self._permit.check()
             return True
         except NotTrusted:
-            granted = asyncio.create_task(self._permit.granted(), name=f"permit {self._partition}")
+            granted = asyncio.create_task(self._permit.wait_until_granted(), name=f"permit {self._partition}")
         try:
             await asyncio.wait({granted, stop}, return_when=asyncio.FIRST_COMPLETED)
             if granted.done():

@@ -30,7 +30,7 @@ _ACTIONS: Mapping[tuple[str, str], Action] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
+class OperatorAction:
     """What was asked for, and what came of it. before, after: of a lease or an order; is_change: whether anything was done."""
 
     action: Action
@@ -41,11 +41,11 @@ class Deed:
     is_change: bool = True
 
 
-def deed_of(method: str, path: str) -> Deed | None:
+def operator_action_of(method: str, path: str) -> OperatorAction | None:
     """None: nothing that an operator does."""
     for (verb, pattern), action in _ACTIONS.items():
         if verb == method and (found := re.fullmatch(pattern, path)):
-            return Deed(action=action, pipeline=found[1], partition=found[2])
+            return OperatorAction(action=action, pipeline=found[1], partition=found[2])
     return None
 
 
@@ -77,15 +77,15 @@ class Audit:
         self._log = log
         self._tally = tally
 
-    def note(self, deed: Deed, *, caller: Caller | None, client: str, status: int, why: str = "") -> None:
-        outcome = outcome_of(status, is_change=deed.is_change)
-        self._tally.acted(deed.action, outcome)
-        cut = replace(deed, pipeline=_cut(deed.pipeline), partition=_cut(deed.partition))
+    def note(self, action: OperatorAction, *, caller: Caller | None, client: str, status: int, why: str = "") -> None:
+        outcome = outcome_of(status, is_change=action.is_change)
+        self._tally.acted(action.action, outcome)
+        cut = replace(action, pipeline=_cut(action.pipeline), partition=_cut(action.partition))
         told = {"pipeline": cut.pipeline, "partition": cut.partition, "before": cut.before, "after": cut.after}
         level = self._log.info if status < 300 else self._log.warning
         level(
             "operator action",
-            action=deed.action,
+            action=action.action,
             outcome=outcome,
             status=status,
             who=caller.name if caller else "nobody known",

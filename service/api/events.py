@@ -71,7 +71,7 @@ def events(view: View) -> APIRouter:
 
 class Stream(StreamingResponse):
     def __init__(self, changes: Changes, seconds: float) -> None:
-        super().__init__(changes.told(seconds), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        super().__init__(changes.stream(seconds), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
         self._changes = changes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,7 +90,7 @@ class Changes:
         self._told: tuple[Group, Group, bytes] | None = None
         self.streams = 0
 
-    async def told(self, seconds: float) -> AsyncIterator[bytes]:
+    async def stream(self, seconds: float) -> AsyncIterator[bytes]:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 async for part in self._parts():
@@ -102,7 +102,7 @@ class Changes:
         is_away, spoke_at = False, loop.time()
         while True:
             try:
-                now = await self._view.watched_group()
+                now = await self._view.poll_group()
                 part = b"" if seen is None else self._between(seen, now)
                 part = _event("ready", {}) if seen is None or is_away else part
                 seen, is_away = now, False

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import dashboard
 from service.api import limits
-from service.api.audit import Audit, Deed, deed_of
+from service.api.audit import Audit, OperatorAction, operator_action_of
 from service.api.auth import Access, Caller
 from service.api.cross_origin import objection
 from service.api.problems import LOOK_FIRST, problem
@@ -58,15 +58,15 @@ class Guard:
         answer = _Answer(send, is_head=scope["method"] == "HEAD")
         state = scope.setdefault("state", {})
         state["caller"] = caller
-        deed = deed_of("GET" if scope["method"] == "HEAD" else scope["method"], scope["path"])
+        action = operator_action_of("GET" if scope["method"] == "HEAD" else scope["method"], scope["path"])
         try:
             if (refusal := self._refusal(scope, headers, caller)) is not None:
                 await _refused(refusal)(scope, receive, answer.send)
             else:
-                await self._answered(scope, receive, answer)
+                await self._answer(scope, receive, answer)
         finally:
-            if deed is not None:
-                self._note(state.get("deed", deed), caller, scope, answer)
+            if action is not None:
+                self._note(state.get("action", action), caller, scope, answer)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes], caller: Caller | None) -> Refusal | None:
         path = scope["path"]
@@ -82,7 +82,7 @@ class Guard:
             return Refusal(HTTPStatus.FORBIDDEN, FOR_OPERATORS)
         return None
 
-    async def _answered(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         body = _Body(receive, scope["path"])
         deadline = asyncio.timeout(limits.request_s(scope["path"]))
@@ -99,10 +99,10 @@ class Guard:
                 await problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail)(scope, receive, answer.send)
             raise  # into the server's log
 
-    def _note(self, deed: Deed, caller: Caller | None, scope: Scope, answer: _Answer) -> None:
+    def _note(self, action: OperatorAction, caller: Caller | None, scope: Scope, answer: _Answer) -> None:
         client = scope.get("client") or ("unknown",)
         status = int(answer.status or HTTPStatus.SERVICE_UNAVAILABLE)
-        self._audit.note(deed, caller=caller, client=str(client[0]), status=status, why=answer.why)
+        self._audit.note(action, caller=caller, client=str(client[0]), status=status, why=answer.why)
 
 
 class _Answer:

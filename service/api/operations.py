@@ -15,7 +15,7 @@ from leases.errors import StoreConflict
 from leases.keeper import Seen
 from leases.pause_orders import Control
 from service.api import schemas
-from service.api.audit import Deed, lease_facts
+from service.api.audit import OperatorAction, lease_facts
 from service.api.etags import TOLD, meant_by, tag_of
 from service.api.json_bodies import JsonRoute
 from service.api.problems import documented
@@ -78,8 +78,8 @@ def operating(view: View) -> APIRouter:
         pipeline: str, partition: str, nothing: Nothing, caller: Operator, request: Request, response: Response
     ) -> schemas.LeaseChange:
         """Take a lease from its owner, which finds out at its next write. Its position stays, and any host may take it next."""
-        await _there(view, pipeline, partition)
-        change = await actions.released(view.keeper, pipeline, partition)
+        await _check_exists(view, pipeline, partition)
+        change = await actions.release_lease(view.keeper, pipeline, partition)
         return _done(view, request, response, "release", change)
 
     @router.post("/leases/{pipeline}/{partition:any}/handoff", responses=TOLD)
@@ -87,9 +87,9 @@ def operating(view: View) -> APIRouter:
         pipeline: str, partition: str, wanted: Handoff, caller: Operator, request: Request, response: Response
     ) -> schemas.LeaseChange:
         """Have the owner finish its batch, checkpoint, and give the lease to the host that is named."""
-        await _there(view, pipeline, partition)
+        await _check_exists(view, pipeline, partition)
         hosts = (await view.group()).hosts
-        change = await actions.handed_over(view.keeper, pipeline, partition, wanted.to, hosts)
+        change = await actions.hand_over_lease(view.keeper, pipeline, partition, wanted.to, hosts)
         return _done(view, request, response, "handoff", change)
 
     @router.put("/leases/{pipeline}/{partition:any}/continuation", responses={**TOLD, **documented(412, 428)})
@@ -106,7 +106,7 @@ def operating(view: View) -> APIRouter:
 
         What lies between is skipped, or comes again. An owner at work loses the lease at its next write.
         """
-        await _there(view, pipeline, partition)
+        await _check_exists(view, pipeline, partition)
         before = _unchanged(view, await view.keeper.read(pipeline, partition), if_match)
         try:
             after = await move(view.keeper, view.pipelines[pipeline], before, start_in(wanted.to))
@@ -122,7 +122,7 @@ def operating(view: View) -> APIRouter:
 
         409 as long as events are left. An owner at work loses the lease at its next write. A reset opens it again.
         """
-        await _there(view, pipeline, partition)
+        await _check_exists(view, pipeline, partition)
         listed = await list_partitions(view.pipelines[pipeline])
         done = await close_lease(
             view.keeper, view.pipelines[pipeline], partition, listed, skip_rest=wanted.skip_rest, forget=wanted.forget
@@ -140,20 +140,20 @@ def operating(view: View) -> APIRouter:
     async def pause(name: str, nothing: Nothing, caller: Operator, request: Request) -> schemas.Order:
         """Have every host rest from a pipeline, until it is resumed: batches in hand are finished or dropped, leases released."""
         known(view, name)
-        order, is_new = await actions.paused(view.keeper, name, by=caller.name, at=_now(view))
+        order, is_new = await actions.pause_pipeline(view.keeper, name, by=caller.name, at=_now(view))
         return _ordered(view, request, "pause", order, is_new)
 
     @router.post("/pipelines/{name}/resume")
     async def resume(name: str, nothing: Nothing, caller: Operator, request: Request) -> schemas.Order:
         """Let hosts go on with a pipeline, from where it stood."""
         known(view, name)
-        order, is_new = await actions.resumed(view.keeper, name, by=caller.name, at=_now(view))
+        order, is_new = await actions.resume_pipeline(view.keeper, name, by=caller.name, at=_now(view))
         return _ordered(view, request, "resume", order, is_new)
 
     return router
 
 
-async def _there(view: View, pipeline: str, partition: str) -> None:
+async def _check_exists(view: View, pipeline: str, partition: str) -> None:
     """Raises HTTPException."""
     known(view, pipeline)
     lease_in(await view.group(), pipeline, partition)
@@ -175,14 +175,14 @@ def _unchanged(view: View, seen: Seen, if_match: str | None) -> Seen:
 
 
 def _stale(view: View, now: Seen) -> HTTPException:
-    view.changed()
+    view.forget()
     return HTTPException(HTTPStatus.PRECONDITION_FAILED, STALE, {"etag": tag_of(now.etag)})
 
 
 def _done(view: View, request: Request, response: Response, action: Action, change: Change) -> schemas.LeaseChange:
-    view.changed()
+    view.forget()
     lease = change.before.lease
-    request.state.deed = Deed(
+    request.state.action = OperatorAction(
         action=action,
         pipeline=lease.pipeline,
         partition=lease.partition,
@@ -199,9 +199,9 @@ def _shown(seen: Seen) -> schemas.Lease:
 
 
 def _ordered(view: View, request: Request, action: Action, order: Control, is_new: bool) -> schemas.Order:
-    view.changed()
+    view.forget()
     after = {"paused": order.paused, "by": order.by, "at": order.at}
-    request.state.deed = Deed(action=action, pipeline=order.pipeline, after=after, is_change=is_new)
+    request.state.action = OperatorAction(action=action, pipeline=order.pipeline, after=after, is_change=is_new)
     return schemas.Order(
         changed=is_new, pipeline=order.pipeline, paused=order.paused, by=order.by or None, at=order.at or None
     )

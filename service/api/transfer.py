@@ -11,13 +11,13 @@ from starlette.exceptions import HTTPException
 
 from leases.import_.plan import Change
 from service.api import schemas
-from service.api.audit import Deed
+from service.api.audit import OperatorAction
 from service.api.json_bodies import LINES, check_type
 from service.api.problems import documented, problem
 from service.api.queries import PipelineFilter, known
 from service.api.roles import Operator
 from service.group.import_sources import Import, Source
-from service.group.migration import Report, carried_out, exported, mode_of, planned_import
+from service.group.migration import Report, execute, export_leases, mode_of, plan_import
 from service.group.view import View
 from service.plurals import counted
 
@@ -61,7 +61,7 @@ def moving(view: View) -> APIRouter:
         """All leases with all that they hold. Pause the pipelines before, or leases go on while they are read."""
         known(view, wanted.pipeline)
         pipelines = [each for name, each in view.pipelines.items() if wanted.pipeline in (None, name)]
-        lines, problems = await exported(view.keeper, pipelines)
+        lines, problems = await export_leases(view.keeper, pipelines)
         if problems and not wanted.skip_unreadable:
             unreadable = counted(len(problems), "lease")
             detail = f"{unreadable} cannot be read: repair them, or leave them out with skip_unreadable=true"
@@ -80,14 +80,16 @@ def moving(view: View) -> APIRouter:
         known(view, wanted.pipeline)
         check_type(request, *LINES)
         notes: list[str] = []
-        order = _order(view, wanted, await _text(request))
-        report = await planned_import(view.keeper, order, clock=view.clock, say=notes.append)
+        order = _order(view, wanted, await _read_text(request))
+        report = await plan_import(view.keeper, order, clock=view.clock, say=notes.append)
         if wanted.apply:
-            report = await carried_out(view.keeper, order, report)
+            report = await execute(view.keeper, order, report)
             _check(report)
-            view.changed()
+            view.forget()
         counts = {"created": report.count("created"), "moved": report.count("moved"), "written": len(report.done)}
-        request.state.deed = Deed(action="import", pipeline=wanted.pipeline, after=counts, is_change=bool(report.done))
+        request.state.action = OperatorAction(
+            action="import", pipeline=wanted.pipeline, after=counts, is_change=bool(report.done)
+        )
         return schemas.ImportReport(
             created=report.count("created"),
             moved=report.count("moved"),
@@ -101,7 +103,7 @@ def moving(view: View) -> APIRouter:
     return router
 
 
-async def _text(request: Request) -> str | None:
+async def _read_text(request: Request) -> str | None:
     """Raises HTTPException."""
     try:
         return (await request.body()).decode("utf-8-sig") or None

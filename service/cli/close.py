@@ -11,7 +11,7 @@ import click
 
 from leases.document import advised
 from leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreMissing
-from service.cli.common import FAILED, FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, fail, viewed
+from service.cli.common import FAILED, FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, fail, read_offline
 from service.cli.standard_output import unread_is_fine
 from service.errors import NotNow
 from service.plurals import counted
@@ -55,7 +55,9 @@ def close_leases(
         from service.group.lease_closing import list_partitions
 
         listed = await list_partitions(view.pipelines[pipeline])
-        names = await _gone(view, pipeline, listed, skip_rest, forget) if all_gone else list(dict.fromkeys(partitions))
+        names = (
+            await _find_gone(view, pipeline, listed, skip_rest, forget) if all_gone else list(dict.fromkeys(partitions))
+        )
         failed = [name for name in names if not await _close(view, keeper, pipeline, name, listed, skip_rest, forget)]
         if all_gone and not names:
             click.echo(
@@ -63,11 +65,13 @@ def close_leases(
             )
         return len(failed)
 
-    if viewed(file, close, pipeline):
+    if read_offline(file, close, pipeline):
         sys.exit(FAILED)
 
 
-async def _gone(view: View, pipeline: str, listed: Sequence[Partition], skip_rest: bool, forget: bool) -> Sequence[str]:
+async def _find_gone(
+    view: View, pipeline: str, listed: Sequence[Partition], skip_rest: bool, forget: bool
+) -> Sequence[str]:
     """Raises NotNow if the feed lists nothing at all: a directory that is not mounted looks empty."""
     from service.group.lease_closing import forgettable, gone
 

@@ -76,7 +76,7 @@ def log_of(settings: Settings, host: str) -> Log:
     return logs.logger()
 
 
-def viewed(file: Path, read: Read[T], pipeline: str | None, *, writes: bool = False, heeds: bool = True) -> T:
+def read_offline(file: Path, read: Read[T], pipeline: str | None, *, writes: bool = False, heeds: bool = True) -> T:
     """What `read` finds in the lease container of FILE, seen from a process that runs no host; as
     `service.cli.offline_view` has it."""
     from service.cli.offline_view import look_into

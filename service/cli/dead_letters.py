@@ -88,14 +88,14 @@ def replay(file: Path, pipeline: str, partition: str | None) -> None:
     Mend the transform first. What fails again becomes a dead letter again. Hosts may be at work meanwhile. Exit code 1 where
     something is left.
     """
-    from service.cli.replay import replayed
+    from service.cli.replay import run_replay
 
     settings, one = _pipeline(file, pipeline)
     if not done(_may_have_unread(settings, one, partition)):
         click.echo(f"pipeline '{pipeline}' has no open dead letters: nothing to replay")
         return
     with named(settings, role="-replay") as host:
-        sent, again, last = done(replayed(settings, one, partition, host=host, log=log_of(settings, host)))
+        sent, again, last = done(run_replay(settings, one, partition, host=host, log=log_of(settings, host)))
     with unread_is_fine():
         click.echo(
             f"{counted(sent, 'dead letter')} of pipeline '{pipeline}' replayed: {sent - again} processed, {again} dead again"
@@ -115,7 +115,7 @@ def discard(file: Path, pipeline: str, partition: str | None, yes: bool) -> None
     Replay first what you can still process: only the letters that failed again are open then. The command lists the letters
     that it discards, and asks. Later letters stay open. Discarded letters stay in their place and in the list.
     """
-    from service.cli.replay import replayed
+    from service.cli.replay import run_replay
     from service.cli.tables import letters_table, screen_of
 
     settings, one = _pipeline(file, pipeline)
@@ -134,7 +134,9 @@ def discard(file: Path, pipeline: str, partition: str | None, yes: bool) -> None
         if not click.confirm(f"Discard {count}?", err=True):
             fail("nothing was changed")
     with named(settings, role="-replay") as host:
-        _, _, last = done(replayed(settings, one, partition, host=host, log=log_of(settings, host), discarded_to=ends))
+        _, _, last = done(
+            run_replay(settings, one, partition, host=host, log=log_of(settings, host), discarded_to=ends)
+        )
     if last is None or last.failed:
         fail(*(f"partition '{key[1]}': {why}" for key, why in sorted((last.failed if last else {}).items())))
     with unread_is_fine():

@@ -28,8 +28,8 @@ from service.cli.common import (
     fail,
     log_of,
     named,
+    read_offline,
     settings_of,
-    viewed,
 )
 from service.cli.dead_letters import dead_letters
 from service.cli.fast_imports import importing
@@ -70,13 +70,13 @@ def run(file: Path, until_idle: bool) -> None:
     it has delivered for each pipeline. With --until-idle it also prints them, unless the log is JSON.
     """
     with importing():
-        from service.wiring.spark import begun
+        from service.wiring.spark import starting_engine
 
     settings = settings_of(file)
     with named(settings) as name:
 
         async def work() -> tuple[Processor, Backlog | None]:
-            with begun(settings) as engine:  # takes longer to start than what else there is to import
+            with starting_engine(settings) as engine:  # takes longer to start than what else there is to import
                 with importing():
                     from service.cli.run import run as run_processor
                     from service.wiring.build import processor_of
@@ -136,10 +136,10 @@ def check(file: Path, probe: bool) -> None:
         fail(*problems, code=USAGE)
     click.echo(f"settings: fine, {counted(len(settings.pipelines), 'pipeline')}")
     if probe:
-        from service.cli.probe import probed
+        from service.cli.probe import run_probe
 
         log_of(settings, "check")
-        if not done(probed(settings, click.echo)):
+        if not done(run_probe(settings, click.echo)):
             sys.exit(USAGE)
     else:
         click.echo("schemas, SQL and connections were not checked (use --probe)")
@@ -169,7 +169,7 @@ def list_leases(file: Path, pipeline: str | None, as_json: bool) -> None:
     async def read(view: View, keeper: Keeper) -> tuple[Group, dict[Key, tuple[Standstill, ...]]]:
         return await read_standstills(view)
 
-    group, standing = viewed(file, read, pipeline)
+    group, standing = read_offline(file, read, pipeline)
     found = [status for status in group.leases.values() if pipeline in (None, status.lease.pipeline)]
     unreadable = {key: why for key, why in group.unreadable.items() if pipeline in (None, key[0])}
     held_up = {key: each for key, each in standing.items() if pipeline in (None, key[0])}
@@ -197,7 +197,7 @@ def show_lease(file: Path, pipeline: str, partition: str) -> None:
     async def read(view: View, keeper: Keeper) -> tuple[LeaseStatus, Group, dict[Key, tuple[Standstill, ...]]]:
         return await _one(pipeline, partition)(view, keeper), *await read_standstills(view)
 
-    found, group, standing = viewed(file, read, pipeline)
+    found, group, standing = read_offline(file, read, pipeline)
     key = found.lease.key
     fields = lease_fields(found, failures_of(group).get(key), standing.get(key, ()))
     click.echo(json.dumps(fields, ensure_ascii=False, indent=2))
@@ -213,17 +213,17 @@ def release_lease(file: Path, pipeline: str, partition: str) -> None:
     The owner notices at its next write to the lease. A sink that keeps its position refuses what the owner still sends.
     """
 
-    from service.group.actions import released
+    from service.group.actions import release_lease
 
     async def release(view: View, keeper: Keeper) -> str:
         await _one(pipeline, partition)(view, keeper)
-        change = await released(keeper, pipeline, partition)
+        change = await release_lease(keeper, pipeline, partition)
         lease = change.before.lease
         if not change.is_change:
             return f"lease '{partition}' of pipeline '{pipeline}' has no owner: nothing to release"
         return f"lease '{partition}' of pipeline '{pipeline}' released by '{lease.owner}' (epoch {lease.epoch})"
 
-    change = viewed(file, release, pipeline)
+    change = read_offline(file, release, pipeline)
     with unread_is_fine():
         click.echo(change)
 
@@ -248,7 +248,7 @@ def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
         found = await view.lag()
         return found if pipeline is None else found.of(pipeline), await view.group()
 
-    found, group = viewed(file, measure, pipeline)
+    found, group = read_offline(file, measure, pipeline)
     failures = failures_of(group)
     held_up = {key: each for key, each in standstills(group, found.errors).items() if pipeline in (None, key[0])}
     unreadable = [
@@ -298,13 +298,13 @@ def run_postgres(directory: Path, sql: str | None) -> None:
     from service.cli.demo.postgres import query, serve
     from service.cli.run import stopping
 
-    async def until_stopped() -> None:
+    async def serve_until_stopped() -> None:
         stop = asyncio.Event()
         with stopping(stop.set):
             await serve(directory, stop, click.echo)
 
     if sql is None:
-        done(until_stopped())
+        done(serve_until_stopped())
     else:
         sys.exit(done(query(directory, sql)))
 

@@ -23,8 +23,8 @@ from service.cli.common import (
     PathName,
     fail,
     is_at_a_terminal,
+    read_offline,
     settings_of,
-    viewed,
 )
 from service.cli.standard_output import unread_is_fine
 from service.plurals import counted, noun
@@ -87,7 +87,7 @@ def reset_leases(
                 click.echo(_describe_reset(before, after))
         return problems
 
-    if problems := viewed(file, run, pipeline, heeds=False):
+    if problems := read_offline(file, run, pipeline, heeds=False):
         fail(*problems)
 
 
@@ -104,7 +104,7 @@ def _all_of(file: Path, pipeline: str) -> list[str]:
         still_open = {lease.partition for lease in scan.leases if not lease.closed}
         return sorted(still_open | {partition for _, partition in scan.unreadable})
 
-    names = viewed(file, read, pipeline)
+    names = read_offline(file, read, pipeline)
     return names or fail(f"all leases of pipeline '{pipeline}' are closed: name those to open")
 
 
@@ -124,7 +124,7 @@ def _ask(file: Path, pipeline: str, partitions: Sequence[str], place: str) -> No
         plans = [await plan_reset(keeper, view.pipelines[pipeline], name, start_in(place)) for name in partitions]
         return [*dict.fromkeys(line for each in plans for line in each.lines)]
 
-    lines = viewed(file, plan, pipeline, heeds=False)
+    lines = read_offline(file, plan, pipeline, heeds=False)
     if not is_at_a_terminal():
         fail(*lines, f"nothing was changed: to reset {noun(len(partitions), 'it', 'them')}, add --yes", code=USAGE)
     for line in lines:
@@ -144,12 +144,12 @@ def export_leases(file: Path, pipeline: str | None, output: Path | None) -> None
 
     Stop the hosts first. Otherwise the leases move while they are read.
     """
-    from service.group.migration import exported
+    from service.group.migration import export_leases
 
     async def read(view: View, keeper: Keeper) -> tuple[list[str], list[str]]:
-        return await exported(keeper, [each for name, each in view.pipelines.items() if pipeline in (None, name)])
+        return await export_leases(keeper, [each for name, each in view.pipelines.items() if pipeline in (None, name)])
 
-    lines, problems = viewed(file, read, pipeline)
+    lines, problems = read_offline(file, read, pipeline)
     text = "".join(f"{line}\n" for line in lines)
     if output is None:
         click.echo(text, nl=False)
@@ -207,7 +207,7 @@ def import_leases(
     """
     from leases.clock import BootClock
     from service.group.import_sources import KINDS, Import
-    from service.group.migration import carried_out, mode_of, planned_import
+    from service.group.migration import execute, mode_of, plan_import
 
     settings, text = settings_of(file), _read(input)
     if settings.leases.type == "memory" and apply:
@@ -223,12 +223,12 @@ def import_leases(
     async def run(view: View, keeper: Keeper) -> Report:
         blobs = _blobs_of(settings, container, account_url) if is_in_blobs else None
         try:
-            return await imported(view, keeper, blobs)
+            return await run_import(view, keeper, blobs)
         finally:
             if blobs is not None:
                 await blobs.close()
 
-    async def imported(view: View, keeper: Keeper, blobs: BlobSource | None) -> Report:
+    async def run_import(view: View, keeper: Keeper, blobs: BlobSource | None) -> Report:
         order = Import(
             pipeline=view.pipelines[pipeline],
             source=cast("Source", source),
@@ -239,10 +239,10 @@ def import_leases(
             now_us=int(datetime.now(UTC).timestamp() * 1e6),
             force=force,
         )
-        report = await planned_import(keeper, order, clock=BootClock(), say=lambda line: click.echo(line, err=True))
-        return await carried_out(keeper, order, report) if apply else report
+        report = await plan_import(keeper, order, clock=BootClock(), say=lambda line: click.echo(line, err=True))
+        return await execute(keeper, order, report) if apply else report
 
-    report = viewed(file, run, pipeline, writes=apply, heeds=False)
+    report = read_offline(file, run, pipeline, writes=apply, heeds=False)
     with unread_is_fine():
         _tell(report, apply, as_json)
     if report.problems:

@@ -22,14 +22,14 @@ from service.plurals import counted
 from service.processor import Problems
 from service.redaction import redacted
 from service.wiring.build import pipeline_of, store_of
-from service.wiring.spark import begun
+from service.wiring.spark import starting_engine
 
 Say = Callable[[str], None]
 
 
-async def probed(settings: Settings, say: Say) -> bool:
+async def run_probe(settings: Settings, say: Say) -> bool:
     """Whether everything answered. Raises StartFailed where the lease store cannot even be made."""
-    with begun(settings) as engine:  # beside what needs no Spark, and once for all pipelines
+    with starting_engine(settings) as engine:  # beside what needs no Spark, and once for all pipelines
         return await _probe(settings, engine, say)
 
 
@@ -38,13 +38,13 @@ async def _probe(settings: Settings, engine: SparkEngine, say: Say) -> bool:
     store = TimedStore(store_of(settings, pipelines), settings.leases.timing.call_timeout_s)
     try:
         fine = len(pipelines) == len(settings.pipelines)
-        fine &= await _tried(say, "leases", _listed(store, pipelines, settings.leases.timing))
+        fine &= await _try_step(say, "leases", _check_leases(store, pipelines, settings.leases.timing))
         for pipeline in pipelines:
-            fine &= await _tried(say, f"{pipeline.name}: feed", _check_feed(pipeline))
-            fine &= await _tried(say, f"{pipeline.name}: transform", _prepared(pipeline))
-            fine &= await _tried(say, f"{pipeline.name}: sink", _sink_prepared(pipeline))
+            fine &= await _try_step(say, f"{pipeline.name}: feed", _check_feed(pipeline))
+            fine &= await _try_step(say, f"{pipeline.name}: transform", _prepare_transform(pipeline))
+            fine &= await _try_step(say, f"{pipeline.name}: sink", _prepare_sink(pipeline))
         if settings.api.enabled:
-            fine &= await _tried(say, "api", _open_port(settings.api))
+            fine &= await _try_step(say, "api", _open_port(settings.api))
         return fine
     finally:
         closing = [part.close() for each in pipelines for part in (each.feed, each.transform, each.sink)]
@@ -63,7 +63,7 @@ def _made(settings: Settings, engine: SparkEngine, say: Say) -> list[Pipeline]:
     return found
 
 
-async def _tried(say: Say, what: str, step: Awaitable[str]) -> bool:
+async def _try_step(say: Say, what: str, step: Awaitable[str]) -> bool:
     try:
         say(f"{what}: {await step}")
     except (PipelineError, StoreError, StartFailed, GroupMismatch) as error:
@@ -72,12 +72,12 @@ async def _tried(say: Say, what: str, step: Awaitable[str]) -> bool:
     return True
 
 
-async def _listed(store: TimedStore, pipelines: list[Pipeline], timing: Timing) -> str:
+async def _check_leases(store: TimedStore, pipelines: list[Pipeline], timing: Timing) -> str:
     """Raises StartFailed or GroupMismatch if `run` would refuse these leases."""
     keeper = Keeper(store, host="check", incarnation="", clock=BootClock(), timing=timing)
     problems = Problems()
     for pipeline in pipelines:
-        await problems.of(Bootstrap(keeper, pipeline.name, pipeline.identity).recorded())
+        await problems.of(Bootstrap(keeper, pipeline.name, pipeline.identity).read_recorded())
     problems.raise_any()
     scan = await keeper.scan([pipeline.name for pipeline in pipelines])
     count = len(scan.seen) + len(scan.invalid)
@@ -95,12 +95,12 @@ async def _check_feed(pipeline: Pipeline) -> str:
     return f"fine, {counted(count, 'partition')} now ({pipeline.feed.identity})"
 
 
-async def _prepared(pipeline: Pipeline) -> str:
+async def _prepare_transform(pipeline: Pipeline) -> str:
     await pipeline.transform.prepare()
     return f"fine, {pipeline.transform.description}"
 
 
-async def _sink_prepared(pipeline: Pipeline) -> str:
+async def _prepare_sink(pipeline: Pipeline) -> str:
     await pipeline.sink.prepare()
     return f"fine ({pipeline.sink.identity})"
 

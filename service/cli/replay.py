@@ -23,7 +23,7 @@ from service.wiring.build import pipeline_of, store_of
 from service.wiring.spark import engine_of
 
 
-async def replayed(
+async def run_replay(
     settings: Settings,
     pipeline: PipelineSettings,
     partition: str | None,

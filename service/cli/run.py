@@ -36,10 +36,10 @@ async def run(processor: Processor, api: ApiSettings, *, until_idle: bool, log: 
         stop.set()
 
     with stopping(told):
-        return await processed(processor, api, stop, until_idle=until_idle, log=log)
+        return await process(processor, api, stop, until_idle=until_idle, log=log)
 
 
-async def processed(
+async def process(
     processor: Processor,
     api: ApiSettings,
     stop: asyncio.Event,
@@ -53,12 +53,12 @@ async def processed(
     async with serving(processor, api, log, listening), processing(processor, stop):
         if stop.is_set():
             return None
-        return await _until(stop, processor, until_idle=until_idle)
+        return await _wait_until_over(stop, processor, until_idle=until_idle)
 
 
-async def _until(stop: asyncio.Event, processor: Processor, *, until_idle: bool) -> Backlog | None:
+async def _wait_until_over(stop: asyncio.Event, processor: Processor, *, until_idle: bool) -> Backlog | None:
     stopped = asyncio.create_task(stop.wait(), name="stop")
-    ended = asyncio.create_task(processor.ended(), name="ended")
+    ended = asyncio.create_task(processor.wait_until_ended(), name="ended")
     waiting: set[asyncio.Task[object]] = {stopped, ended}
     idle = asyncio.create_task(processor.idle(), name="idle") if until_idle else None
     if idle is not None:

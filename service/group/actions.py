@@ -31,12 +31,12 @@ class Change:
         return self.before is not self.after
 
 
-async def released(keeper: Keeper, pipeline: str, partition: str) -> Change:
+async def release_lease(keeper: Keeper, pipeline: str, partition: str) -> Change:
     """Taken from its owner, position kept. Raises NotNow, StoreError, InvalidDocument."""
-    return await _changed(keeper, pipeline, partition, _revoked)
+    return await _change(keeper, pipeline, partition, _revoked)
 
 
-async def handed_over(
+async def hand_over_lease(
     keeper: Keeper, pipeline: str, partition: str, to: str, hosts: Mapping[str, HostStatus]
 ) -> Change:
     """Asked for on behalf of a host: its owner finishes its batch, and releases the lease to that host.
@@ -44,20 +44,20 @@ async def handed_over(
     hosts: all that are known. Raises NotNow, StoreError, InvalidDocument.
     """
     _check_taker(pipeline, to, hosts)
-    return await _changed(keeper, pipeline, partition, lambda lease: _promised(lease, to))
+    return await _change(keeper, pipeline, partition, lambda lease: _promised(lease, to))
 
 
-async def paused(keeper: Keeper, pipeline: str, *, by: str, at: str) -> tuple[Control, bool]:
+async def pause_pipeline(keeper: Keeper, pipeline: str, *, by: str, at: str) -> tuple[Control, bool]:
     """The order that holds now, and whether it is new. Raises StoreError."""
     return await order(keeper.store, Control(pipeline=pipeline, paused=True, by=by, at=at))
 
 
-async def resumed(keeper: Keeper, pipeline: str, *, by: str, at: str) -> tuple[Control, bool]:
+async def resume_pipeline(keeper: Keeper, pipeline: str, *, by: str, at: str) -> tuple[Control, bool]:
     """As `paused`."""
     return await order(keeper.store, Control(pipeline=pipeline, paused=False, by=by, at=at))
 
 
-async def _changed(keeper: Keeper, pipeline: str, partition: str, wanted: Callable[[Lease], Lease]) -> Change:
+async def _change(keeper: Keeper, pipeline: str, partition: str, wanted: Callable[[Lease], Lease]) -> Change:
     """An owner at work writes all the time: a conflict is no reason to give up what holds for the lease as it is now, too."""
     for attempt in range(CONFLICTS_MAX):
         seen = await keeper.read(pipeline, partition)

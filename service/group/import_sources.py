@@ -68,19 +68,19 @@ class Brought:
     notes: tuple[str, ...] = ()
 
 
-async def brought(order: Import, store: LeaseStore) -> Brought:
+async def read_source(order: Import, store: LeaseStore) -> Brought:
     """Raises NothingToImport, InvalidDocument, StoreUnavailable."""
     if order.source == "leasehold":
         return _restored(order)
     if order.source in KINDS:
-        found_there = await _deployment(order)
+        found_there = await _read_deployment(order)
         notes = [f"the leases in '{found_there.folder}' are taken"] if found_there.folder else []
         notes += [
             f"partition '{name}' was never checkpointed, and begins where the feed's `start` says"
             for name in found_there.without
         ]
         return Brought(candidates=found_there.candidates, busy=found_there.busy, notes=tuple(notes))
-    prefix, leases = leases_among(await _documents(order, store), order.prefix)
+    prefix, leases = leases_among(await _read_documents(order, store), order.prefix)
     found = candidates(
         leases, pipeline=order.pipeline.name, is_java=order.source == "java", prefix=prefix, mode=order.mode
     )
@@ -120,21 +120,21 @@ def recent(order: Import, found: Brought, duration_s: float) -> dict[str, str]:
     }
 
 
-async def held(order: Import, store: LeaseStore) -> Mapping[str, Held]:
+async def read_held(order: Import, store: LeaseStore) -> Mapping[str, Held]:
     """Document -> whose it is, of those in the lease container that somebody owns. Raises StoreUnavailable."""
     if order.source == "leasehold" or order.text is not None:
         return {}
     if order.source in KINDS:
-        owners = (await _deployment(order)).owners
+        owners = (await _read_deployment(order)).owners
         return {name: Held(owner, (mark,)) for name, (owner, mark) in owners.items()}
     return {
         str(each.get("id")): Held(owner, (each.get("timestamp"), each.get("_etag")))
-        for each in await _documents(order, store)
+        for each in await _read_documents(order, store)
         if isinstance(owner := each.get("Owner"), str) and owner
     }
 
 
-async def _documents(order: Import, store: LeaseStore) -> Sequence[Document]:
+async def _read_documents(order: Import, store: LeaseStore) -> Sequence[Document]:
     if order.text is not None:
         return documents_in(order.text)
     shared = store.store if isinstance(store, TimedStore) else store
@@ -143,7 +143,7 @@ async def _documents(order: Import, store: LeaseStore) -> Sequence[Document]:
     return await shared.documents(order.prefix or "")
 
 
-async def _deployment(order: Import) -> Deployment:
+async def _read_deployment(order: Import) -> Deployment:
     """The one in the folder that the order names, or the only one. Raises NothingToImport, InvalidDocument, StoreUnavailable."""
     kind, folder = KINDS[order.source], order.prefix and order.prefix.strip("/")
     if order.text is not None:

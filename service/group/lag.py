@@ -26,7 +26,7 @@ from leases.balance import Key
 from leases.clock import Clock
 from leases.lease import Lease
 from pipeline.errors import FeedError
-from pipeline.feed import ChangeFeed, FeedPartition, KnownLag, held_back, metered, remember, uncovered
+from pipeline.feed import ChangeFeed, FeedPartition, KnownLag, find_held_back, metered, remember, uncovered
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -173,7 +173,7 @@ async def measure_lag(
     _remind(feeds, leases)
     still_open = {lease.key: lease for lease in leases if not lease.closed}
     listed = await _list(feeds, listings, patience)
-    answers = await _asked(
+    answers = await _ask_all(
         {key: _lag_of(feeds[lease.pipeline], lease) for key, lease in still_open.items() if key not in known},
         patience=patience,
     )
@@ -246,7 +246,7 @@ async def read_backlog(
     failed = {key: why for key, why in failures.items() if key in still_open and still_open[key].owner is None}
     listed = await _list(feeds, listings, patience)
     rare = {key: lease for key, lease in still_open.items() if ask and metered(feeds[lease.pipeline]) is not None}
-    ends = await _asked(
+    ends = await _ask_all(
         {key: _ends_of(feeds[lease.pipeline], lease) for key, lease in still_open.items() if key not in rare},
         patience=patience,
     )
@@ -290,7 +290,7 @@ def _look(
     )
 
 
-async def until_idle(
+async def wait_until_idle(
     look: Callable[[], Awaitable[Backlog]],
     *,
     clock: Clock,
@@ -343,7 +343,7 @@ def _ends_of(feed: ChangeFeed, lease: Lease) -> Callable[[], Awaitable[_End]]:
         latest = await feed.latest(lease.partition)
         # Not `compare`: retention may have emptied what lies between, and a malformed record lies behind the latest position.
         lag = await feed.lag(lease.partition, lease.continuation)
-        held = await held_back(feed, lease.partition, lease.continuation) if lag == 1 else None
+        held = await find_held_back(feed, lease.partition, lease.continuation) if lag == 1 else None
         return _End((lease.continuation, latest), is_behind=lag > (held is not None), held=held)
 
     return ask
@@ -374,7 +374,7 @@ class _Answers(Generic[K, T]):
 async def _list(
     feeds: Mapping[str, ChangeFeed], listings: Mapping[str, Sequence[FeedPartition]], patience: Patience
 ) -> _Answers[str, Sequence[FeedPartition]]:
-    answers: _Answers[str, Sequence[FeedPartition]] = await _asked(
+    answers: _Answers[str, Sequence[FeedPartition]] = await _ask_all(
         {name: feed.partitions for name, feed in feeds.items() if name not in listings}, patience=patience
     )
     answers.found.update(listings)
@@ -394,7 +394,7 @@ async def answer_of(call: Callable[[], Awaitable[T]], call_s: float) -> tuple[T 
         return None, f"unexpected {type(error).__name__}: {error}"
 
 
-async def _asked(calls: Mapping[K, Callable[[], Awaitable[T]]], *, patience: Patience) -> _Answers[K, T]:
+async def _ask_all(calls: Mapping[K, Callable[[], Awaitable[T]]], *, patience: Patience) -> _Answers[K, T]:
     """Every call's answer or error; never raises."""
     answers: _Answers[K, T] = _Answers({}, dict.fromkeys(calls, f"no answer within {patience.total_s:g} s"))
     gate = asyncio.Semaphore(patience.at_once)

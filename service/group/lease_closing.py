@@ -20,7 +20,7 @@ from leases.lineage import Partition, orphans
 from leases.membership import DEAD_AFTER
 from leases.timing import Timing
 from pipeline.errors import FeedUnavailable, PipelineError
-from pipeline.feed import ChangeFeed, FeedPartition, held_back, partitions_finish, remember, uncovered
+from pipeline.feed import ChangeFeed, FeedPartition, find_held_back, partitions_finish, remember, uncovered
 from pipeline.sink import standing
 from service.errors import NotNow
 from service.group.actions import CONFLICTS_MAX, Change
@@ -185,7 +185,7 @@ async def _count_rest(pipeline: Pipeline, lease: Lease, rest: Rest) -> Rest:
     if held and held.generation == lease.generation and feed.compare(held.position, rest.position) > 0:
         rest = replace(rest, position=held.position)
         events = await feed.lag(partition, rest.position)
-    why = await held_back(feed, partition, rest.position) if events == 1 else None
+    why = await find_held_back(feed, partition, rest.position) if events == 1 else None
     return replace(rest, events=events, why=why or "")
 
 

@@ -21,7 +21,7 @@ class Held(NamedTuple):
     mark: tuple[object, ...]
 
 
-async def alive(look: Callable[[], Awaitable[Mapping[K, Held]]], *, clock: Clock, timing: Timing) -> dict[K, str]:
+async def find_alive(look: Callable[[], Awaitable[Mapping[K, Held]]], *, clock: Clock, timing: Timing) -> dict[K, str]:
     """The owner of each that moved within the lease duration. What was released meanwhile is nobody's.
 
     No clock of another machine is asked (docs/protocol.md), so those long gone cost the whole duration. Time in which nothing

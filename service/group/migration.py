@@ -33,8 +33,8 @@ from leases.timing import Timing
 from pipeline.errors import FeedError, PipelineError
 from pipeline.feed import ChangeFeed, FeedPartition, Start, uncovered
 from pipeline.sink import Standing, standing
-from service.group.import_sources import Import, brought, held, recent
-from service.group.liveness import Held, alive
+from service.group.import_sources import Import, read_held, read_source, recent
+from service.group.liveness import Held, find_alive
 from service.pipeline import Pipeline
 from service.plurals import counted
 
@@ -61,18 +61,18 @@ class Report:
         return sum(change.kind == kind for change in self.changes)
 
 
-async def exported(keeper: Keeper, pipelines: Iterable[Pipeline]) -> tuple[list[str], list[str]]:
+async def export_leases(keeper: Keeper, pipelines: Iterable[Pipeline]) -> tuple[list[str], list[str]]:
     """The lines, and what could not be read and is missing from them. Raises StoreUnavailable, InvalidDocument."""
     groups, problems = [], []
     for pipeline in pipelines:
         scan = await keeper.scan([pipeline.name])
         problems += [str(error) for error in scan.invalid]
         leases = tuple(sorted(scan.leases, key=lambda lease: lease.partition))
-        groups.append(Group(pipeline=pipeline.name, info=await _info(keeper.store, pipeline), leases=leases))
+        groups.append(Group(pipeline=pipeline.name, info=await _read_info(keeper.store, pipeline), leases=leases))
     return lines_of(groups), problems
 
 
-async def _info(store: LeaseStore, pipeline: Pipeline) -> Info:
+async def _read_info(store: LeaseStore, pipeline: Pipeline) -> Info:
     try:
         stored = await store.read(info_id(pipeline.name))
     except StoreMissing:
@@ -156,7 +156,7 @@ async def plan_reset(keeper: Keeper, pipeline: Pipeline, partition: str, to: Sta
         lease = None
     if lease is not None:
         _check_open(lease)
-    place = await _checked_place(pipeline.feed, partition, to)
+    place = await _check_place(pipeline.feed, partition, to)
     if lease is None:
         return ResetPlan(pipeline=pipeline, partition=partition, before=None, to=place)
     events = await _events_between(pipeline.feed, partition, place, lease.continuation)
@@ -189,7 +189,7 @@ async def move(keeper: Keeper, pipeline: Pipeline, seen: Seen, to: Start | str) 
     """A lease that was read, in its new generation. Raises LeasesError (StoreConflict where it has changed), PipelineError."""
     lease = seen.lease
     _check_open(lease)
-    place = await _checked_place(pipeline.feed, lease.partition, to)
+    place = await _check_place(pipeline.feed, lease.partition, to)
     held = await standing(pipeline.sink, pipeline.name, lease.partition)
     newest = max(lease.generation, held.generation if held else 0)
     return await keeper.rewrite(seen, replace(lease.reset(place), generation=newest + 1))
@@ -222,7 +222,7 @@ async def _create(
 
 async def _free_part(keeper: Keeper, pipeline: Pipeline, partition: str, scan: Scan) -> FeedPartition:
     """Raises StoreMissing if the feed has no such partition, or other leases hold it."""
-    if await Bootstrap(keeper, pipeline.name, pipeline.identity).recorded() is None:
+    if await Bootstrap(keeper, pipeline.name, pipeline.identity).read_recorded() is None:
         raise StoreMissing(f"no leases of pipeline '{pipeline.name}' yet: no host has run it")
     part = await _part_of(pipeline, partition, scan.leases)
     if part is None:
@@ -246,7 +246,7 @@ async def _read_new_lease(
     pipeline: Pipeline, part: FeedPartition | None, partition: str, to: Start | str, now_ms: int
 ) -> Lease:
     """A lease about which nothing is known but what an operator says. Its epoch is one that no count of owners ever reached."""
-    place = await _checked_place(pipeline.feed, partition, to)
+    place = await _check_place(pipeline.feed, partition, to)
     held = await standing(pipeline.sink, pipeline.name, partition)
     return Lease(
         pipeline=pipeline.name,
@@ -258,7 +258,7 @@ async def _read_new_lease(
     )
 
 
-async def _checked_place(feed: ChangeFeed, partition: str, to: Start | str) -> str | None:
+async def _check_place(feed: ChangeFeed, partition: str, to: Start | str) -> str | None:
     """Raises PipelineError, Incomparable."""
     place = await _place(feed, partition, to)
     try:
@@ -278,24 +278,24 @@ async def _place(feed: ChangeFeed, partition: str, to: Start | str) -> str | Non
     return to if start is None else await feed.start_of(partition, start)
 
 
-async def planned_import(keeper: Keeper, order: Import, *, clock: Clock, say: Say) -> Report:
+async def plan_import(keeper: Keeper, order: Import, *, clock: Clock, say: Say) -> Report:
     """What it would do. Waits for up to the lease duration where an owner may be alive.
 
     Raises GroupMismatch, InvalidDocument, StoreUnavailable, NothingToImport.
     """
     say = _once(say)
-    await Bootstrap(keeper, order.pipeline.name, order.pipeline.identity).recorded()
-    changes = await _changes(keeper, order, {}, {}, say)
+    await Bootstrap(keeper, order.pipeline.name, order.pipeline.identity).read_recorded()
+    changes = await _plan_changes(keeper, order, {}, {}, say)
     leases = {change.partition for change in changes if change.seen and change.wanted and change.seen.lease.owner}
-    documents = {change.document for change in changes if change.wanted} & (await held(order, keeper.store)).keys()
+    documents = {change.document for change in changes if change.wanted} & (await read_held(order, keeper.store)).keys()
     if leases or documents:
         watched = len(leases) or len(documents)
         timing = _watching(keeper.timing, order.watch_s if documents else 0.0)
         owned = counted(watched, "lease has a live owner", "leases have live owners")
         say(f"watching for up to {timing.duration_s:g} s whether {owned}")
-        found = await alive(lambda: _held(keeper, order, leases, documents), clock=clock, timing=timing)
+        found = await find_alive(lambda: _read_held(keeper, order, leases, documents), clock=clock, timing=timing)
         owners, writers = ({name: owner for (what, name), owner in found.items() if what == kind} for kind in KINDS)
-        changes = await _changes(keeper, order, owners, writers, say)
+        changes = await _plan_changes(keeper, order, owners, writers, say)
     return Report(changes=tuple(changes))
 
 
@@ -315,16 +315,16 @@ def _watching(timing: Timing, at_least_s: float) -> Timing:
     return replace(timing, duration_s=max(timing.duration_s, at_least_s))
 
 
-async def _changes(
+async def _plan_changes(
     keeper: Keeper, order: Import, owners: Mapping[str, str], writers: Mapping[str, str], say: Say
 ) -> list[Change]:
-    feed, found = order.pipeline.feed, await brought(order, keeper.store)
+    feed, found = order.pipeline.feed, await read_source(order, keeper.store)
     rules = Rules(
         compare=_compare_of(feed),
         overlapping=lambda lease, others: _overlapping(feed, lease, others),
         owners=owners,
         writers={**recent(order, found, max(keeper.timing.duration_s, order.watch_s)), **found.busy, **writers},
-        standings=await _standings(order.pipeline, found.candidates),
+        standings=await _read_standings(order.pipeline, found.candidates),
         force=order.force,
     )
     scan = await _scan(keeper, order)
@@ -335,7 +335,7 @@ async def _changes(
     return planned(found.candidates, {partition: seen for (_, partition), seen in scan.seen.items()}, rules)
 
 
-async def _standings(pipeline: Pipeline, candidates: Iterable[Candidate]) -> dict[str, Standing]:
+async def _read_standings(pipeline: Pipeline, candidates: Iterable[Candidate]) -> dict[str, Standing]:
     names = {name for each in candidates for name in (each.partition, *(part.partition for part in each.parts))}
     found = {name: await standing(pipeline.sink, pipeline.name, name) for name in sorted(names)}
     return {name: one for name, one in found.items() if one is not None}
@@ -348,7 +348,7 @@ async def _scan(keeper: Keeper, order: Import) -> Scan:
         return Scan({}, (), 0.0, 0.0)
 
 
-async def _held(
+async def _read_held(
     keeper: Keeper, order: Import, leases: Collection[str], documents: Collection[str]
 ) -> dict[tuple[str, str], Held]:
     """(one of KINDS, name) -> who has it, of those leases here and documents there."""
@@ -356,23 +356,23 @@ async def _held(
     for lease in (await _scan(keeper, order)).leases if leases else ():
         if lease.partition in leases and lease.owner is not None:
             marks["lease", lease.partition] = Held(lease.owner, (lease.incarnation, lease.epoch, lease.tick))
-    written = await held(order, keeper.store) if documents else {}
+    written = await read_held(order, keeper.store) if documents else {}
     return marks | {("document", name): one for name, one in written.items() if name in documents}
 
 
-async def carried_out(keeper: Keeper, order: Import, report: Report) -> Report:
+async def execute(keeper: Keeper, order: Import, report: Report) -> Report:
     """Nothing where anything was refused. Raises LeasesError before the first write alone."""
     if report.count("refused"):
         return report
     bootstrap = Bootstrap(keeper, order.pipeline.name, order.pipeline.identity)
-    await _opened(bootstrap)
-    done, problems = await _written_out(keeper, report.changes)
-    if not problems and (await brought(order, keeper.store)).is_complete:
-        await bootstrap.completed()
+    await _open(bootstrap)
+    done, problems = await _write_all(keeper, report.changes)
+    if not problems and (await read_source(order, keeper.store)).is_complete:
+        await bootstrap.complete()
     return replace(report, done=frozenset(done), problems=tuple(problems))
 
 
-async def _opened(bootstrap: Bootstrap) -> None:
+async def _open(bootstrap: Bootstrap) -> None:
     for _ in range(TRIES - 1):
         try:
             await bootstrap.use()
@@ -382,7 +382,7 @@ async def _opened(bootstrap: Bootstrap) -> None:
     await bootstrap.use()
 
 
-async def _written_out(keeper: Keeper, changes: Iterable[Change]) -> tuple[list[str], list[str]]:
+async def _write_all(keeper: Keeper, changes: Iterable[Change]) -> tuple[list[str], list[str]]:
     done: list[str] = []
     problems: list[str] = []
     for change in changes:

@@ -73,7 +73,7 @@ class Shared(Generic[T]):
                 self._last[1], age_max_s
             ):
                 forgotten = self._forgotten
-                last = await self._attempted()
+                last = await self._attempt()
                 self._last = last if forgotten == self._forgotten else None
             else:
                 last = self._last
@@ -92,7 +92,7 @@ class Shared(Generic[T]):
             return wanted_s
         return max(wanted_s, self._backoff.pause_s(self._failures, 0.0, retry_after_s(last)))
 
-    async def _attempted(self) -> tuple[float, T | StoreError]:
+    async def _attempt(self) -> tuple[float, T | StoreError]:
         try:
             answer: T | StoreError = await self._read()
             self._failures = 0
@@ -138,16 +138,16 @@ class View:
     def keeper(self) -> Keeper:
         return self._keeper
 
-    def changed(self) -> None:
+    def forget(self) -> None:
         """Somebody has just changed something by way of this process: what was read before is old, for its host too."""
         self._group.forget()
         if self.host is not None:
-            self.host.look()
+            self.host.wake()
 
     async def group(self) -> Group:
         return await self._group.get(self._shared_s)
 
-    async def watched_group(self) -> Group:
+    async def poll_group(self) -> Group:
         """For those who ask again and again. A large group is read as often as a host scans it, and a small one each second."""
         pace_s = min(self._leases / WATCHED_LEASES_PER_S, self._keeper.timing.balance_s)
         return await self._group.get(max(pace_s, self._shared_s))
@@ -185,9 +185,9 @@ class View:
         return Health(tuple(reasons))
 
     async def _measure_lag(self) -> Lag:
-        group = await self.watched_group()
+        group = await self.poll_group()
         leases = [status.lease for status in group.leases.values()]
-        known = await self._known_lags(group, leases)
+        known = await self._collect_known_lags(group, leases)
         lag = await measure_lag(
             leases,
             self._feeds,
@@ -199,7 +199,7 @@ class View:
         )
         return self._last_known.complete(lag)
 
-    async def _known_lags(self, group: Group, leases: list[Lease]) -> Mapping[Key, PartitionLag]:
+    async def _collect_known_lags(self, group: Group, leases: list[Lease]) -> Mapping[Key, PartitionLag]:
         """Of metered feeds. A process without a host asks about what no host reports; a host asks all the while."""
         group_lag = self._group_lag
         if not group_lag.feeds:

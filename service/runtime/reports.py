@@ -29,7 +29,7 @@ class Reports:
         """Whether to report it now; it then counts as reported."""
         known = self._last.get((kind, subject))
         said, streak = (None, Streak(self._clock)) if known is None else known
-        is_due = said != hash(text) and streak.failed()
+        is_due = said != hash(text) and streak.count_failure()
         self._last[kind, subject] = hash(text) if is_due or said is None else said, streak
         self._last.move_to_end((kind, subject))
         if len(self._last) > REPORTS_MAX:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 
-async def unless_stopping(stopping: asyncio.Event, step: Coroutine[Any, Any, None]) -> bool:
+async def run_unless_stopped(stopping: asyncio.Event, step: Coroutine[Any, Any, None]) -> bool:
     """Wait for `step`, or until `stopping` is set: False then, and `step` is cancelled where it has not ended.
 
     Raises what `step` raises.
@@ -25,7 +25,7 @@ async def unless_stopping(stopping: asyncio.Event, step: Coroutine[Any, Any, Non
     return not stopping.is_set()
 
 
-async def rested(stopping: asyncio.Event, seconds: float) -> bool:
+async def sleep_unless_stopped(stopping: asyncio.Event, seconds: float) -> bool:
     """Wait so long, or until `stopping` is set: False then."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Awaitable, Callable
 
 from leases.clock import Clock
 from leases.keeper import OwnedLease
@@ -25,7 +26,11 @@ class TrustPermit:
                 f"the trust window of lease '{self._owned.lease.partition}' is closed: nothing may be sent"
             )
 
-    async def granted(self) -> None:
+    def granted(self) -> Awaitable[None]:
+        warnings.warn("Permit.granted is now called wait_until_granted", DeprecationWarning, stacklevel=2)
+        return self.wait_until_granted()
+
+    async def wait_until_granted(self) -> None:
         if self._owned.is_trusted:
             return
         self._suspended()

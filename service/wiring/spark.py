@@ -16,7 +16,7 @@ def engine_of(settings: SparkSettings) -> SparkEngine:
 
 
 @contextmanager
-def begun(settings: Settings) -> Iterator[SparkEngine]:
+def starting_engine(settings: Settings) -> Iterator[SparkEngine]:
     """Started in the background and at once, where a transform needs it, for whoever has more to import meanwhile; and stopped,
     where nobody has done so."""
     engine = engine_of(settings.spark)

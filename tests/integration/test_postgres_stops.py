@@ -59,7 +59,7 @@ async def test_trust_that_ends_during_the_load_sends_nothing(bank: Bank) -> None
             assert bank.sessions("state = 'idle in transaction'") == 1
             raise NotTrusted("the window has closed")
 
-        async def granted(self) -> None: ...
+        async def wait_until_granted(self) -> None: ...
 
     writer = await (await bank.sink()).open(claim(1))
     with pytest.raises(NotTrusted):
@@ -78,7 +78,7 @@ from pipeline.sink import Claim, Output
 
 class Open:
     def check(self): ...
-    async def granted(self): ...
+    async def wait_until_granted(self): ...
 
 async def main(dsn, merge, batches):
     sink = PostgresSink(dsn, merge=merge, history=True)
@@ -154,7 +154,7 @@ async def test_a_host_stopped_inside_a_transaction_loses_it_after_the_idle_timeo
         def check(self) -> None:
             time.sleep(1)  # the whole process stands still
 
-        async def granted(self) -> None: ...
+        async def wait_until_granted(self) -> None: ...
 
     writer = await sink.open(claim(1))
     await write(writer)

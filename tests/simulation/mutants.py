@@ -519,7 +519,8 @@ MUTANTS = (
     mutant(
         "a lease is given up without its last checkpoint",
         "service.worker",
-        '            await within("checkpoint", answered(self._checkpoints.keep, self._clock, self._log), self._log)\n',
+        '            await within("checkpoint", retry_until_answered(self._checkpoints.keep, self._clock,'
+        " self._log), self._log)\n",
         "",
     ),
     mutant(

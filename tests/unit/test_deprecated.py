@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import sys
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+
+from pipeline.feed import ChangeFeed, TellingFeed, find_held_back
+from pipeline.offers import offers
+from service.processor import Processor
+from service.runtime.trust_permit import TrustPermit
 
 RENAMED = {
     "pipeline.cancelled": "pipeline.cancellation",
@@ -24,3 +32,26 @@ def test_an_old_name_leads_to_the_new_module_and_warns(old: str) -> None:
     public = [name for name in names if not name.startswith("_")]
     assert public
     assert all(getattr(found, name) is getattr(new, name) for name in public)
+
+
+def test_old_names_of_methods_that_plugins_define_are_taken_with_a_warning() -> None:
+    class Old:
+        async def held_back(self, partition: str, continuation: str | None) -> str | None:
+            return f"{partition} {continuation}"
+
+        @property
+        def no_partitions(self) -> str:
+            return "none yet"
+
+    with pytest.warns(DeprecationWarning, match=r"Old.held_back is now called find_held_back"):
+        assert offers(Old(), TellingFeed)
+    assert asyncio.run(find_held_back(cast(ChangeFeed, Old()), "a", "1")) == "a 1"
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new"), [(TrustPermit, "granted", "wait_until_granted"), (Processor, "ended", "wait_until_ended")]
+)
+def test_old_names_of_methods_that_plugins_call_warn(kind: type, old: str, new: str) -> None:
+    called = SimpleNamespace(**{new: lambda: "awaited"})
+    with pytest.warns(DeprecationWarning, match=new):
+        assert getattr(kind, old)(called) == "awaited"

@@ -24,6 +24,7 @@ ABOUT_THE_WHOLE = (
     "test_leasehold.py",
     "test_matrix.py",
     "test_mirror.py",
+    "test_names.py",
     "test_plugins_page.py",
     "test_simulation.py",
     "test_site.py",

@@ -69,13 +69,13 @@ class Container:
     def place(self) -> Place:
         return self._place
 
-    async def listed(self, prefix: str) -> list[Blob]:
+    async def list_blobs(self, prefix: str) -> list[Blob]:
         """Every blob whose name begins so, with its metadata and without its content."""
-        return await self._run(f"listing '{prefix}'", lambda to: _listed(to, prefix, self._page_blobs_max))
+        return await self._run(f"listing '{prefix}'", lambda to: _list_blobs(to, prefix, self._page_blobs_max))
 
     async def look(self, name: str) -> Blob:
         """With its metadata and without its content."""
-        return await self._run(f"reading '{name}'", lambda to: _looked(to, name))
+        return await self._run(f"reading '{name}'", lambda to: _look_at(to, name))
 
     async def read(self, name: str, bytes_max: int) -> Blob:
         """With its content, of which not much more than bytes_max is read."""
@@ -90,18 +90,18 @@ class Container:
         """The new ETag."""
         condition = await self._match(name, etag)
         write = _set if packed.content is None else _put
-        return await self._told(name, f"replacing '{name}'", lambda to: write(to, name, packed, condition))
+        return await self._write(name, f"replacing '{name}'", lambda to: write(to, name, packed, condition))
 
     async def delete(self, name: str, etag: str) -> None:
         condition = await self._match(name, etag)
-        await self._told(name, f"deleting '{name}'", lambda to: _deleted(to, name, condition))
+        await self._write(name, f"deleting '{name}'", lambda to: _delete_blob(to, name, condition))
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
 
-    async def _told(self, name: str, doing: str, call: Call[T]) -> T:
+    async def _write(self, name: str, doing: str, call: Call[T]) -> T:
         """A write with If-Match answers for a blob that is gone as for one that has changed."""
         try:
             return await self._run(doing, call, is_write=True)
@@ -161,12 +161,12 @@ class Container:
 # The calls as the SDK has them
 
 
-async def _listed(to: ContainerClient, prefix: str, page_blobs_max: int) -> list[Blob]:
+async def _list_blobs(to: ContainerClient, prefix: str, page_blobs_max: int) -> list[Blob]:
     found = to.list_blobs(name_starts_with=prefix, include=["metadata"], results_per_page=page_blobs_max)
     return [blob_of(one) async for one in found if _FOLDER not in (one.metadata or {})]
 
 
-async def _looked(to: ContainerClient, name: str) -> Blob:
+async def _look_at(to: ContainerClient, name: str) -> Blob:
     return blob_of(await to.get_blob_client(name).get_blob_properties())
 
 
@@ -178,7 +178,7 @@ async def _read(to: ContainerClient, name: str, bytes_max: int) -> Blob:
     except HttpResponseError as error:
         if error.status_code != RANGE_NOT_THERE:
             raise
-    return await _looked(to, name)
+    return await _look_at(to, name)
 
 
 async def _put(to: ContainerClient, name: str, packed: Packed, condition: Mapping[str, Any]) -> str:
@@ -193,7 +193,7 @@ async def _set(to: ContainerClient, name: str, packed: Packed, condition: Mappin
     return _etag(await to.get_blob_client(name).set_blob_metadata(dict(packed.metadata), **condition), name)
 
 
-async def _deleted(to: ContainerClient, name: str, condition: Mapping[str, Any]) -> None:
+async def _delete_blob(to: ContainerClient, name: str, condition: Mapping[str, Any]) -> None:
     await to.get_blob_client(name).delete_blob(delete_snapshots="include", **condition)
 
 

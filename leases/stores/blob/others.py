@@ -27,7 +27,7 @@ class OthersBlobs:
     async def blobs(self, kind: Kind, folder: str) -> list[Blob]:
         """Those that may be of that kind. folder: what their names begin with. Raises StoreUnavailable."""
         try:
-            found = await self._container.listed(folder)
+            found = await self._container.list_blobs(folder)
         except StoreMissing:
             raise StoreUnavailable(f"{self} is not there: name the one with the old leases") from None
         if len(found) > BLOBS_MAX:

@@ -35,14 +35,14 @@ class BlobStore:
         named = {
             found: blob
             for begun in blob_prefixes(prefix)
-            for blob in await self._container.listed(begun)
+            for blob in await self._container.list_blobs(begun)
             if (found := id_of(blob.name)) is not None and found.startswith(prefix)
         }
-        stored = await asyncio.gather(*(self._stored(name, blob) for name, blob in named.items()))
+        stored = await asyncio.gather(*(self._read_stored(name, blob) for name, blob in named.items()))
         return sorted((each for each in stored if each is not None), key=lambda each: each.id)
 
     async def read(self, id: str) -> Stored:
-        stored = await self._stored(id, await self._container.look(blob_name(id)))
+        stored = await self._read_stored(id, await self._container.look(blob_name(id)))
         if stored is None:
             raise StoreMissing(f"document '{id}' does not exist: it was deleted while it was read")
         return stored
@@ -64,7 +64,7 @@ class BlobStore:
     async def close(self) -> None:
         await self._container.close()
 
-    async def _stored(self, id: str, blob: Blob) -> Stored | None:
+    async def _read_stored(self, id: str, blob: Blob) -> Stored | None:
         """None of a blob that went while it was read."""
         if is_content(blob.metadata):
             if blob.size > BODY_BYTES_MAX:

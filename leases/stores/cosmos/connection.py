@@ -80,7 +80,7 @@ class Connection:
     has_own_keys: bool
 
     async def close(self) -> None:
-        await _closed(self.client, self.credential)
+        await _close_client(self.client, self.credential)
 
 
 async def connect(account: Account, place: Place, tls: ssl.SSLContext, timeout_s: float) -> Connection:
@@ -98,13 +98,13 @@ async def connect(account: Account, place: Place, tls: ssl.SSLContext, timeout_s
             client=client, credential=credential, proxy=proxy, has_own_keys=await _has_own_keys(client, proxy, place)
         )
     except _Unauthorized:
-        await _closed(client, credential)
+        await _close_client(client, credential)
         raise StoreUnavailable(f"opening {place}: Cosmos DB answered 401: {REMEDIES[401]}") from None
     except AzureError as error:
-        await _closed(client, credential)
+        await _close_client(client, credential)
         raise translated(error, f"opening {place}", is_write=False) from error
     except BaseException:
-        await _closed(client, credential)
+        await _close_client(client, credential)
         raise
 
 
@@ -193,7 +193,7 @@ def _why_not_made(error: AzureError) -> str:
     return str(translated(error, "creating it", is_write=False))
 
 
-async def _closed(client: CosmosClient, credential: DefaultAzureCredential | None) -> None:
+async def _close_client(client: CosmosClient, credential: DefaultAzureCredential | None) -> None:
     await client.close()
     if credential is not None:
         await credential.close()

@@ -51,7 +51,7 @@ class Container:
 
     async def query(self, prefix: str) -> list[Document]:
         """Every document whose id starts with `prefix`, by one query."""
-        return await self._run(f"listing '{prefix}'", lambda to: self._queried(to, _BY_PREFIX, prefix))
+        return await self._run(f"listing '{prefix}'", lambda to: self._query(to, _BY_PREFIX, prefix))
 
     async def read(self, id: str) -> Document:
         return await self._run(f"reading '{id}'", lambda to: self._read(to, id))
@@ -65,18 +65,18 @@ class Container:
 
     async def create(self, document: Document) -> str:
         """The ETag."""
-        return await self._run(f"creating '{document['id']}'", lambda to: self._created(to, document), is_write=True)
+        return await self._run(f"creating '{document['id']}'", lambda to: self._create(to, document), is_write=True)
 
     async def replace(self, document: Document, etag: str) -> str:
         """The new ETag."""
         await self._match(str(document["id"]), etag)
         return await self._run(
-            f"replacing '{document['id']}'", lambda to: self._replaced(to, document, etag), is_write=True
+            f"replacing '{document['id']}'", lambda to: self._replace(to, document, etag), is_write=True
         )
 
     async def delete(self, id: str, etag: str) -> None:
         await self._match(id, etag)
-        await self._run(f"deleting '{id}'", lambda to: self._deleted(to, id, etag), is_write=True)
+        await self._run(f"deleting '{id}'", lambda to: self._delete(to, id, etag), is_write=True)
 
     async def close(self) -> None:
         if self._opening is not None:
@@ -87,7 +87,7 @@ class Container:
             await self._connections.pop().close()
 
     async def _run(self, doing: str, call: Call[T], *, is_write: bool = False) -> T:
-        connection = await self._connected()
+        connection = await self._connect()
         try:
             with retrying_for(self._call_timeout_s / 2):
                 return await call(connection)
@@ -96,7 +96,7 @@ class Container:
                 self._connection = None  # others may still be at it; it is closed at the end
             raise translated(error, f"{doing} in {self._place}", is_write=is_write) from error
 
-    async def _connected(self) -> Connection:
+    async def _connect(self) -> Connection:
         """A caller may lose patience where an identity is slow to be found; the opening goes on for those who come next."""
         try:
             async with asyncio.timeout(self._call_timeout_s * OPENING_SHARE):
@@ -131,7 +131,7 @@ class Container:
 
     # The calls as the SDK has them
 
-    async def _queried(self, to: Connection, query: str, value: str) -> list[Document]:
+    async def _query(self, to: Connection, query: str, value: str) -> list[Document]:
         parameters: list[dict[str, object]] = [{"name": "@id", "value": value}]
         items = to.proxy.query_items(query, parameters=parameters, max_item_count=PAGE_ITEMS_MAX)
         found: list[Document] = [item async for item in items]
@@ -144,20 +144,20 @@ class Container:
             return await to.proxy.read_item(id, self._key(id))
         except CosmosResourceNotFoundError:
             # Where keys are not ids they may be anything: older leases of .NET's have a GUID.
-            for item in await self._queried(to, _BY_ID, id) if to.has_own_keys else ():
+            for item in await self._query(to, _BY_ID, id) if to.has_own_keys else ():
                 return item
             raise
 
-    async def _created(self, to: Connection, document: Document) -> str:
+    async def _create(self, to: Connection, document: Document) -> str:
         name = str(document["id"])
         if not to.has_own_keys:
             return _etag(await to.proxy.create_item(dict(document), no_response=True), name)
-        if await self._queried(to, _BY_ID, name):  # under another key, it could be created a second time
+        if await self._query(to, _BY_ID, name):  # under another key, it could be created a second time
             raise StoreConflict(f"document '{name}' exists already: read it")
         self._keys[name] = name
         return _etag(await to.proxy.create_item({**document, PARTITION_KEY: name}, no_response=True), name)
 
-    async def _replaced(self, to: Connection, document: Document, etag: str) -> str:
+    async def _replace(self, to: Connection, document: Document, etag: str) -> str:
         name = str(document["id"])
         body = {PARTITION_KEY: self._key(name), **document} if to.has_own_keys else dict(document)
         condition = MatchConditions.IfNotModified
@@ -165,9 +165,9 @@ class Container:
             await to.proxy.replace_item(name, body, etag=etag, match_condition=condition, no_response=True), name
         )
 
-    async def _deleted(self, to: Connection, id: str, etag: str) -> None:
+    async def _delete(self, to: Connection, id: str, etag: str) -> None:
         if to.has_own_keys:
-            await self._queried(to, _BY_ID, id)
+            await self._query(to, _BY_ID, id)
         await to.proxy.delete_item(id, self._key(id), etag=etag, match_condition=MatchConditions.IfNotModified)
 
     def _key(self, id: str) -> str:

@@ -83,12 +83,12 @@ class CosmosStore:
     async def create(self, id: str, body: str) -> str:
         if (lease := lease_of(id, self._monitored)) is not None:
             return await self._container.create(await self._lease_document(id, body, lease[0]))
-        return await self._container.create(await self._own_document(id, await self._marked(id, body, is_new=True)))
+        return await self._container.create(await self._own_document(id, await self._mark_info(id, body, is_new=True)))
 
     async def replace(self, id: str, body: str, etag: str) -> str:
         if (lease := lease_of(id, self._monitored)) is not None:
             return await self._container.replace(await self._lease_document(id, body, lease[0], is_new=False), etag)
-        return await self._container.replace(await self._own_document(id, await self._marked(id, body)), etag)
+        return await self._container.replace(await self._own_document(id, await self._mark_info(id, body)), etag)
 
     async def delete(self, id: str, etag: str) -> None:
         if (lease := lease_of(id, self._monitored)) is None:
@@ -137,7 +137,7 @@ class CosmosStore:
             return document
         return over_unreadable(family, document, await self._container.read(str(document["id"])))
 
-    async def _marked(self, id: str, body: str, *, is_new: bool = False) -> str:
+    async def _mark_info(self, id: str, body: str, *, is_new: bool = False) -> str:
         """The body to write: a pipeline's `info` goes hand in hand with .NET's marker."""
         if (pipeline := self._told_by(id)) is None:
             return body

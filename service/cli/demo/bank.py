@@ -23,9 +23,9 @@ from rich.console import Console
 
 from service.cli.demo import transactions as demo_data
 from service.cli.demo.postgres import DSN, check_place, make_directory, postgres, query_command
-from service.cli.demo.progress import DemoView, done_before
+from service.cli.demo.progress import DemoView, count_done
 from service.cli.demo.transactions import Transaction
-from service.cli.run import processed, stopping
+from service.cli.run import process, stopping
 from service.cli.tables import balances_table, screen_of, stopped
 from service.config import load as config
 from service.config.leases import SqliteLeases
@@ -122,13 +122,13 @@ async def demo(options: DemoOptions) -> DemoResult:
     with stopping(stop.set), ExitStack() as stack:
         rows = await asyncio.to_thread(_transactions, options.transactions)
         directory = stack.enter_context(_directory(options.directory))
-        expected = await asyncio.to_thread(_written, directory, rows)
+        expected = await asyncio.to_thread(_write, directory, rows)
         _say(screen, f"bank in {directory}: {_size(expected)}")
         started = time.monotonic()
         name = stack.enter_context(host_name(HostSettings(), SqliteLeases(path=directory / "leases.db")))
         logs.configure(LogSettings(file=directory / "host.log"), name)
         async with postgres(directory / "postgres") as dsn:
-            await _processed(directory, dsn, name, expected, screen, stop)
+            await _process(directory, dsn, name, expected, screen, stop)
             found = await asyncio.to_thread(_ledger, dsn)
         result = DemoResult(found, expected, time.monotonic() - started)
     _report(result, options.directory, screen)
@@ -137,15 +137,15 @@ async def demo(options: DemoOptions) -> DemoResult:
     return result
 
 
-async def _processed(
+async def _process(
     directory: Path, dsn: str, host: str, expected: Ledger, screen: Console, stop: asyncio.Event
 ) -> None:
     settings = config.load(directory / "bank.yaml", {DSN: dsn})
     processor = processor_of(settings, host=host, log=logs.logger())
-    before = await done_before(processor)
+    before = await count_done(processor)
     _say(screen, "starting Spark, which takes some seconds")
     async with DemoView(processor, sum(expected.events.values()), before, screen) as view:
-        last = await processed(
+        last = await process(
             processor,
             settings.api,
             stop,
@@ -185,7 +185,7 @@ def _transactions(wanted: Path | None) -> list[Transaction]:
     return demo_data.generated() if wanted is None else demo_data.read(wanted)
 
 
-def _written(directory: Path, rows: list[Transaction]) -> Ledger:
+def _write(directory: Path, rows: list[Transaction]) -> Ledger:
     """The bank's files, and what its balances have to be."""
     demo_data.write(rows, directory, files=PARTITIONS)
     settings = resources.files("service.cli.demo").joinpath("bank.yaml").read_text()

@@ -22,7 +22,7 @@ LINES_S = 2.0
 """Without a terminal: how often a line is printed."""
 
 
-async def done_before(processor: Processor) -> dict[str, int]:
+async def count_done(processor: Processor) -> dict[str, int]:
     """How many events each pipeline has behind it, by its leases, before the processor starts. Raises StoreError."""
     feeds = {pipeline.name: pipeline.feed for pipeline in processor.pipelines}
     leases = (await processor.keeper.scan(feeds)).leases

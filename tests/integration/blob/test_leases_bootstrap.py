@@ -40,8 +40,8 @@ async def a_round(bootstrap: Bootstrap) -> None:
         return f"latest of {partition}"
 
     keeper = bootstrap._keeper
-    await bootstrap.opened()
-    await bootstrap.reconciled(PARTITIONS, await keeper.scan(["orders"]), start_of)
+    await bootstrap.open()
+    await bootstrap.reconcile(PARTITIONS, await keeper.scan(["orders"]), start_of)
 
 
 async def expect_all(wire: Wire, container: str) -> None:

@@ -261,8 +261,8 @@ async def now(partition: str) -> str | None:
 
 async def first_round(keeper: Keeper, *names: str) -> None:
     bootstrap = bootstrap_of(keeper)
-    await bootstrap.opened()
-    await bootstrap.reconciled([Partition(name, scope=SCOPES[name]) for name in names], await scan_of(keeper), now)
+    await bootstrap.open()
+    await bootstrap.reconcile([Partition(name, scope=SCOPES[name]) for name in names], await scan_of(keeper), now)
 
 
 async def is_marked(documents: ContainerProxy) -> bool:
@@ -367,4 +367,4 @@ async def test_a_document_of_ours_that_was_changed_by_hand_is_refused(
     for body in ({"complete": True}, None, 7, json.dumps({"version": 1})):
         await documents.replace_item(info["id"], {**info, "body": body})
         with pytest.raises(InvalidDocument):
-            await bootstrap_of(keeper_of(store)).opened()
+            await bootstrap_of(keeper_of(store)).open()

@@ -37,7 +37,7 @@ class Permit:
         if self.checks < 0:
             raise NotTrusted("the trust window is closed")
 
-    async def granted(self) -> None:
+    async def wait_until_granted(self) -> None:
         self.check()
 
 

@@ -47,7 +47,7 @@ class Open:
         if self._left < 0:
             raise NotTrusted("the test closed the trust window")
 
-    async def granted(self) -> None: ...
+    async def wait_until_granted(self) -> None: ...
 
 
 def claim(epoch: int, state: str = "", **more: Any) -> Claim:

@@ -59,7 +59,7 @@ class Host:
 
         scan = scan or await self.keeper.scan(["p"])
         telling = None if self._standings is None else standing_of
-        return await self.bootstrap.reconciled(partitions, scan, start_of, uncovered, telling)
+        return await self.bootstrap.reconcile(partitions, scan, start_of, uncovered, telling)
 
     async def leases(self) -> dict[str, Lease]:
         return {lease.partition: lease for lease in (await self.keeper.scan(["p"])).leases}
@@ -77,7 +77,7 @@ class Place:
 
     async def begun(self, standings: Standings | None = None, partitions: Sequence[Partition] = WHOLE) -> Host:
         host = self.host(standings)
-        await host.bootstrap.opened()
+        await host.bootstrap.open()
         await host.round(partitions)
         for name, lease in (await host.leases()).items():
             self.put(replace(lease, continuation="100", epoch=4, generation=1, owner="a", incarnation="a-1"))

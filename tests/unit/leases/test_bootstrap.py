@@ -92,12 +92,12 @@ class Host:
             return f"{partition}-{start}"
 
         scan = await self.keeper.scan(["p"])
-        audit = self.audit = await self.bootstrap.reconciled(partitions, scan, start_of, hosts=hosts)
+        audit = self.audit = await self.bootstrap.reconcile(partitions, scan, start_of, hosts=hosts)
         self.orphaned = audit.orphaned
         return audit.created
 
     async def run(self, partitions: Sequence[Partition], start: str = "latest") -> None:
-        await self.bootstrap.opened()
+        await self.bootstrap.open()
         while await self.round(partitions, start):
             pass
 
@@ -235,11 +235,11 @@ def test_a_call_that_fails_at_any_step_is_made_good_by_the_next_round(error: Sto
 def test_hosts_that_start_together_divide_the_first_round(name: str) -> None:
     async def main() -> None:
         host, partitions = Host(Store(), name), named(*(str(n) for n in range(20)))
-        await host.bootstrap.opened()
+        await host.bootstrap.open()
         created = await host.round(partitions, hosts=["a", "b"])
         assert set(created) == set(host.asked) < {partition.name for partition in partitions}
         other = Host(Store(), "b" if name == "a" else "a")
-        await other.bootstrap.opened()
+        await other.bootstrap.open()
         assert set(await other.round(partitions, hosts=["a", "b"])) == {each.name for each in partitions} - {*created}
         assert not (await info(host.keeper.store)).complete
 
@@ -249,7 +249,7 @@ def test_hosts_that_start_together_divide_the_first_round(name: str) -> None:
 def test_what_the_other_host_leaves_undone_is_created_soon() -> None:
     async def main() -> None:
         host, partitions = Host(Store()), named("0", "1", "2", "3")
-        await host.bootstrap.opened()
+        await host.bootstrap.open()
         while len(await host.leases()) < 4:
             await host.round(partitions, hosts=["a", "dead"])
             await asyncio.sleep(1)
@@ -263,7 +263,7 @@ def test_what_the_other_host_leaves_undone_is_created_soon() -> None:
 def test_a_host_creates_so_many_leases_before_it_looks_again() -> None:
     async def main() -> None:
         host, partitions = Host(Store()), named(*(str(n) for n in range(200)))
-        await host.bootstrap.opened()
+        await host.bootstrap.open()
         created: list[int] = []
         while sum(created) < 200:
             assert not (await info(host.keeper.store)).complete
@@ -279,7 +279,7 @@ def test_a_partition_of_which_nobody_knows_yet_where_it_begins_keeps_only_itself
     async def main() -> None:
         host = Host(Store())
         host.undecided = {"1"}
-        await host.bootstrap.opened()
+        await host.bootstrap.open()
         assert await host.round(named("0", "1", "2")) == ("0", "2")
         assert host.audit.undecided.keys() == {"1"}
         assert not (await info(host.keeper.store)).complete
@@ -300,7 +300,7 @@ def test_of_two_hosts_that_open_a_pipeline_at_once_neither_fails() -> None:
 
     async def main() -> None:
         host = Host(Late())
-        assert not await host.bootstrap.opened()
+        assert not await host.bootstrap.open()
         assert (await info(host.keeper.store)).identity == IDENTITY
 
     run_virtual(main())
@@ -324,7 +324,7 @@ def test_a_host_that_started_before_the_first_round_was_over_does_not_skip_what_
     async def main() -> None:
         store = Store()
         slow, quick = Host(store, "slow"), Host(store, "quick")
-        await slow.bootstrap.opened()
+        await slow.bootstrap.open()
         await quick.run(named("0"))
         await slow.round(named("0", "1"))
         assert (await slow.leases())["1"].continuation is None
@@ -387,13 +387,13 @@ def test_leases_of_partitions_that_the_feed_does_not_have_are_told_unless_they_a
 def test_a_failing_feed_leaves_the_first_round_open() -> None:
     async def main() -> None:
         host = Host(Store())
-        await host.bootstrap.opened()
+        await host.bootstrap.open()
 
         async def away(partition: str) -> str | None:
             raise ConnectionError(partition)
 
         with pytest.raises(ConnectionError):
-            await host.bootstrap.reconciled(named("0"), await host.keeper.scan(["p"]), away)
+            await host.bootstrap.reconcile(named("0"), await host.keeper.scan(["p"]), away)
         assert not (await info(host.keeper.store)).complete
         await host.run(named("0"))
         assert (await host.leases())["0"].continuation == "0-latest"
@@ -410,7 +410,7 @@ def test_another_feed_or_sink_on_the_same_leases_is_refused(identity: Identity) 
         store = Store()
         await Host(store).run(named("0"))
         with pytest.raises(GroupMismatch, match=r"'p' belong to (feed|sink)"):
-            await Host(store, "b", identity).bootstrap.opened()
+            await Host(store, "b", identity).bootstrap.open()
         assert (await info(store)).identity == IDENTITY
 
     run_virtual(main())
@@ -425,7 +425,7 @@ def test_a_name_without_leases_passes_to_another_feed_or_sink(identity: Identity
         await Host(store).run([])
         assert await info(store) == Info(pipeline="p", identity=IDENTITY, complete=True, unused=True)
         corrected = Host(store, "b", identity)
-        assert await corrected.bootstrap.recorded() is None
+        assert await corrected.bootstrap.read_recorded() is None
         await corrected.run(named("0"))
         assert (await corrected.leases())["0"].continuation == "0-latest", "the first round is this feed's own"
         assert await info(store) == Info(pipeline="p", identity=identity, complete=True)
@@ -440,7 +440,7 @@ def test_a_name_does_not_pass_on_while_a_lease_is_there_whatever_the_document_sa
         stored = await store.read(info_id("p"))
         await store.replace(stored.id, encode_info(replace(await info(store), unused=True)), stored.etag)
         other = Host(store, "b", Identity("other feed", "sink"))
-        for call in (other.bootstrap.opened, other.bootstrap.recorded, other.bootstrap.use):
+        for call in (other.bootstrap.open, other.bootstrap.read_recorded, other.bootstrap.use):
             with pytest.raises(GroupMismatch):
                 await call()
 
@@ -466,7 +466,7 @@ def test_a_name_is_recorded_as_used_before_the_first_lease_exists() -> None:
     async def main() -> None:
         store = Store()
         host = Host(store)
-        await host.bootstrap.opened()
+        await host.bootstrap.open()
         store.calls.clear()
         while await host.round(named("0", "1")):
             pass
@@ -481,8 +481,8 @@ def test_another_transform_is_recorded_and_told_once() -> None:
         store = Store()
         await Host(store).run(named("0"))
         newer = Host(store, "b", replace(IDENTITY, transform="t2"))
-        assert await newer.bootstrap.opened()
-        assert not await newer.bootstrap.opened()
+        assert await newer.bootstrap.open()
+        assert not await newer.bootstrap.open()
         assert await info(store) == Info(pipeline="p", identity=replace(IDENTITY, transform="t2"), complete=True)
 
     run_virtual(main())
@@ -492,7 +492,7 @@ def test_an_info_document_that_vanishes_in_the_first_round_is_made_again() -> No
     async def main() -> None:
         store = Store()
         host = Host(store)
-        await host.bootstrap.opened()
+        await host.bootstrap.open()
         del store._documents[info_id("p")]
         await host.round(named("0"))
         assert (await info(store)).complete
@@ -632,7 +632,7 @@ def test_leases_that_another_pipeline_has_are_refused_by_its_name_before_anythin
         store = Store()
         await store.create(info_id("p"), encode_info(Info(identity=replace(IDENTITY, sink="other"), pipeline="q")))
         with pytest.raises(GroupMismatch, match=r"belong to a pipeline called 'q': name it so again.*processor_name"):
-            await Host(store).bootstrap.opened()
+            await Host(store).bootstrap.open()
 
     run_virtual(main())
 
@@ -641,6 +641,6 @@ def test_an_info_document_that_names_no_pipeline_is_believed() -> None:
     async def main() -> None:
         store = Store()
         await store.create(info_id("p"), encode_info(Info(identity=IDENTITY)))
-        assert not await Host(store).bootstrap.opened()
+        assert not await Host(store).bootstrap.open()
 
     run_virtual(main())

@@ -116,16 +116,16 @@ def test_a_split_under_an_unreadable_lease_is_followed_once_that_is_mended() -> 
         store = MemoryStore()
         keeper = Keeper(store, host="a", incarnation="a-1", clock=VirtualClock(), timing=Timing())
         bootstrap = Bootstrap(keeper, "p", Identity("feed", "sink"))
-        await bootstrap.opened()
-        await bootstrap.reconciled([Partition("0", (), "0-8")], await keeper.scan(["p"]), begins, uncovered)
+        await bootstrap.open()
+        await bootstrap.reconcile([Partition("0", (), "0-8")], await keeper.scan(["p"]), begins, uncovered)
         split = [Partition("1", ("0",), "0-4"), Partition("2", ("0",), "4-8")]
         stored = await store.read(lease_id("p", "0"))
         etag = await store.replace(stored.id, "{}", stored.etag)
-        audit = await bootstrap.reconciled(split, await keeper.scan(["p"]), begins, uncovered)
+        audit = await bootstrap.reconcile(split, await keeper.scan(["p"]), begins, uncovered)
         assert audit.created == ()
         children = (Child("1", "c", "0-4"), Child("2", "c", "4-8"))
         await store.replace(stored.id, encode_lease(lease("0", "0-8", closed=True, children=children)), etag)
-        audit = await bootstrap.reconciled(split, await keeper.scan(["p"]), begins, uncovered)
+        audit = await bootstrap.reconcile(split, await keeper.scan(["p"]), begins, uncovered)
         assert audit.created == ("1", "2")
         assert {each.continuation for each in (await keeper.scan(["p"])).leases if each.parents} == {"c"}
 
@@ -177,10 +177,10 @@ def test_two_hosts_at_once_make_the_leases_of_a_split_and_a_merge_once() -> None
             for _ in range(2):
                 for keeper, bootstrap in hosts:
                     scan = await keeper.scan(["p"])
-                    await bootstrap.reconciled(partitions, scan, begins, uncovered)
+                    await bootstrap.reconcile(partitions, scan, begins, uncovered)
 
         for _, bootstrap in hosts[:1]:
-            await bootstrap.opened()
+            await bootstrap.open()
         keeper = hosts[0][0]
         await asyncio.gather(*(rounds([Partition("1", (), "0-4"), Partition("2", (), "4-8")]) for _ in hosts))
 
@@ -237,7 +237,7 @@ class Fragile(MemoryStore):
 async def merged_by_one(store: Fragile) -> None:
     """The leases 1 and 2 have just been closed; a host makes those of their parts."""
     keeper = Keeper(store, host="a", incarnation="a", clock=VirtualClock(), timing=Timing())
-    await Bootstrap(keeper, "p", Identity("feed", "sink")).reconciled(
+    await Bootstrap(keeper, "p", Identity("feed", "sink")).reconcile(
         MERGED, await keeper.scan(["p"]), begins, uncovered
     )
 

@@ -110,7 +110,7 @@ def test_without_anybody_who_saw_it_a_lease_goes_on_where_its_sink_stands_in_the
         await place.begun({})
         place.delete("0")
         host = place.host({"0": Standing(2, "150")})
-        await host.bootstrap.opened()
+        await host.bootstrap.open()
         audit = await host.round(WHOLE)
         lease = (await host.leases())["0"]
         assert (lease.continuation, lease.generation) == ("150", 2)
@@ -126,7 +126,7 @@ def test_what_became_of_a_deleted_lease_is_told_by_the_host_that_made_it_and_by_
         place.delete("0")
         hosts = [place.host({"0": Standing(2, "150")}) for _ in range(2)]
         for host in hosts:
-            await host.bootstrap.opened()
+            await host.bootstrap.open()
         scan = await hosts[0].keeper.scan(["p"])
         audits = [await host.round(WHOLE, scan) for host in hosts]
         assert [(each.created, len(each.told)) for each in audits] == [(("0",), 1), ((), 0)]
@@ -143,7 +143,7 @@ def test_the_children_of_a_deleted_lease_go_on_where_its_sink_stood_with_it(clai
         await place.begun({})
         place.delete("0")
         host = place.host({"0": Standing(2, "150"), **claimed})
-        await host.bootstrap.opened()
+        await host.bootstrap.open()
         audit = await host.round(SPLIT)
         leases = await host.leases()
         assert {name: (each.continuation, each.generation) for name, each in leases.items()} == {
@@ -161,7 +161,7 @@ def test_where_a_sink_holds_no_positions_the_children_of_a_deleted_lease_wait_fo
         await place.begun()
         place.delete("0")
         host = place.host()
-        await host.bootstrap.opened()
+        await host.bootstrap.open()
         audit = await host.round(SPLIT)
         assert audit.created == ()
         assert list(audit.waiting) == ["1", "2"]
@@ -178,7 +178,7 @@ def test_one_that_came_from_nothing_begins_at_the_beginning_where_nobody_knows_b
         await place.begun()
         place.delete("0")
         host = place.host()
-        await host.bootstrap.opened()
+        await host.bootstrap.open()
         audit = await host.round(WHOLE)
         assert audit.created == ("0",)
         assert "nobody knows where it stood: it begins at the feed's beginning" in audit.told[0]
@@ -192,7 +192,7 @@ def test_where_the_parents_of_a_merged_part_stood_apart_nobody_guesses() -> None
         await place.begun({}, SPLIT)
         place.delete("1", "2")
         host = place.host({"1": Standing(0, "100"), "2": Standing(0, "200")})
-        await host.bootstrap.opened()
+        await host.bootstrap.open()
         assert list((await host.round(MERGED)).waiting) == ["3"]
         place.put(Lease(pipeline="p", partition="1", scope="0-4", closed=True, children=(Child("0-4", "100", "0-4"),)))
         assert (await host.round(MERGED)).created == ("0-4", "4-8")

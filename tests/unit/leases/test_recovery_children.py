@@ -18,7 +18,7 @@ CHILDREN = (Child("1", "120", "0-4"), Child("2", "120", "4-8"))
 async def came(place: Place, standings: Standings | None = None) -> Host:
     """A host that has seen nothing of what was before."""
     host = place.host(standings)
-    await host.bootstrap.opened()
+    await host.bootstrap.open()
     return host
 
 

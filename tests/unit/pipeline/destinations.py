@@ -17,7 +17,7 @@ from pipeline.sink import Claim
 class Trusted:
     def check(self) -> None: ...
 
-    async def granted(self) -> None: ...
+    async def wait_until_granted(self) -> None: ...
 
 
 class Trust:
@@ -31,7 +31,7 @@ class Trust:
         if not self.given.is_set():
             raise NotTrusted("no trust")
 
-    async def granted(self) -> None:
+    async def wait_until_granted(self) -> None:
         await self.given.wait()
 
 

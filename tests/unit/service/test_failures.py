@@ -39,14 +39,14 @@ def failures(clock: Standing) -> Failures:
 def test_it_is_left_alone_for_twice_as_long_each_time_and_a_minute_at_most(failures: Failures, clock: Standing) -> None:
     pauses = []
     for _ in range(8):
-        failures.failed(KEY, ERROR)
+        failures.record_failure(KEY, ERROR)
         pauses.append(failures[KEY].until - clock.now)
     assert pauses == [1, 2, 4, 8, 16, 32, HOLD_OFF_MAX_S, HOLD_OFF_MAX_S]
     assert failures[KEY].count == 8
 
 
 def test_it_is_held_off_until_its_time_and_no_longer(failures: Failures, clock: Standing) -> None:
-    failures.failed(KEY, ERROR)
+    failures.record_failure(KEY, ERROR)
     clock.now += 0.999
     assert failures.held_off == [KEY]
     clock.now += 0.001
@@ -56,8 +56,8 @@ def test_it_is_held_off_until_its_time_and_no_longer(failures: Failures, clock: 
 def test_what_would_fail_is_left_alone_for_as_long_as_any_and_has_not_failed_once_more(
     failures: Failures, clock: Standing
 ) -> None:
-    failures.failed(KEY, ERROR)
-    failures.failed(KEY, ERROR)
+    failures.record_failure(KEY, ERROR)
+    failures.record_failure(KEY, ERROR)
     failures.would_fail(KEY, ERROR)
     assert (failures[KEY].until - clock.now, failures[KEY].count) == (HOLD_OFF_MAX_S, 2)
 
@@ -66,14 +66,14 @@ def test_what_would_fail_is_left_alone_for_as_long_as_any_and_has_not_failed_onc
 def test_after_it_has_recovered_the_pauses_begin_anew(failures: Failures, clock: Standing, how: str) -> None:
     other = ("bank", "8")
     for key in (KEY, KEY, other):
-        failures.failed(key, ERROR)
+        failures.record_failure(key, ERROR)
     if how == "recovered":
-        failures.recovered(KEY)
-        failures.recovered(KEY)
+        failures.record_recovery(KEY)
+        failures.record_recovery(KEY)
     else:
         failures.forget(KEY)
     assert (list(failures), failures.holds_off(KEY)) == ([other], False)
-    failures.failed(KEY, ERROR)
+    failures.record_failure(KEY, ERROR)
     assert failures[KEY].until - clock.now == 1
 
 
@@ -81,37 +81,37 @@ def test_what_its_worker_tries_again_is_not_held_off_and_does_not_lengthen_the_n
     failures: Failures, clock: Standing
 ) -> None:
     for _ in range(9):
-        failures.retried(KEY, ERROR, 30.0, "7")
+        failures.record_retry(KEY, ERROR, 30.0, "7")
     assert (failures[KEY].count, failures[KEY].until - clock.now, failures.held_off) == (9, 30, [])
-    failures.failed(KEY, ERROR, "7")
+    failures.record_failure(KEY, ERROR, "7")
     assert (failures[KEY].count, failures[KEY].until - clock.now, failures.held_off) == (10, 1, [KEY])
 
 
 def test_a_recovery_is_reported_once_with_all_attempts_since_the_first_failure(clock: Standing) -> None:
     reported: list[tuple[Key, dict[str, object]]] = []
     failures = Failures(clock, lambda key, fields: reported.append((key, fields)))
-    failures.failed(KEY, ERROR)
+    failures.record_failure(KEY, ERROR)
     clock.now += 10
-    failures.retried(KEY, ERROR, 1.0, None)
+    failures.record_retry(KEY, ERROR, 1.0, None)
     clock.now += 2.04
-    failures.recovered(KEY, by="host-b")
-    failures.recovered(KEY)
+    failures.record_recovery(KEY, by="host-b")
+    failures.record_recovery(KEY)
     assert reported == [(KEY, {"after_attempts": 2, "failing_for_s": 12.0, "by": "host-b"})]
 
 
 def test_what_is_forgotten_is_no_recovery(clock: Standing) -> None:
     failures = Failures(clock, lambda key, fields: pytest.fail("nothing recovered"))
-    failures.failed(KEY, ERROR)
+    failures.record_failure(KEY, ERROR)
     failures.forget(KEY)
-    failures.recovered(KEY)
+    failures.record_recovery(KEY)
 
 
 def test_a_streak_ends_once(clock: Standing) -> None:
     streak = Streak(clock)
     assert streak.end() is None
-    streak.failed()
+    streak.count_failure()
     clock.now += 3
-    streak.failed()
+    streak.count_failure()
     assert streak.end() == {"after_attempts": 2, "failing_for_s": 3.0}
     assert streak.end() is None
 
@@ -148,9 +148,9 @@ def test_a_streak_reports_its_first_failure_and_then_one_in_an_interval_that_dou
     streak, reported = Streak(clock), list[float]()
     began = clock.now
     for _ in range(2000):
-        if streak.failed():
+        if streak.count_failure():
             reported.append(clock.now - began)
         clock.now += 0.5
     assert reported == [0, 2, 4, 8, 16, 32, 64, 128, 256, 512]
     assert streak.end() == {"after_attempts": 2000, "failing_for_s": 1000.0}
-    assert streak.failed()  # the next streak begins
+    assert streak.count_failure()  # the next streak begins

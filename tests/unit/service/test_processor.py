@@ -79,7 +79,7 @@ def test_it_has_started_when_leases_are_worked_on_and_has_stopped_when_they_are_
         case.feed.append("a", [b"0"])
         await until(lambda: len(case.destination.commits) == 1)
         await processor.stop()
-        await processor.ended()
+        await processor.wait_until_ended()
         stored = await case.store.list(lease_prefix("bank"))
         leases = sorted((decode_lease(each.id, each.body) for each in stored), key=lambda lease: lease.partition)
         assert [(lease.partition, lease.owner, lease.continuation) for lease in leases] == [
@@ -435,7 +435,7 @@ def test_a_part_that_cannot_be_closed_keeps_no_other_from_it_and_is_told() -> No
     run_virtual(main())
 
 
-def test_a_namesake_ends_it_and_is_told_by_ended() -> None:
+def test_a_namesake_ends_it_and_who_waits_learns_it() -> None:
     async def main() -> None:
         case, other = Case(), Case()
         other.store = case.store
@@ -444,7 +444,7 @@ def test_a_namesake_ends_it_and_is_told_by_ended() -> None:
         later = other.processor()
         await later.start()
         with pytest.raises(DuplicateHost):
-            await earlier.ended()
+            await earlier.wait_until_ended()
         await earlier.stop()
         await later.stop()
 

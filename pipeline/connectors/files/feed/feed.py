@@ -229,7 +229,7 @@ class FilesFeed:
         ahead = await self._ahead(partition, continuation)
         return ahead.records + (ahead.held is not None)
 
-    async def held_back(self, partition: str, continuation: str | None) -> str | None:
+    async def find_held_back(self, partition: str, continuation: str | None) -> str | None:
         return (await self._ahead(partition, continuation)).held
 
     def compare(self, a: str | None, b: str | None) -> int:

@@ -76,7 +76,7 @@ def test_a_write_returns_before_the_destination_answers_and_the_position_follows
         await writer.write(output(0, 50), Trusted())
         await writer.write(output(50, 100), Trusted())
         assert (writer.position, now()) == ("0", 0.0)
-        await writer.moved()
+        await writer.wait_for_progress()
         assert (writer.position, writer.acknowledged, now()) == ("100", 100, 1.0)
         await writer.close("shutdown")
 

@@ -46,7 +46,7 @@ class Trust:
         if not self.given.is_set():
             raise NotTrusted("no trust")
 
-    async def granted(self) -> None:
+    async def wait_until_granted(self) -> None:
         await self.given.wait()
 
 

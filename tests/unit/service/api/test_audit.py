@@ -12,7 +12,7 @@ import structlog
 
 from leases.lease import Lease
 from service.api import create_app
-from service.api.audit import Deed, deed_of, outcome_of
+from service.api.audit import OperatorAction, operator_action_of, outcome_of
 from service.api.auth import Access, Tokens
 
 READER, OPERATOR = "reader-" + "r" * 32, "operator-" + "o" * 32
@@ -118,12 +118,14 @@ async def test_long_and_odd_names_are_cut_and_begin_no_line(client) -> None:
 
 
 def test_deeds_are_known_by_method_and_path() -> None:
-    assert deed_of("POST", "/api/leases/bank/a/b\n/release") == Deed(
+    assert operator_action_of("POST", "/api/leases/bank/a/b\n/release") == OperatorAction(
         action="release", pipeline="bank", partition="a/b\n"
     )
-    assert deed_of("PUT", "/api/leases/bank/a/continuation") == Deed(action="reset", pipeline="bank", partition="a")
-    assert deed_of("GET", "/api/leases/bank/a/release") is None
-    assert deed_of("POST", "/api/leases/bank//release") is None
+    assert operator_action_of("PUT", "/api/leases/bank/a/continuation") == OperatorAction(
+        action="reset", pipeline="bank", partition="a"
+    )
+    assert operator_action_of("GET", "/api/leases/bank/a/release") is None
+    assert operator_action_of("POST", "/api/leases/bank//release") is None
 
 
 def test_outcomes_are_few() -> None:

@@ -32,7 +32,7 @@ async def listings_of_three_pages(group: Group, leases: int) -> list[float]:
     changes, began = Changes(view), asyncio.get_running_loop().time()
 
     async def watch() -> None:
-        async for _ in changes.told(TWO_MINUTES):
+        async for _ in changes.stream(TWO_MINUTES):
             pass
 
     async def show_lag() -> None:

@@ -15,7 +15,7 @@ from leases.document import lease_id
 from leases.lease import Lease
 from pipeline.connectors.memory import MemoryFeed
 from service.api import limits
-from service.group.migration import exported
+from service.group.migration import export_leases
 
 HEADERS = {"content-type": "application/jsonl"}
 
@@ -43,7 +43,7 @@ async def imported(client: httpx.AsyncClient, text: str | bytes, **query: object
 async def test_an_export_is_that_of_the_command(resting, client) -> None:
     answer = await client.get("/api/leases/export")
     assert answer.headers["content-type"] == "application/jsonl"
-    lines, _ = await exported(resting.keeper, resting.view.pipelines.values())
+    lines, _ = await export_leases(resting.keeper, resting.view.pipelines.values())
     assert answer.text.splitlines() == lines
     one = (await client.get("/api/leases/export?pipeline=view")).text.splitlines()
     assert [json.loads(line).get("lease", {}).get("pipeline") for line in one] == [None, "view"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from service.cli.probe import probed
+from service.cli.probe import run_probe
 from service.config.load import parse
 from service.config.settings import Settings
 from service.telemetry.logs import logger
 from service.wiring.build import processor_of
-from service.wiring.spark import begun
+from service.wiring.spark import starting_engine
 
 SETTINGS = """
 api: {enabled: false}
@@ -30,7 +30,7 @@ pipelines:
 async def test_a_pipeline_that_cannot_be_made_is_told_and_the_others_are_still_probed(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n')
     said: list[str] = []
-    assert not await probed(parse(SETTINGS, {}, folder=tmp_path), said.append)
+    assert not await run_probe(parse(SETTINGS, {}, folder=tmp_path), said.append)
     assert [": ".join(line.split(": ")[:2]) for line in said] == [
         "broken: FAILED",
         "refused: FAILED",
@@ -59,13 +59,13 @@ async def test_leases_that_belong_to_another_sink_are_refused_as_run_refuses_the
     def settings(sink: str) -> Settings:
         return parse(COPY.format(sink=sink, port=0), {}, folder=tmp_path)
 
-    with begun(settings("before")) as engine:
+    with starting_engine(settings("before")) as engine:
         processor = processor_of(settings("before"), host="a", log=logger(), engine=engine)
         await processor.start()
         await processor.stop()
     said: list[str] = []
-    assert await probed(settings("before"), said.append)
-    assert not await probed(settings("after"), said.append)
+    assert await run_probe(settings("before"), said.append)
+    assert not await run_probe(settings("after"), said.append)
     refused = [line for line in said if "FAILED" in line]
     assert len(refused) == 1
     assert refused[0].startswith("leases: FAILED: the leases of pipeline 'copy' belong to sink")
@@ -76,6 +76,6 @@ async def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said: list[str] = []
-        assert not await probed(parse(COPY.format(sink="copied", port=port), {}, folder=tmp_path), said.append)
+        assert not await run_probe(parse(COPY.format(sink="copied", port=port), {}, folder=tmp_path), said.append)
     assert said[-1].startswith(f"api: FAILED: the API cannot be served on 127.0.0.1:{port}: the port is taken")
     assert all("fine" in line for line in said[:-1])

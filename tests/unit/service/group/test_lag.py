@@ -18,8 +18,8 @@ from service.group.lag import (
     Patience,
     measure_lag,
     read_backlog,
-    until_idle,
     verdict,
+    wait_until_idle,
 )
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class Holding(MemoryFeed):
     async def lag(self, partition: str, continuation: str | None) -> int:
         return await super().lag(partition, continuation) + (partition in self.held)
 
-    async def held_back(self, partition: str, continuation: str | None) -> str | None:
+    async def find_held_back(self, partition: str, continuation: str | None) -> str | None:
         return self.held.get(partition)
 
 
@@ -416,5 +416,5 @@ async def test_waiting_until_idle_ends_with_the_look_that_found_nothing_to_do() 
         async def sleep(self, seconds: float) -> None:
             await asyncio.sleep(0)
 
-    assert await until_idle(look, clock=Now()) == NOTHING
+    assert await wait_until_idle(look, clock=Now()) == NOTHING
     assert next(looks, None) is None

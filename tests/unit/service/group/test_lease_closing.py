@@ -207,7 +207,7 @@ async def test_nobody_reads_a_closed_partition_and_its_lag_counts_no_more(start,
     await closed(running)
     await eventually(lambda: ("bank", "a") not in running.host.workers)
     files.append("a", [b"{}"] * 3)
-    running.view.changed()
+    running.view.forget()
     await eventually(
         lambda: ("bank", "a") in running.host.scan.seen and running.host.scan.seen["bank", "a"].lease.closed
     )
@@ -258,7 +258,7 @@ async def rounds(running, eventually, count: int) -> None:
     """Until the host has read the leases so many times more, and the last time has been acted on."""
     for _ in range(count):
         before = running.host.scan
-        running.host.look()
+        running.host.wake()
         await eventually(lambda seen=before: running.host.scan is not seen)
 
 

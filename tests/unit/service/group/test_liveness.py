@@ -9,7 +9,7 @@ from simulation.loop import VirtualClock, run_virtual
 
 from leases.errors import StoreUnavailable
 from leases.timing import Timing
-from service.group.liveness import FAILED_LOOKS_MAX, Held, alive
+from service.group.liveness import FAILED_LOOKS_MAX, Held, find_alive
 
 
 class Container:
@@ -32,7 +32,7 @@ def test_a_look_that_fails_is_made_again_and_its_time_does_not_count() -> None:
     async def main() -> None:
         clock = VirtualClock()
         container = Container(clock, range(2, 2 + FAILED_LOOKS_MAX - 1))
-        assert await alive(container.look, clock=clock, timing=Timing()) == {"0": "living"}
+        assert await find_alive(container.look, clock=clock, timing=Timing()) == {"0": "living"}
         assert clock.monotonic() >= 60 + 5 * (FAILED_LOOKS_MAX - 1)
 
     run_virtual(main())
@@ -42,7 +42,7 @@ def test_nobody_is_taken_for_dead_who_could_not_be_looked_at_in_the_end() -> Non
     async def main() -> None:
         clock = VirtualClock()
         container = Container(clock, range(55, 55 + FAILED_LOOKS_MAX - 1))
-        assert await alive(container.look, clock=clock, timing=Timing()) == {"0": "living"}
+        assert await find_alive(container.look, clock=clock, timing=Timing()) == {"0": "living"}
         assert container.looks > 55 + FAILED_LOOKS_MAX
 
     run_virtual(main())
@@ -53,7 +53,7 @@ def test_a_container_that_stays_away_is_told() -> None:
         clock = VirtualClock()
         container = Container(clock, range(2, 1000))
         with pytest.raises(StoreUnavailable):
-            await alive(container.look, clock=clock, timing=Timing())
+            await find_alive(container.look, clock=clock, timing=Timing())
         assert container.looks == 1 + FAILED_LOOKS_MAX
 
     run_virtual(main())

@@ -289,7 +289,7 @@ async def test_hosts_list_the_partitions_once_a_second(start, eventually) -> Non
     began = asyncio.get_running_loop().time()
     for _ in range(50):
         for each in hosts:
-            each.host.look()
+            each.host.wake()
             await each.view.lag(0)
         await asyncio.sleep(0.02)
     await hosts[0].view.backlog()
@@ -304,7 +304,7 @@ async def test_a_lease_that_is_newer_than_the_listing_is_no_orphan(start, eventu
     await eventually(lambda: running.host.workers)
     feed.grow("1")
     await running.keeper.create(lease("1"))  # by a host that has seen it before us
-    running.host.look()
+    running.host.wake()
     await eventually(lambda: ("bank", "1") in running.host.workers)
     assert len(feed.listed) == 2
 

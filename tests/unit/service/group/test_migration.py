@@ -21,7 +21,7 @@ from leases.stores.memory import MemoryStore
 from leases.timing import Timing
 from pipeline.connectors.memory import MemoryDestination, MemorySink
 from service.group.import_sources import Import
-from service.group.migration import Report, carried_out, planned_import
+from service.group.migration import Report, execute, plan_import
 from service.pipeline import Pipeline
 
 TIMING = Timing()
@@ -75,10 +75,10 @@ class Bench:
         return Import(pipeline=self.pipeline, source="dotnet", text="\n".join(lines))
 
     async def planned(self, order: Import) -> Report:
-        return await planned_import(self.keeper, order, clock=self.clock, say=self.said.append)
+        return await plan_import(self.keeper, order, clock=self.clock, say=self.said.append)
 
     async def imported(self, order: Import) -> Report:
-        return await carried_out(self.keeper, order, await self.planned(order))
+        return await execute(self.keeper, order, await self.planned(order))
 
     async def positions(self) -> dict[str, str | None]:
         return {lease.partition: lease.continuation for lease in (await self.keeper.scan(["orders"])).leases}
@@ -248,7 +248,7 @@ def test_leases_that_a_host_made_meanwhile_are_not_overwritten() -> None:
         order = bench.order(p0="20")
         report = await bench.planned(order)
         await bench.keep(p0={"continuation": None})
-        report = await carried_out(bench.keeper, order, report)
+        report = await execute(bench.keeper, order, report)
         assert "lease '0' was not written (somebody else has made it meanwhile)" in report.problems[0]
         assert await bench.positions() == {"0": None}
         assert (await bench.imported(order)).done == {"0"}

@@ -14,7 +14,7 @@ from pipeline.spark import engine as spark_engine
 from pipeline.spark.engine import SparkEngine
 from service.config.load import parse
 from service.config.settings import Settings
-from service.wiring.spark import begun
+from service.wiring.spark import starting_engine
 
 PLAIN = {
     "name": "letters",
@@ -50,18 +50,18 @@ def settings_of(**transform: str) -> Settings:
     "transform", [{"sql": "SELECT partition FROM events"}, {"function": "a:b"}, {"schema": "a INT"}]
 )
 def test_spark_begins_at_once_where_a_transform_needs_it(starts: threading.Event, transform: dict[str, str]) -> None:
-    with begun(settings_of(**transform)):
+    with starting_engine(settings_of(**transform)):
         assert starts.wait(10)
 
 
 def test_without_a_transform_it_does_not_begin(starts: threading.Event) -> None:
-    with begun(settings_of()):
+    with starting_engine(settings_of()):
         pass
     assert not starts.is_set()
 
 
 def test_a_start_that_fails_behind_it_leaves_no_spark(starts: threading.Event) -> None:
-    with pytest.raises(LookupError), begun(settings_of(schema="a INT")) as engine:
+    with pytest.raises(LookupError), starting_engine(settings_of(schema="a INT")) as engine:
         raise LookupError
     with pytest.raises(EngineUnavailable, match="Spark is stopped"):
         RUNNING(engine)

@@ -79,7 +79,7 @@ class Permit:
         if not self._trusted():
             raise NotTrusted("the trust window is closed")
 
-    async def granted(self) -> None:
+    async def wait_until_granted(self) -> None:
         self.check()
 
 

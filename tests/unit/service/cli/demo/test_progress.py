@@ -12,7 +12,7 @@ from leases.stores.sqlite import SqliteStore
 from leases.timing import Timing
 from pipeline.connectors.files.feed import FilesFeed
 from pipeline.connectors.log import LogFeed, LogSink
-from service.cli.demo.progress import DemoView, done_before
+from service.cli.demo.progress import DemoView, count_done
 from service.pipeline import Pipeline
 from service.processor import Processor
 
@@ -34,7 +34,7 @@ def write(folder: Path, *counts: int) -> None:
 async def run(folder: Path) -> dict[str, int]:
     """Until it is idle; what had been done before."""
     processor = processor_in(folder)
-    before = await done_before(processor)
+    before = await count_done(processor)
     await processor.start()
     await processor.idle()
     await processor.stop()
@@ -44,7 +44,7 @@ async def run(folder: Path) -> dict[str, int]:
 async def first_line(folder: Path, total: int) -> str:
     processor, text = processor_in(folder), io.StringIO()
     screen = Console(file=text)
-    async with DemoView(processor, total, await done_before(processor), screen):
+    async with DemoView(processor, total, await count_done(processor), screen):
         async with asyncio.timeout(10):
             while not text.getvalue():  # noqa: ASYNC110 - a screen sends no event
                 await asyncio.sleep(0.01)

@@ -59,12 +59,12 @@ def test_an_old_answer_that_a_partition_is_empty_counts_only_after_a_long_silenc
     hub: Any = SlowHub(event_s)
 
     @asynccontextmanager
-    async def receiving(*_: object) -> AsyncIterator[SlowHub]:
+    async def open_receiver(*_: object) -> AsyncIterator[SlowHub]:
         yield hub
 
     async def main() -> None:
         tails = Tails(hub, "sinks", timeout_s=20.0)
         assert await tails.read("0", Reading(Search("lease", 0), -1, -1)) == end
 
-    monkeypatch.setattr(tail, "receiving", receiving)
+    monkeypatch.setattr(tail, "open_receiver", open_receiver)
     run_virtual(main())

@@ -402,7 +402,7 @@ async def test_what_a_file_holds_back_is_told_once_with_its_place_and_remedy_and
     told = f"file 'a.csv', line {line}: {reason}"
     assert caplog.messages == [told]
     for position in {None, reading.position}:
-        assert await feed.held_back("a.csv", position) == told
+        assert await feed.find_held_back("a.csv", position) == told
     assert await feed.lag("a.csv", reading.position) == 1
 
 
@@ -415,7 +415,7 @@ async def test_a_file_that_is_whole_holds_nothing_back(
         for _ in range(3):
             await reading.waits()
     assert caplog.messages == []
-    assert await feed.held_back("a.csv", reading.position) is None
+    assert await feed.find_held_back("a.csv", reading.position) is None
     assert await feed.lag("a.csv", reading.position) == 0
 
 
@@ -475,14 +475,14 @@ async def test_where_last_records_are_accepted_a_header_without_line_end_is_a_fi
     accepting: Feed, path: Path
 ) -> None:
     write(path, "id,text")
-    assert await accepting.held_back("a.csv", None) is None
+    assert await accepting.find_held_back("a.csv", None) is None
     assert await accepting.lag("a.csv", None) == 0
 
 
 async def test_a_json_line_without_its_end_is_held_back_whatever_quotes_it_has(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", '{"id": 1}\n{"id": "')
     feed = Feed(f"{tmp_path}/*.jsonl")
-    assert await feed.held_back("a.jsonl", None) == f"file 'a.jsonl', line 2: {NO_LINE_END}"
+    assert await feed.find_held_back("a.jsonl", None) == f"file 'a.jsonl', line 2: {NO_LINE_END}"
     await feed.close()
 
 
