@@ -112,9 +112,9 @@ async def _lived(world: World, total_s: float) -> None:
     await _until(world, lambda: _taken_up(world), settling_s, "owners")
     await _pause(world, world.skies.under_way_s)
     flow.cancel()
-    restores.cancel()
     world.tell("CALM", "no more events")
     await _settled(world, settling_s)
+    restores.cancel()  # not before: the operator may have seen a lease only now that the sink refuses
     world.onlooker.check_idle(world.leases.values())
     succession_s = timing.duration_s + timing.renew_s + SUCCESSION_S
     await _quiet(world, max(QUIET_SCANS * timing.balance_s, total_s - succession_s - world.now))
