@@ -149,7 +149,9 @@ def shares_of(
             for name, peer in able.items()
             if pipeline in peer.pipelines
         }
-        ranked = sorted(room, key=lambda name: (totals[name], -held[pipeline, name], name))
+        each = sizes[pipeline] // max(1, len(room))
+        # Only an odd lease counts that a host has already: by what it holds altogether, who takes first would change the order.
+        ranked = sorted(room, key=lambda name: (totals[name], min(0, each - held[pipeline, name]), name))
         shares[pipeline] = _divided(sizes[pipeline], ranked, room)
         for name, share in shares[pipeline].items():
             totals[name] += share

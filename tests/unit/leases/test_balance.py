@@ -59,6 +59,18 @@ def settle(leases: list[Lease], peers: list[Peer], rounds: int = 6) -> list[Leas
     raise AssertionError("the group never settles")
 
 
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_each_host_takes_its_whole_share_of_a_dead_hosts_leases_at_once_whoever_comes_first(first: str) -> None:
+    leases = [lease(str(n), owner) for n, owner in enumerate("aabbccc")]
+    expired = {one.key for one in leases if one.owner == "c"}
+    state = {one.key: one for one in leases}
+    for host in (first, *{"a", "b"} - {first}):
+        for key in planned(list(state.values()), [peer("a"), peer("b")], host, expired=expired).take:
+            state[key] = state[key].acquired(host, f"{host}-1", "")
+            expired -= {key}
+    assert expired == set()
+
+
 def test_a_single_host_takes_everything() -> None:
     assert sorted(planned([lease("0"), lease("1")], [peer("a")], "a").take) == [("p", "0"), ("p", "1")]
 
