@@ -77,8 +77,11 @@ class Tails:
         Raises FeedError, FeedUnavailable, Fenced, PublishError, SinkRejected.
         """
         async with self._turn(target):
+            began = time.monotonic()
             end = await _Run(self, target, reading, report_progress, is_binding=is_binding).to_end()
-        self._ends[target] = time.monotonic(), end
+        self._ends[target] = max(
+            self._ends.get(target, (-inf, -1)), (began, end)
+        )  # the end is as old as the first answer
         return end
 
     async def look(self, target: str, behind: int, *, age_max_s: float) -> int:

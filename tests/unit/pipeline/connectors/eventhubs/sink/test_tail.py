@@ -68,3 +68,34 @@ def test_an_old_answer_that_a_partition_is_empty_counts_only_after_a_long_silenc
 
     monkeypatch.setattr(tail, "open_receiver", open_receiver)
     run_virtual(main())
+
+
+class GrowingHub(SlowHub):
+    """The second of its two events comes late. By then others have published more."""
+
+    def __init__(self) -> None:
+        super().__init__(9.0)
+        self.answers = [(0.0, 0, 1), (9.0, 1, None), (0.0, 5, 5)]
+
+    async def next(self) -> Received:
+        late_s, sequence, end = self.answers.pop(0)
+        await asyncio.sleep(late_s)
+        page: Any = SimpleNamespace(events={"sequence": Column([sequence]), "properties": Column([{}])})
+        return Received([page], sequence, None, end)
+
+
+def test_the_end_that_a_long_claim_saw_is_as_old_as_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub: Any = GrowingHub()
+
+    @asynccontextmanager
+    async def open_receiver(*_: object) -> AsyncIterator[SlowHub]:
+        yield hub
+
+    async def main() -> None:
+        tails = Tails(hub, "sinks", timeout_s=20.0)
+        assert await tails.read("0", Reading(Search("lease", 0), -1, -1)) == 1
+        assert await tails.look("0", 1, age_max_s=10.0) == 1, "which is 9 s old"
+        assert await tails.look("0", 1, age_max_s=5.0) == 5
+
+    monkeypatch.setattr(tail, "open_receiver", open_receiver)
+    run_virtual(main())
