@@ -31,8 +31,7 @@ from leases.lineage import (
     whole,
 )
 from leases.membership import DEAD_AFTER
-from leases.recovery import Memory, ancestors, is_lost, restored, waiting
-from leases.recovery_start import StandingOf, put_back, recover, recover_child
+from leases.recovery import Memory, StandingOf, ancestors, is_lost, put_back, recover, recover_child, restored, waiting
 from leases.side_by_side import run_side_by_side
 from leases.store import LeaseStore
 

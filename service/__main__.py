@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from service.cli.common import open_closed_streams, watched_output
 from service.cli.fast_imports import importing
-from service.cli.standard_output import open_closed_streams, watched_output
 
 INTERRUPTED = 130
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -178,3 +179,35 @@ def verdict(failure: Failure, lease: Lease | None, me: str, *, now: float, grace
     if has_moved:
         return "recovered"
     return "over" if now >= failure.until + grace_s else "failing"
+
+
+# Conditions that last are reported once, though every round finds them again.
+
+
+REPORTS_MAX = 65_536
+
+
+class Reports:
+    """What was reported last, by kind and subject: of the latest REPORTS_MAX subjects, so that it does not grow for ever.
+
+    A text that changes each time (the tracking id of an error, the time in a foreign document) is reported again in intervals
+    that double.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last: OrderedDict[tuple[str, Hashable], tuple[int, Streak]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def is_due(self, kind: str, subject: Hashable, text: str) -> bool:
+        """Whether to report it now; it then counts as reported."""
+        known = self._last.get((kind, subject))
+        said, streak = (None, Streak(self._clock)) if known is None else known
+        is_due = said != hash(text) and streak.count_failure()
+        self._last[kind, subject] = hash(text) if is_due or said is None else said, streak
+        self._last.move_to_end((kind, subject))
+        if len(self._last) > REPORTS_MAX:
+            self._last.popitem(last=False)
+        return is_due

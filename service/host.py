@@ -23,7 +23,6 @@ from typing import TypeVar
 
 from structlog.typing import FilteringBoundLogger as Log
 
-from leases.backoff import retry_after_s
 from leases.balance import Key, Plan, plan
 from leases.clock import Clock
 from leases.errors import DuplicateHost, StoreConflict, StoreError
@@ -33,17 +32,16 @@ from leases.lease import Lease
 from leases.membership import DEAD_AFTER, Membership, Roll, mismatched
 from leases.pause_orders import Controls
 from leases.side_by_side import run_side_by_side
-from leases.timing import Timing
+from leases.timing import Timing, retry_after_s
 from pipeline.cancellation import is_cancelled
 from pipeline.crash_point import crash_point
 from pipeline.feed import FeedPartition
 from pipeline.pump.memory_budget import Budget
-from service.failures import Failures, Streak, verdict
+from service.failures import Failures, Reports, Streak, verdict
 from service.group.metered_lag import GroupLag, Sight
 from service.partitions import Partitions
 from service.pipeline import Pipeline
-from service.runtime.reports import Reports
-from service.runtime.stopping import sleep_unless_stopped
+from service.shutdown import sleep_unless_stopped
 from service.stats import Tally
 from service.worker import Outcome, Worker, about
 

@@ -19,14 +19,13 @@ from datetime import UTC, datetime
 
 from structlog.typing import FilteringBoundLogger as Log
 
-from leases.backoff import retry_after_s
 from leases.bootstrap import Bootstrap
 from leases.clock import BootClock, Clock
 from leases.errors import GroupMismatch, InvalidDocument, StoreError
 from leases.keeper import Keeper
 from leases.membership import HOSTS_PREFIX, HostRecord, Membership
 from leases.store import LeaseStore, TimedStore
-from leases.timing import Timing
+from leases.timing import Timing, retry_after_s
 from pipeline.cancellation import await_shielded
 from pipeline.errors import PipelineError, SinkNotFound, SinkUnavailable
 from pipeline.pump.memory_budget import BYTES_MAX, Budget
@@ -38,11 +37,9 @@ from service.group.lag import Backlog, wait_until_idle
 from service.group.view import View
 from service.host import Host
 from service.pipeline import Pipeline
-from service.stats import CountingStore, Tally
+from service.stats import CountingStore, Summary, Tally, summaries_of
 from service.telemetry.logs import default_logger
-from service.telemetry.spans import Traces
-from service.telemetry.summary import Summary, summaries_of
-from service.telemetry.trace_recorder import TracedTally
+from service.telemetry.spans import TracedTally, Traces
 
 START_PAUSES_S = (0.5, 1.0)
 """Between the attempts to reach the lease container before a start fails."""

@@ -16,17 +16,18 @@ from __future__ import annotations
 
 import asyncio
 import random
+import warnings
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from structlog.typing import FilteringBoundLogger as Log
 
-from leases.backoff import retry_after_s
 from leases.clock import Clock
 from leases.errors import LeaseLost, StoreError
 from leases.keeper import OwnedLease
 from leases.lease import Child, Lease
 from leases.renewal import keep_renewed
-from leases.timing import Timing
+from leases.timing import Timing, retry_after_s
 from pipeline.crash_point import crash_point
 from pipeline.dead_letters.refusals import Refusals
 from pipeline.errors import (
@@ -47,10 +48,47 @@ from service.checkpoints import Checkpoints
 from service.errors import BatchHung
 from service.failures import Failures, Streak
 from service.pipeline import Pipeline
-from service.runtime.stopping import run_unless_stopped, sleep_unless_stopped
-from service.runtime.trust_permit import TrustPermit
-from service.shutdown import CLOSING_TIMEOUT_S, retry_until_answered, run_uninterrupted, within
+from service.shutdown import (
+    CLOSING_TIMEOUT_S,
+    retry_until_answered,
+    run_uninterrupted,
+    run_unless_stopped,
+    sleep_unless_stopped,
+    within,
+)
 from service.stats import Tally
+
+# Leave to send, as long as a lease's trust window is open.
+
+
+SUSPENDED_POLL_S = 0.1
+
+
+class TrustPermit:
+    """Implements pipeline.sink.Permit. suspended: told whenever somebody has to wait."""
+
+    def __init__(self, owned: OwnedLease, clock: Clock, suspended: Callable[[], None]) -> None:
+        self._owned = owned
+        self._clock = clock
+        self._suspended = suspended
+
+    def check(self) -> None:
+        if not self._owned.is_trusted:
+            raise NotTrusted(
+                f"the trust window of lease '{self._owned.lease.partition}' is closed: nothing may be sent"
+            )
+
+    def granted(self) -> Awaitable[None]:
+        warnings.warn("Permit.granted is now called wait_until_granted", DeprecationWarning, stacklevel=2)
+        return self.wait_until_granted()
+
+    async def wait_until_granted(self) -> None:
+        if self._owned.is_trusted:
+            return
+        self._suspended()
+        while not self._owned.is_trusted:
+            await self._clock.sleep(SUSPENDED_POLL_S)
+
 
 TRANSIENT = (FeedUnavailable, SinkUnavailable, EngineUnavailable, Ambiguous)
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 30.0

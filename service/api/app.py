@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+from html import escape
+from http import HTTPStatus
 from importlib.metadata import version
+from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI, Response
 from fastapi.responses import HTMLResponse
 from structlog.typing import FilteringBoundLogger as Log
 
+from leases.errors import StoreError
+from service import dashboard
+from service.api import schemas
 from service.api.audit import Audit
-from service.api.auth import Access
-from service.api.dashboard import page
-from service.api.docs_page import docs_page
+from service.api.auth import READING, Access
 from service.api.events import events
-from service.api.health import health
-from service.api.metrics import Metrics
+from service.api.metrics import CONTENT_TYPE, Metrics
 from service.api.middleware import Guard
 from service.api.operations import operating
 from service.api.problems import ANYWHERE, add_handlers, documented
@@ -22,6 +27,104 @@ from service.api.queries import reading
 from service.api.transfer import moving
 from service.group.view import View
 from service.telemetry.logs import default_logger
+
+# This host: what probes and Prometheus ask.
+
+
+METRICS_LAG_AGE_MAX_S = 15.0
+METRIC = '# TYPE leasehold_leases_owned gauge\nleasehold_leases_owned{pipeline="bank"} 4.0\n'
+
+
+def health(view: View, metrics: Metrics) -> APIRouter:
+    router = APIRouter(tags=["this host"])
+
+    @router.get("/health/live")
+    async def live() -> schemas.Health:
+        """The process answers. A probe that fails is a reason to restart it."""
+        return schemas.Health(status="live")
+
+    @router.get("/health/ready", responses={503: {"model": schemas.Health, "description": "It is not; `reasons`."}})
+    async def ready(response: Response) -> schemas.Health:
+        """The host takes part in the work: it has read the lease container and is not draining."""
+        health = view.health()
+        if health.is_ready:
+            return schemas.Health(status="ready")
+        response.status_code = HTTPStatus.SERVICE_UNAVAILABLE
+        return schemas.Health(status="not ready", reasons=health.reasons)
+
+    @router.get(
+        "/metrics",
+        dependencies=READING,
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}, "example": METRIC}}}},
+    )
+    async def prometheus() -> Response:
+        """This host's metrics, in the text format of Prometheus."""
+        try:
+            metrics.lag = await view.lag(METRICS_LAG_AGE_MAX_S)
+        except StoreError:
+            metrics.lag = None  # unknown, and left out: metrics of the host are wanted most when the container is down
+        return Response(metrics.text(), media_type=CONTENT_TYPE)
+
+    return router
+
+
+# The dashboard's files, at their paths (service.dashboard): a page, and what it is made of.
+
+
+def page() -> APIRouter:
+    router = APIRouter(include_in_schema=False)
+    for path, file in dashboard.files().items():
+        router.add_api_route(path, partial(_file, file))
+    return router
+
+
+async def _file(file: dashboard.File) -> Response:
+    return Response(file.content, media_type=file.media_type, headers={"content-security-policy": dashboard.POLICY})
+
+
+# The API's page for people, at /docs: routes and parameters out of the OpenAPI document, in plain HTML.
+#
+# FastAPI's own page loads its scripts from elsewhere; a host may be where there is no elsewhere.
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>{title}</title>
+<style>
+  body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto; padding: 0 1rem }}
+  code {{ font-size: 0.95em }} h2 {{ margin: 2rem 0 0 }} dd {{ margin: 0 0 0.5rem 1.5rem }}
+</style>
+<h1>{title}</h1>
+<p>{description} The full description, for programs: <a href="/openapi.json">/openapi.json</a>.</p>
+{routes}
+</html>
+"""
+
+
+def docs_page(openapi: Mapping[str, Any]) -> str:
+    info = openapi["info"]
+    routes = [
+        _route(method, path, operation)
+        for path, operations in openapi["paths"].items()
+        for method, operation in operations.items()
+    ]
+    title = escape(f"{info['title']} {info['version']}")
+    return _PAGE.format(title=title, description=escape(info.get("description", "")), routes="\n".join(routes))
+
+
+def _route(method: str, path: str, operation: Mapping[str, Any]) -> str:
+    parameters = "".join(map(_parameter, operation.get("parameters", ())))
+    return (
+        f"<h2><code>{escape(method.upper())} {escape(path)}</code></h2>\n"
+        f"<p>{escape(operation.get('description') or operation.get('summary', ''))}</p>\n"
+        + (f"<dl>{parameters}</dl>" if parameters else "")
+    )
+
+
+def _parameter(parameter: Mapping[str, Any]) -> str:
+    name, where = escape(parameter["name"]), escape(parameter["in"])
+    return f"<dt><code>{name}</code> ({where})</dt><dd>{escape(parameter.get('description', ''))}</dd>\n"
+
 
 NO_TOKENS = Access()
 

@@ -12,9 +12,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
+from typing import Annotated
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPBearer
+from starlette.exceptions import HTTPException
 
 from service.errors import StartFailed
+
+FOR_OPERATORS = "this is for operators: send one of the tokens in the file api.operators"
 
 TOKEN_BYTES_MIN = 16
 """What is shorter can be guessed."""
@@ -119,3 +127,26 @@ def _in_line(line: bytes, unnamed: str) -> _Known | None:
         return None
     shown = name.decode("utf-8", "replace")[:NAME_CHARACTERS_MAX]
     return _Known(shown or unnamed, hashlib.sha256(token).digest())
+
+
+# Whose token a route wants: so OpenAPI says, and so operators' routes check once more, behind the routing.
+
+
+_READ = HTTPBearer(
+    auto_error=False, scheme_name="reader", description="A token of the file `api.readers`, or an operator's."
+)
+_OPERATE = HTTPBearer(auto_error=False, scheme_name="operator", description="A token of the file `api.operators`.")
+
+READING = [Security(_READ)]
+"""For the description alone: `service.api.middleware` has judged before."""
+
+
+def _operator(request: Request, scheme: Annotated[object, Security(_OPERATE)]) -> Caller:
+    """What the guard took for reading may be a route of operators. Raises HTTPException."""
+    caller = request.state.caller
+    if not isinstance(caller, Caller) or not caller.may_operate:
+        raise HTTPException(HTTPStatus.FORBIDDEN, FOR_OPERATORS)
+    return caller
+
+
+Operator = Annotated[Caller, Depends(_operator)]

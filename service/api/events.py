@@ -22,9 +22,9 @@ from starlette.types import Receive, Scope, Send
 
 from leases.errors import StoreError
 from service.api import schemas
+from service.api.auth import READING
 from service.api.problems import documented
 from service.api.queries import Strict
-from service.api.roles import READING
 from service.group.status import Group, LeaseStatus
 from service.group.view import View
 

@@ -1,6 +1,6 @@
 """What the bodies of operators' routes have in common: strict JSON.
 
-JSON is asked for by name, since no form of another site's page can send it (`service.api.cross_origin`). A key that comes twice,
+JSON is asked for by name, since no form of another site's page can send it (`service.api.middleware`). A key that comes twice,
 NaN, and more than 100 levels of nesting are no JSON here.
 """
 

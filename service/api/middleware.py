@@ -1,17 +1,18 @@
 """Around everything: who may come in, how much and for how long, headers on every answer, and the log of what operators did.
 
 A sentence instead of a traceback, and HEAD wherever there is GET. What a browser may be made to send by others is told in
-`service.api.cross_origin`.
+`service.api.middleware`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
+from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,9 +20,45 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service import dashboard
 from service.api import limits
 from service.api.audit import Audit, OperatorAction, operator_action_of
-from service.api.auth import Access, Caller
-from service.api.cross_origin import objection
+from service.api.auth import FOR_OPERATORS, Access, Caller
 from service.api.problems import LOOK_FIRST, problem
+from service.config.types import is_loopback
+
+# Which requests a browser may have been made to send by a page of somebody else's. Pure.
+#
+# A page of another site can have a browser ask any address that it reaches, this machine's own included. What such a page may not
+# do is to lie about `Origin`, to read the answers of another origin, or to send JSON there without asking first; and a name that
+# the page's owner points at 127.0.0.1 (DNS rebinding) shows in `Host`. All of this is for a host without tokens: where there are
+# some, no browser has them for another page.
+
+
+def objection(headers: Mapping[bytes, bytes]) -> str | None:
+    """Why a request without a token is not let in; None where it is."""
+    host = headers.get(b"host", b"").decode("latin-1")
+    if not _is_here(host):
+        return "`Host` is no name of this machine: ask localhost or 127.0.0.1, or set api.readers and send a token"
+    origin = headers.get(b"origin")
+    if origin is not None and _place(origin.decode("latin-1")) != host.lower():
+        return "a page of another origin may not ask: open the dashboard of this host, or leave `Origin` out"
+    return None
+
+
+def _is_here(host: str) -> bool:
+    """localhost, or a loopback address; with a port or without one."""
+    try:
+        name = urlsplit(f"//{host}").hostname
+    except ValueError:
+        return False
+    return name is not None and (is_loopback(name) or name.endswith(".localhost"))
+
+
+def _place(origin: str) -> str | None:
+    """`null`, a sandboxed page's, is no place."""
+    try:
+        return urlsplit(origin).netloc.lower() or None
+    except ValueError:
+        return None
+
 
 OPEN = frozenset({"/health/live", "/health/ready", *dashboard.PATHS})
 """Asked by probes, which have no token; and the dashboard, which asks its reader for one: it holds no data."""
@@ -173,7 +210,6 @@ class _Body:
 UNKNOWN = (
     "this is for readers: send `Authorization: Bearer TOKEN` with a token of the file api.readers or api.operators"
 )
-FOR_OPERATORS = "this is for operators: send one of the tokens in the file api.operators"
 
 
 def _refused(refusal: Refusal) -> ASGIApp:

@@ -16,11 +16,11 @@ from leases.keeper import Seen
 from leases.pause_orders import Control
 from service.api import schemas
 from service.api.audit import OperatorAction, lease_facts
+from service.api.auth import Operator
 from service.api.etags import TOLD, meant_by, tag_of
 from service.api.json_bodies import JsonRoute
 from service.api.problems import documented
 from service.api.queries import known, lease_in
-from service.api.roles import Operator
 from service.errors import NotNow
 from service.group import actions
 from service.group.actions import Change

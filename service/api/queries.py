@@ -11,9 +11,9 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 
 from service.api import schemas
+from service.api.auth import READING
 from service.api.etags import TOLD, etag_of, is_known
 from service.api.problems import documented, shown
-from service.api.roles import READING
 from service.group.lag import Lag
 from service.group.status import Group, LeaseState, LeaseStatus
 from service.group.view import View

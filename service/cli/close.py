@@ -11,8 +11,7 @@ import click
 
 from leases.document import advised
 from leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreMissing
-from service.cli.common import FAILED, FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, fail, read_offline
-from service.cli.standard_output import unread_is_fine
+from service.cli.common import FAILED, FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, fail, read_offline, unread_is_fine
 from service.errors import NotNow
 from service.plurals import counted
 from service.redaction import redacted

@@ -20,8 +20,8 @@ from service.cli.common import (
     log_of,
     named,
     settings_of,
+    unread_is_fine,
 )
-from service.cli.standard_output import unread_is_fine
 from service.plurals import counted
 from service.redaction import redacted
 
@@ -152,7 +152,7 @@ def _read_until(file: Path, pipeline: str, partition: str | None) -> tuple[dict[
     """By partition, a position such that all letters up to it are among those returned; and the letters."""
     from pipeline.dead_letters.settled import judge
     from pipeline.dead_letters.store import read_kept
-    from service.cli.replay_progress import read_replayed
+    from service.cli.replay import read_replayed
     from service.telemetry import logs
     from service.wiring.dead_letters import box_of
 
@@ -184,7 +184,7 @@ def _read_until(file: Path, pipeline: str, partition: str | None) -> tuple[dict[
 async def _may_have_unread(settings: Settings, pipeline: PipelineSettings, partition: str | None) -> bool:
     """Whether a replay could find a letter. Needs no Spark."""
     from pipeline.errors import FeedError
-    from service.cli.replay_progress import read_replayed
+    from service.cli.replay import read_replayed
     from service.wiring.dead_letters import box_of
 
     box = box_of(pipeline, settings.leases.timing)

@@ -15,8 +15,7 @@ import click
 
 from leases.errors import LeasesError
 from pipeline.errors import PipelineError
-from service.cli.common import FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, PathName, fail, settings_of
-from service.cli.standard_output import unread_is_fine
+from service.cli.common import FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, PathName, fail, settings_of, unread_is_fine
 from service.errors import ServiceError
 from service.plurals import counted
 
@@ -134,7 +133,7 @@ def clean_files(file: Path, pipeline: str, dry_run: bool) -> None:
 
 def _place(file: Path, pipeline: str) -> Place:
     from service.config.sinks import FilesSinkSettings, LogSinkSettings
-    from service.wiring.sink_factories import place_of
+    from service.wiring.dead_letters import place_of
 
     sinks = {each.name: each.sink for each in settings_of(file).pipelines}
     sink = sinks.get(pipeline)

@@ -30,13 +30,13 @@ from service.cli.common import (
     named,
     read_offline,
     settings_of,
+    unread_is_fine,
 )
 from service.cli.dead_letters import dead_letters
 from service.cli.fast_imports import importing
 from service.cli.files import files
 from service.cli.log import log
 from service.cli.migration import export_leases, import_leases, reset_leases
-from service.cli.standard_output import unread_is_fine
 from service.plurals import counted
 from service.redaction import redacted
 
@@ -102,7 +102,7 @@ def run(file: Path, until_idle: bool) -> None:
 
 def _print_summary(processor: Processor, last: Backlog | None) -> None:
     """For people. With a JSON log only the log has it, because a program may read both from one stream."""
-    from service.telemetry.summary import summary_lines
+    from service.stats import summary_lines
 
     unfinished = {name for name, _ in (*last.failed, *last.held)} if last is not None else {*processor.host.pipelines}
     lines = summary_lines(
@@ -164,7 +164,7 @@ def list_leases(file: Path, pipeline: str | None, as_json: bool) -> None:
     fails; if no host runs, this command asks the feeds. For a lease that cannot be read it prints the error and a remedy.
     """
     from service.cli.tables import lease_fields, leases_table, reasons, screen_of, unreadable_fields
-    from service.group.standstill import Standstill, failures_of, read_standstills, unlisted_failures
+    from service.group.status import Standstill, failures_of, read_standstills, unlisted_failures
 
     async def read(view: View, keeper: Keeper) -> tuple[Group, dict[Key, tuple[Standstill, ...]]]:
         return await read_standstills(view)
@@ -192,7 +192,7 @@ def list_leases(file: Path, pipeline: str | None, as_json: bool) -> None:
 def show_lease(file: Path, pipeline: str, partition: str) -> None:
     """One lease, whole, as JSON."""
     from service.cli.tables import lease_fields
-    from service.group.standstill import Standstill, failures_of, read_standstills
+    from service.group.status import Standstill, failures_of, read_standstills
 
     async def read(view: View, keeper: Keeper) -> tuple[LeaseStatus, Group, dict[Key, tuple[Standstill, ...]]]:
         return await _one(pipeline, partition)(view, keeper), *await read_standstills(view)
@@ -242,7 +242,7 @@ main.add_command(dead_letters)
 def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
     """Show how many events each partition is behind, and why it stands still, if it does."""
     from service.cli.tables import held_up_fields, lag_table, reasons, screen_of
-    from service.group.standstill import failures_of, standstills, unlisted_failures
+    from service.group.status import failures_of, standstills, unlisted_failures
 
     async def measure(view: View, keeper: Keeper) -> tuple[Lag, Group]:
         found = await view.lag()

@@ -25,8 +25,8 @@ from service.cli.common import (
     is_at_a_terminal,
     read_offline,
     settings_of,
+    unread_is_fine,
 )
-from service.cli.standard_output import unread_is_fine
 from service.plurals import counted, noun
 from service.redaction import redacted
 

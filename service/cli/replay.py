@@ -6,21 +6,89 @@ was there when it began.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from structlog.typing import FilteringBoundLogger as Log
 
+from leases.clock import BootClock
+from leases.errors import LeasesError, StoreMissing
+from leases.keeper import Keeper
+from leases.lease import Lease
+from leases.store import TimedStore
 from pipeline.dead_letters import DeadLetters, LetterBox
 from pipeline.dead_letters.replay import ReplayFeed
+from pipeline.dead_letters.settled import Replayed
+from pipeline.errors import PipelineError
 from pipeline.limits import REPLAY
+from pipeline.sink import Sink, Standing, standing, standing_of
 from service.cli.run import run
+from service.config.leases import MemoryLeases
 from service.config.settings import PipelineSettings, Settings
+from service.errors import ServiceError
 from service.group.lag import Backlog
 from service.pipeline import Pipeline
 from service.processor import Processor
-from service.wiring.build import pipeline_of, store_of
+from service.wiring.build import pipeline_of, sink_of, store_of
 from service.wiring.spark import engine_of
+
+# How far a pipeline's dead letters were replayed, as the leases of its replay and its sink have it.
+
+
+Compare = Callable[[str | None, str | None], int]
+
+
+async def read_replayed(settings: Settings, pipeline: PipelineSettings, compare: Compare) -> Replayed:
+    """compare: orders positions among the letters. Nothing is created. Never raises what outside calls raise."""
+    if isinstance(settings.leases, MemoryLeases):
+        return Replayed({}, everything="`leases: {type: memory}` does not keep how far a replay got")
+    try:
+        leases, unreadable = await _scan(settings, pipeline.name + REPLAY)
+    except StoreMissing:
+        return Replayed({})
+    except (LeasesError, ServiceError) as error:
+        return Replayed({}, everything=f"how far the replay got is unknown: {error}")
+    unsettled = [lease for lease in leases if lease.owner is not None]
+    try:
+        held = await _ask_sink(settings, pipeline, unsettled) if unsettled else {}
+        positions = {lease.partition: furthest(lease, held.get(lease.partition), compare) for lease in leases}
+    except (PipelineError, ServiceError, ValueError) as error:
+        why = f"its replay was interrupted or is at work, and the sink cannot say how far it got: {error}"
+        unreadable |= dict.fromkeys((lease.partition for lease in unsettled), why)
+        positions = {lease.partition: lease.continuation for lease in leases}
+    return Replayed(positions, unreadable)
+
+
+def furthest(lease: Lease, held: Standing | None, compare: Compare) -> str | None:
+    """A sink that holds positions is right, unless an operator has reset the lease since. Its lease may lag behind it."""
+    if held is None or held.generation < lease.generation or compare(held.position, lease.continuation) <= 0:
+        return lease.continuation
+    return held.position
+
+
+async def _scan(settings: Settings, replay: str) -> tuple[list[Lease], dict[str, str]]:
+    """The leases of the replay, and the partitions whose lease is unreadable, with the reason."""
+    clock, timing = BootClock(), settings.leases.timing
+    store = TimedStore(store_of(settings, [], creates=False), timing.call_timeout_s)
+    try:
+        keeper = Keeper(store, host="leasehold", incarnation="", clock=clock, timing=timing)
+        scan = await keeper.scan([replay])
+    finally:
+        await store.close()
+    return scan.leases, {partition: str(error) for (_, partition), error in scan.unreadable.items()}
+
+
+async def _ask_sink(settings: Settings, pipeline: PipelineSettings, leases: list[Lease]) -> Mapping[str, Standing]:
+    """By partition. A replay that did not release its lease may have written more than its lease says."""
+    letters = pipeline.letters
+    sink: Sink = sink_of(pipeline.sink, settings.leases.timing, letters=letters is not None)
+    try:
+        if standing_of(sink) is None:
+            return {}
+        found = {lease.partition: await standing(sink, lease.pipeline, lease.partition) for lease in leases}
+    finally:
+        await sink.close()
+    return {partition: each for partition, each in found.items() if each is not None}
 
 
 async def run_replay(

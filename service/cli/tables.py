@@ -20,8 +20,7 @@ from leases.lease import Lease
 from pipeline.dead_letters.settled import Judged
 from service.group.activity import FailureStatus
 from service.group.lag import Lag
-from service.group.standstill import Standstill
-from service.group.status import LeaseStatus
+from service.group.status import LeaseStatus, Standstill
 
 CONTINUATION_SHOWN = 48
 NOTHING: Mapping[tuple[str, str], Sequence[Standstill]] = MappingProxyType({})

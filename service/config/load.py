@@ -19,8 +19,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from service.config.messages import said_of
 from service.config.reference import describe, names_in, types_of
+from service.config.section import said_of
 from service.config.settings import Settings
 from service.config.strict_yaml import UNREADABLE, Document, Place, Problem, read
 from service.errors import ServiceError

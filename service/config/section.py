@@ -2,12 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, requires
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Discriminator
+from pydantic_core import ErrorDetails
 
 from service.config.types import Importable
+
+# What is said of a setting that is not what it must be.
+
+
+_WORDS = {
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+    **dict.fromkeys(("dict_type", "mapping_type"), "must be a mapping"),
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("model_type", "model_attributes_type"), "must be a mapping of settings"),
+    **dict.fromkeys(("string_too_short", "too_short"), "must not be empty"),
+    "finite_number": "must be a finite number",
+    "path_type": "must be a path",
+    "string_type": "must be a text (put it in quotes)",
+    "tuple_type": "must be a list",
+}
+"""pydantic's errors, where its own words would not tell a person what to write."""
+
+
+def said_of(error: ErrorDetails) -> str:
+    """Without the value. A rule of ours may have several things to say, each on a line."""
+    kind, message = error["type"], error["msg"]
+    if kind == "value_error":
+        return message.removeprefix("Value error, ")
+    return _WORDS.get(kind) or message.replace("Input should", "must").replace("String should", "must")
+
+
+# How to install what an extra needs: Leasehold itself is on no package index, and its requirements are.
+
+
+def install_command(extra: str) -> str:
+    try:
+        return command_of(extra, requires("leasehold") or ())
+    except PackageNotFoundError:  # run from its sources
+        return command_of(extra, ())
+
+
+def command_of(extra: str, requirements: Iterable[str]) -> str:
+    """requirements: as a distribution's metadata has them (PEP 508)."""
+    found = [each.partition(";") for each in requirements]
+    wanted = [
+        name.strip() for name, _, marker in found if re.search(rf"""extra == ['"]{re.escape(extra)}['"]""", marker)
+    ]
+    return "pip install " + " ".join(f"'{name}'" for name in sorted(wanted) or [f"leasehold[{extra}]"])
+
 
 CUSTOM = "module:Class"
 """Stands for every `type` that names a class of somebody else's."""

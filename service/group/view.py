@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from leases.backoff import Backoff, retry_after_s
 from leases.balance import Key
 from leases.clock import Clock
 from leases.errors import InvalidDocument, StoreError, StoreUnavailable
@@ -28,6 +27,7 @@ from leases.lease import Lease
 from leases.membership import HOSTS_PREFIX, HostRecord, decode_host
 from leases.pause_orders import GROUP_PREFIX, controls_in
 from leases.store import Stored
+from leases.timing import Backoff, retry_after_s
 from service.group.activity import activity_of
 from service.group.lag import PATIENCE, Backlog, Lag, LastKnown, PartitionLag, Patience, measure_lag, read_backlog
 from service.group.metered_lag import GroupLag

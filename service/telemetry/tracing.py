@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from structlog.typing import FilteringBoundLogger as Log
 
-from service.config.extras import install_command
+from service.config.section import install_command
 from service.config.telemetry import TelemetrySettings
 from service.errors import StartFailed
 from service.telemetry.spans import Traces

@@ -50,9 +50,15 @@ from service.group.import_sources import BlobSource
 from service.pipeline import Pipeline
 from service.processor import Processor
 from service.telemetry.tracing import traces_of
-from service.wiring.dead_letters import box_of, isolation_of, policy_of
+from service.wiring.dead_letters import (
+    box_of,
+    eventhubs_sink_of,
+    files_sink_of,
+    isolation_of,
+    policy_of,
+    timeouts_within,
+)
 from service.wiring.plugins import feed_made, sink_made, store_made
-from service.wiring.sink_factories import eventhubs_sink_of, files_sink_of, timeouts_within
 from service.wiring.spark import engine_of, needs_spark
 
 OTHERS_TIMEOUT_S = 60.0

@@ -23,8 +23,7 @@ from pipeline.feed import ChangeFeed
 from pipeline.imports import imported, require_module
 from pipeline.sink import INTERFACE as OF_SINKS
 from pipeline.sink import Sink
-from service.config.messages import said_of
-from service.config.section import Custom, Section
+from service.config.section import Custom, Section, said_of
 from service.config.settings import Settings
 from service.config.sinks import PythonSinkSettings
 from service.errors import StartFailed

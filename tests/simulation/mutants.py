@@ -156,11 +156,11 @@ MUTANTS = (
     ),
     mutant(
         "trust is judged by a timer alone",
-        "service.runtime.trust_permit",
+        "service.worker",
         "        if not self._owned.is_trusted:\n            raise NotTrusted(",
         "        if not getattr(self, 'is_open', True):\n            raise NotTrusted(",
         (
-            "service.runtime.trust_permit",
+            "service.worker",
             "        if self._owned.is_trusted:\n            return\n        self._suspended()\n",
             "        if self._owned.is_trusted:\n            self.is_open = True; return\n        self._suspended()\n",
         ),
@@ -322,7 +322,7 @@ MUTANTS = (
     ),
     mutant(
         "who is refused asks again at a constant pace",
-        "leases.backoff",
+        "leases.timing",
         "        return max(grown * (1 - self.spread * jitter), at_least_s)\n",
         "        return self.first_s\n",
     ),
@@ -361,7 +361,7 @@ MUTANTS = (
         '                "its sink",\n'
         "            )\n",
         '            found = await self._answered(telling.standing(pipeline.name, partition), "its sink")\n',
-        test="tests/unit/service/runtime/test_background_calls.py::test_a_slow_answer_for_one_partition_delays_no_other_and_comes_in_the_background",
+        test="tests/unit/service/test_partitions_background_calls.py::test_a_slow_answer_for_one_partition_delays_no_other_and_comes_in_the_background",
     ),
     mutant(
         "events that do not lie behind what was read are delivered",
@@ -539,10 +539,10 @@ MUTANTS = (
     ),
     mutant(
         "a host remembers every report for ever",
-        "service.runtime.reports",
+        "service.failures",
         "        if len(self._last) > REPORTS_MAX:\n",
         "        if False:\n",
-        test="tests/unit/service/runtime/test_reports.py::test_the_subjects_are_bounded",
+        test="tests/unit/service/test_failures_reports.py::test_the_subjects_are_bounded",
     ),
     mutant(
         "a batch is safe before it is delivered",

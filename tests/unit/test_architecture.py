@@ -23,7 +23,7 @@ EDGES = (
         "service.cli.main",
         "service.cli.demo.bank",
         "service.cli.demo.transactions",
-        "service.cli.demo.progress",
+        "service.cli.demo.bank",
         "service.cli.demo.postgres",
     ),
     "service.host_name",

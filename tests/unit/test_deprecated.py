@@ -13,7 +13,7 @@ import pytest
 from pipeline.feed import ChangeFeed, TellingFeed, find_held_back
 from pipeline.offers import offers
 from service.processor import Processor
-from service.runtime.trust_permit import TrustPermit
+from service.worker import TrustPermit
 
 RENAMED = {
     "pipeline.cancelled": "pipeline.cancellation",

@@ -328,7 +328,7 @@ def test_a_mutant_that_is_not_caught_fails_the_hunt() -> None:
 
 
 def test_a_mutant_whose_test_passes_is_not_caught() -> None:
-    passes = "tests/unit/leases/test_backoff.py"
+    passes = "tests/unit/leases/test_timing_backoff.py"
     there = subprocess.run(
         [sys.executable, "-c", f"from simulation.mutants import tested; raise SystemExit(tested({passes!r}))"],
         cwd=ROOT,

@@ -19,9 +19,8 @@ from azure.storage.blob.aio import ContainerClient
 
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
 from leases.stores.azure.http import retrying_for, tls_of
-from leases.stores.blob.account import Account
+from leases.stores.blob.account import Account, Connection, Place, connect
 from leases.stores.blob.codec import Packed
-from leases.stores.blob.connection import Connection, Place, connect
 from leases.stores.blob.error_mapping import code_of, is_no_container, translated
 
 T = TypeVar("T")

@@ -9,9 +9,18 @@ from types import MappingProxyType
 from leases.document import BODY_BYTES_MAX
 from leases.errors import StoreMissing
 from leases.store import Stored
-from leases.stores.blob.codec import Packed, body_in, is_content, others_in, packed, too_large
+from leases.stores.blob.codec import (
+    Packed,
+    blob_name,
+    blob_prefixes,
+    body_in,
+    id_of,
+    is_content,
+    others_in,
+    packed,
+    too_large,
+)
 from leases.stores.blob.container import Blob, Container
-from leases.stores.blob.names import blob_name, blob_prefixes, id_of
 
 READS_AT_ONCE_MAX = 8
 NOTHING: Mapping[str, str] = MappingProxyType({})

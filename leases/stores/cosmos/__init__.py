@@ -1,7 +1,7 @@
 """Leases in a Cosmos DB container, as the .NET change feed processor keeps them.
 
 `store` says which document stands for which id, and `documents` how (pure); `container` makes the calls over what `connection`
-opens, and `error_mapping` says what the SDK's errors mean (pure).
+opens and translates the SDK's errors.
 """
 
 from leases.stores.cosmos.connection import Account, Place

@@ -16,9 +16,8 @@ from azure.cosmos.exceptions import CosmosResourceNotFoundError
 
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
 from leases.stores.azure.http import await_shielded, retrying_for
-from leases.stores.cosmos.connection import Account, Connection, Place, connect
+from leases.stores.cosmos.connection import Account, Connection, Place, connect, is_gone, translated
 from leases.stores.cosmos.documents import PARTITION_KEY, Document
-from leases.stores.cosmos.error_mapping import is_gone, translated
 
 T = TypeVar("T")
 Call = Callable[[Connection], Awaitable[T]]

@@ -11,19 +11,24 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from importlib import resources
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import psycopg
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
+from leases.lease import Lease
 from service.cli.demo import transactions as demo_data
 from service.cli.demo.postgres import DSN, check_place, make_directory, postgres, query_command
-from service.cli.demo.progress import DemoView, count_done
 from service.cli.demo.transactions import Transaction
 from service.cli.run import process, stopping
 from service.cli.tables import balances_table, screen_of, stopped
@@ -31,11 +36,104 @@ from service.config import load as config
 from service.config.leases import SqliteLeases
 from service.config.settings import HostSettings, LogSettings
 from service.errors import ServiceError
-from service.group.lag import Backlog
+from service.group.lag import Backlog, measure_lag
 from service.host_name import host_name
 from service.plurals import counted, noun
+from service.processor import Processor
 from service.telemetry import logs
 from service.wiring.build import processor_of
+
+# What `leasehold demo` shows while it runs: a bar for every pipeline, and the leases with their owners.
+
+
+REFRESH_S = 0.2
+LINES_S = 2.0
+"""Without a terminal: how often a line is printed."""
+
+
+async def count_done(processor: Processor) -> dict[str, int]:
+    """How many events each pipeline has behind it, by its leases, before the processor starts. Raises StoreError."""
+    feeds = {pipeline.name: pipeline.feed for pipeline in processor.pipelines}
+    leases = (await processor.keeper.scan(feeds)).leases
+    left = await measure_lag(leases, feeds)
+    whole = await measure_lag([replace(lease, continuation=None) for lease in leases], feeds)
+    return {name: max(0, whole.of(name).events - left.of(name).events) for name in feeds}
+
+
+class DemoView:
+    """Redrawn in place on a terminal; a line now and then where output goes to a file.
+
+    before: what each pipeline had done when this processor started.
+    """
+
+    def __init__(self, processor: Processor, transactions: int, before: Mapping[str, int], screen: Console) -> None:
+        self._processor = processor
+        self._screen = screen
+        self._total = transactions
+        self._before = before
+        self._bars = Progress(
+            TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=screen
+        )
+        self._tasks: dict[str, TaskID] = {
+            pipeline.name: self._bars.add_task(pipeline.name, total=transactions) for pipeline in processor.pipelines
+        }
+        self._drawing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        draw = self._live() if self._screen.is_terminal else self._lines()
+        self._drawing = asyncio.create_task(draw, name="demo view")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._drawing is not None
+        self._drawing.cancel()
+        await asyncio.gather(self._drawing, return_exceptions=True)
+
+    def say(self, line: str) -> None:
+        """Above the bars."""
+        self._screen.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    async def _live(self) -> None:
+        with Live(console=self._screen, auto_refresh=False) as live:
+            try:
+                while True:
+                    live.update(self._drawn(), refresh=True)
+                    await asyncio.sleep(REFRESH_S)
+            finally:
+                live.update(self._drawn(), refresh=True)
+
+    async def _lines(self) -> None:
+        last = ""
+        while True:
+            done = self._done()
+            line = ", ".join(f"{name} {count:,}/{self._total:,}" for name, count in done.items())
+            if line != last:
+                self.say(line)
+                last = line
+            await asyncio.sleep(LINES_S)
+
+    def _drawn(self) -> RenderableType:
+        for name, count in self._done().items():
+            self._bars.update(self._tasks[name], completed=count)
+        return Group(self._bars, self._leases())
+
+    def _leases(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        scan = self._processor.host.scan
+        for name in self._tasks:
+            leases = [lease for lease in scan.leases if lease.pipeline == name] if scan else []
+            table.add_row(name, "  ".join(_shown(lease) for lease in leases) or "waiting for its first partition")
+        return table
+
+    def _done(self) -> dict[str, int]:
+        return {name: self._before[name] + self._processor.tally.events[name] for name in self._tasks}
+
+
+def _shown(lease: Lease) -> str:
+    return f"{lease.partition.removesuffix('.csv').rsplit('-', 1)[-1]}: {lease.owner or 'nobody'} (epoch {lease.epoch})"
+
 
 PARTITIONS = 4
 ACCOUNTS_SHOWN = 20

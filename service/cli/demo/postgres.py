@@ -22,7 +22,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from service.config.extras import install_command
+from service.config.section import install_command
 from service.errors import StartFailed
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from azure.storage.blob.aio import BlobServiceClient
 from servers.blob_wire import Wire, between
 
 from leases.errors import StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
-from leases.stores.blob import BlobStore, Container, Place, account_of, connection
+from leases.stores.blob import BlobStore, Container, Place, account, account_of
 from leases.stores.blob.error_mapping import _REMEDIES
 
 ID = "pipeline/leases/7"
@@ -274,7 +274,7 @@ async def test_who_has_no_key_comes_as_whom_azure_identity_finds(
 
     wire, ca_file = over_tls
     wire.fault("fail", status=403, code="AuthorizationPermissionMismatch")
-    monkeypatch.setattr(connection, "_identity", lambda client_id: Somebody())
+    monkeypatch.setattr(account, "_identity", lambda client_id: Somebody())
     store = open_store(account_url=wire.account_url, identity="default", ca_file=ca_file)
     with pytest.raises(StoreUnavailable, match="Storage Blob Data Contributor"):
         await store.create(ID, "{}")
@@ -291,7 +291,7 @@ async def test_who_is_nobody_is_told(
         async def close(self) -> None: ...
 
     wire, ca_file = over_tls
-    monkeypatch.setattr(connection, "_identity", lambda client_id: Nobody())
+    monkeypatch.setattr(account, "_identity", lambda client_id: Nobody())
     store = open_store(account_url=wire.account_url, identity="default", ca_file=ca_file)
     with pytest.raises(StoreUnavailable, match=r"nobody to come as.*log in, or set a key"):
         await store.create(ID, "{}")

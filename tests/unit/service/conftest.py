@@ -25,8 +25,7 @@ from service.group.view import View
 from service.host import Host
 from service.pipeline import Pipeline
 from service.stats import CountingStore, Tally
-from service.telemetry.spans import Traces
-from service.telemetry.trace_recorder import TracedTally
+from service.telemetry.spans import TracedTally, Traces
 
 TIMING = Timing(duration_s=2.0, renew_s=0.3, balance_s=0.2, margin_s=0.1, call_timeout_s=1.0, handoff_poll_s=0.05)
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)

@@ -14,7 +14,7 @@ from leases.lease import Lease
 from leases.stores.memory import MemoryStore
 from service.api import OPEN, create_app, limits
 from service.api.auth import Access, Tokens
-from service.api.cross_origin import objection
+from service.api.middleware import objection
 from service.errors import StartFailed
 
 READER, OPERATOR = "reader-" + "r" * 32, "operator-" + "o" * 32

@@ -17,8 +17,8 @@ from leases.document import decode_lease, encode_lease, lease_id, lease_prefix
 from leases.lease import Lease
 from leases.stores.sqlite import SqliteStore
 from pipeline.connectors.files.feed import FilesFeed
+from service.cli.common import watched_output
 from service.cli.main import main
-from service.cli.standard_output import watched_output
 
 SETTINGS = """
 leases: {path: state/leases.db}

@@ -15,7 +15,7 @@ from pipeline.connectors.files.sink import Directory, FilesSink
 from service.cli.main import main
 from service.config.load import ConfigurationError, parse
 from service.config.sinks import FilesSinkSettings
-from service.wiring.sink_factories import place_of
+from service.wiring.dead_letters import place_of
 
 KEY = "c2VjcmV0LXNlY3JldA=="
 CONNECTION = f"DefaultEndpointsProtocol=https;AccountName=bank;AccountKey={KEY};EndpointSuffix=core.windows.net"

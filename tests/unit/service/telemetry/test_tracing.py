@@ -18,8 +18,7 @@ from pipeline.pump.runner import Delivered
 from pipeline.sink import Output
 from service.config.telemetry import TelemetrySettings
 from service.errors import StartFailed
-from service.telemetry.spans import TEXT_MAX, Span
-from service.telemetry.trace_recorder import TracedTally
+from service.telemetry.spans import TEXT_MAX, Span, TracedTally
 from service.telemetry.tracing import lacking, traces_of, with_path
 
 LEASE = Lease(pipeline="bank", partition="7", owner="host-a", incarnation="1", epoch=4, continuation="90")

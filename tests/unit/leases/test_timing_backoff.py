@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leases.backoff import Backoff, retry_after_s
 from leases.errors import StoreConflict, StoreUnavailable
-from leases.timing import Timing
+from leases.timing import Backoff, Timing, retry_after_s
 
 BACKOFF = Backoff(first_s=1.0, max_s=13.0)
 

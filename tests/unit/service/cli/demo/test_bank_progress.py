@@ -12,7 +12,7 @@ from leases.stores.sqlite import SqliteStore
 from leases.timing import Timing
 from pipeline.connectors.files.feed import FilesFeed
 from pipeline.connectors.log import LogFeed, LogSink
-from service.cli.demo.progress import DemoView, count_done
+from service.cli.demo.bank import DemoView, count_done
 from service.pipeline import Pipeline
 from service.processor import Processor
 

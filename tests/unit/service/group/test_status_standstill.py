@@ -14,8 +14,7 @@ from leases.lease import Lease
 from leases.membership import HostRecord
 from leases.pause_orders import Control, Controls
 from service.group.activity import Activity, WaitingStatus, activity_document
-from service.group.standstill import failures_of, standstills, unlisted_failures
-from service.group.status import Group, Sight, group_of
+from service.group.status import Group, Sight, failures_of, group_of, standstills, unlisted_failures
 
 KEY = ("bank", "a")
 

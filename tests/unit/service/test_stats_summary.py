@@ -9,8 +9,7 @@ from leases.clock import BootClock
 from leases.lease import Lease
 from pipeline.pump.runner import Delivered
 from pipeline.sink import Output
-from service.stats import Tally
-from service.telemetry.summary import Summary, summaries_of, summary_lines
+from service.stats import Summary, Tally, summaries_of, summary_lines
 
 
 def delivered(*, events: int, rows: int, dead: int = 0) -> Delivered:

@@ -12,7 +12,7 @@ from unit.leases.lease_documents import packed
 
 from leases.dotnet import FULL_FIDELITY, INCREMENTAL
 from leases.errors import InvalidDocument
-from leases.import_.java_token import Part, Token, is_packed, unpacked
+from leases.import_.cosmos_import import Part, Token, is_packed, unpacked
 
 WHOLE = [("", "FF", '"500"')]
 

@@ -15,7 +15,7 @@ from leases.stores.sqlite import SqliteStore
 from pipeline.connectors.log import LogSink
 from pipeline.dead_letters.settled import Replayed
 from pipeline.sink import Claim, Output, Standing
-from service.cli.replay_progress import furthest, read_replayed
+from service.cli.replay import furthest, read_replayed
 from service.config import load as config
 from service.config.settings import Settings
 

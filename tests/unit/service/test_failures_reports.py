@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.runtime import reports
-from service.runtime.reports import Reports
+from service import failures
+from service.failures import Reports
 
 
 class Standing:
@@ -45,7 +45,7 @@ def test_a_text_that_changes_each_time_grows_neither_the_log_nor_the_memory() ->
 
 
 def test_the_subjects_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "REPORTS_MAX", 3)
+    monkeypatch.setattr(failures, "REPORTS_MAX", 3)
     found = Reports(Standing())
     for name in "abacd":  # b was not found again for longest
         found.is_due("lease", name, "unreadable")

@@ -1,1 +1,0 @@
-"""Small parts that the host and its workers are made of."""
