@@ -77,7 +77,6 @@ if TYPE_CHECKING:
     from pipeline.limits import AsyncLimits, BatchLimits
     from pipeline.markers import Marker, lease_of, marker_in, without_markers
     from pipeline.markers import Search as MarkerSearch
-    from pipeline.output_events import PUBLISHED_SCHEMA, events_of
     from pipeline.producer import (
         AlreadyPublished,
         Asked,
@@ -90,7 +89,7 @@ if TYPE_CHECKING:
         Reason,
         RetryPolicy,
     )
-    from pipeline.publishing_writer import generation_lost
+    from pipeline.publishing_writer import PUBLISHED_SCHEMA, events_of, generation_lost
     from pipeline.sink import INTERFACE as SINK_INTERFACE
     from pipeline.sink import (
         BoundedWriter,
@@ -302,8 +301,8 @@ _HOMES = {
     "Fenced": "pipeline.errors",
     "Ambiguous": "pipeline.errors",
     "NotTrusted": "pipeline.errors",
-    "events_of": "pipeline.output_events",
-    "PUBLISHED_SCHEMA": "pipeline.output_events",
+    "events_of": "pipeline.publishing_writer",
+    "PUBLISHED_SCHEMA": "pipeline.publishing_writer",
     "Marker": "pipeline.markers",
     "MarkerSearch": "pipeline.markers:Search",
     "marker_in": "pipeline.markers",

@@ -32,7 +32,7 @@ from pipeline.sink import standing_of
 from service.failures import Streak
 from service.group.metered_lag import LISTINGS_PER_S
 from service.pipeline import Pipeline
-from service.plurals import counted, noun
+from service.texts import counted, noun
 
 # Questions about single partitions that may take minutes: asked in the background, and repeated if they fail.
 #

@@ -27,7 +27,7 @@ from leases.store import LeaseStore, Stored
 from pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, Fenced, SinkUnavailable
 from pipeline.pump.runner import Delivered
 from pipeline.sink import CloseReason
-from service.plurals import counted
+from service.texts import counted
 
 T = TypeVar("T")
 Stage = Literal["wait", "transform", "queue", "deliver", "checkpoint"]

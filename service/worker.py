@@ -29,7 +29,7 @@ from leases.lease import Child, Lease
 from leases.renewal import keep_renewed
 from leases.timing import Timing, retry_after_s
 from pipeline.crash_point import crash_point
-from pipeline.dead_letters.refusals import Refusals
+from pipeline.dead_letters.dead_letter_transform import Refusals
 from pipeline.errors import (
     Ambiguous,
     EngineUnavailable,
@@ -41,7 +41,7 @@ from pipeline.errors import (
     SinkUnavailable,
 )
 from pipeline.feed import PartitionEnded
-from pipeline.pump.memory_budget import Budget
+from pipeline.pump.buffer import Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.sink import Claim, CloseReason, SinkWriter, follow
 from service.checkpoints import Checkpoints

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import pyarrow as pa
 
 from pipeline.errors import OutputRefused
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.nesting import NestedTooDeeply, parsed_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,3 +93,97 @@ class Converted:
 
 Convert = Callable[[Mapping[str, Any], str], Converted | None]
 """(row, its key) -> its entry; None where it needs none. Pure and quick. Raises ValueError for a row that cannot become one."""
+
+
+# Rows of an output as JSON, exact: what JSON has no type for is a text, and what no text can hold is refused. Pure.
+
+
+SLICE = 100
+"""Rows that are converted at once; whoever renews leases on this loop waits no longer than for these."""
+Content = Literal["row", "body"]
+
+
+def row_slices(table: pa.Table) -> Iterator[list[dict[str, Any]]]:
+    """The rows as Python values, some at a time; maps are dicts."""
+    maps = [field.name for field in table.schema if pa.types.is_map(field.type)]
+    for start in range(0, table.num_rows, SLICE):
+        rows = table.slice(start, SLICE).to_pylist()
+        for row in rows:
+            row.update((name, dict(row[name])) for name in maps if row[name] is not None)
+        yield rows
+
+
+def json_bytes(value: object) -> bytes:
+    """Raises ValueError, where the value is not finite, or bytes are not UTF-8."""
+    return _ENCODER.encode(value).encode()
+
+
+def json_row(content: Content = "row", *, key_field: str | None = None, order_by: str | None = None) -> Convert:
+    """A converter into bytes of JSON.
+
+    content: "row" for an object of all columns, "body" for the column `body` as it is, which has to be JSON. key_field: a
+    field more, for the entry's key. order_by: the column whose rows keep their order.
+    """
+    encoded = _row_bytes(key_field) if content == "row" else _body_bytes
+
+    def convert(row: Mapping[str, Any], key: str) -> Converted:
+        value = encoded(row, key)
+        return Converted(value=value, bytes=len(value), order=order_of(row, order_by))
+
+    return convert
+
+
+def order_of(row: Mapping[str, Any], column: str | None) -> str | None:
+    """Raises ValueError where there is no such column."""
+    if column is None:
+        return None
+    if column not in row:
+        raise ValueError(f"has no column '{column}', which `order_by` names: select it, or name another")
+    return None if row[column] is None else str(row[column])
+
+
+def body_of(row: Mapping[str, Any]) -> bytes:
+    """The column `body`. Raises ValueError where it is missing or null."""
+    body = row.get("body")
+    if body is None:
+        raise ValueError("has no `body`: select one, or say `content: row`")
+    return body if isinstance(body, bytes) else str(body).encode()
+
+
+def _row_bytes(key_field: str | None) -> Callable[[Mapping[str, Any], str], bytes]:
+    return lambda row, key: json_bytes(row if key_field is None else {**row, key_field: key})
+
+
+def _body_bytes(row: Mapping[str, Any], _key: str) -> bytes:
+    """On one line, whatever it was on: it may become a line among others."""
+    body = body_of(row)
+    try:
+        parsed_json(body.decode(), JSON_LEVELS_MAX, _FINITE)  # as text: of bytes it would guess the encoding
+    except NestedTooDeeply as error:
+        raise ValueError(f"has a `body` that is {error}") from None
+    except ValueError as error:
+        raise ValueError(
+            f"has a `body` that is not JSON ({error}): select one that is, or say `content: row`"
+        ) from None
+    # JSON has line ends between its tokens alone: all else stays as it is
+    return body.replace(b"\r", b" ").replace(b"\n", b" ")
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_FINITE = json.JSONDecoder(parse_constant=_refused)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    raise ValueError(f"JSON has no way to write {type(value).__name__}")
+
+
+_ENCODER = json.JSONEncoder(default=_text, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

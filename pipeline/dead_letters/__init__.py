@@ -6,8 +6,7 @@
 """
 
 from pipeline.dead_letters.dead_letter_transform import DeadLetters
-from pipeline.dead_letters.record import Letter
+from pipeline.dead_letters.record import Kept, Letter, LetterBox
 from pipeline.dead_letters.side_output_sink import beside, sink_alone
-from pipeline.dead_letters.store import Kept, LetterBox
 
 __all__ = ["DeadLetters", "Kept", "Letter", "LetterBox", "beside", "sink_alone"]

@@ -63,7 +63,7 @@ class Strands(Protocol):
 
 
 class StrandedLetters:
-    """Implements pipeline.feed.ChangeFeed, and is a `BoundedFeed` of pipeline.dead_letters.store."""
+    """Implements pipeline.feed.ChangeFeed, and is a `BoundedFeed` of pipeline.dead_letters.record."""
 
     def __init__(self, strands: Strands, *, clock: Clock | None = None) -> None:
         self._strands = strands

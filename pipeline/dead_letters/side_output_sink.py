@@ -15,8 +15,7 @@ from hashlib import sha256
 from typing import NoReturn
 
 from pipeline.crash_point import crash_point
-from pipeline.dead_letters.record import LEASE, Letter, letters_of
-from pipeline.dead_letters.store import LetterBox, find_buried
+from pipeline.dead_letters.record import LEASE, Letter, LetterBox, find_buried, letters_of
 from pipeline.errors import FeedError, Fenced, OutputRefused, SinkRejected, SinkUnavailable
 from pipeline.limits import JSON_LEVELS_MAX
 from pipeline.nesting import parsed_json

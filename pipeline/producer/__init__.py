@@ -4,15 +4,30 @@
 `PartitionProducer` is one partition of it, and what sinks publish with. `ProducerState` is what a lease keeps of it.
 """
 
-from pipeline.producer.broker import Broker, Link
+from pipeline.producer.broker import Broker, Link, RetryPolicy
 from pipeline.producer.errors import AlreadyPublished, BatchLocked, Outcome, PublishError, Reason
-from pipeline.producer.event import Event, EventBatch
-from pipeline.producer.idempotent import IdempotentProducer
-from pipeline.producer.lease_state import LEVEL_MAX, STATE_BYTES_MAX, ProducerState, claimed, decoded, group_of
-from pipeline.producer.numbers import NOTHING_YET, NUMBER_MAX, Asked, Numbers, number_after
+from pipeline.producer.event import (
+    NOTHING_YET,
+    NUMBER_MAX,
+    Asked,
+    Event,
+    EventBatch,
+    HubProperties,
+    Numbers,
+    PartitionProperties,
+    PublishingProperties,
+    number_after,
+)
+from pipeline.producer.idempotent import (
+    LEVEL_MAX,
+    STATE_BYTES_MAX,
+    IdempotentProducer,
+    ProducerState,
+    claimed,
+    decoded,
+    group_of,
+)
 from pipeline.producer.partition import PartitionProducer
-from pipeline.producer.properties import HubProperties, PartitionProperties, PublishingProperties
-from pipeline.producer.retry import RetryPolicy
 
 __all__ = [
     "IdempotentProducer",

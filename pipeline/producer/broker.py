@@ -6,11 +6,35 @@ Two stand behind it: Event Hubs over AMQP (connectors/eventhubs/broker.py) and t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
-from pipeline.producer.event import Event, Prepared
-from pipeline.producer.numbers import Asked, Numbers
-from pipeline.producer.properties import HubProperties, PartitionProperties
+from pipeline.producer.event import Asked, Event, HubProperties, Numbers, PartitionProperties, Prepared
+
+# How often, and how long, a send is tried. Pure.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """retries_max: further tries after the first. delay_s: before the first of them; with `exponential` each is twice the last.
+
+    try_timeout_s: how long one try may take, its link included.
+    """
+
+    retries_max: int = 3
+    delay_s: float = 0.8
+    delay_max_s: float = 60.0
+    try_timeout_s: float = 60.0
+    mode: Literal["exponential", "fixed"] = "exponential"
+
+    def __post_init__(self) -> None:
+        if self.retries_max < 0 or self.delay_s < 0 or self.delay_max_s < 0 or self.try_timeout_s <= 0:
+            raise ValueError("a retry policy needs retries and delays of 0 or more, and a time for each try")
+
+    def pause_s(self, retry: int) -> float:
+        """Before retry number `retry`, from 1 on."""
+        factor = 1.0 if self.mode == "fixed" else 2.0 ** min(retry - 1, 32)
+        return min(self.delay_s * factor, self.delay_max_s)
 
 
 class Link(Protocol):

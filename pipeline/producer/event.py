@@ -3,15 +3,110 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pipeline.producer.errors import AlreadyPublished, BatchLocked
-from pipeline.producer.numbers import number_after
 
 if TYPE_CHECKING:
     from uuid import UUID
+
+
+# Who publishes, and which number comes next. Pure.
+#
+# A broker knows a producer by its group (int64) and its owner level (int16); a higher level closes the lower ones and starts
+# a new line of sequence numbers (int32, one per event, 0 following the largest). All three are kept per partition.
+
+
+NUMBER_MAX = 2**31 - 1
+NOTHING_YET = -1
+"""The last number of a producer that has published nothing: some brokers answer this, others 0."""
+GROUP_MAX = 2**63 - 1
+OWNER_LEVEL_MAX = 2**15 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """A producer of one partition. number: of the last event published, or the one to start behind, or NOTHING_YET."""
+
+    group: int
+    level: int
+    number: int
+
+    def after(self, events: int) -> Numbers:
+        return replace(self, number=number_after(self.number, events))
+
+    @property
+    def asked(self) -> Asked:
+        return Asked(group=self.group, level=self.level, number=self.number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a link asks for; None leaves the choice to the broker.
+
+    group: the producer group's id. level: the owner level; a higher one closes the lower ones. number: the sequence number
+    of the last event that was published: the first event bears the one that follows it. NOTHING_YET leaves it to the broker, too.
+    """
+
+    group: int | None = None
+    level: int | None = 0
+    number: int | None = None
+
+    def __post_init__(self) -> None:
+        bounds = (("group", 0, GROUP_MAX), ("level", 0, OWNER_LEVEL_MAX), ("number", NOTHING_YET, NUMBER_MAX))
+        for name, least, most in bounds:
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise ValueError(f"{name} has to be a number from {least} to {most}, or None, and is {value}")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is left to the broker."""
+        return None not in (self.group, self.level, self.number)
+
+
+def number_after(number: int, events: int = 1) -> int:
+    """The sequence number so many events further on."""
+    return (number + events) & NUMBER_MAX
+
+
+# What a producer tells of a hub, its partitions, and its own state in them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishingProperties:
+    """The producer's own state in a partition. The last three are None where publishing is not idempotent.
+
+    last_published_number: 0 or -1, as the broker answers, before the first event.
+    """
+
+    partition: str
+    is_idempotent: bool
+    producer_group: int | None
+    owner_level: int | None
+    last_published_number: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubProperties:
+    name: str
+    partitions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionProperties:
+    """first, last: sequence of the oldest and the newest event that the broker has, `last` being -1 before the first event.
+
+    They count the partition's events, whoever published them, and have nothing to do with a producer's numbers.
+    """
+
+    partition: str
+    first: int
+    last: int
+    is_empty: bool
+
 
 Simple: TypeAlias = "str | bytes | bool | int | float | datetime | UUID | None"
 """What a property may be. A broker may take less."""

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 from pipeline.cancellation import await_shielded
-from pipeline.producer.broker import Broker, Link
+from pipeline.producer.broker import Broker, Link, RetryPolicy
 from pipeline.producer.errors import ENDS_THE_PRODUCER, Outcome, PublishError, Reason, refused
-from pipeline.producer.numbers import Asked, Numbers, number_after
-from pipeline.producer.retry import RetryPolicy
+from pipeline.producer.event import Asked, Numbers, number_after
 
 T = TypeVar("T")
 UNKNOWN = (

@@ -18,15 +18,13 @@ from pipeline.batch import Batch
 from pipeline.cancellation import heeding, is_cancelled
 from pipeline.clock import Clock
 from pipeline.crash_point import crash_point
-from pipeline.dead_letters.dead_letter_transform import DeadLetters, Sieve
-from pipeline.dead_letters.refusals import Refusals, Sent
+from pipeline.dead_letters.dead_letter_transform import DeadLetters, Refusals, Sent, Sieve
 from pipeline.errors import FailsTogether, NotTrusted, OutputRefused, OutputSuspected, PipelineError, PoisonEvent
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, PartitionEnded, check_forward, opened
 from pipeline.limits import BatchLimits
-from pipeline.pump.buffer import PageBuffer
+from pipeline.pump.buffer import Budget, PageBuffer
 from pipeline.pump.in_flight import Settling
-from pipeline.pump.memory_budget import Budget
 from pipeline.sink import Output, Permit, SinkWriter, letter_writer, parts_of
 from pipeline.transform import Transform
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import EngineUnavailable
-from pipeline.spark.last_words import one_line
+from pipeline.spark.reason import one_line
 
 JAVA_MIN = 17
 LINES_MAX = 200

@@ -2,7 +2,7 @@
 
 Some jobs may be under way at a time, so that the next is prepared while one runs. A batch whose caller was cancelled is
 dropped, and its job cancelled once nobody wants any of it. Where a shared job fails, each of its batches is tried alone, so
-that one partition's poison never costs another its output; then the poison itself is isolated (pipeline.poison.blame).
+that one partition's poison never costs another its output; then the poison itself is isolated (pipeline.poison).
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from pipeline.clock import Clock, LoopClock
 from pipeline.errors import EngineUnavailable, PipelineError, TransformError
 from pipeline.event import EVENT_SCHEMA
 from pipeline.limits import FIRST_ONE, Isolation
-from pipeline.poison.blame import SEQUENCE, find_culprits, refused_events
-from pipeline.poison.job import Job, JobFailed, Refused, Slice
+from pipeline.poison import SEQUENCE, Job, JobFailed, Refused, Slice, find_culprits, refused_events
 from pipeline.spark.partition_contract import PARTITION
 
 

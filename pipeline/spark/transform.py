@@ -29,17 +29,14 @@ from pipeline.imports import imported, require_module
 from pipeline.limits import FIRST_ONE, JSON_LEVELS_MAX, Isolation
 from pipeline.nesting import parsed_json
 from pipeline.parsing.parse import Misfit, parse
-from pipeline.parsing.schema import Struct, read_schema
-from pipeline.poison.job import JobFailed, Refused, Slice
+from pipeline.parsing.schema import Struct, read_schema, schema_problem, sql_problem
+from pipeline.poison import JobFailed, Refused, Slice
 from pipeline.spark.catalyst import columns_read
-from pipeline.spark.engine import SparkEngine
+from pipeline.spark.engine import VIEW, Own, SparkEngine
 from pipeline.spark.jvm import Running, text_of
-from pipeline.spark.last_words import last_words
 from pipeline.spark.micro_batch import MicroBatches, gathered, split
 from pipeline.spark.partition_contract import PARTITION, Contract
-from pipeline.spark.reason import blame, reason_of
-from pipeline.spark.session import VIEW, Own
-from pipeline.sql_nesting import schema_problem, sql_problem
+from pipeline.spark.reason import blame, last_words, reason_of
 from pipeline.transform import Checked, TransformSpec
 
 T = TypeVar("T")

@@ -2,8 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote, unquote
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+
+from leases.document import parsed
+from leases.errors import InvalidDocument
+from service.group.status import LeaseStatus
+
+# What the bodies of operators' routes have in common: strict JSON.
+#
+# JSON is asked for by name, since no form of another site's page can send it (`service.api.middleware`). A key that comes twice,
+# NaN, and more than 100 levels of nesting are no JSON here.
+
+
+# A lease's ETag as HTTP has it. Pure.
+#
+# It is the document's, quoted. Expiry is no change of the document and yet one of the answer, so it shows in the tag.
+
+
+_EXPIRED = ";expired"
+TOLD: dict[int | str, dict[str, Any]] = {
+    200: {
+        "headers": {
+            "ETag": {"description": "Of the lease, for `If-None-Match` and `If-Match`.", "schema": {"type": "string"}}
+        }
+    }
+}
+"""What OpenAPI says of it."""
+
+
+def etag_of(status: LeaseStatus) -> str:
+    return tag_of(status.etag, _EXPIRED if status.state == "expired" else "")
+
+
+def tag_of(etag: str, more: str = "") -> str:
+    return f'"{quote(etag, safe="")}{more}"'
+
+
+def is_known(if_none_match: str, etag: str) -> bool:
+    """Whether the client has it already; as the standard has it, a weak tag is as good."""
+    tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
+    return "*" in tags or etag in tags
+
+
+def meant_by(if_match: str) -> list[str]:
+    """The documents' ETags that a client writes over. Whether the owner had expired is no matter; a weak tag is none."""
+    tags = (tag.strip() for tag in if_match.split(","))
+    return [unquote(tag[1:-1].removesuffix(_EXPIRED)) for tag in tags if len(tag) > 1 and tag[0] == tag[-1] == '"']
+
+
+JSON = "application/json"
+LINES = ("application/jsonl", "application/x-ndjson", JSON)
+
+
+def check_type(request: Request, *types: str) -> None:
+    """Raises HTTPException."""
+    sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if sent not in types:
+        raise HTTPException(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the body comes as {sent[:100]!r}: send `Content-Type: {types[0]}`"
+        )
+
+
+class JsonRoute(APIRoute):
+    """A route whose body is JSON, and nothing that merely looks like it."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            check_type(request, JSON)
+            return await handle(_Strict(request.scope, request.receive))
+
+        return strict
+
+
+class _Strict(Request):
+    async def json(self) -> Any:
+        """Raises HTTPException."""
+        try:
+            return parsed("the body", (await self.body()).decode())
+        except UnicodeDecodeError as error:
+            raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body is not UTF-8 (byte {error.start})") from None
+        except InvalidDocument as error:
+            raise HTTPException(HTTPStatus.BAD_REQUEST, _told(error)) from None
+
+
+def _told(error: InvalidDocument) -> str:
+    return str(error).removesuffix(": restore it, or delete it") + ": send it whole, each key once"
+
 
 TARGET_BYTES_MAX = 16 * 1024
 HEADERS_BYTES_MAX = 32 * 1024

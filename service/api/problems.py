@@ -25,7 +25,7 @@ from leases.errors import (
 from pipeline.errors import EngineUnavailable, FeedUnavailable, PipelineError, SinkUnavailable
 from service.api import schemas
 from service.errors import NothingToImport, NotNow
-from service.redaction import readable
+from service.texts import readable
 
 SHOWN_MAX = 100
 """How much of a client's own text an error repeats."""

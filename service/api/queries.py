@@ -12,12 +12,12 @@ from starlette.exceptions import HTTPException
 
 from service.api import schemas
 from service.api.auth import READING
-from service.api.etags import TOLD, etag_of, is_known
+from service.api.limits import TOLD, etag_of, is_known
 from service.api.problems import documented, shown
 from service.group.lag import Lag
 from service.group.status import Group, LeaseState, LeaseStatus
 from service.group.view import View
-from service.plurals import counted
+from service.texts import counted
 
 
 class AnyText(PathConvertor):

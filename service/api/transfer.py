@@ -11,15 +11,14 @@ from starlette.exceptions import HTTPException
 
 from leases.import_.plan import Change
 from service.api import schemas
-from service.api.audit import OperatorAction
-from service.api.auth import Operator
-from service.api.json_bodies import LINES, check_type
+from service.api.auth import Operator, OperatorAction
+from service.api.limits import LINES, check_type
 from service.api.problems import documented, problem
 from service.api.queries import PipelineFilter, known
 from service.group.import_sources import Import, Source
 from service.group.migration import Report, execute, export_leases, mode_of, plan_import
 from service.group.view import View
-from service.plurals import counted
+from service.texts import counted
 
 ERRORS_SHOWN_MAX = 100
 _TEXT = {"schema": {"type": "string"}}

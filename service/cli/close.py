@@ -13,8 +13,7 @@ from leases.document import advised
 from leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreMissing
 from service.cli.common import FAILED, FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, fail, read_offline, unread_is_fine
 from service.errors import NotNow
-from service.plurals import counted
-from service.redaction import redacted
+from service.texts import counted, redacted
 
 if TYPE_CHECKING:
     from leases.keeper import Keeper

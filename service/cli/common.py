@@ -20,7 +20,7 @@ from service.config import load as config
 from service.config.settings import Settings
 from service.errors import ServiceError, StartFailed
 from service.host_name import host_name
-from service.redaction import redacted
+from service.texts import redacted
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

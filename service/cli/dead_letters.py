@@ -22,8 +22,7 @@ from service.cli.common import (
     settings_of,
     unread_is_fine,
 )
-from service.plurals import counted
-from service.redaction import redacted
+from service.texts import counted, redacted
 
 if TYPE_CHECKING:
     from pipeline.dead_letters import LetterBox
@@ -150,8 +149,8 @@ def _read(file: Path, pipeline: str, partition: str | None) -> list[Judged]:
 
 def _read_until(file: Path, pipeline: str, partition: str | None) -> tuple[dict[str, str | None], list[Judged]]:
     """By partition, a position such that all letters up to it are among those returned; and the letters."""
+    from pipeline.dead_letters.record import read_kept
     from pipeline.dead_letters.settled import judge
-    from pipeline.dead_letters.store import read_kept
     from service.cli.replay import read_replayed
     from service.telemetry import logs
     from service.wiring.dead_letters import box_of

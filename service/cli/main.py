@@ -34,11 +34,9 @@ from service.cli.common import (
 )
 from service.cli.dead_letters import dead_letters
 from service.cli.fast_imports import importing
-from service.cli.files import files
-from service.cli.log import log
+from service.cli.files import files, log
 from service.cli.migration import export_leases, import_leases, reset_leases
-from service.plurals import counted
-from service.redaction import redacted
+from service.texts import counted, redacted
 
 if TYPE_CHECKING:
     from leases.balance import Key

@@ -27,8 +27,7 @@ from service.cli.common import (
     settings_of,
     unread_is_fine,
 )
-from service.plurals import counted, noun
-from service.redaction import redacted
+from service.texts import counted, noun, redacted
 
 if TYPE_CHECKING:
     from leases.keeper import Keeper

@@ -18,9 +18,8 @@ from service.api.server import listen
 from service.config.settings import ApiSettings, Settings
 from service.errors import StartFailed
 from service.pipeline import Pipeline
-from service.plurals import counted
 from service.processor import Problems
-from service.redaction import redacted
+from service.texts import counted, redacted
 from service.wiring.build import pipeline_of, store_of
 from service.wiring.spark import starting_engine
 

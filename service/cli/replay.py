@@ -17,8 +17,7 @@ from leases.keeper import Keeper
 from leases.lease import Lease
 from leases.store import TimedStore
 from pipeline.dead_letters import DeadLetters, LetterBox
-from pipeline.dead_letters.replay import ReplayFeed
-from pipeline.dead_letters.settled import Replayed
+from pipeline.dead_letters.settled import Replayed, ReplayFeed
 from pipeline.errors import PipelineError
 from pipeline.limits import REPLAY
 from pipeline.sink import Sink, Standing, standing, standing_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from service.config.azure_credentials import IDENTITY, Whom, whom
+from service.config.azure import IDENTITY, Whom, whom
 from service.config.section import Section
 from service.config.types import Certificates, Secret, Text
 

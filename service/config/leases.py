@@ -8,10 +8,9 @@ from typing import Annotated, Literal
 from pydantic import Field, Tag, model_validator
 
 from leases.timing import Timing, derived_timing
-from service.config.azure_credentials import IDENTITY
+from service.config.azure import IDENTITY, StorageAccount
 from service.config.cosmos import CosmosAccount
 from service.config.section import CUSTOM, Custom, Section, tag_of
-from service.config.storage import StorageAccount
 from service.config.types import (
     BlobContainerName,
     FilePath,

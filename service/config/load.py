@@ -24,8 +24,7 @@ from service.config.section import said_of
 from service.config.settings import Settings
 from service.config.strict_yaml import UNREADABLE, Document, Place, Problem, read
 from service.errors import ServiceError
-from service.plurals import counted
-from service.redaction import names_a_secret, redacted
+from service.texts import counted, names_a_secret, redacted
 
 FILE_BYTES_MAX = 256 * 1024
 SHOWN_CHARACTERS_MAX = 60

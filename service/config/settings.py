@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from pipeline.limits import REPLAY, BatchLimits, Isolation
-from pipeline.pump.memory_budget import BYTES_MAX
-from service.config.dead_letters import AnyLetters, PostgresLettersSettings
-from service.config.eventhubs import Seat
+from pipeline.pump.buffer import BYTES_MAX
+from service.config.azure import Seat
 from service.config.feeds import AnyFeed, EventHubsFeedSettings
 from service.config.leases import AnyLeases, SqliteLeases
 from service.config.section import Section
-from service.config.sinks import AnySink, EventHubsSinkSettings, PostgresSinkSettings
-from service.config.telemetry import TelemetrySettings
+from service.config.sinks import (
+    AnyLetters,
+    AnySink,
+    EventHubsSinkSettings,
+    PostgresLettersSettings,
+    PostgresSinkSettings,
+)
 from service.config.types import (
     Conf,
     Count,
@@ -31,6 +36,30 @@ from service.config.types import (
     Text,
     is_loopback,
 )
+
+# Where traces go.
+
+
+def _endpoint(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_one = False
+    if not is_one or set("@?#") & set(value):
+        raise ValueError(
+            "must be an address like http://collector:4318, without user and query: what says who we are belongs into the"
+            " variable OTEL_EXPORTER_OTLP_HEADERS"
+        )
+    return value
+
+
+class TelemetrySettings(Section):
+    traces: Annotated[Text, AfterValidator(_endpoint)] | None = Field(
+        default=None,
+        description="Where to send traces: a collector of OTLP over HTTP, like http://collector:4318. By default where the"
+        " variables OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT say; without them nowhere.",
+    )
 
 
 class HostSettings(Section):

@@ -24,8 +24,8 @@ from leases.errors import InvalidDocument
 from leases.expiry import Mark
 from leases.lease import Lease
 from leases.membership import HostRecord, host_id
+from pipeline.clock import Pace
 from pipeline.feed import ChangeFeed, KnownLag, metered
-from pipeline.pace import Pace
 from service.group.lag import PATIENCE, PartitionLag, answer_of, known_lag_of
 
 QUESTIONS_PER_S = 4.0

@@ -23,7 +23,7 @@ from leases.membership import HostRecord, mismatched
 from leases.pause_orders import NO_CONTROLS, Control, Controls
 from service.group.activity import Activity, BatchStatus, FailureStatus, decode_activity, position_of
 from service.host import Host
-from service.plurals import counted
+from service.texts import counted
 
 if TYPE_CHECKING:
     from service.group.view import View

@@ -29,7 +29,7 @@ from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 from service.config.load import ConfigurationError
 from service.config.settings import LogSettings
-from service.redaction import MASK, names_a_secret, readable
+from service.texts import MASK, names_a_secret, readable
 
 PACKAGES = ("leases", "pipeline", "service")
 SDKS = ("azure", "opentelemetry")

@@ -17,9 +17,9 @@ from leases.errors import StoreError
 from leases.lease import Lease
 from pipeline.pump.runner import Delivered
 from pipeline.sink import CloseReason
-from service.redaction import redacted
 from service.stats import Tally
 from service.telemetry import spans
+from service.texts import redacted
 
 TEXT_MAX = 200
 """Characters of an attribute. Positions of files are long, and errors are for the log."""

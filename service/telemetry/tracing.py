@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 from structlog.typing import FilteringBoundLogger as Log
 
 from service.config.section import install_command
-from service.config.telemetry import TelemetrySettings
+from service.config.settings import TelemetrySettings
 from service.errors import StartFailed
 from service.telemetry.spans import Traces
 

@@ -20,7 +20,7 @@ from pipeline.connectors.python import PythonSink
 from pipeline.dead_letters import DeadLetters, beside
 from pipeline.feed import ChangeFeed
 from pipeline.limits import BatchLimits
-from pipeline.parsing.names import columns_of
+from pipeline.parsing.schema import columns_of
 from pipeline.sink import Sink
 from pipeline.spark.engine import SparkEngine
 from pipeline.transform import Identity, Transform

@@ -12,14 +12,16 @@ from pipeline.dead_letters import DeadLetters, LetterBox
 from pipeline.dead_letters.merged_feed import StrandedLetters
 from pipeline.limits import Isolation
 from pipeline.sink import Sink
-from service.config.dead_letters import (
+from service.config.settings import PipelineSettings
+from service.config.sinks import (
     EventHubsLettersSettings,
+    EventHubsSinkSettings,
     FilesLettersSettings,
+    FilesSinkSettings,
     LogLettersSettings,
     PostgresLettersSettings,
+    PostgresSinkSettings,
 )
-from service.config.settings import PipelineSettings
-from service.config.sinks import EventHubsSinkSettings, FilesSinkSettings, PostgresSinkSettings
 
 if TYPE_CHECKING:
     from pipeline.connectors.files.sink.storage import Place
@@ -50,8 +52,10 @@ def place_of(settings: FilesSinkSettings) -> Place:
         from pipeline.connectors.files.sink import Directory
 
         return Directory(settings.path)
-    from pipeline.connectors.files.sink.account import account_of
-    from pipeline.connectors.files.sink.blobs import BlobContainer  # its SDK takes half a second to import
+    from pipeline.connectors.files.sink.blobs import (
+        BlobContainer,  # its SDK takes half a second to import
+        account_of,
+    )
 
     account, container = account_of(**settings.account), str(settings.container)
     return BlobContainer(account, container, prefix=settings.prefix or "", timeout_s=settings.timeout_s)

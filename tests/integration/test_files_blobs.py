@@ -15,9 +15,8 @@ from unit.pipeline.connectors.files.sink.places import Permit, claim, numbers_in
 from unit.pipeline.connectors.files.sink.test_sink_contract import FilesSinkHarness
 
 from pipeline.connectors.files.sink import FilesSink, FilesUnavailable, snapshot_of
-from pipeline.connectors.files.sink.account import account_of
-from pipeline.connectors.files.sink.blobs import BlobContainer
-from pipeline.connectors.files.sink.errors import FilesUncertain
+from pipeline.connectors.files.sink.blobs import BlobContainer, account_of
+from pipeline.connectors.files.sink.storage import FilesUncertain
 from pipeline.contract import SinkContract, SinkHarness
 
 Places = Callable[..., BlobContainer]

@@ -15,10 +15,8 @@ from plugins_pg import Postgres
 
 from pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
 from pipeline.dead_letters import LetterBox
-from pipeline.dead_letters.record import dead_events, letters_of
-from pipeline.dead_letters.replay import ReplayFeed
-from pipeline.dead_letters.settled import Replayed, judge
-from pipeline.dead_letters.store import read_kept, until_now
+from pipeline.dead_letters.record import dead_events, letters_of, read_kept, until_now
+from pipeline.dead_letters.settled import Replayed, ReplayFeed, judge
 from pipeline.errors import Fenced, Poison
 from pipeline.event import EVENT_SCHEMA
 from pipeline.sink import Output

@@ -25,8 +25,8 @@ from pipeline.dead_letters import DeadLetters
 from pipeline.dead_letters.dead_letter_transform import Sieve, Sifted
 from pipeline.errors import PoisonEvent
 from pipeline.limits import BatchLimits, Isolation
-from pipeline.poison.job import Refused, Slice
-from pipeline.pump.memory_budget import Budget
+from pipeline.poison import Refused, Slice
+from pipeline.pump.buffer import Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.spark.transform import SparkTransform
 

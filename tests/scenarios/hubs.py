@@ -26,7 +26,7 @@ from leases.errors import StoreMissing
 from leases.lease import Lease
 from leases.stores.blob import BlobStore, Container, Place, account_of
 from pipeline.connectors.eventhubs.position import position_of
-from pipeline.connectors.eventhubs.sink.claims import target_of
+from pipeline.connectors.eventhubs.sink.producer_groups import target_of
 from scenarios.grounds import PARTITIONS, Breakage, Logs, MakeGround, paged_files, slow_postgres, spread
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "bank-eventhubs.yaml"

@@ -34,7 +34,7 @@ from plugins_cli import leases_in
 from leases.lease import Lease
 from pipeline.connectors.log import append
 from pipeline.crash_point import POINTS
-from pipeline.dead_letters.store import read_kept
+from pipeline.dead_letters.record import read_kept
 from scenarios.cases import POINTS_OF_SINK, displaced, exit_code, named, table, told_to_end
 from scenarios.grounds import is_locked
 from scenarios.host import Failed, Process

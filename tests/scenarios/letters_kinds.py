@@ -16,7 +16,7 @@ from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
 from pipeline.dead_letters import LetterBox
 from pipeline.dead_letters.merged_feed import StrandedLetters
-from pipeline.dead_letters.store import until_now
+from pipeline.dead_letters.record import until_now
 from pipeline.sink import Sink
 from scenarios.outlets import GAPS, GAPS_LAST
 

@@ -107,8 +107,10 @@ class InBlobs:
         self._container = f"{self._name}-{next(self._case)}"
 
     def arrived(self) -> dict[str, list[int]]:
-        from pipeline.connectors.files.sink.account import account_of
-        from pipeline.connectors.files.sink.blobs import BlobContainer  # the SDKs of Azure take a second to import
+        from pipeline.connectors.files.sink.blobs import (
+            BlobContainer,  # the SDKs of Azure take a second to import
+            account_of,
+        )
 
         with closing(
             BlobContainer(account_of(connection_string=self._account), self._container, prefix="out")

@@ -17,8 +17,7 @@ from simulation.process import current, incarnation
 from simulation.weather import Request, Weather, host_of
 
 from pipeline.connectors.log import producer_state as lines
-from pipeline.connectors.log.block import Encoded, decoded
-from pipeline.connectors.log.errors import LogError, LogUnavailable, LogUncertain
+from pipeline.connectors.log.partition_file import Encoded, LogError, LogUnavailable, LogUncertain, decoded
 from pipeline.connectors.log.producer_state import Line, Producer
 from pipeline.connectors.log.sink import LogSink
 from pipeline.markers import Marker

@@ -32,7 +32,7 @@ from pipeline.connectors.eventhubs.amqp.management import Extent
 from pipeline.connectors.eventhubs.feed.receiver import Limits, Place, Received
 from pipeline.connectors.eventhubs.sink import tail as tails
 from pipeline.connectors.eventhubs.sink.producer_groups import Groups
-from pipeline.connectors.eventhubs.sink.publish_errors import attach_refused, batch_refused
+from pipeline.connectors.eventhubs.sink.sender import attach_refused, batch_refused
 from pipeline.connectors.eventhubs.sink.sink import EventHubsSink
 from pipeline.connectors.eventhubs.sink.writer import HubWriter
 from pipeline.errors import FeedUnavailable

@@ -403,16 +403,16 @@ MUTANTS = (
     ),
     mutant(
         "a claim does not look for what was published since the checkpoint",
-        "pipeline.connectors.eventhubs.sink.claims",
+        "pipeline.connectors.eventhubs.sink.producer_groups",
         "    return Tail(behind=state.tail if has_published else min(before, state.tail), is_binding=has_published)\n",
         "    return Tail(behind=before, is_binding=False)\n",
     ),
     mutant(
         "a producer whose last number is -1 has published",
-        "pipeline.connectors.eventhubs.sink.claims",
+        "pipeline.connectors.eventhubs.sink.producer_groups",
         "known.number not in (0, NOTHING_YET)",
         "known.number != 0",
-        test="tests/unit/pipeline/connectors/eventhubs/sink/test_claims.py",
+        test="tests/unit/pipeline/connectors/eventhubs/sink/test_producer_groups_claims.py",
     ),
     mutant(
         "an answer of a lagging replica moves a Cosmos DB feed back",

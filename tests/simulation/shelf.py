@@ -16,10 +16,10 @@ from simulation.process import current, incarnation
 from simulation.weather import Request, Weather, host_of
 
 from leases.lease import Lease
-from pipeline.connectors.files.sink.compaction import is_past
-from pipeline.connectors.files.sink.errors import FilesUnavailable, FilesUncertain
 from pipeline.connectors.files.sink.layout import MANIFEST, folders_of, listing_of
+from pipeline.connectors.files.sink.manifest import is_past
 from pipeline.connectors.files.sink.sink import FilesSink
+from pipeline.connectors.files.sink.storage import FilesUnavailable, FilesUncertain
 
 T = TypeVar("T")
 OPERATIONS = {"claim": "open", "batch": "publish", "end": "publish"}

@@ -18,7 +18,7 @@ from simulation.process import OUTSIDE, Process, current, sent
 from leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
 from leases.store import Stored
 from leases.stores.memory import MemoryStore
-from pipeline.connectors.log.errors import LogError
+from pipeline.connectors.log.partition_file import LogError
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
 from pipeline.errors import Ambiguous, FeedUnavailable, PipelineError, SinkError, SinkUnavailable
 from pipeline.sink import Claim

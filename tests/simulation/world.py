@@ -44,7 +44,7 @@ from leases.document import lease_id, lease_prefix
 from leases.errors import LeasesError
 from leases.lease import Lease
 from leases.membership import HOSTS_PREFIX
-from pipeline.connectors.files.sink import compaction
+from pipeline.connectors.files.sink import manifest
 from pipeline.connectors.python import PythonSink
 from pipeline.limits import BatchLimits
 from pipeline.sink import Sink
@@ -246,9 +246,9 @@ def hasten() -> None:
 @contextmanager
 def narrowed() -> Iterator[None]:
     """Manifests are folded after few entries already, as no seed lasts long enough for many."""
-    kept = compaction.FAN, compaction.LONG
-    compaction.FAN, compaction.LONG = 4, 16
+    kept = manifest.FAN, manifest.LONG
+    manifest.FAN, manifest.LONG = 4, 16
     try:
         yield
     finally:
-        compaction.FAN, compaction.LONG = kept
+        manifest.FAN, manifest.LONG = kept

@@ -17,7 +17,7 @@ from service.worker import TrustPermit
 
 RENAMED = {
     "pipeline.cancelled": "pipeline.cancellation",
-    "pipeline.published": "pipeline.output_events",
+    "pipeline.published": "pipeline.publishing_writer",
     "pipeline.publishing": "pipeline.publishing_writer",
 }
 

@@ -18,10 +18,9 @@ from azure.storage.blob import BlobProperties
 from azure.storage.blob.aio import ContainerClient
 
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
-from leases.stores.azure.http import retrying_for, tls_of
-from leases.stores.blob.account import Account, Connection, Place, connect
+from leases.stores.azure import retrying_for, tls_of
+from leases.stores.blob.account import Account, Connection, Place, code_of, connect, is_no_container, translated
 from leases.stores.blob.codec import Packed
-from leases.stores.blob.error_mapping import code_of, is_no_container, translated
 
 T = TypeVar("T")
 Call = Callable[[ContainerClient], Awaitable[T]]

@@ -1,6 +1,6 @@
 """How the container is reached: as whom, over which TLS, and that the SDK repeats nothing by itself.
 
-The SDK would wait half a minute where it is throttled, and send a write again whose answer was lost (`leases.stores.azure.http`).
+The SDK would wait half a minute where it is throttled, and send a write again whose answer was lost (`leases.stores.azure`).
 
 All requests go to the address that was given, which leads to the account's write region: reads are as fresh as they can be.
 """
@@ -22,7 +22,7 @@ from azure.cosmos.exceptions import CosmosHttpResponseError, CosmosResourceExist
 from azure.identity.aio import DefaultAzureCredential
 
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
-from leases.stores.azure.http import OnceOverTls, first_line, is_unreached, is_untrusted, tls_of
+from leases.stores.azure import OnceOverTls, first_line, is_unreached, is_untrusted, tls_of
 from leases.stores.cosmos.documents import PARTITION_KEY
 
 # What the SDK raises -> what a store says: done or not, surely or perhaps. Pure.
@@ -50,7 +50,7 @@ def is_gone(error: Exception) -> bool:
 
 
 def pause_s(status: int, headers: Mapping[str, str], attempt: int) -> float | None:
-    """As `leases.stores.azure.http.PauseS`."""
+    """As `leases.stores.azure.PauseS`."""
     if status == 429:
         return retry_after_s(headers) or THROTTLED_S
     if status == 449:

@@ -15,7 +15,7 @@ from azure.core.exceptions import AzureError
 from azure.cosmos.exceptions import CosmosResourceNotFoundError
 
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
-from leases.stores.azure.http import await_shielded, retrying_for
+from leases.stores.azure import await_shielded, retrying_for
 from leases.stores.cosmos.connection import Account, Connection, Place, connect, is_gone, translated
 from leases.stores.cosmos.documents import PARTITION_KEY, Document
 

@@ -14,8 +14,6 @@ from datetime import UTC, datetime
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from pipeline.connectors.backoff import Patience, Pauses
-from pipeline.connectors.cosmos.account import Account
 from pipeline.connectors.cosmos.change_feed_request import (
     FROM_NOW,
     GONE,
@@ -27,14 +25,80 @@ from pipeline.connectors.cosmos.change_feed_request import (
     Mode,
     refusal,
 )
-from pipeline.connectors.cosmos.client import Container
-from pipeline.connectors.cosmos.position import BEGINNING, estimated, furthest, lsn_of, position_behind, session_lsn
-from pipeline.connectors.cosmos.range_cache import Whereabouts
-from pipeline.connectors.cosmos.ranges import Place, partition_of, uncovered
+from pipeline.connectors.cosmos.client import Account, Container
+from pipeline.connectors.cosmos.ranges import (
+    BEGINNING,
+    PhysicalRange,
+    Place,
+    Span,
+    Successor,
+    estimated,
+    furthest,
+    is_name,
+    lsn_of,
+    partition_of,
+    place_of,
+    position_behind,
+    session_lsn,
+    span_of,
+    successors,
+    uncovered,
+    unknown,
+)
 from pipeline.connectors.cosmos.records import Record, pages_of, records_of
+from pipeline.connectors.network import Patience, Pauses
 from pipeline.errors import FeedUnavailable, PositionLost
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import FeedPartition, PartitionEnded, Start
+
+# Where a feed's partitions are read now: the container's ranges as they were last listed, and what earlier ones were.
+
+
+class Whereabouts:
+    """Lists the ranges where it has to. Its methods raise FeedError for what the container never had."""
+
+    def __init__(self, ranges: Callable[[], Awaitable[list[PhysicalRange]]]) -> None:
+        self._ranges = ranges
+        self._live: list[PhysicalRange] = []
+        self._scopes: dict[str, Span] = {}
+
+    async def list_ranges(self) -> list[PhysicalRange]:
+        self._live = await self._ranges()
+        self._scopes |= {each.id: each.span for each in self._live}
+        return self._live
+
+    def remember(self, scopes: Mapping[str, str]) -> None:
+        """What cannot be read is as good as unknown: it is one lease's affair, and told where that one is read."""
+        self._scopes |= {name: span for name, scope in scopes.items() if (span := span_of(scope)) is not None}
+
+    def forget(self, place: Place) -> None:
+        """It is gone: the next look lists the ranges anew."""
+        self._live = [each for each in self._live if each.id != place.range_id]
+
+    async def heirs(self, partition: str) -> list[Successor]:
+        """Who has what the partition was: itself alone as long as it is there."""
+        here = Successor(partition, span_of(partition) or self._scopes.get(partition) or Span("", "FF"))
+        if place_of(partition, self._live) is not None:
+            return [here]
+        live = await self.list_ranges()
+        if place_of(partition, live) is not None:
+            return [here]
+        if not is_name(partition):
+            raise unknown(partition, live)
+        return successors(partition, self._scopes.get(partition), live)
+
+    async def places(self, partition: str) -> list[Place]:
+        """Its own, or its successors'."""
+        found = [place_of(heir.name, self._live) for heir in await self.heirs(partition)]
+        return [place for place in found if place is not None]
+
+    async def place(self, partition: str) -> Place:
+        """Raises FeedUnavailable where it was split."""
+        places = await self.places(partition)
+        if len(places) != 1:
+            raise FeedUnavailable(f"partition '{partition}' was split: its children take over")
+        return places[0]
+
 
 T = TypeVar("T")
 PARSING_THREADS = 2

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pipeline.async_sink import Converted, json_bytes
-from pipeline.async_sink.element_converter import Content, body_of
+from pipeline.async_sink.request_entry import Content, body_of
 from pipeline.connectors.cosmos.change_feed_request import GONE, THROTTLED, TIMEOUT, Answer
-from pipeline.connectors.cosmos.key_path import fields_of, value_at
 from pipeline.limits import JSON_LEVELS_MAX
 from pipeline.nesting import NestedTooDeeply, parsed_json
+
+# Paths of a container's partition key, like /account, /address/city or /"a/b": which fields they lead through. Pure.
+
+
+_FIELD = re.compile(r'/?(?:"((?:[^"\\]|\\.)*)"|([^/]+))')
+
+
+def fields_of(path: str) -> tuple[str, ...]:
+    """Its field names. A name in quotes may contain slashes."""
+    return tuple(quoted or plain for quoted, plain in _FIELD.findall(path))
+
+
+def value_at(document: Any, path: str) -> Any:
+    """None if the document has no such field."""
+    for name in fields_of(path):
+        document = document.get(name) if isinstance(document, Mapping) else None
+    return document
+
 
 Kind = Literal["upsert", "patch", "delete"]
 Missing = Literal["stop", "skip"]

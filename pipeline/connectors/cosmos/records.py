@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.connectors.cosmos.key_path import fields_of, value_at
-from pipeline.connectors.cosmos.position import position_behind
+from pipeline.connectors.cosmos.point_operations import fields_of, value_at
+from pipeline.connectors.cosmos.ranges import position_behind
 from pipeline.errors import FeedUnavailable, MalformedRecord
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.limits import JSON_LEVELS_MAX

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.async_sink import AsyncSink, Converted, Entry, Failed, Limits, refused
-from pipeline.async_sink.element_converter import Content
-from pipeline.connectors.address import is_nowhere
-from pipeline.connectors.cosmos.account import Account
+from pipeline.async_sink.request_entry import Content
 from pipeline.connectors.cosmos.change_feed_request import THROTTLED, Answer
-from pipeline.connectors.cosmos.client import Container
+from pipeline.connectors.cosmos.client import Account, Container
 from pipeline.connectors.cosmos.point_operations import (
     NEXT,
     NO_CONTAINER,
@@ -28,6 +26,7 @@ from pipeline.connectors.cosmos.point_operations import (
     Writing,
     verdict,
 )
+from pipeline.connectors.network import is_nowhere
 from pipeline.errors import FeedError, FeedUnavailable, SinkNotFound, SinkRejected, SinkUnavailable
 
 LIMITS = Limits(

@@ -2,8 +2,7 @@
 
 from pipeline.connectors.eventhubs.account import Account, Transport, account_of, is_consumer_group
 from pipeline.connectors.eventhubs.broker import EventHubsBroker
-from pipeline.connectors.eventhubs.feed.dead_letters import HubLetters
-from pipeline.connectors.eventhubs.feed.feed import EventHubsFeed
+from pipeline.connectors.eventhubs.feed.feed import EventHubsFeed, HubLetters
 from pipeline.connectors.eventhubs.position import position_of
 from pipeline.connectors.eventhubs.sink.sink import EventHubsSink
 

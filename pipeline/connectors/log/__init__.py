@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from pipeline.connectors.log.block import BLOCK_SCHEMA
 from pipeline.connectors.log.feed import LogFeed
+from pipeline.connectors.log.partition_file import BLOCK_SCHEMA
 from pipeline.connectors.log.sink import LogSink
 from pipeline.connectors.log.store import Log
 

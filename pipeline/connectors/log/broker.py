@@ -15,14 +15,15 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from pipeline.connectors.log.block import BLOCK_SCHEMA, encoded
-from pipeline.connectors.log.errors import (
+from pipeline.connectors.log.partition_file import (
+    BLOCK_SCHEMA,
     LogError,
     LogMissing,
     LogUncertain,
     OutOfOrder,
     Outranked,
     ProducerEnded,
+    encoded,
 )
 from pipeline.connectors.log.producer_state import Line, Producer
 from pipeline.connectors.log.store import Log, PartitionLog

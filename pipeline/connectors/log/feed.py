@@ -13,8 +13,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from pipeline.connectors.log.block import events_in, pages_of
-from pipeline.connectors.log.errors import LogError
+from pipeline.connectors.log.partition_file import LogError, events_in, pages_of
 from pipeline.connectors.log.store import Extent, Log, PartitionLog, Version
 from pipeline.errors import FeedUnavailable, PositionLost
 from pipeline.event import Page

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import asdict, dataclass, fields, replace
 
-from pipeline.connectors.log.errors import OutOfOrder, Outranked, ProducerEnded
+from pipeline.connectors.log.partition_file import OutOfOrder, Outranked, ProducerEnded
 from pipeline.limits import JSON_LEVELS_MAX
 from pipeline.markers import marker_in
 from pipeline.nesting import parsed_json

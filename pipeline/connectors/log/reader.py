@@ -19,11 +19,12 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from pipeline.connectors.log.block import Block, events_in
-from pipeline.connectors.log.errors import LogUnavailable
 from pipeline.connectors.log.partition_file import (
     READ_ONLY,
     UNCHANGING,
+    Block,
+    LogUnavailable,
+    events_in,
     file_name,
     has_wal,
     partitions_in,

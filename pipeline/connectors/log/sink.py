@@ -15,9 +15,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from pipeline.connectors.address import is_of_path
-from pipeline.connectors.log.block import Encoded, encoded
-from pipeline.connectors.log.errors import (
+from pipeline.connectors.log.partition_file import (
+    Encoded,
     LogError,
     LogMissing,
     LogUnavailable,
@@ -25,15 +24,24 @@ from pipeline.connectors.log.errors import (
     OutOfOrder,
     Outranked,
     ProducerEnded,
+    encoded,
 )
 from pipeline.connectors.log.producer_state import Line, Producer
 from pipeline.connectors.log.store import Log, PartitionLog, Retention
+from pipeline.connectors.network import is_of_path
 from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, OutputTooLarge, PipelineError, SinkRejected, SinkUnavailable
 from pipeline.markers import Marker, lease_of
-from pipeline.output_events import events_of
 from pipeline.producer import ProducerState, claimed, decoded, group_of, number_after
-from pipeline.publishing_writer import PublishingWriter, generation_lost, marker_of, newest, outranked, published
+from pipeline.publishing_writer import (
+    PublishingWriter,
+    events_of,
+    generation_lost,
+    marker_of,
+    newest,
+    outranked,
+    published,
+)
 from pipeline.sink import Claim, CloseReason, Output, Permit, Standing, to_write_again
 
 T = TypeVar("T")

@@ -24,13 +24,18 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.connectors.log import producer_state as lines
-from pipeline.connectors.log.block import Block, Encoded, decoded, digest, encoded
-from pipeline.connectors.log.errors import LogUnavailable, LogUncertain
 from pipeline.connectors.log.partition_file import (
     READ_WRITE,
+    Block,
+    Encoded,
+    LogUnavailable,
+    LogUncertain,
     connected,
     create,
     damaged,
+    decoded,
+    digest,
+    encoded,
     file_name,
     missing,
     partitions_in,

@@ -5,10 +5,8 @@ table. A host that dies or stops never keeps another partition waiting, but a tr
 server until it commits or meets a timeout; the epoch in the position's row decides whether it still counts.
 """
 
-from pipeline.connectors.postgres.dead_letters import PostgresLetters
-from pipeline.connectors.postgres.dead_letters_sql import letters_merge, storable
-from pipeline.connectors.postgres.dsn import read_dsn, read_dsn_without_password
-from pipeline.connectors.postgres.session import Timeouts
+from pipeline.connectors.postgres.dead_letters import PostgresLetters, letters_merge, storable
+from pipeline.connectors.postgres.session import Timeouts, read_dsn, read_dsn_without_password
 from pipeline.connectors.postgres.sink import PostgresSink
 
 __all__ = [

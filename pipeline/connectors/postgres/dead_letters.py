@@ -6,17 +6,107 @@ A position is the number of the last letter read, in decimal. Partitions are tho
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from typing import Any, LiteralString
+
+import pyarrow as pa
+from psycopg.sql import SQL, Composed, Identifier, Literal
 
 from pipeline.clock import Clock, LoopClock
-from pipeline.connectors.postgres import dead_letters_sql
 from pipeline.connectors.postgres.entra_token import Credential
 from pipeline.connectors.postgres.session import Server, Session, Timeouts
-from pipeline.connectors.postgres.sql import Statement, Tables
-from pipeline.dead_letters.record import kept_events
+from pipeline.connectors.postgres.sql import BATCH, LETTERS, Statement, Tables
+from pipeline.dead_letters.record import LETTER_SCHEMA, kept_events
 from pipeline.errors import FeedUnavailable, PositionLost, SinkError
 from pipeline.event import Page
 from pipeline.feed import FeedPartition, Start
+
+# The SQL of dead letters, pure: into a table in the transaction of their batch, and out of it in the order of their numbers.
+
+
+_NAMES = SQL(", ").join(map(Identifier, LETTER_SCHEMA.names))
+_TYPES: tuple[LiteralString, ...] = (
+    "text",
+    "text",
+    "bigint",
+    "text",
+    "integer",
+    "text",
+    "timestamptz",
+    "bytea",
+    "text",
+)
+
+
+def storable(letters: pa.Table) -> pa.Table:
+    """Texts for people without the NUL that PostgreSQL has no place for; the envelope has it escaped."""
+    errors = [error.replace("\0", "\N{REPLACEMENT CHARACTER}") for error in letters["error"].to_pylist()]
+    place = letters.schema.get_field_index("error")
+    return letters.set_column(place, letters.schema.field("error"), pa.array(errors, pa.string()))
+
+
+def kept(tables: Tables, letters: pa.Table) -> Composed:
+    """To be the last before COMMIT: whoever waits for the lock then waits for nobody who waits for us."""
+    rows = [_row(tuple(row.values())) for row in storable(letters).to_pylist()]
+    return _inserted(tables, SQL("(VALUES {}) AS given ({})").format(SQL(", ").join(rows), _NAMES))
+
+
+def letters_merge(schema: str) -> str:
+    """The same for a sink of their own, whose output is the letters: its `merge`."""
+    return _inserted(Tables(schema), BATCH).as_string(None)
+
+
+def _row(values: Sequence[Any]) -> Composed:
+    """With types, since a column may be null in all rows."""
+    typed = (SQL("{}::{}").format(Literal(value), SQL(kind)) for value, kind in zip(values, _TYPES, strict=True))
+    return SQL("({})").format(SQL(", ").join(typed))
+
+
+def _inserted(tables: Tables, rows: Statement | Identifier) -> Composed:
+    """Numbers are given under a lock that ends with the transaction: no smaller one appears behind one that was read."""
+    return SQL(
+        "INSERT INTO {} ({}) SELECT {} FROM (SELECT pg_advisory_xact_lock(hashtextextended({}, 0)) OFFSET 0) AS locked,"
+        " {} ORDER BY sequence"
+    ).format(tables.letters, _NAMES, _NAMES, Literal(f"leasehold {tables.schema}.{LETTERS}"), rows)
+
+
+# Reading
+
+
+def is_there_query(tables: Tables) -> Composed:
+    name = Literal(tables.schema), Literal(LETTERS)
+    return SQL("SELECT to_regclass(format('%I.%I', {}::text, {}::text)) IS NOT NULL").format(*name)
+
+
+def partitions_query(tables: Tables, pipeline: str) -> Composed:
+    return SQL("SELECT DISTINCT partition FROM {} WHERE pipeline = {} ORDER BY 1").format(
+        tables.letters, Literal(pipeline)
+    )
+
+
+def latest_query(tables: Tables, pipeline: str, partition: str) -> Composed:
+    return SQL("SELECT max(id) {}").format(_from(tables, pipeline, partition, 0))
+
+
+def behind_query(tables: Tables, pipeline: str, partition: str, id: int) -> Composed:
+    return SQL("SELECT count(*) {}").format(_from(tables, pipeline, partition, id))
+
+
+def page_query(tables: Tables, pipeline: str, partition: str, id: int, rows: int, bytes_max: int) -> Composed:
+    """At most so many rows and bytes, but one row at least."""
+    return SQL(
+        """SELECT id, failed_at, body, envelope FROM (
+            SELECT id, failed_at, body, envelope, row_number() OVER (ORDER BY id) AS number,
+                sum(coalesce(octet_length(body), 0) + octet_length(envelope)) OVER (ORDER BY id) AS bytes
+            {} ORDER BY id LIMIT {}) AS next
+        WHERE number = 1 OR bytes <= {} ORDER BY id"""
+    ).format(_from(tables, pipeline, partition, id), Literal(rows), Literal(bytes_max))
+
+
+def _from(tables: Tables, pipeline: str, partition: str, id: int) -> Composed:
+    return SQL("FROM {} WHERE pipeline = {} AND partition = {} AND id > {}").format(
+        tables.letters, Literal(pipeline), Literal(partition), Literal(id)
+    )
+
 
 POLL_S = 1.0
 PAGE_ROWS = 1000
@@ -56,8 +146,8 @@ class PostgresLetters:
         return f"postgresql://{self._server.address} schema={self._tables.schema} dead letters of {self._pipeline}"
 
     async def partitions(self) -> list[FeedPartition]:
-        [[is_there]] = await self._rows(dead_letters_sql.is_there(self._tables))
-        found = await self._rows(dead_letters_sql.partitions(self._tables, self._pipeline)) if is_there else []
+        [[is_there]] = await self._rows(is_there_query(self._tables))
+        found = await self._rows(partitions_query(self._tables, self._pipeline)) if is_there else []
         return [FeedPartition(name) for (name,) in found]
 
     async def start_of(self, partition: str, start: Start) -> str | None:
@@ -67,7 +157,7 @@ class PostgresLetters:
         at = _number(continuation)
         while True:
             limits = PAGE_ROWS, self._page_bytes_max
-            rows = await self._rows(dead_letters_sql.page(self._tables, self._pipeline, partition, at, *limits))
+            rows = await self._rows(page_query(self._tables, self._pipeline, partition, at, *limits))
             if not rows:
                 await self._clock.sleep(POLL_S)
                 continue
@@ -75,12 +165,12 @@ class PostgresLetters:
             yield _page(partition, rows)
 
     async def latest(self, partition: str) -> str | None:
-        [[last]] = await self._rows(dead_letters_sql.latest(self._tables, self._pipeline, partition))
+        [[last]] = await self._rows(latest_query(self._tables, self._pipeline, partition))
         return None if last is None else str(last)
 
     async def lag(self, partition: str, continuation: str | None) -> int:
         at = _number(continuation)
-        [[count]] = await self._rows(dead_letters_sql.behind(self._tables, self._pipeline, partition, at))
+        [[count]] = await self._rows(behind_query(self._tables, self._pipeline, partition, at))
         return int(count)
 
     def compare(self, a: str | None, b: str | None) -> int:

@@ -16,7 +16,7 @@ import psycopg
 import pyarrow as pa
 from psycopg.sql import SQL, Identifier
 
-from pipeline.connectors.postgres import dead_letters_sql, refusal, sql
+from pipeline.connectors.postgres import dead_letters, refusal, sql
 from pipeline.connectors.postgres.copy import Load, last_per_key, load
 from pipeline.connectors.postgres.entra_token import Credential
 from pipeline.connectors.postgres.session import Server, Session, Timeouts
@@ -179,7 +179,7 @@ class PostgresWriter:
         if parts.tables.history:
             statements.append(sql.remembered(parts.tables, claim, output.start, output.to, output.events))
         if output.dead is not None:
-            statements.append(dead_letters_sql.kept(parts.tables, letters_of(claim, output)))
+            statements.append(dead_letters.kept(parts.tables, letters_of(claim, output)))
         message = sql.one_message(*statements, sql.COMMIT)
 
         async def converse(session: Session) -> None:

@@ -38,9 +38,9 @@ from service.config.settings import HostSettings, LogSettings
 from service.errors import ServiceError
 from service.group.lag import Backlog, measure_lag
 from service.host_name import host_name
-from service.plurals import counted, noun
 from service.processor import Processor
 from service.telemetry import logs
+from service.texts import counted, noun
 from service.wiring.build import processor_of
 
 # What `leasehold demo` shows while it runs: a bar for every pipeline, and the leases with their owners.

@@ -19,7 +19,7 @@ from servers.blob_wire import Wire, between
 
 from leases.errors import StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
 from leases.stores.blob import BlobStore, Container, Place, account, account_of
-from leases.stores.blob.error_mapping import _REMEDIES
+from leases.stores.blob.account import _REMEDIES
 
 ID = "pipeline/leases/7"
 LARGE = json.dumps({"text": "".join(f"{n * 7919 % 104729:x}" for n in range(9000))})
@@ -314,7 +314,7 @@ async def test_every_request_carries_its_condition(store: BlobStore, wire: Wire,
 
 
 async def test_who_we_are_is_found_out_once_however_often_a_caller_loses_patience() -> None:
-    from leases.stores.azure.http import PatientCredential
+    from leases.stores.azure import PatientCredential
 
     asked, found = 0, asyncio.Event()
 

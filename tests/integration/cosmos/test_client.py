@@ -15,9 +15,8 @@ from azure.core.exceptions import ClientAuthenticationError
 from integration.cosmos.bank import Bank, banked
 from plugins_cosmos import Cosmos, running
 
-from pipeline.connectors.cosmos.account import Account
 from pipeline.connectors.cosmos.change_feed_request import Ask
-from pipeline.connectors.cosmos.client import Container
+from pipeline.connectors.cosmos.client import Account, Container
 from pipeline.connectors.cosmos.ranges import Place, span_of
 from pipeline.errors import FeedError, FeedUnavailable, PositionLost
 

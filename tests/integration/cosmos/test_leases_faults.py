@@ -13,7 +13,7 @@ from plugins_cosmos import Cosmos
 
 from leases.errors import StoreAmbiguous, StoreMissing, StoreUnavailable
 from leases.store import TimedStore
-from leases.stores.azure.http import RetryBudget
+from leases.stores.azure import RetryBudget
 from leases.stores.cosmos import Account, Container, CosmosStore, Place, connection, container
 
 ID = "pipeline/leases/7"

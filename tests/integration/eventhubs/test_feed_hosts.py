@@ -15,9 +15,9 @@ from plugins_eventhubs import EventHubs
 from leases.lease import Lease
 from leases.stores.memory import MemoryStore
 from leases.timing import Timing
-from pipeline.connectors.backoff import Pauses
 from pipeline.connectors.eventhubs import EventHubsFeed, account_of
 from pipeline.connectors.memory import MemoryDestination, MemorySink
+from pipeline.connectors.network import Pauses
 from pipeline.transform import Identity
 from service.pipeline import Pipeline
 from service.processor import Processor

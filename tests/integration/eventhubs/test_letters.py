@@ -15,9 +15,8 @@ from pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink, HubLette
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.dead_letters import LetterBox
 from pipeline.dead_letters.merged_feed import StrandedLetters
-from pipeline.dead_letters.replay import ReplayFeed
-from pipeline.dead_letters.settled import Replayed, judge
-from pipeline.dead_letters.store import read_kept
+from pipeline.dead_letters.record import read_kept
+from pipeline.dead_letters.settled import Replayed, ReplayFeed, judge
 from pipeline.errors import OutputRefused, SinkRejected, SinkUnavailable
 from pipeline.limits import REPLAY
 

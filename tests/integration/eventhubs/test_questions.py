@@ -16,9 +16,9 @@ from leases.keeper import Keeper
 from leases.lease import Lease
 from leases.stores.memory import MemoryStore
 from leases.timing import Timing
-from pipeline.connectors.backoff import Pauses
 from pipeline.connectors.eventhubs import EventHubsFeed, account_of
 from pipeline.connectors.memory import MemoryDestination, MemorySink
+from pipeline.connectors.network import Pauses
 from pipeline.transform import Identity
 from service.api import create_app
 from service.group.lag import Backlog

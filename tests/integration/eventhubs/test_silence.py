@@ -14,7 +14,7 @@ from integration.eventhubs.test_feed_faults import Quick
 from plugins_eventhubs import running
 
 from pipeline.connectors.eventhubs.amqp import link
-from pipeline.connectors.eventhubs.feed import receive_buffer
+from pipeline.connectors.eventhubs.feed import receiver
 
 SILENCE_S = 0.6
 
@@ -23,7 +23,7 @@ async def test_a_reader_notices_that_nobody_is_there_and_a_quiet_hub_is_not_sile
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(link, "SIGN_OF_LIFE_S", 0.2)
-    monkeypatch.setattr(receive_buffer, "SILENCE_S", SILENCE_S)
+    monkeypatch.setattr(receiver, "SILENCE_S", SILENCE_S)
     quick = Quick()
     with running("--hubs", f"{HUB}:1") as server:
         server.control.append(HUB, "0", ["a"])

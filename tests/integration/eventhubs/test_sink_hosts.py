@@ -13,7 +13,7 @@ from plugins_eventhubs import EventHubs
 
 from leases.stores.sqlite import SqliteStore
 from leases.timing import Timing
-from pipeline.connectors.eventhubs.sink.claims import target_of
+from pipeline.connectors.eventhubs.sink.producer_groups import target_of
 from pipeline.producer import decoded
 from service.config.load import parse
 from service.processor import Processor

@@ -21,10 +21,10 @@ from integration.eventhubs.feeds import bodies, taken, until
 from integration.producer.parts import events
 from plugins_eventhubs import EventHubs
 
-from pipeline.connectors.backoff import Pauses
 from pipeline.connectors.eventhubs import EventHubsBroker, EventHubsFeed, account_of
 from pipeline.connectors.eventhubs.amqp.link import Link
-from pipeline.connectors.eventhubs.feed import receive_buffer
+from pipeline.connectors.eventhubs.feed import receiver
+from pipeline.connectors.network import Pauses
 from pipeline.errors import FeedError
 from pipeline.producer import IdempotentProducer, Outcome, PublishError, RetryPolicy
 
@@ -79,7 +79,7 @@ def identity(eventhubs: EventHubs, monkeypatch: pytest.MonkeyPatch) -> Identity:
 @pytest.fixture
 def beats(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """How often a reader looks at its token."""
-    return lambda seconds: monkeypatch.setattr(receive_buffer, "BEAT_S", seconds)
+    return lambda seconds: monkeypatch.setattr(receiver, "BEAT_S", seconds)
 
 
 def reached(eventhubs: EventHubs) -> Any:

@@ -21,8 +21,7 @@ from unit.pipeline.destinations import Trusted
 
 from pipeline.async_sink import Limits
 from pipeline.async_sink.writer import AsyncWriter
-from pipeline.connectors.http import HttpDestination, http_sink
-from pipeline.connectors.http.sink import ANSWER_BYTES_MAX
+from pipeline.connectors.http import ANSWER_BYTES_MAX, HttpDestination, http_sink
 from pipeline.contract import Row, SinkContract, SinkHarness, body, event_table
 from pipeline.errors import SinkError, SinkRejected
 from pipeline.sink import Output

@@ -13,9 +13,8 @@ from plugins_eventhubs import EventHubs
 
 from pipeline.connectors.eventhubs import account_of
 from pipeline.connectors.eventhubs.broker import EventHubsBroker
-from pipeline.connectors.log.block import Encoded
 from pipeline.connectors.log.broker import LogBroker
-from pipeline.connectors.log.errors import LogUnavailable, LogUncertain, ProducerEnded
+from pipeline.connectors.log.partition_file import Encoded, LogUnavailable, LogUncertain, ProducerEnded
 from pipeline.connectors.log.store import Log, PartitionLog
 from pipeline.producer import Broker, IdempotentProducer, RetryPolicy
 

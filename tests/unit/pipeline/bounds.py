@@ -11,7 +11,7 @@ from pipeline.clock import LoopClock
 from pipeline.connectors.memory import MemorySink
 from pipeline.feed import ChangeFeed
 from pipeline.limits import BatchLimits
-from pipeline.pump.memory_budget import Budget
+from pipeline.pump.buffer import Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.sink import Claim
 from pipeline.transform import Identity

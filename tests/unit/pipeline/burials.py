@@ -18,12 +18,12 @@ from pipeline.connectors.files.sink.formats import Format
 from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
 from pipeline.dead_letters import DeadLetters, Kept, LetterBox, beside
+from pipeline.dead_letters.dead_letter_transform import Refusals
 from pipeline.dead_letters.merged_feed import StrandedLetters
-from pipeline.dead_letters.refusals import Refusals
-from pipeline.dead_letters.store import read_kept
+from pipeline.dead_letters.record import read_kept
 from pipeline.errors import FailsTogether, OutputSuspected, Poison, PoisonEvent
 from pipeline.limits import BatchLimits
-from pipeline.pump.memory_budget import Budget
+from pipeline.pump.buffer import Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.sink import Claim, Output, Permit, Sink
 

@@ -18,7 +18,7 @@ from pipeline.batch import Batch
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import PartitionEnded
 from pipeline.limits import BatchLimits
-from pipeline.pump.memory_budget import Budget
+from pipeline.pump.buffer import Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.transform import Identity
 

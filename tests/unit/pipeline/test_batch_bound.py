@@ -13,7 +13,7 @@ from unit.pipeline.bounds import BATCH_EVENTS_MAX, batch_sizes
 from pipeline.connectors.files.feed import FilesFeed
 from pipeline.connectors.files.feed.position import Fingerprint
 from pipeline.connectors.log import LogFeed
-from pipeline.connectors.log.block import BLOCK_SCHEMA
+from pipeline.connectors.log.partition_file import BLOCK_SCHEMA
 from pipeline.connectors.log.store import Log
 from pipeline.connectors.memory import MemoryFeed
 

@@ -26,7 +26,7 @@ for name in 2 * ("page read", "appended"):
 WRITING = """
 import sys, threading
 from pipeline import crash_point
-from pipeline.connectors.log.block import BLOCK_SCHEMA
+from pipeline.connectors.log.partition_file import BLOCK_SCHEMA
 from pipeline.connectors.log.store import Log
 
 log = Log(sys.argv[1])

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.cancellation import insisting
+from pipeline.clock import Pace
 from pipeline.connectors.eventhubs.amqp.connection import Hub, connect, disconnect
 from pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
 from pipeline.connectors.eventhubs.refusal import refusal, refused
 from pipeline.errors import FeedError, FeedUnavailable
-from pipeline.pace import Pace
 
 OF_HUB, OF_PARTITION = "com.microsoft:eventhub", "com.microsoft:partition"
 KEPT_S = 60.0

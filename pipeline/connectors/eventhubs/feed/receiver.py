@@ -2,20 +2,224 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
+from pipeline.cancellation import heeding
 from pipeline.connectors.eventhubs.amqp.connection import Hub
+from pipeline.connectors.eventhubs.amqp.decode import Event
 from pipeline.connectors.eventhubs.amqp.frames import Frames, Read
 from pipeline.connectors.eventhubs.amqp.link import Link
 from pipeline.connectors.eventhubs.amqp.values import Malformed
-from pipeline.connectors.eventhubs.feed.receive_buffer import Intake
-from pipeline.connectors.eventhubs.feed.table import pages_of
-from pipeline.connectors.eventhubs.position import LATEST
+from pipeline.connectors.eventhubs.position import LATEST, Position
 from pipeline.connectors.eventhubs.refusal import ended, refusal
-from pipeline.event import Page
+from pipeline.event import EVENT_SCHEMA, Page
+
+# Events -> pages of the event table, within the limits. Pure.
+#
+# Columns are made of their buffers: pyarrow's way from a list or a scalar imports pandas first, a second for which the first
+# event, or any command that knows of this connector, would wait.
+
+
+_TIME = EVENT_SCHEMA.field("enqueued_time").type
+
+
+def pages_of(partition: str, events: Sequence[Event], *, events_max: int, bytes_max: int) -> list[Page]:
+    """As few as the limits allow; an event larger than a page has one to itself."""
+    if not events:
+        return []
+    table = _table(partition, events)
+    return [_page(table.slice(begin, end - begin)) for begin, end in _cuts(events, events_max, bytes_max)]
+
+
+def _cuts(events: Sequence[Event], events_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
+    begin = held = 0
+    for at, event in enumerate(events):
+        size = len(event.body or b"")
+        if at > begin and (held + size > bytes_max or at - begin == events_max):
+            yield begin, at
+            begin, held = at, 0
+        held += size
+    yield begin, len(events)
+
+
+def _page(events: pa.Table) -> Page:
+    sequences, offsets = events["sequence"], events["offset"]
+
+    def position_after(n: int) -> str:
+        return str(Position(sequences[n - 1].as_py(), offsets[n - 1].as_py()))
+
+    return Page(events, position_after(events.num_rows), position_after)
+
+
+def _table(partition: str, events: Sequence[Event]) -> pa.Table:
+    sequences, offsets, times_ms, keys, bodies, properties, operations = zip(*events, strict=True)
+    columns = {
+        "partition": repeated(partition, len(events)),
+        "sequence": whole_numbers(sequences),
+        "offset": octets(offsets).view(pa.string()),
+        "enqueued_time": whole_numbers([time_ms * 1000 for time_ms in times_ms]).view(_TIME),
+        "key": texts(keys),
+        "body": octets(bodies),
+        "properties": maps(properties),
+        "operation": texts(operations),
+    }
+    return pa.table([columns[field.name] for field in EVENT_SCHEMA], EVENT_SCHEMA)
+
+
+def repeated(text: str, count: int) -> pa.Array:
+    encoded = text.encode()
+    ends = np.arange(count + 1, dtype=np.int32) * len(encoded)
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(encoded * count)])
+
+
+def whole_numbers(values: Sequence[int]) -> pa.Array:
+    """Of 64 bits. Raises OverflowError."""
+    return pa.Array.from_buffers(
+        pa.int64(), len(values), [None, pa.py_buffer(np.fromiter(values, np.int64, len(values)))]
+    )
+
+
+def octets(values: Sequence[bytes | None]) -> pa.Array:
+    try:
+        joined = b"".join(values)  # type: ignore[arg-type]  # a null is told by the error
+    except TypeError:
+        return _with_nulls(pa.binary(), values, b"", octets)
+    return _joined(pa.binary(), map(len, values), len(values), joined)  # type: ignore[arg-type]
+
+
+def texts(values: Sequence[str | None]) -> pa.Array:
+    try:
+        joined = "".join(values)  # type: ignore[arg-type]  # a null is told by the error
+    except TypeError:
+        return _with_nulls(pa.string(), values, "", texts)
+    whole: Sequence[str] = values  # type: ignore[assignment]  # or it could not be joined
+    lengths = map(len, whole) if joined.isascii() else (len(text.encode()) for text in whole)
+    return _joined(pa.string(), lengths, len(whole), joined.encode())
+
+
+def maps(values: Sequence[Sequence[tuple[str, str | None]]]) -> pa.Array:
+    """From texts to texts."""
+    pairs = list(chain.from_iterable(values))
+    names, items = zip(*pairs, strict=True) if pairs else ((), ())
+    ends = pa.Array.from_buffers(pa.int32(), len(values) + 1, [None, _ends(map(len, values), len(values))])
+    return pa.MapArray.from_arrays(ends, texts(names), texts(items))
+
+
+def _joined(kind: pa.DataType, lengths: Iterable[int], count: int, joined: bytes) -> pa.Array:
+    return pa.Array.from_buffers(kind, count, [None, _ends(lengths, count), pa.py_buffer(joined)])
+
+
+def _with_nulls(
+    kind: pa.DataType, values: Sequence[Any], empty: Any, of: Callable[[Sequence[Any]], pa.Array]
+) -> pa.Array:
+    if values.count(None) == len(values):
+        return pa.nulls(len(values), kind)
+    is_there = np.fromiter((value is not None for value in values), np.bool_, len(values))
+    filled = of([empty if value is None else value for value in values])
+    validity = pa.py_buffer(np.packbits(is_there, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [validity, *filled.buffers()[1:]])
+
+
+def _ends(lengths: Iterable[int], count: int) -> pa.Buffer:
+    """Where each begins, and the last one ends."""
+    ends = np.zeros(count + 1, np.int32)
+    np.cumsum(np.fromiter(lengths, np.int32, count), out=ends[1:])
+    return pa.py_buffer(ends)
+
+
+# What waits between a link and whoever reads its events: octets, bounded, taken all at once.
+#
+# A reader that has no room for now still keeps its link: its heartbeats go on and its token is renewed, while the connection
+# itself holds back what would not fit here.
+
+
+BYTES_MAX = 1024 * 1024
+BEAT_S = 5.0
+SILENCE_S = 90.0
+"""After that the other end has gone without a word: it was asked for a sign of life every `link.SIGN_OF_LIFE_S`."""
+
+
+class Intake:
+    """Of one link, from now on. To be closed; the link is whoever's it was."""
+
+    def __init__(self, link: Link, what: str, *, bytes_max: int = BYTES_MAX) -> None:
+        self._link = link
+        self._bytes_max = bytes_max
+        self._chunks: list[bytes] = []
+        self._bytes = 0
+        self._error: Exception | None = None
+        self._filled = asyncio.Event()
+        self._emptied = asyncio.Event()
+        self._tasks = [
+            asyncio.create_task(self._keep_reading(), name=f"receive {what}"),
+            asyncio.create_task(self._keep_beating(), name=f"keep {what} alive"),
+        ]
+
+    async def take(self) -> bytes:
+        """All that has come since, as soon as there is something. Raises what ended the link, once all before it is taken."""
+        while not self._chunks:
+            if self._error is not None:
+                raise self._error
+            self._filled.clear()
+            await self._filled.wait()
+        taken = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks.clear()
+        self._bytes = 0
+        self._emptied.set()
+        return taken
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+
+    async def _keep_reading(self) -> None:
+        try:
+            self._put(self._link.read_already())
+            while True:
+                self._put(await self._hear())
+                while self._bytes >= self._bytes_max:
+                    self._emptied.clear()
+                    await self._emptied.wait()
+        except Exception as error:
+            self._end(error)
+
+    async def _hear(self) -> bytes:
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                return await self._link.read()
+        except TimeoutError:
+            raise ConnectionError(
+                f"nothing was heard of the service for {SILENCE_S:g} s, not even that it is alive"
+            ) from None
+
+    async def _keep_beating(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(BEAT_S)
+                await heeding(self._link.beat())
+        except Exception as error:
+            self._end(error)
+
+    def _put(self, chunk: bytes) -> None:
+        if chunk:
+            self._chunks.append(chunk)
+            self._bytes += len(chunk)
+            self._filled.set()
+
+    def _end(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._filled.set()
+
 
 SMALL_BYTES = 16 * 1024
 """What is decoded at once: going to a thread and back would take longer."""

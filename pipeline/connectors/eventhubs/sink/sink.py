@@ -12,14 +12,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from pipeline.connectors.address import is_nowhere
 from pipeline.connectors.eventhubs.account import Account, is_consumer_group
 from pipeline.connectors.eventhubs.broker import EventHubsBroker
 from pipeline.connectors.eventhubs.feed.receiver import try_attach
-from pipeline.connectors.eventhubs.sink.claims import Tail, group, tail_of, target_of, to_close
-from pipeline.connectors.eventhubs.sink.producer_groups import CLOSED, Groups
+from pipeline.connectors.eventhubs.sink.producer_groups import CLOSED, Groups, Tail, group, tail_of, target_of, to_close
 from pipeline.connectors.eventhubs.sink.tail import QUIET_S, Reading, Tails
 from pipeline.connectors.eventhubs.sink.writer import TAIL_S, HubWriter, translated
+from pipeline.connectors.network import is_nowhere
 from pipeline.errors import (
     FeedError,
     FeedUnavailable,

@@ -6,9 +6,9 @@
 
 from pipeline.connectors.files.sink.dead_letters import FileLetters
 from pipeline.connectors.files.sink.directory import Directory
-from pipeline.connectors.files.sink.errors import FilesDamaged, FilesError, FilesUnavailable
 from pipeline.connectors.files.sink.sink import FilesSink
 from pipeline.connectors.files.sink.snapshot import PartitionFiles, Snapshot, leftovers, snapshot_of
+from pipeline.connectors.files.sink.storage import FilesDamaged, FilesError, FilesUnavailable
 
 __all__ = [
     "Directory",

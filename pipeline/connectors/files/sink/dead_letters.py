@@ -17,12 +17,11 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 
 from pipeline.connectors.files.sink.entry import DataFile
-from pipeline.connectors.files.sink.errors import FilesError
 from pipeline.connectors.files.sink.formats import decoded
 from pipeline.connectors.files.sink.layout import folders_of
 from pipeline.connectors.files.sink.manifest import head_of
 from pipeline.connectors.files.sink.snapshot import Snapshot, snapshot_of
-from pipeline.connectors.files.sink.storage import Place
+from pipeline.connectors.files.sink.storage import FilesError, Place
 from pipeline.dead_letters.merged_feed import NONE_READ, Stretch
 from pipeline.dead_letters.record import LEASE, kept_events, letter_in
 from pipeline.errors import FeedUnavailable

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pipeline.connectors.address import is_of_path
-from pipeline.connectors.files.sink.errors import FilesRefused, FilesUnavailable, FilesUncertain
+from pipeline.connectors.files.sink.storage import FilesRefused, FilesUnavailable, FilesUncertain
+from pipeline.connectors.network import is_of_path
 from pipeline.crash_point import crash_point
 
 ROOM = "_leasehold/.writing"

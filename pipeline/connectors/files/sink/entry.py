@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
-from pipeline.connectors.files.sink.errors import FilesDamaged
+from pipeline.connectors.files.sink.storage import FilesDamaged
 from pipeline.errors import Fenced, SinkRejected
 from pipeline.limits import JSON_LEVELS_MAX
 from pipeline.nesting import parsed_json

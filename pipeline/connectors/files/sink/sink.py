@@ -19,18 +19,18 @@ from typing import TypeVar
 
 from pipeline.connectors.files.sink import entry as entries
 from pipeline.connectors.files.sink.entry import DataFile
-from pipeline.connectors.files.sink.errors import (
+from pipeline.connectors.files.sink.formats import Compression, Format, encoded, ordered
+from pipeline.connectors.files.sink.layout import folders_of, version_of
+from pipeline.connectors.files.sink.manifest import PUTS_MAX, Check, Manifest, head_of, opened
+from pipeline.connectors.files.sink.storage import (
     FilesDamaged,
     FilesError,
     FilesNowhere,
     FilesRefused,
     FilesUnavailable,
     FilesUncertain,
+    Place,
 )
-from pipeline.connectors.files.sink.formats import Compression, Format, encoded, ordered
-from pipeline.connectors.files.sink.layout import folders_of, version_of
-from pipeline.connectors.files.sink.manifest import PUTS_MAX, Check, Manifest, head_of, opened
-from pipeline.connectors.files.sink.storage import Place
 from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkNotFound, SinkRejected, SinkUnavailable
 from pipeline.sink import Claim, CloseReason, Output, Permit, Standing

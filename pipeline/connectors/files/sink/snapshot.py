@@ -19,9 +19,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.connectors.files.sink.compaction import steps
 from pipeline.connectors.files.sink.entry import DataFile
-from pipeline.connectors.files.sink.errors import FilesDamaged, FilesUnavailable
 from pipeline.connectors.files.sink.formats import decoded
 from pipeline.connectors.files.sink.layout import (
     MANIFEST,
@@ -32,8 +30,8 @@ from pipeline.connectors.files.sink.layout import (
     folders_of,
     version_of,
 )
-from pipeline.connectors.files.sink.manifest import entry_of, files_of, listed
-from pipeline.connectors.files.sink.storage import Place
+from pipeline.connectors.files.sink.manifest import entry_of, files_of, listed, steps
+from pipeline.connectors.files.sink.storage import FilesDamaged, FilesUnavailable, Place
 
 READS_MAX = 20
 

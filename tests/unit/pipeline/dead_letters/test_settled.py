@@ -12,8 +12,7 @@ import pytest
 from unit.pipeline.burials import NOW, Group, bodies, files_box, log_box
 
 from pipeline.dead_letters import Kept
-from pipeline.dead_letters.replay import ReplayFeed
-from pipeline.dead_letters.settled import Replayed, judge, judged
+from pipeline.dead_letters.settled import Replayed, ReplayFeed, judge, judged
 from pipeline.errors import FeedUnavailable, SinkUnavailable
 from pipeline.limits import REPLAY
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.producer import NUMBER_MAX, Asked, Numbers, RetryPolicy
+from pipeline.producer.event import GROUP_MAX, OWNER_LEVEL_MAX
 from pipeline.producer.idempotent import restored, snapshot_of
-from pipeline.producer.numbers import GROUP_MAX, OWNER_LEVEL_MAX
 from pipeline.producer.partition import Unsettled, judged
 
 NUMBERS = st.builds(

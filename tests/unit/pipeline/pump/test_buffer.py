@@ -14,8 +14,7 @@ from pipeline.contract import event_table
 from pipeline.errors import FeedUnavailable, PipelineError
 from pipeline.event import Page
 from pipeline.limits import BatchLimits
-from pipeline.pump.buffer import PageBuffer
-from pipeline.pump.memory_budget import Budget, Share
+from pipeline.pump.buffer import Budget, PageBuffer, Share
 
 
 def page(first: int, events: int = 1) -> Page:

@@ -15,7 +15,7 @@ from pipeline.clock import LoopClock
 from pipeline.errors import EngineUnavailable, FailsTogether, Poison, PoisonEvent, TransformError
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.limits import Isolation
-from pipeline.poison.job import JobFailed, Refused, Slice
+from pipeline.poison import JobFailed, Refused, Slice
 from pipeline.spark.micro_batch import MicroBatches, MicroBatchLimits, gathered, split
 
 

@@ -18,7 +18,7 @@ from leases.bootstrap import Identity, Info, decode_info, encode_info, info_id
 from leases.document import decode_lease, encode_lease, lease_id, lease_prefix
 from leases.lease import Child, Lease
 from leases.stores.sqlite import SqliteStore
-from pipeline.connectors.cosmos.position import lsn_of
+from pipeline.connectors.cosmos.ranges import lsn_of
 from pipeline.connectors.memory import MemoryFeed
 from service.cli.main import main
 

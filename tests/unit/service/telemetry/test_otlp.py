@@ -18,7 +18,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as WireSpan
 from structlog.testing import capture_logs
 
-from service.config.telemetry import TelemetrySettings
+from service.config.settings import TelemetrySettings
 from service.telemetry.otlp import OtlpTraces
 from service.telemetry.spans import Span
 from service.telemetry.tracing import traces_of
@@ -202,7 +202,7 @@ def _waiting(traces: OtlpTraces) -> int:
 def test_where_nobody_asks_nothing_of_opentelemetry_is_imported() -> None:
     code = (
         "import os, sys, structlog, service.wiring.build\n"
-        "from service.config.telemetry import TelemetrySettings\n"
+        "from service.config.settings import TelemetrySettings\n"
         "traces = service.wiring.build.traces_of(TelemetrySettings(), {}, host='a', log=structlog.get_logger())\n"
         "print(traces, [name for name in sys.modules if name.partition('.')[0] in ('opentelemetry', 'requests')])"
     )

@@ -16,7 +16,7 @@ from leases.lease import Lease
 from pipeline.errors import SinkUnavailable
 from pipeline.pump.runner import Delivered
 from pipeline.sink import Output
-from service.config.telemetry import TelemetrySettings
+from service.config.settings import TelemetrySettings
 from service.errors import StartFailed
 from service.telemetry.spans import TEXT_MAX, Span, TracedTally
 from service.telemetry.tracing import lacking, traces_of, with_path

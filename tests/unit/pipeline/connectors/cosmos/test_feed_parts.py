@@ -9,12 +9,19 @@ from typing import Any
 
 import pytest
 
-from pipeline.connectors.backoff import Patience
 from pipeline.connectors.cosmos import CosmosFeed, Pauses, account_of
 from pipeline.connectors.cosmos.change_feed_request import Answer, Ask, refusal
 from pipeline.connectors.cosmos.feed import GROWS_AFTER, PageSize
-from pipeline.connectors.cosmos.position import estimated, lsn_of, position_behind, session_lsn
-from pipeline.connectors.cosmos.ranges import PhysicalRange, Place, Span
+from pipeline.connectors.cosmos.ranges import (
+    PhysicalRange,
+    Place,
+    Span,
+    estimated,
+    lsn_of,
+    position_behind,
+    session_lsn,
+)
+from pipeline.connectors.network import Patience
 from pipeline.errors import FeedError, FeedUnavailable, PositionLost
 
 KEY = "c2VjcmV0"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.connectors.eventhubs.amqp.decode import Event
 from pipeline.connectors.eventhubs.amqp.values import Malformed
-from pipeline.connectors.eventhubs.feed.table import pages_of
+from pipeline.connectors.eventhubs.feed.receiver import pages_of
 from pipeline.connectors.eventhubs.position import (
     BEGINNING,
     Position,

@@ -16,9 +16,8 @@ import pyarrow as pa
 import pytest
 
 from pipeline.connectors.log import LogFeed, append
-from pipeline.connectors.log.block import BLOCK_SCHEMA
 from pipeline.connectors.log.feed import LOOKS_PER_S_MAX, pause_s
-from pipeline.connectors.log.partition_file import file_name
+from pipeline.connectors.log.partition_file import BLOCK_SCHEMA, file_name
 from pipeline.connectors.log.store import Log, Retention
 from pipeline.contract import ChangeFeedContract, FeedHarness, body
 from pipeline.errors import FeedUnavailable, PositionLost

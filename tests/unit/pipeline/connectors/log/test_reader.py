@@ -15,9 +15,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.connectors.log import append, reader
-from pipeline.connectors.log.block import BLOCK_SCHEMA
-from pipeline.connectors.log.errors import LogMissing, LogUnavailable
-from pipeline.connectors.log.partition_file import file_name
+from pipeline.connectors.log.partition_file import BLOCK_SCHEMA, LogMissing, LogUnavailable, file_name
 from pipeline.connectors.log.reader import Forgotten, LogReader
 from pipeline.connectors.log.store import Log, PartitionLog, Retention
 

@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.connectors.log import LogSink
-from pipeline.connectors.log.block import Block
-from pipeline.connectors.log.errors import LogUncertain
+from pipeline.connectors.log.partition_file import Block, LogUncertain
 from pipeline.connectors.log.store import Log, PartitionLog
 from pipeline.contract import Row, SinkContract, SinkHarness, body, event_table
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkRejected, SinkUnavailable

@@ -16,8 +16,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.connectors.log import append
-from pipeline.connectors.log.block import BLOCK_SCHEMA, Encoded, encoded
-from pipeline.connectors.log.errors import LogMissing, LogUnavailable, OutOfOrder, Outranked, ProducerEnded
+from pipeline.connectors.log.partition_file import (
+    BLOCK_SCHEMA,
+    Encoded,
+    LogMissing,
+    LogUnavailable,
+    OutOfOrder,
+    Outranked,
+    ProducerEnded,
+    encoded,
+)
 from pipeline.connectors.log.producer_state import Producer
 from pipeline.connectors.log.store import BLOCKS_DROPPED_MAX, Log, PartitionLog, Retention
 from pipeline.markers import Marker

@@ -24,7 +24,7 @@ from pipeline.connectors.eventhubs.amqp.encode import (
     numbered,
 )
 from pipeline.producer import NUMBER_MAX, Event, Numbers, number_after
-from pipeline.producer.numbers import GROUP_MAX, OWNER_LEVEL_MAX
+from pipeline.producer.event import GROUP_MAX, OWNER_LEVEL_MAX
 
 NUMBERS = st.builds(
     Numbers,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pipeline.connectors.eventhubs.amqp.link import Link
-from pipeline.connectors.eventhubs.feed import receive_buffer
-from pipeline.connectors.eventhubs.feed.receive_buffer import Intake
+from pipeline.connectors.eventhubs.feed import receiver
+from pipeline.connectors.eventhubs.feed.receiver import Intake
 
 WAIT_S = 10
 
@@ -133,7 +133,7 @@ async def test_an_end_is_told_behind_what_came_before_it() -> None:
 
 
 async def test_a_link_is_kept_alive_while_its_reader_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receive_buffer, "BEAT_S", 0.001)
+    monkeypatch.setattr(receiver, "BEAT_S", 0.001)
     source = Source()
     source.coming.put_nowait(b"x" * 10)
     taking = intake_of(source, bytes_max=1)

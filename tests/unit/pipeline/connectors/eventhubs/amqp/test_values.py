@@ -18,7 +18,7 @@ from servers.eventhubs import values as theirs
 from servers.eventhubs.codec import encode
 from unit.servers.amqp import SIMPLE, VALUES, as_theirs, within
 
-from pipeline.connectors.eventhubs.amqp.texts import KEYS_WITHIN_KEYS_MAX, text_of
+from pipeline.connectors.eventhubs.amqp.decode import KEYS_WITHIN_KEYS_MAX, text_of
 from pipeline.connectors.eventhubs.amqp.values import LEVELS_MAX, Described, Malformed, Map, Symbol, Timestamp, value_at
 
 BOTH_KNOW = within(SIMPLE)

@@ -18,10 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.connectors.files.feed.csv_records import CsvRecords
-from pipeline.connectors.files.feed.json_records import JsonRecords
 from pipeline.connectors.files.feed.position import Position, decode
 from pipeline.connectors.files.feed.reader import WINDOW_BYTES_MIN, Cursor, FileReader, Reading, Step
+from pipeline.connectors.files.feed.records import CsvRecords, JsonRecords
 from pipeline.errors import MalformedRecord
 from pipeline.event import EVENT_SCHEMA
 

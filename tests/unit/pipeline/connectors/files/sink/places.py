@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pipeline.connectors.files.sink import FilesSink, snapshot_of
-from pipeline.connectors.files.sink.errors import FilesUnavailable, FilesUncertain
-from pipeline.connectors.files.sink.storage import Place
+from pipeline.connectors.files.sink.storage import FilesUnavailable, FilesUncertain, Place
 from pipeline.contract import event_table
 from pipeline.errors import NotTrusted
 from pipeline.sink import Claim, Output

@@ -13,9 +13,9 @@ from unit.pipeline.burials import NOW, Group, bodies, files_box, lines_box
 
 from pipeline.connectors.files.sink import Directory, snapshot_of
 from pipeline.connectors.files.sink.dead_letters import _letters
-from pipeline.connectors.files.sink.errors import FilesError
+from pipeline.connectors.files.sink.storage import FilesError
 from pipeline.dead_letters.record import dead_events, letter_of, letters_of, published
-from pipeline.dead_letters.replay import ReplayFeed
+from pipeline.dead_letters.settled import ReplayFeed
 from pipeline.errors import Poison, PositionLost, SinkUnavailable
 from pipeline.event import EVENT_SCHEMA
 from pipeline.limits import REPLAY

@@ -17,7 +17,7 @@ from unit.pipeline.connectors.files.sink.places import Permit, claim, numbers_in
 
 from pipeline.connectors.files.sink import Directory, FilesSink, FilesUnavailable, leftovers, snapshot_of
 from pipeline.connectors.files.sink import directory as module
-from pipeline.connectors.files.sink.errors import FilesUncertain
+from pipeline.connectors.files.sink.storage import FilesUncertain
 from pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
 
 STEPS = ("link", "fsync", "open", "unlink")

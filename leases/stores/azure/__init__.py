@@ -1,1 +1,0 @@
-"""What the stores over Azure's SDKs share."""

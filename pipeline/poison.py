@@ -1,0 +1,283 @@
+"""Finding the events that a transform fails on: which range to try next, and how to name what was found. Pure.
+
+The batch has failed as a whole. Halving leads to its first poison event: where the left half works, the right one has to fail,
+and is halved without being tried. What lies behind that event is tried next. Where it fails too, only as much of it is tried as
+lay before the last poison event, twice as much, and so on until that fails, and is halved. So a lone poison event among n >= 2
+costs at most 2 * log2(n) tries, mostly log2(n) + 2; each of many not much more than log2 of its distance to the last one; and one
+more job makes the output of all the others. An event is blamed only once it has failed on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from pipeline.batch import Batch
+from pipeline.clock import Clock, LoopClock
+from pipeline.errors import EngineUnavailable, FailsTogether, PipelineError, Poison, PoisonEvent, TransformError
+from pipeline.event import EVENT_SCHEMA
+from pipeline.limits import FIRST_ONE, Isolation
+
+# A job: what a transform is run over, off the event loop, and how it says that it failed.
+
+
+class JobFailed(PipelineError):
+    """A job failed on these events; whether it is their fault is not known yet. Never leaves this package's insides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A slice with events that the engine could tell at once: their bodies do not fit the schema.
+
+    poison: by place in the slice, at least one. output: what the others became; None where they were not processed.
+    """
+
+    poison: tuple[Poison, ...]
+    output: pa.Table | None
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Some consecutive events of a batch."""
+
+    batch: Batch
+    range: range
+
+    @property
+    def partition(self) -> str:
+        return self.batch.partition
+
+    @property
+    def table(self) -> pa.Table:
+        """As many chunks as pages; nothing is copied."""
+        parts, start, stop = [], self.range.start, self.range.stop
+        for page in self.batch.pages:
+            rows = page.events.num_rows
+            if start < rows and stop > 0:
+                parts.append(page.events.slice(max(start, 0), stop - max(start, 0)))
+            start, stop = start - rows, stop - rows
+        return pa.concat_tables([EVENT_SCHEMA.empty_table(), *parts])
+
+
+class Job(Protocol):
+    """Whatever runs a transform over events, off the event loop."""
+
+    async def run(self, slices: Sequence[Slice]) -> list[pa.Table | Refused]:
+        """The output of each slice, whose partitions differ. Cancelling it ends the work, before the cancellation goes on.
+
+        Raises JobFailed, TransformError, EngineUnavailable.
+        """
+        ...
+
+
+NOTHING = range(0)
+"""Tried before the first event is blamed, where nothing has worked yet: a transform that fails on it is wrong itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Events to try. again: how often just these have been tried before, and have failed."""
+
+    range: range
+    again: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """poison: by place. together: the smallest range that was seen to fail, though each half of it works, where there was one.
+
+    fails_always: it fails without any events too, for the reason given.
+    """
+
+    poison: tuple[Poison, ...]
+    together: range | None
+    fails_always: str | None
+
+
+Steps = Generator[Trial, str | None, None]
+
+
+def search(events: int, reason: str, *, attempts: int = 2, most: int = 1) -> Generator[Trial, str | None, Found]:
+    """Yields what to try of a batch of `events` events that has just failed for `reason`; is sent why that failed, or None.
+
+    attempts: how often an event must have failed, alone or with others, before it is blamed. most: how much poison to look for.
+    """
+    search = _Search(attempts, most)
+    yield from search.through(range(events), reason)
+    return Found(tuple(search.poison), search.together, search.fails_always)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failing:
+    """A range that is known to fail. failures: how many jobs with all of it have. reason: why it has; None where it alone was
+    not tried, and fails since its other half works."""
+
+    range: range
+    failures: int
+    reason: str | None
+
+
+class _Search:
+    def __init__(self, attempts: int, most: int) -> None:
+        self.poison: list[Poison] = []
+        self.together: range | None = None
+        self.fails_always: str | None = None
+        self._attempts = attempts
+        self._most = most
+        self._has_worked = False
+
+    def through(self, events: range, reason: str) -> Steps:
+        """From left to right."""
+        failing: _Failing | None = _Failing(events, 1, reason)
+        begin = events.start
+        while failing is not None:
+            found = yield from self._first_of(failing)
+            if found is None:
+                return
+            rest, size, begin = range(found.index + 1, events.stop), found.index + 1 - begin, found.index + 1
+            is_last = len(self.poison) + 1 >= self._most
+            failing = None if is_last else (yield from self._next(rest, size))
+            yield from self._blame(found)
+            if self.fails_always is not None:
+                return
+
+    def _first_of(self, failing: _Failing) -> Generator[Trial, str | None, Poison | None]:
+        """The first poison event in what fails; None where there is none, since events fail only together."""
+        smallest: range | None = None
+        while len(failing.range) > 1:
+            smallest = smallest if failing.reason is None else failing.range
+            middle = halfway(failing.range)
+            left, right = range(failing.range.start, middle), range(middle, failing.range.stop)
+            reason = yield from self._tried(Trial(left))
+            works = reason is None
+            failing = _Failing(right if works else left, failing.failures + (not works), reason)
+        return (yield from self._alone(failing, smallest))
+
+    def _alone(self, one: _Failing, smallest: range | None) -> Generator[Trial, str | None, Poison | None]:
+        reason, failures, again = one.reason, one.failures, 0 if one.reason is None else 1
+        while reason is None or failures < self._attempts:
+            reason = yield from self._tried(Trial(one.range, again))
+            if reason is None:
+                self.together = smallest
+                return None
+            failures, again = failures + 1, again + 1
+        return Poison(index=one.range.start, reason=reason, attempts=failures)
+
+    def _next(self, rest: range, size: int) -> Generator[Trial, str | None, _Failing | None]:
+        """The first range that fails of what lies behind a poison event; None where nothing does. size: how much to try."""
+        failures = 1
+        if rest and not self.poison:  # most often there is but one
+            reason = yield from self._tried(Trial(rest))
+            if reason is None:
+                return None
+            failures, is_known = 2, True
+        else:
+            is_known = False
+        while rest:
+            if is_known and size >= len(rest):
+                return _Failing(rest, failures, None)
+            part = rest[:size]
+            reason = yield from self._tried(Trial(part))
+            if reason is not None:
+                return _Failing(part, failures + 1, reason)
+            rest, size = rest[size:], 2 * size
+        return None
+
+    def _blame(self, found: Poison) -> Steps:
+        if not self._has_worked:
+            self.fails_always = yield from self._tried(Trial(NOTHING))
+        if self.fails_always is None:
+            self.poison.append(found)
+
+    def _tried(self, trial: Trial) -> Generator[Trial, str | None, str | None]:
+        reason = yield trial
+        self._has_worked = self._has_worked or reason is None
+        return reason
+
+
+def halfway(events: range) -> int:
+    """Where a range is cut: the right half is the larger one."""
+    return (events.start + events.stop) // 2
+
+
+def place_of(events: pa.Table) -> str:
+    """Where people find these events: partition, sequence and, where the feed says so, the record of the source."""
+    first, last = events.slice(0, 1).to_pylist()[0], events.slice(events.num_rows - 1).to_pylist()[0]
+    partition = f"partition '{first['partition']}'"
+    if events.num_rows == 1:
+        return f"{partition}, sequence {first['sequence']}{_source(first['properties'])}"
+    return (
+        f"{partition}, sequences {first['sequence']}{_source(first['properties'])} to {last['sequence']}"
+        f"{_source(last['properties'])}, {events.num_rows} events that fail only together"
+    )
+
+
+def _source(properties: list[tuple[str, str]] | None) -> str:
+    said = dict(properties or ())
+    return f" (file {said['file']}, line {said['line']})" if {"file", "line"} <= said.keys() else ""
+
+
+# Who is to blame for a batch that fails even on its own: the search of `pipeline.poison`, carried out job by job.
+
+
+SEQUENCE = "sequence"
+
+
+async def find_culprits(
+    batch: Batch, failure: JobFailed, job: Job, isolation: Isolation = FIRST_ONE, clock: Clock | None = None
+) -> Exception:
+    """What to tell of a batch that has failed alone. Raises what `job.run` does, but for JobFailed."""
+    steps = search(batch.events, str(failure), attempts=isolation.attempts, most=isolation.most)
+    trial = next(steps)
+    while True:
+        if pause_s := isolation.pause_s(trial.again):
+            await (clock or LoopClock()).sleep(pause_s)
+        reason = await _try(job, Slice(batch, trial.range))
+        try:
+            trial = steps.send(reason)
+        except StopIteration as end:
+            return _told(batch, end.value, str(failure))
+
+
+async def _try(job: Job, events: Slice) -> str | None:
+    try:
+        await job.run([events])
+    except JobFailed as failure:
+        return str(failure)
+    return None
+
+
+def _told(batch: Batch, found: Found, reason: str) -> Exception:
+    if found.fails_always is not None:
+        return TransformError(f"the transform fails whatever the events are: {found.fails_always}")
+    if found.poison:
+        return poison_event(batch, found.poison)
+    if found.together is None:
+        return EngineUnavailable(f"a job over partition '{batch.partition}' failed once, and then no more: {reason}")
+    events = Slice(batch, found.together).table
+    return FailsTogether(
+        f"{place_of(events)}: {reason}: give the partition smaller batches (batch_events_max)",
+        before=found.together.start,
+        sequence=events.column(SEQUENCE)[0].as_py(),
+        events=len(found.together),
+        cut=halfway(found.together),
+    )
+
+
+def refused_events(batch: Batch, refused: Refused) -> PoisonEvent:
+    return poison_event(batch, refused.poison, refused)
+
+
+def poison_event(batch: Batch, poison: Sequence[Poison], refused: Refused | None = None) -> PoisonEvent:
+    first = poison[0]
+    event = Slice(batch, range(first.index, first.index + 1)).table
+    return PoisonEvent(
+        f"{place_of(event)}: {first.reason}: mend the event or the transform, and processing goes on from there",
+        before=first.index,
+        sequence=event.column(SEQUENCE)[0].as_py(),
+        found=poison,
+        output=None if refused is None else refused.output,
+    )

@@ -1,1 +1,0 @@
-"""Which events of a batch cannot be processed, found by running parts of it again."""

@@ -1,0 +1,56 @@
+"""Secrets out of texts that people will read: passwords in addresses, keys in connection strings. Pure."""
+
+from __future__ import annotations
+
+import re
+
+# Counted nouns in messages: "1 event", "1,000 events".
+
+
+def counted(count: int, singular: str, plural: str | None = None) -> str:
+    """plural: by default `singular` with an s."""
+    return f"{count:,} {noun(count, singular, plural)}"
+
+
+def noun(count: int, singular: str, plural: str | None = None) -> str:
+    return singular if count == 1 else plural or f"{singular}s"
+
+
+MASK = "***"
+CHARS_MAX = 8192
+"""What is longer is quoted from somewhere: nobody reads more of it, and it is logged with every attempt."""
+
+_VALUE = r"""(?:"[^"]*"|'(?:[^'\\]|\\.)*'|[^\s;&,"')]+)"""
+_NAME = r"(?:[\w.-]*(?:password|passwd|pwd|secret|token|(?:access|account|api|private)[_-]?key|accesssignature)|sig)"
+_RULES = (
+    # scheme://user:password@host; a password may hold @ and /, and a port is not a password. Both are bounded: what is masked
+    # may be an event's text, of any length, and time has to grow as the text does
+    (
+        re.compile(r"((?<=[a-z0-9+.-]://)[^\s/:@]{0,256}):(?!\d{1,5}(?:[/?#\s]|$))[^\s\"']{0,1024}@", re.IGNORECASE),
+        rf"\1:{MASK}@",
+    ),
+    (re.compile(rf"(?<![\w.-])({_NAME})([\"']?\s*[=:]\s*){_VALUE}", re.IGNORECASE), rf"\1\2{MASK}"),
+    (re.compile(r"\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{16,}", re.IGNORECASE), rf"\1 {MASK}"),
+)
+_SECRET_NAME = re.compile(rf"{_NAME}|authorization", re.IGNORECASE)
+
+
+def redacted(text: str) -> str:
+    """`text` with what looks like a secret replaced by ***."""
+    for pattern, replacement in _RULES:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def readable(text: str) -> str:
+    """Masked, and without its middle where it is too long."""
+    text = redacted(text)
+    if len(text) <= CHARS_MAX:
+        return text
+    half = CHARS_MAX // 2
+    return f"{text[:half]} ... ({len(text)} characters) ... {text[-half:]}"
+
+
+def names_a_secret(name: str) -> bool:
+    """Whether a field of this name holds a secret, whatever the value looks like."""
+    return _SECRET_NAME.fullmatch(name) is not None

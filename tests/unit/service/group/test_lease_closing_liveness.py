@@ -1,0 +1,59 @@
+"""Whether owners live, seen by a process that only looks: also where it cannot always look."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from simulation.loop import VirtualClock, run_virtual
+
+from leases.errors import StoreUnavailable
+from leases.timing import Timing
+from service.group.lease_closing import FAILED_LOOKS_MAX, Held, find_alive
+
+
+class Container:
+    """One lease that lives and moves at each look, and one that does not; `away` are the looks that fail, by their number."""
+
+    def __init__(self, clock: VirtualClock, away: range) -> None:
+        self.looks = 0
+        self._clock = clock
+        self._away = away
+
+    async def look(self) -> Mapping[str, Held]:
+        self.looks += 1
+        if self.looks in self._away:
+            await self._clock.sleep(5)
+            raise StoreUnavailable("listing took longer than 5 s")
+        return {"0": Held("living", (self.looks,)), "1": Held("dead", (0,))}
+
+
+def test_a_look_that_fails_is_made_again_and_its_time_does_not_count() -> None:
+    async def main() -> None:
+        clock = VirtualClock()
+        container = Container(clock, range(2, 2 + FAILED_LOOKS_MAX - 1))
+        assert await find_alive(container.look, clock=clock, timing=Timing()) == {"0": "living"}
+        assert clock.monotonic() >= 60 + 5 * (FAILED_LOOKS_MAX - 1)
+
+    run_virtual(main())
+
+
+def test_nobody_is_taken_for_dead_who_could_not_be_looked_at_in_the_end() -> None:
+    async def main() -> None:
+        clock = VirtualClock()
+        container = Container(clock, range(55, 55 + FAILED_LOOKS_MAX - 1))
+        assert await find_alive(container.look, clock=clock, timing=Timing()) == {"0": "living"}
+        assert container.looks > 55 + FAILED_LOOKS_MAX
+
+    run_virtual(main())
+
+
+def test_a_container_that_stays_away_is_told() -> None:
+    async def main() -> None:
+        clock = VirtualClock()
+        container = Container(clock, range(2, 1000))
+        with pytest.raises(StoreUnavailable):
+            await find_alive(container.look, clock=clock, timing=Timing())
+        assert container.looks == 1 + FAILED_LOOKS_MAX
+
+    run_virtual(main())
