@@ -36,7 +36,7 @@ from leases.timing import Timing, retry_after_s
 from pipeline.cancellation import is_cancelled
 from pipeline.crash_point import crash_point
 from pipeline.feed import FeedPartition
-from pipeline.pump.buffer import Budget
+from pipeline.limits import Budget
 from service.failures import Failures, Reports, Streak, verdict
 from service.group.metered_lag import GroupLag, Sight
 from service.partitions import Partitions

@@ -28,7 +28,7 @@ from leases.store import LeaseStore, TimedStore
 from leases.timing import Timing, retry_after_s
 from pipeline.cancellation import await_shielded
 from pipeline.errors import PipelineError, SinkNotFound, SinkUnavailable
-from pipeline.pump.buffer import BYTES_MAX, Budget
+from pipeline.limits import BYTES_MAX, Budget
 from pipeline.transform import WaitingTransform
 from service.errors import StartFailed
 from service.failures import Streak

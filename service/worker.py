@@ -41,7 +41,7 @@ from pipeline.errors import (
     SinkUnavailable,
 )
 from pipeline.feed import PartitionEnded
-from pipeline.pump.buffer import Budget
+from pipeline.limits import Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.sink import Claim, CloseReason, SinkWriter, follow
 from service.checkpoints import Checkpoints

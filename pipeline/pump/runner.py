@@ -22,8 +22,8 @@ from pipeline.dead_letters.dead_letter_transform import DeadLetters, Refusals, S
 from pipeline.errors import FailsTogether, NotTrusted, OutputRefused, OutputSuspected, PipelineError, PoisonEvent
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, PartitionEnded, check_forward, opened
-from pipeline.limits import BatchLimits
-from pipeline.pump.buffer import Budget, PageBuffer
+from pipeline.limits import BatchLimits, Budget
+from pipeline.pump.buffer import PageBuffer
 from pipeline.pump.in_flight import Settling
 from pipeline.sink import Output, Permit, SinkWriter, letter_writer, parts_of
 from pipeline.transform import Transform

@@ -29,14 +29,15 @@ from pipeline.imports import imported, require_module
 from pipeline.limits import FIRST_ONE, JSON_LEVELS_MAX, Isolation
 from pipeline.nesting import parsed_json
 from pipeline.parsing.parse import Misfit, parse
-from pipeline.parsing.schema import Struct, read_schema, schema_problem, sql_problem
+from pipeline.parsing.schema import Struct, read_schema
 from pipeline.poison import JobFailed, Refused, Slice
-from pipeline.spark.catalyst import columns_read
-from pipeline.spark.engine import VIEW, Own, SparkEngine
+from pipeline.spark.engine import SparkEngine
 from pipeline.spark.jvm import Running, text_of
 from pipeline.spark.micro_batch import MicroBatches, gathered, split
 from pipeline.spark.partition_contract import PARTITION, Contract
 from pipeline.spark.reason import blame, last_words, reason_of
+from pipeline.spark.session import VIEW, Own, columns_read
+from pipeline.sql_text import schema_problem, sql_problem
 from pipeline.transform import Checked, TransformSpec
 
 T = TypeVar("T")

@@ -7,8 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pipeline.limits import REPLAY, BatchLimits, Isolation
-from pipeline.pump.buffer import BYTES_MAX
+from pipeline.limits import BYTES_MAX, REPLAY, BatchLimits, Isolation
 from service.config.azure import Seat
 from service.config.feeds import AnyFeed, EventHubsFeedSettings
 from service.config.leases import AnyLeases, SqliteLeases

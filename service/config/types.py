@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, StringConstraints, ValidationInfo
 
-from pipeline.parsing.schema import schema_problem, sql_problem
+from pipeline.sql_text import schema_problem, sql_problem
 
 _IMPORTABLE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _MEMORY = re.compile(r"[1-9][0-9]*[kmgt]")

@@ -20,9 +20,9 @@ from pipeline.connectors.python import PythonSink
 from pipeline.dead_letters import DeadLetters, beside
 from pipeline.feed import ChangeFeed
 from pipeline.limits import BatchLimits
-from pipeline.parsing.schema import columns_of
 from pipeline.sink import Sink
 from pipeline.spark.engine import SparkEngine
+from pipeline.sql_text import columns_of
 from pipeline.transform import Identity, Transform
 from service.config.feeds import (
     AnyFeed,

@@ -19,8 +19,7 @@ from pipeline.connectors.postgres import PostgresSink, Timeouts
 from pipeline.contract import Row, SinkContract, SinkHarness, event_table
 from pipeline.errors import FeedError, Fenced, SinkRejected, SinkUnavailable
 from pipeline.event import Page
-from pipeline.limits import BatchLimits
-from pipeline.pump.buffer import Budget
+from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.transform import Identity
 

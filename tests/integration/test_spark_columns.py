@@ -14,7 +14,8 @@ from pyspark.sql.types import StructType
 from pipeline.batch import Batch
 from pipeline.event import EVENT_SCHEMA
 from pipeline.parsing.schema import arrow_schema, read_schema
-from pipeline.spark.engine import Own, SparkEngine
+from pipeline.spark.engine import SparkEngine
+from pipeline.spark.session import Own
 from pipeline.spark.transform import SparkTransform
 
 Prepare = Callable[..., Awaitable[SparkTransform]]

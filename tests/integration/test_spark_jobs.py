@@ -10,7 +10,7 @@ import pytest
 from integration.jobs import PER_KEY, MakeBatch, Prepare, Write, keyed, until
 
 from pipeline.errors import FailsTogether, PoisonEvent, TransformError
-from pipeline.parsing.schema import SCHEMA_LEVELS_MAX
+from pipeline.sql_text import SCHEMA_LEVELS_MAX
 
 
 @pytest.mark.parametrize(

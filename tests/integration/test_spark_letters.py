@@ -24,9 +24,8 @@ from pipeline.connectors.memory import MemoryFeed
 from pipeline.dead_letters import DeadLetters
 from pipeline.dead_letters.dead_letter_transform import Sieve, Sifted
 from pipeline.errors import PoisonEvent
-from pipeline.limits import BatchLimits, Isolation
+from pipeline.limits import BatchLimits, Budget, Isolation
 from pipeline.poison import Refused, Slice
-from pipeline.pump.buffer import Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.spark.transform import SparkTransform
 

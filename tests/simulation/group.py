@@ -35,7 +35,7 @@ from leases.membership import HostRecord, Membership
 from leases.store import Stored, TimedStore
 from leases.timing import Timing
 from pipeline.connectors.memory import MemoryDestination
-from pipeline.pump.buffer import Budget
+from pipeline.limits import Budget
 from pipeline.sink import Sink
 from service.failures import Failures
 from service.host import Host

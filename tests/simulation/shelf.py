@@ -16,7 +16,7 @@ from simulation.process import current, incarnation
 from simulation.weather import Request, Weather, host_of
 
 from leases.lease import Lease
-from pipeline.connectors.files.sink.layout import MANIFEST, folders_of, listing_of
+from pipeline.connectors.files.sink.entry import MANIFEST, folders_of, listing_of
 from pipeline.connectors.files.sink.manifest import is_past
 from pipeline.connectors.files.sink.sink import FilesSink
 from pipeline.connectors.files.sink.storage import FilesUnavailable, FilesUncertain

@@ -44,7 +44,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-SLICE = (1, 5, 9, 11, 12, 14, 24, 29, 32, 35, 41, 92, 112, 117, 130, 132, 133)
+SLICE = (1, 5, 9, 11, 12, 14, 16, 24, 29, 32, 35, 41, 47, 74, 92, 112, 117, 130, 132)
 slice_of = cache(partial(simulated, size=TIGHT))
 
 

@@ -10,8 +10,7 @@ from unit.pipeline.destinations import Trust
 from pipeline.clock import LoopClock
 from pipeline.connectors.memory import MemorySink
 from pipeline.feed import ChangeFeed
-from pipeline.limits import BatchLimits
-from pipeline.pump.buffer import Budget
+from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.sink import Claim
 from pipeline.transform import Identity

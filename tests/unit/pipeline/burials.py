@@ -22,8 +22,7 @@ from pipeline.dead_letters.dead_letter_transform import Refusals
 from pipeline.dead_letters.merged_feed import StrandedLetters
 from pipeline.dead_letters.record import read_kept
 from pipeline.errors import FailsTogether, OutputSuspected, Poison, PoisonEvent
-from pipeline.limits import BatchLimits
-from pipeline.pump.buffer import Budget
+from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.sink import Claim, Output, Permit, Sink
 

@@ -17,8 +17,7 @@ from pipeline.async_sink.writer import AsyncWriter
 from pipeline.batch import Batch
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import PartitionEnded
-from pipeline.limits import BatchLimits
-from pipeline.pump.buffer import Budget
+from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.transform import Identity
 

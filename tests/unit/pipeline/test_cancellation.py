@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leases.stores.azure import http
+from leases.stores import azure
 from pipeline import cancellation
 from pipeline.cancellation import await_shielded, heeding, insisting
 from pipeline.connectors.eventhubs.amqp.connection import connect, disconnect
@@ -34,7 +34,7 @@ async def failing() -> None:
         raise ValueError("of its own") from None
 
 
-@pytest.mark.parametrize("await_it", [await_shielded, http.await_shielded])
+@pytest.mark.parametrize("await_it", [await_shielded, azure.await_shielded])
 async def test_a_task_outlives_its_cancelled_caller_and_its_error_is_reported_by_nobody(await_it: Any) -> None:
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))

@@ -29,8 +29,8 @@ from pipeline.connectors.network import is_nowhere_at_once
 
 # How to reach a storage account: a connection string, or its address with a key or an identity. Pure.
 #
-# `leases` and `pipeline` do not know each other, and both reach one: this stands in leases/stores/blob and in
-# pipeline/connectors/files/sink, word for word, which a test sees to.
+# `leases` and `pipeline` do not know each other, and both reach one: this stands in leases/stores/blob/account.py and in
+# pipeline/connectors/files/sink/blobs.py, word for word, which a test sees to.
 
 
 DEFAULT = "default"

@@ -16,9 +16,8 @@ from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from pipeline.connectors.files.sink.entry import DataFile
+from pipeline.connectors.files.sink.entry import DataFile, folders_of
 from pipeline.connectors.files.sink.formats import decoded
-from pipeline.connectors.files.sink.layout import folders_of
 from pipeline.connectors.files.sink.manifest import head_of
 from pipeline.connectors.files.sink.snapshot import Snapshot, snapshot_of
 from pipeline.connectors.files.sink.storage import FilesError, Place

@@ -10,8 +10,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from pipeline.connectors.files.sink.entry import DataFile, Entry, Fold, claimed, encoded, entry_in, fold_in, outranked
-from pipeline.connectors.files.sink.layout import Folders, Listing, folders_of, listing_of
+from pipeline.connectors.files.sink.entry import (
+    DataFile,
+    Entry,
+    Fold,
+    Folders,
+    Listing,
+    claimed,
+    encoded,
+    entry_in,
+    fold_in,
+    folders_of,
+    listing_of,
+    outranked,
+)
 from pipeline.connectors.files.sink.storage import FilesDamaged, FilesUnavailable, FilesUncertain, Place
 from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, NotTrusted, SinkRejected

@@ -18,9 +18,8 @@ from contextlib import suppress
 from typing import TypeVar
 
 from pipeline.connectors.files.sink import entry as entries
-from pipeline.connectors.files.sink.entry import DataFile
+from pipeline.connectors.files.sink.entry import DataFile, folders_of, version_of
 from pipeline.connectors.files.sink.formats import Compression, Format, encoded, ordered
-from pipeline.connectors.files.sink.layout import folders_of, version_of
 from pipeline.connectors.files.sink.manifest import PUTS_MAX, Check, Manifest, head_of, opened
 from pipeline.connectors.files.sink.storage import (
     FilesDamaged,

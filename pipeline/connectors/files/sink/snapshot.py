@@ -19,17 +19,17 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.connectors.files.sink.entry import DataFile
-from pipeline.connectors.files.sink.formats import decoded
-from pipeline.connectors.files.sink.layout import (
+from pipeline.connectors.files.sink.entry import (
     MANIFEST,
+    DataFile,
     Folders,
     Listing,
-    encoded,
+    folder_of,
     folders_in,
     folders_of,
     version_of,
 )
+from pipeline.connectors.files.sink.formats import decoded
 from pipeline.connectors.files.sink.manifest import entry_of, files_of, listed, steps
 from pipeline.connectors.files.sink.storage import FilesDamaged, FilesUnavailable, Place
 
@@ -101,7 +101,7 @@ class Snapshot:
 
 def snapshot_of(place: Place, *, pipeline: str | None = None, partition: str | None = None) -> Snapshot:
     """What counts now, of all pipelines or of one. Nothing is written. Raises FilesUnavailable, FilesDamaged."""
-    folder = MANIFEST if pipeline is None else f"{MANIFEST}/{encoded(pipeline)}"
+    folder = MANIFEST if pipeline is None else f"{MANIFEST}/{folder_of(pipeline)}"
     if pipeline is not None and partition is not None:
         folders = [folders_of(pipeline, partition)]
     else:

@@ -13,8 +13,8 @@ from simulation.loop import VirtualClock, run_virtual
 from pipeline.contract import event_table
 from pipeline.errors import FeedUnavailable, PipelineError
 from pipeline.event import Page
-from pipeline.limits import BatchLimits
-from pipeline.pump.buffer import Budget, PageBuffer, Share
+from pipeline.limits import BatchLimits, Budget, Share
+from pipeline.pump.buffer import PageBuffer
 
 
 def page(first: int, events: int = 1) -> Page:

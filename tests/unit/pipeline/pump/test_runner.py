@@ -29,8 +29,7 @@ from pipeline.errors import (
 )
 from pipeline.event import Page
 from pipeline.feed import PartitionEnded
-from pipeline.limits import BatchLimits
-from pipeline.pump.buffer import Budget
+from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.sink import CloseReason, Output, Permit
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from unit.pipeline.connectors.files.sink.places import MemoryPlace, Permit, Way, claim, numbers_in, output, written
 
 from pipeline.connectors.files.sink import FilesDamaged, FilesSink, snapshot_of
-from pipeline.connectors.files.sink.layout import MANIFEST, Folders, encoded, folders_of, listing_of
+from pipeline.connectors.files.sink.entry import MANIFEST, Folders, folder_of, folders_of, listing_of
 from pipeline.connectors.files.sink.manifest import FAN, LONG, due, name_of, steps, superseded
 from pipeline.errors import SinkRejected
 
@@ -130,7 +130,7 @@ def test_every_partition_has_a_folder_of_its_own(partitions: set[str]) -> None:
     folders = {folders_of("p", name).data for name in partitions}
     assert len(folders) == len(partitions)
     assert all(name.count("/") == 1 and name.isascii() and "/." not in name and "/_" not in name for name in folders)
-    assert all(len(encoded(name)) < 200 for name in partitions)
+    assert all(len(folder_of(name)) < 200 for name in partitions)
 
 
 def test_what_no_fold_covers_never_goes() -> None:

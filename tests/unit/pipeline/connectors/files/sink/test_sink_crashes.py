@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from unit.pipeline.connectors.files.sink.places import Killed, MemoryPlace, Permit, Way, claim, numbers_in, output
 
 from pipeline.connectors.files.sink import FilesSink, leftovers, snapshot_of
-from pipeline.connectors.files.sink.layout import MANIFEST
+from pipeline.connectors.files.sink.entry import MANIFEST
 from pipeline.connectors.files.sink.manifest import PUTS_MAX
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkUnavailable
 

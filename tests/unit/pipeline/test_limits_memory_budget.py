@@ -14,8 +14,8 @@ from pipeline.connectors.memory import MemoryFeed
 from pipeline.contract import event_table
 from pipeline.errors import MalformedRecord
 from pipeline.event import Page
-from pipeline.limits import BatchLimits
-from pipeline.pump.buffer import Budget, PageBuffer
+from pipeline.limits import BatchLimits, Budget
+from pipeline.pump.buffer import PageBuffer
 from pipeline.sink import Output
 
 EVENTS = 100

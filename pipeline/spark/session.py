@@ -1,0 +1,294 @@
+"""A pipeline's own Spark session, and what is kept in it: the plan of a small batch, to be run again over the next ones.
+
+Planning a query and generating its code takes Spark longer than running it over a few events. A DataFrame may be run as often as
+one likes, and a plan without a state of its own (pipeline.spark.session) reads its source anew each time; so the source's
+rows are exchanged in between. The query is optimized anew for every batch, and the kept plan is run only where nothing has
+changed: nobody has to know what in a query depends on the moment. Spark has no public name for the rows. Where its insides are
+not as they are known here, nothing is kept, and each batch has a plan to itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.nesting import parsed_json
+from pipeline.spark.jvm import Running
+from pipeline.spark.master import INVARIANTS
+from pipeline.spark.partition_contract import PARTITION, Contract, read_contract
+
+# The plans of a DataFrame, and what is read off them. Handles objects of Spark's JVM, which have no types here.
+
+
+_BY_REFERENCE = frozenset(
+    (
+        "Aggregate",
+        "Filter",
+        "Generate",
+        "GlobalLimit",
+        "Join",
+        "LocalLimit",
+        "Project",
+        "Sort",
+        "SubqueryAlias",
+        "View",
+        "Window",
+    )
+)
+"""Nodes that take of what is below them what their expressions name, and hand the rest on under the same ids."""
+_STATELESS = frozenset(
+    (
+        "CoalesceExec",
+        "FilterExec",
+        "GenerateExec",
+        "HashAggregateExec",
+        "InputAdapter",
+        "ObjectHashAggregateExec",
+        "ProjectExec",
+        "SortAggregateExec",
+        "SortExec",
+        "UnionExec",
+        "WholeStageCodegenExec",
+        "WindowExec",
+    )
+)
+"""Physical nodes that compute their output from their input whenever they are run."""
+
+
+def contract_of(source: Any, output: Any) -> Contract:
+    """source, output: the JVM's DataFrames of the events and of what a transform makes of them."""
+    plan = _optimized(output)
+    return read_contract(
+        parsed_json(plan.toJSON(), JSON_LEVELS_MAX),
+        sources=_partitions_of(plan, _rdd_of(_optimized(source))),
+        output=next(column for name, column in _attributes(plan) if name == PARTITION),
+        is_deterministic=plan.deterministic(),
+    )
+
+
+def columns_read(source: Any, output: Any) -> frozenset[str]:
+    """The columns of the events that the output is made of, or more. source, output: as in `contract_of`.
+
+    Read off the analyzed plan, where nothing is folded away yet that might count another day (`current_date()`).
+    """
+    plan = output.queryExecution().analyzed()
+    read = {column for _, column in _attributes(plan)}
+    for node in _nodes(plan):
+        read.update(_ids(node.references()))
+        if node.getClass().getSimpleName() not in _BY_REFERENCE:
+            read.update(column for child in _each(node.children()) for _, column in _attributes(child))
+    rdd = _rdd_of(source.queryExecution().analyzed())
+    leaves = [node for node in _nodes(plan) if _rdd_of(node) == rdd]
+    return frozenset(name for leaf in leaves for name, column in _attributes(leaf) if column in read)
+
+
+def is_same(output: Any, other: Any) -> bool:
+    """Whether two outputs of one query, over one source, are the same to Spark once all is folded that the moment decides."""
+    is_alike = _optimized(output).sameResult(_optimized(other))
+    return bool(is_alike) and bool(output.schema().equals(other.schema()))
+
+
+def runs_again(source: Any, output: Any) -> bool:
+    """Whether output, run again over other rows of source, is what a plan made anew would yield. source, output: as above.
+
+    A plan may hold on to what it has computed: shuffles, broadcasts, subqueries. So only nodes are let through that are known
+    not to.
+    """
+    rdd = _rdd_of(source.queryExecution().analyzed().collectLeaves().apply(0))
+    return rdd is not None and all(_is_stateless(node, rdd) for node in _nodes(output.queryExecution().executedPlan()))
+
+
+def _is_stateless(node: Any, rdd: int) -> bool:
+    name = node.getClass().getSimpleName()
+    return int(node.rdd().id()) == rdd if name == "RDDScanExec" else name in _STATELESS
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    """Also those of subqueries."""
+    yield plan
+    for below in (*_each(plan.children()), *_each(plan.subqueries())):
+        yield from _nodes(below)
+
+
+def _each(sequence: Any) -> list[Any]:
+    return [sequence.apply(i) for i in range(sequence.size())]
+
+
+def _ids(attributes: Any) -> list[int]:
+    return [each.exprId().id() for each in _each(attributes.toSeq())]
+
+
+def _rdd_of(node: Any) -> int | None:
+    return int(node.rdd().id()) if node.getClass().getSimpleName() == "LogicalRDD" else None
+
+
+def _optimized(frame: Any) -> Any:
+    return frame.queryExecution().optimizedPlan()
+
+
+def _attributes(node: Any) -> list[tuple[str, int]]:
+    return [(each.name(), each.exprId().id()) for each in _each(node.output())]
+
+
+def _partitions_of(plan: Any, rdd: int | None) -> frozenset[int]:
+    """The ids of `partition` in every leaf that reads the events: one that reads them twice has two."""
+    leaves = [leaf for leaf in _each(plan.collectLeaves()) if _rdd_of(leaf) == rdd]
+    return frozenset(column for leaf in leaves for name, column in _attributes(leaf) if name == PARTITION)
+
+
+VIEW = "events"
+SMALL_BATCH_EVENTS = 10_000
+"""Up to here Arrow's rows come as one Spark partition anyway; saying so saves every shuffle behind it."""
+KEPT_BYTES_MAX = 1024 * 1024
+"""A plan that is kept holds on to the events of its last run."""
+
+
+@dataclass(eq=False, slots=True)
+class Kept:
+    """A query over one source, whose rows are exchanged between runs. One run at a time.
+
+    source: in a session where the view is this source for good. rows: the JVM's partition of the source's RDD, which holds them.
+    output: of the query, when it was last planned. schema: of the events.
+    """
+
+    query: Callable[[DataFrame], DataFrame]
+    source: DataFrame
+    rows: Any
+    output: DataFrame
+    schema: pa.Schema
+    is_free: threading.Lock = field(default_factory=threading.Lock)
+
+    def is_current(self) -> bool:
+        """The output is what the query means now, and can be run again. False where it never can."""
+        now = self.query(self.source)
+        if is_same(self.output._jdf, now._jdf):  # noqa: SLF001 - Spark tells its plans nowhere else
+            return True
+        self.output = now
+        return runs_again(self.source._jdf, now._jdf)  # noqa: SLF001
+
+    def run(self, rows: Any) -> pa.Table:
+        getattr(self.rows, "values_$eq")(rows.values())
+        return self.output.toArrow()
+
+
+@dataclass(eq=False, slots=True)
+class Own:
+    """A pipeline's own session: its views and temporary functions are nobody else's."""
+
+    running: Running
+    session: SparkSession = field(init=False)
+    kept: Kept | None = None
+    is_looked_at: bool = False
+    """Whether it is known by now if a plan can be kept."""
+
+    def __post_init__(self) -> None:
+        self.session = self.running.session.newSession()
+        for name, value in INVARIANTS.items():
+            self.session.conf.set(name, value)
+
+    def begin(self, group: str, name: str) -> None:
+        """What this thread does from now on belongs to the group."""
+        if self.running.is_remote:
+            self.session.clearTags()
+            self.session.addTag(group)
+        else:
+            self.session.sparkContext.setJobGroup(group, f"micro-batch of {name}", interruptOnCancel=True)
+
+    def has_run_jobs(self) -> bool:
+        """Whether this thread's group has run any jobs so far. Over Connect nobody can tell."""
+        context = self.session.sparkContext
+        context._jsc.sc().listenerBus().waitUntilEmpty()  # noqa: SLF001 - the tracker hears of jobs over it
+        return bool(context.statusTracker().getJobIdsForGroup(context.getLocalProperty("spark.jobGroup.id")))
+
+    def cancel(self, group: str) -> None:
+        with suppress(PySparkException, Py4JError, OSError):  # it has ended, or all of Spark has
+            if self.running.is_remote:
+                self.session.interruptTag(group)
+            else:
+                self.session.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group)  # noqa: SLF001 - in Scala alone
+
+    def events(self, table: pa.Table) -> DataFrame:
+        """What the transform sees."""
+        frame = self._sent(table)
+        return frame.coalesce(1) if table.num_rows <= SMALL_BATCH_EVENTS else frame
+
+    def forget_view(self) -> None:
+        """Or the events of this batch stay in the JVM until the next one comes. Over Connect a view is looked up late."""
+        if not self.running.is_remote:
+            self.session.catalog.dropTempView(VIEW)
+
+    def keep(self, events: pa.Table, query: Callable[[DataFrame], DataFrame]) -> None:
+        """The plan of a query over the view, where it can be run again and means the same a moment later."""
+        if self.is_looked_at or not _is_small(events) or self.running.is_remote:
+            return
+        self.is_looked_at = True
+        with suppress(Py4JError, AttributeError, TypeError):  # another Spark, with other insides
+            source = Own(self.running).events(events)
+            source.createOrReplaceTempView(VIEW)
+            first, second = query(source), query(source)
+            if is_same(first._jdf, second._jdf) and runs_again(source._jdf, second._jdf):  # noqa: SLF001
+                self.kept = Kept(query, source, _rows_of(source), second, events.schema)
+
+    def run_again(self, events: pa.Table) -> pa.Table | None:
+        """The output of the query that was kept; None where there is none, or not for these events, or it is busy."""
+        kept = self.kept
+        if kept is None or events.schema != kept.schema or not _is_small(events):
+            return None
+        if not kept.is_free.acquire(blocking=False):
+            return None
+        try:
+            if kept.is_current():
+                return kept.run(_rows_of(self._sent(events)))
+            self.kept = None
+            return None
+        finally:
+            kept.is_free.release()
+
+    def _sent(self, table: pa.Table) -> DataFrame:
+        """In one chunk: Spark takes several times as long for many."""
+        table = table.combine_chunks()
+        schema = _schema_of(table)
+        if self.running.is_remote:
+            return self.session.createDataFrame(table, schema)
+        rows = SMALL_BATCH_EVENTS
+        if table.num_rows > rows:  # a task for each core, since tasks of Spark's usual size cost half as much again
+            rows = max(rows, -(-table.num_rows // self.session.sparkContext.defaultParallelism))
+        # What createDataFrame does, less the two dozen calls to the JVM that ask for these settings.
+        return self.session._create_from_arrow_table(table, schema, "UTC", True, False, rows)  # noqa: SLF001
+
+    def unknown(self, none: pa.Table) -> DataFrame:
+        """As `events`, of a source that the optimizer cannot know to be empty."""
+        schema = _schema_of(none)  # to send it and ask Spark would take a tenth of a host's start
+        if self.running.is_remote:
+            return self.session.createDataFrame([], schema)
+        return self.session.createDataFrame(self.session.sparkContext.emptyRDD(), schema)
+
+    def contract(self, source: DataFrame, output: DataFrame) -> Contract:
+        if self.running.is_remote:
+            return Contract(None, "Spark Connect does not show plans")
+        return contract_of(source._jdf, output._jdf)  # noqa: SLF001 - Spark tells its plan nowhere else
+
+
+def _schema_of(events: pa.Table) -> StructType:
+    return from_arrow_schema(events.schema, prefer_timestamp_ntz=True)  # a timestamp without zone has none
+
+
+def _is_small(events: pa.Table) -> bool:
+    return 0 < events.num_rows <= SMALL_BATCH_EVENTS and bool(events.nbytes <= KEPT_BYTES_MAX)
+
+
+def _rows_of(source: DataFrame) -> Any:
+    """The one partition of a small batch's RDD. Where it is not as known: AttributeError, TypeError, Py4JError."""
+    leaf = source._jdf.queryExecution().analyzed().collectLeaves().apply(0)  # noqa: SLF001
+    return leaf.rdd().dependencies().apply(0).rdd().partitions()[0]
