@@ -81,7 +81,7 @@ def test_the_plugin_uses_what_the_page_tells_of_and_nothing_else() -> None:
 
 
 def test_the_versions_are_those_of_the_code() -> None:
-    assert "all are 1" in PAGE
+    assert "All are 1." in PAGE
     assert [module.INTERFACE for module in (pipeline.feed, pipeline.sink, leases.store)] == [1, 1, 1]
 
 
