@@ -1,4 +1,4 @@
-"""The English of README and docs: no phrases of the old dialect, and no sentence above 35 words."""
+"""The English of all pages: no phrases of the old dialect, and no sentence above 35 words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/decisions").glob("*.md"))]
+PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob(".github/**/*.md")})
 WORDS_MAX = 35
 
 DIALECT = [
