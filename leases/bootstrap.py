@@ -394,7 +394,7 @@ class Bootstrap:
             theirs, ours = getattr(recorded.identity, what), getattr(self._identity, what)
             if theirs != ours:
                 return (
-                    f"the leases of pipeline '{self._pipeline}' belong to {what} {theirs!r}, and the configuration says"
+                    f"the leases of pipeline '{self._pipeline}' belong to {what} {theirs!r}, but the configuration has"
                     f" {ours!r}: give the pipeline another name, or change the {what} back"
                 )
         return None

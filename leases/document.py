@@ -99,7 +99,7 @@ def encode_lease(lease: Lease) -> str:
             _lease_of(Fields(stored_under, fields))
     except InvalidDocument as error:
         raise InvalidDocument(
-            f"a lease that nobody could read again was not written; it was left as it is ({error})"
+            f"a lease that could not be read again was not written; it was left unchanged ({error})"
         ) from None
     return body
 

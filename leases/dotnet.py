@@ -74,7 +74,7 @@ def database_rid(container_rid: str) -> str:
     """Of the database that a container is in: a container's resource id begins with it. Raises ValueError."""
     raw = base64.b64decode(container_rid.replace("-", "/"), validate=True)
     if len(raw) != 8:
-        raise ValueError(f"{container_rid!r} is no container's resource id")
+        raise ValueError(f"{container_rid!r} is not a container's resource id")
     return base64.b64encode(raw[:4]).decode().replace("/", "-")
 
 

@@ -157,7 +157,7 @@ class Keeper:
 
     async def forget(self, seen: Seen) -> None:
         """Remove a closed lease. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous."""
-        assert seen.lease.closed, "the children of a closed lease know where to begin; nobody knows it of an open one"
+        assert seen.lease.closed, "the children of a closed lease know where to begin; those of an open one do not"
         await self.store.delete(_id(seen.lease), seen.etag)
 
     async def rewrite(self, seen: Seen, wanted: Lease) -> Seen:

@@ -85,7 +85,7 @@ class Lease:
 
     def acquired(self, owner: str, incarnation: str, sink_state: str) -> Lease:
         """Taken, whether it was available, expired or stolen. `sink_state` is the sink's claim for the new epoch."""
-        assert not self.closed, "a closed lease has ended, or waits for a reset; nobody owns it"
+        assert not self.closed, "a closed lease has ended, or waits for a reset; it has no owner"
         return replace(
             self,
             owner=owner,

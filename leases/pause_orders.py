@@ -54,7 +54,7 @@ class Controls:
         if (order := self.orders.get(pipeline)) is None:
             return str(self.unreadable[pipeline])
         told = "".join((f" by {order.by}" if order.by else "", f" at {order.at}" if order.at else ""))
-        return f"the pipeline was paused{told}: POST /api/pipelines/{pipeline}/resume lets it go on"
+        return f"the pipeline was paused{told}: POST /api/pipelines/{pipeline}/resume continues it"
 
 
 NO_CONTROLS = Controls()
@@ -142,6 +142,6 @@ async def _give_order(store: LeaseStore, wanted: Control) -> tuple[Control, bool
 
 def _advised(error: InvalidDocument, pipeline: str) -> InvalidDocument:
     return InvalidDocument(
-        f"{error}: until then pipeline '{pipeline}' is taken for paused. POST /api/pipelines/{pipeline}/resume (or pause) writes"
-        " it anew"
+        f"{error}: until then pipeline '{pipeline}' counts as paused. POST /api/pipelines/{pipeline}/resume (or pause) writes it"
+        " again"
     )

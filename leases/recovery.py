@@ -114,7 +114,7 @@ def waiting(
         if each.name not in leases and each.name not in unreadable
     }
     return {
-        name: f"it came from {names_of(parents)}, whose lease is unreadable: it begins where that ended, once that is mended"
+        name: f"it came from {names_of(parents)}, whose lease is unreadable: it begins where that ended, once that is repaired"
         for name, parents in stuck.items()
         if parents
     }
@@ -123,7 +123,7 @@ def waiting(
 def unknown(lease: Lease, family: Sequence[str]) -> str:
     """What to tell of a lost lease whose position nobody knows."""
     of = f" (or that of {names_of(family)}, which it came from)" if family else ""
-    return f"its lease{of} was deleted, and nobody knows where it stood: it waits for a position, by {to_reset(lease)}"
+    return f"its lease{of} was deleted, and its position is unknown: it waits for one, by {to_reset(lease)}"
 
 
 def to_reset(lease: Lease) -> str:
@@ -148,7 +148,7 @@ async def recover(lease: Lease, family: Sequence[str], standing_of: StandingOf |
     ):  # docs/decisions/0006: nothing of it is skipped, whoever left it without a lease
         return (
             lease,
-            "it had no lease (was it deleted?), and nobody knows where it stood: it begins at the feed's beginning",
+            "it had no lease (was it deleted?), and its position is unknown: it begins at the feed's beginning",
         )
     if standing_of is None:
         return None, unknown(lease, family)
@@ -162,7 +162,7 @@ async def recover(lease: Lease, family: Sequence[str], standing_of: StandingOf |
     placed = replace(lease, continuation=one.position, parents=tuple(family))
     return (
         placed,
-        f"the lease of what it came from was deleted: it goes on where the sink stands with that ({one.position})",
+        f"the lease of what it came from was deleted: it continues at the sink's position of that ({one.position})",
     )
 
 
@@ -171,7 +171,7 @@ async def recover_child(lease: Lease, standing_of: StandingOf | None) -> tuple[L
     own = None if standing_of is None else await _standing_of(lease, standing_of)
     if own is not None:
         return _stands(lease, own)
-    who = "nobody knows where it stood" if standing_of is None else "its sink holds nothing of it"
+    who = "its position is unknown" if standing_of is None else "its sink holds nothing of it"
     where = f"where {names_of(lease.parents)} ended ({_place(lease)})"
     return (
         lease,
@@ -195,7 +195,7 @@ async def _standing_of(lease: Lease, standing_of: StandingOf) -> Standing | None
 
 def _stands(lease: Lease, own: Standing) -> tuple[Lease, str]:
     placed = replace(lease, continuation=own.position, generation=own.generation)
-    return placed, f"its lease was deleted: it goes on where its sink stands ({own.position})"
+    return placed, f"its lease was deleted: it continues at its sink's position ({own.position})"
 
 
 def _place(lease: Lease) -> str:

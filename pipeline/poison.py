@@ -275,7 +275,7 @@ def poison_event(batch: Batch, poison: Sequence[Poison], refused: Refused | None
     first = poison[0]
     event = Slice(batch, range(first.index, first.index + 1)).table
     return PoisonEvent(
-        f"{place_of(event)}: {first.reason}: mend the event or the transform, and processing goes on from there",
+        f"{place_of(event)}: {first.reason}: correct the event or the transform, and processing continues from there",
         before=first.index,
         sequence=event.column(SEQUENCE)[0].as_py(),
         found=poison,

@@ -399,7 +399,7 @@ class Host:
             self._refuse(changes, error, "asking for a lease failed", lease)
             return
         except Exception as error:  # its document has no room for our name
-            text = f"lease '{key[1]}' of pipeline '{key[0]}' cannot be asked for: {_told(error)}"
+            text = f"lease '{key[1]}' of pipeline '{key[0]}' cannot be requested: {_told(error)}"
             self._report("request", key, text, key)
             return
         self.tally.lease_asked_for(lease)

@@ -338,6 +338,6 @@ def _reopening(closed: Lease) -> str:
     if closed.continuation is None:
         return f"To read '{closed.partition}': {again}"
     return (
-        f"To read what came to '{closed.partition}' after the close: `{command} --to {quote(closed.continuation)} --yes`."
+        f"To read what was added to '{closed.partition}' after the close: `{command} --to {quote(closed.continuation)} --yes`."
         f" To read it from its beginning, which delivers its events a second time: {again}"
     )

@@ -66,7 +66,7 @@ async def retry_until_answered(step: Callable[[], Awaitable[None]], clock: Clock
         try:
             return await step()
         except StoreError as error:
-            log.warning("will try again before letting go", error=str(error), in_s=pause_s)
+            log.warning("will try again before the release", error=str(error), in_s=pause_s)
         await clock.sleep(pause_s)
         pause_s *= 2
 

@@ -188,7 +188,7 @@ class Worker:
             for task in ended:
                 _ = task.cancelled() or task.exception()  # the first one's is told
             if stuck:
-                self._log.error("cancelled work does not end; it goes on without a lease, and may send nothing")
+                self._log.error("cancelled work does not end; it continues without a lease, and may send nothing")
 
     async def _work(self) -> CloseReason:
         """Claim and run, again and again while errors are transient."""

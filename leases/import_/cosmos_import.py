@@ -99,7 +99,7 @@ def _check_version(fields: Fields) -> None:
 def _check_start(start: Fields) -> None:
     """Without an ETag only the beginning is a position; a time, or `now`, was one when Java was started."""
     if (kind := start.text("Type", NAME_BYTES_MAX)) != BEGINNING:
-        start.refuse("Type", f"is {kind!r} and nothing was read yet, so there is no position to go on from")
+        start.refuse("Type", f"is {kind!r} and nothing was read yet, so there is no position to continue from")
 
 
 def _parts(continuation: Fields) -> tuple[Part, ...]:
@@ -116,7 +116,7 @@ def _part(fields: Fields) -> Part:
     bounds = fields.inner("range")
     low, high = (bounds.text(name, NAME_BYTES_MAX).upper() for name in ("min", "max"))
     if not (_HEX.fullmatch(low) and _HEX.fullmatch(high) and bound_order(low) < bound_order(high)):
-        bounds.refuse("min", "and max are no bounds of hashed keys")
+        bounds.refuse("min", "and max are not bounds of hashed keys")
     token = fields.optional_text("token", CONTINUATION_BYTES_MAX)
     if token is not None and token.startswith(("[", "{")):
         fields.refuse("token", "holds a continuation of an SDK before 4, and no ETag")
@@ -213,7 +213,7 @@ def _candidate(document: Document, pipeline: str, is_java: bool, prefix: str | N
     try:
         if not any(token in document for token in _TOKENS):
             raise InvalidDocument(
-                f"document '{name}' is no lease, as it has no 'LeaseToken': leave it out of the input"
+                f"document '{name}' is not a lease, because it has no 'LeaseToken': leave it out of the input"
             )
         lease = decode(document, pipeline=pipeline, prefix=prefix, mode=mode)
         brought = Candidate(

@@ -90,7 +90,8 @@ def _fields(name: str, line: str) -> Fields:
     fields = Fields.parse(name, line, LINE_BYTES_MAX)
     if not fields.has(MARK):
         fields.refuse(
-            MARK, "is missing, so this is no export of Leasehold's: say --from dotnet or java if it is theirs"
+            MARK,
+            "is missing, so this is not an export of Leasehold: if it comes from .NET or Java, add --from dotnet or --from java",
         )
     if (version := fields.integer(MARK)) != VERSION:
         fields.refuse(MARK, f"is {version}, and this version of Leasehold reads {VERSION}")
@@ -119,6 +120,6 @@ def _check(headers: dict[str, tuple[Info, int]], leases: dict[str, list[Lease]])
         found = len(leases.get(pipeline, ()))
         if found != count:
             raise InvalidDocument(
-                f"the input has {found} leases of pipeline '{pipeline}' and says {count}: it was cut off; where you took some"
-                " out, correct `leases` in the line about the pipeline"
+                f"the input has {found} leases of pipeline '{pipeline}' but announces {count}: it was cut off; if you removed"
+                " some, correct `leases` in the line about the pipeline"
             )

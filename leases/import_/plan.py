@@ -180,7 +180,7 @@ class _Plan:
                 "it is closed in the input and open here: close it here (`leasehold leases close`), or leave it out"
             )
         if lease.closed:
-            raise _Refused("it has ended in the input and is open here: a host closes it when it comes to its end")
+            raise _Refused("it has ended in the input and is open here: a host closes it when it reaches its end")
         if candidate.packed is not None and here.continuation == candidate.packed:
             wanted, notes = self._unpacked(candidate, lease, here)
         elif candidate.parts:
@@ -236,7 +236,7 @@ class _Plan:
         wanted = candidate.parts or lease.children
         if {child.partition for child in wanted} == {child.partition for child in seen.lease.children}:
             return Change(kind="unchanged", partition=lease.partition, seen=seen, why="has ended")
-        raise _Refused(f"it has ended here, and {_names(c.partition for c in seen.lease.children)} go on from it")
+        raise _Refused(f"it has ended here, and {_names(c.partition for c in seen.lease.children)} continue from it")
 
     def _way(self, to: str | None, here: str | None, who: str = "the lease") -> list[str] | None:
         """What to know of a move from where `who` is; None where there is none. Raises _Refused where it is back."""
@@ -245,13 +245,14 @@ class _Plan:
         except Incomparable as error:
             if not self._rules.force:
                 raise _Refused(
-                    f"the feed cannot tell whether it moves back ({error}): look at both positions, then --force"
+                    f"the feed does not know whether it moves back ({error}): look at both positions, then --force"
                 ) from None
-            return ["forced, as the feed cannot tell whether it moves back"]
+            return ["forced, as the feed does not know whether it moves back"]
         if order < 0 and not self._rules.force:
             place = "the feed's beginning" if here is None else here
             raise _Refused(
-                f"it would move back ({who} is at {place}), and what lies between would come again: --force, if that is wanted"
+                f"it would move back ({who} is at {place}), and the events between would be repeated:"
+                " if you want that, use --force"
             )
         return None if order == 0 else ["moves back, as forced"] if order < 0 else []
 

@@ -56,4 +56,4 @@ class MemoryStore:
 
     def _match(self, id: str, etag: str) -> None:
         if self._found(id).etag != etag:
-            raise StoreConflict(f"document '{id}' was changed by somebody else: read it again")
+            raise StoreConflict(f"document '{id}' was changed by another writer: read it again")

@@ -181,7 +181,7 @@ def _deleted(connection: sqlite3.Connection, id: str, etag: str) -> None:
 def _mismatch(connection: sqlite3.Connection, id: str) -> StoreConflict:
     """Raises StoreMissing where there is no such document now."""
     _read(connection, id)
-    return StoreConflict(f"document '{id}' was changed by somebody else: read it again")
+    return StoreConflict(f"document '{id}' was changed by another writer: read it again")
 
 
 def _prepare(connection: sqlite3.Connection) -> None:

@@ -245,7 +245,7 @@ class AsyncWriter:
 
     @property
     def _told_of(self) -> str:
-        return f"of partition '{self._claim.partition}' of pipeline '{self._claim.pipeline}'"
+        return f"(partition '{self._claim.partition}' of pipeline '{self._claim.pipeline}')"
 
     def _start(self, work: Coroutine[Any, Any, None], doing: str) -> None:
         task = asyncio.create_task(work, name=f"{doing} {self._claim.partition}")

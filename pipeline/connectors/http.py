@@ -43,8 +43,8 @@ SAID_MAX = 200
 ENCODING = "gzip"
 """How an answer may be compressed."""
 NEXT = {
-    401: "check the header that says who we are",
-    403: "give whoever the headers say we are leave to write there",
+    401: "check the header with the credentials",
+    403: "grant the account in the headers permission to write there",
     404: "check `url`",
     405: "`url` has to take POST",
     413: "lower batch_bytes_max or batch_entries_max",
@@ -112,7 +112,7 @@ def failed_of(answer: Answer, entries: Sequence[Entry], results: Results, what: 
     if _is_retried(answer.status):
         unanswered = Ambiguous if answer.status in IN_DOUBT else SinkUnavailable
         raise unanswered(f"{what} answers {answer.status}{_said(answer)}", retry_after_s=retry_after_s(answer))
-    following = "set `url` to where it leads" if 300 <= answer.status < 400 else "mend what it names"
+    following = "set `url` to where it leads" if 300 <= answer.status < 400 else "correct what it names"
     said = f"{what} answers {answer.status} to {_named(entries)}{_said(answer)}: {NEXT.get(answer.status, following)}"
     if answer.status in OF_CONTENT or (answer.status == TOO_LARGE and len(entries) == 1):
         raise refused(said, *entries[:1] if len(entries) == 1 else [None])
@@ -268,7 +268,7 @@ class HttpDestination:
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError) as error:
             raise SinkRejected(
                 f"{self._what} shows a certificate that is not trusted here ({type(error.__cause__ or error).__name__}):"
-                " have it mended, or give its authority's as `ca_file`"
+                " replace it, or give its authority's certificate as `ca_file`"
             ) from None
         except aiohttp.ClientConnectorError as error:
             raise SinkUnavailable(f"{self._what} cannot be reached: {_reason(error)}") from None

@@ -256,8 +256,8 @@ class MemoryDestination:
             raise SinkRejected(f"partition '{claim.partition}' of pipeline '{claim.pipeline}' has ended in the sink")
         if claim.compare(self._positions[place], output.start) != 0:
             raise Fenced(
-                f"partition '{claim.partition}' stands at {self._positions[place]}, and the output starts behind "
-                f"{output.start}: ask for the position again",
+                f"partition '{claim.partition}' is at {self._positions[place]}, but the output starts after "
+                f"{output.start}: read the position again",
                 epoch=claim.epoch,
             )
         self.commits.append(Commit(claim, output))

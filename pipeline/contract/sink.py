@@ -333,7 +333,7 @@ class SinkContract:
         lease, sink, permit = _Lease(harness.partitions[0]), await _require_exact_sink(harness), _Permit()
         onlooker = await harness.sink()
         if not isinstance(onlooker, StandingSink):
-            pytest.skip("this sink does not tell where it stands")
+            pytest.skip("this sink does not report its position")
         assert await onlooker.standing(lease.pipeline, lease.partition) is None
         for generation, to in ((0, 2), (3, 4)):
             lease.generation = generation

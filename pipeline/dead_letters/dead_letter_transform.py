@@ -219,7 +219,7 @@ class Sieve:
         assert self._policy is not None
         misfit = min((place for place in dead if dead[place].is_misfit), default=None)
         if misfit is not None and self._policy.stops_at_misfits:
-            raise self._stop(PoisonEvent, batch, dead[misfit], "mend the event or the schema")
+            raise self._stop(PoisonEvent, batch, dead[misfit], "correct the event or the schema")
         place = guard.one_too_many(first, sorted(dead))
         if place is not None:
             raise self._stop(TooMuchPoison, batch, dead[place], self._too_many(guard))
@@ -227,14 +227,14 @@ class Sieve:
     def _too_many(self, guard: RateGuard) -> str:
         return (
             f"more than {guard.most} of the last {guard.events} events could not be processed, and this is one too many for"
-            " the dead letters: mend the transform, the schema or the feed and start the hosts again, or raise"
+            " the dead letters: correct the transform, the schema or the feed and start the hosts again, or raise"
             " dead_letters.share_max"
         )
 
     def _stop(self, kind: type[PoisonEvent], batch: Batch, poison: Poison, what: str) -> PoisonEvent:
         sequence = _sequences(batch)[poison.index]
         return kind(
-            f"partition '{self._partition}', sequence {sequence}: {poison.reason}: {what}, and processing goes on from there",
+            f"partition '{self._partition}', sequence {sequence}: {poison.reason}: {what}, and processing continues from there",
             before=poison.index,
             sequence=sequence,
             found=[poison],

@@ -139,7 +139,7 @@ def _numbers(position: str | None) -> dict[str, int]:
         found = None
     if not isinstance(found, dict) or not all(type(each) is int and each >= 0 for each in found.values()):
         raise PositionLost(
-            f"{position[:100]!r} is no position among dead letters: reset the lease of the replay to the beginning"
+            f"{position[:100]!r} is not a position among dead letters: reset the lease of the replay to the beginning"
         )
     return found
 

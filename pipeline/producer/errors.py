@@ -43,7 +43,7 @@ ENDS_THE_PRODUCER = (Reason.PRODUCER_DISCONNECTED, Reason.INVALID_CLIENT_STATE)
 
 ADVICE = {
     Reason.PRODUCER_DISCONNECTED: "another producer has claimed the partition at a higher owner level. Stop publishing to it",
-    Reason.INVALID_CLIENT_STATE: "it is not safe to go on publishing to this partition with this producer. Close it, and make"
+    Reason.INVALID_CLIENT_STATE: "it is not safe to continue publishing to this partition with this producer. Close it, and make"
     " a new one",
     Reason.CLIENT_CLOSED: "make a new one",
     Reason.RESOURCE_NOT_FOUND: "check the names of hub, partition and consumer group",

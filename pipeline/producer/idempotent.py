@@ -114,7 +114,7 @@ def decoded(state: str) -> ProducerState:
             raise _lease_state_refusal(f"has a {name} that is not a number from {least} to {most}")
     target = values.get("target")
     if target is not None and not (isinstance(target, str) and 0 < len(target) <= TARGET_LENGTH_MAX):
-        raise _lease_state_refusal("has a target that is no partition's name")
+        raise _lease_state_refusal("has a target that is not a partition's name")
     return ProducerState(**values)
 
 
@@ -147,7 +147,7 @@ class IdempotentProducer:
         retry: RetryPolicy | None = None,
     ) -> None:
         if not idempotent and (partitions or snapshot):
-            raise ValueError("what is asked for in partitions, and a snapshot, go with idempotent publishing alone")
+            raise ValueError("wanted partitions and a snapshot require idempotent publishing")
         self._broker = broker
         self._idempotent = idempotent
         self._retry = retry or RetryPolicy()
@@ -253,7 +253,7 @@ class IdempotentProducer:
         self._check()
         if self._idempotent and (partition is None or key is not None):
             raise ValueError(
-                "idempotent publishing goes to a partition: give one, and no partition key. Where the broker has to route, make"
+                "idempotent publishing goes to a partition: give one, and no partition key. If the broker has to route, create"
                 " a producer with idempotent=False"
             )
         if partition is not None and key is not None:
@@ -324,7 +324,7 @@ def _asked(partition: str, values: object) -> Asked:
     if not isinstance(values, dict) or set(values) != set(_SNAPSHOT_FIELDS):
         raise _refusal(f"does not hold exactly group, level and number of partition '{partition[:50]}'")
     if not all(isinstance(value, int) and not isinstance(value, bool) for value in values.values()):
-        raise _refusal(f"holds something that is no number for partition '{partition[:50]}'")
+        raise _refusal(f"holds something that is not a number for partition '{partition[:50]}'")
     try:
         return Asked(**values)
     except ValueError as error:
@@ -332,4 +332,4 @@ def _asked(partition: str, values: object) -> Asked:
 
 
 def _refusal(why: str) -> ValueError:
-    return ValueError(f"the snapshot {why}: give what IdempotentProducer.snapshot() returned, or none to start anew")
+    return ValueError(f"the snapshot {why}: give what IdempotentProducer.snapshot() returned, or none to start over")

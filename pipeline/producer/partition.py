@@ -277,8 +277,8 @@ class PartitionProducer:
         verdict = judged(reply, asked, self._unsettled, strict=self._strict)
         if verdict == "strange":
             raise refused(
-                f"{self._place} replied number {reply.number} at level {reply.level} of group {reply.group} to {asked}: somebody"
-                " else publishes under the same group and level, or the broker has lost the producer's state",
+                f"{self._place} replied number {reply.number} at level {reply.level} of group {reply.group} to {asked}: another"
+                " process publishes under the same group and level, or the broker has lost the producer's state",
                 reason=Reason.INVALID_CLIENT_STATE,
             )
         self.numbers = reply

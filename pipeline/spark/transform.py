@@ -230,7 +230,7 @@ class SparkTransform:
         found = imported(self._spec.function)
         if not callable(found):
             raise TransformError(
-                f"'{self._spec.function}' is no function: name one that takes a DataFrame and returns one"
+                f"'{self._spec.function}' is not a function: name one that takes a DataFrame and returns one"
             )
         return cast(Callable[[DataFrame], DataFrame], found)
 
@@ -259,7 +259,7 @@ class SparkTransform:
         if PARTITION not in names:
             raise TransformError(f"the output has no column `{PARTITION}`: select it, and group by it")
         if output.schema[PARTITION].dataType != StringType():
-            raise TransformError(f"the output's `{PARTITION}` is no STRING: keep it as it is")
+            raise TransformError(f"the output's `{PARTITION}` is not a STRING: leave it unchanged")
         return output
 
     def _reads(self, own: Own, none: pa.Table, source: DataFrame, output: DataFrame) -> Sequence[str]:

@@ -30,7 +30,7 @@ _EXPIRED = ";expired"
 TOLD: dict[int | str, dict[str, Any]] = {
     200: {
         "headers": {
-            "ETag": {"description": "Of the lease, for `If-None-Match` and `If-Match`.", "schema": {"type": "string"}}
+            "ETag": {"description": "The lease's, for `If-None-Match` and `If-Match`.", "schema": {"type": "string"}}
         }
     }
 }

@@ -66,7 +66,7 @@ class Metrics(Collector):
         owned = GaugeMetricFamily("leasehold_leases_owned", "Leases this host works on.", labels=["pipeline"])
         failing = GaugeMetricFamily("leasehold_partitions_failing", "Left alone after a failure.", labels=["pipeline"])
         suspended = GaugeMetricFamily("leasehold_leases_suspended", "Owned, and not trusted now.", labels=["pipeline"])
-        paused = GaugeMetricFamily("leasehold_pipeline_paused", "1 while it is nobody's work.", labels=["pipeline"])
+        paused = GaugeMetricFamily("leasehold_pipeline_paused", "1 while no host works on it.", labels=["pipeline"])
         for name in host.pipelines:
             workers = [worker for key, worker in host.workers.items() if key[0] == name]
             owned.add_metric([name], len(workers))
@@ -81,7 +81,7 @@ class Metrics(Collector):
         batches = CounterMetricFamily("leasehold_batches_delivered", "Batches that are safe.", labels=["pipeline"])
         dead = CounterMetricFamily("leasehold_dead_letters", "Events that could not be processed.", labels=["pipeline"])
         retries = CounterMetricFamily(
-            "leasehold_retries", "Failures after which it went on.", labels=["pipeline", "cause"]
+            "leasehold_retries", "Failures after which it continued.", labels=["pipeline", "cause"]
         )
         seconds = HistogramMetricFamily("leasehold_batch_seconds", "Time by stage.", labels=["pipeline", "stage"])
         for name in self._host.pipelines:
@@ -97,7 +97,7 @@ class Metrics(Collector):
     def _leases(self) -> Iterator[Metric]:
         tally = self._host.tally
         moves = CounterMetricFamily(
-            "leasehold_lease_moves", "Taken, and let go by reason.", labels=["pipeline", "move"]
+            "leasehold_lease_moves", "Taken, and released by reason.", labels=["pipeline", "move"]
         )
         suspensions = CounterMetricFamily("leasehold_suspensions", "Trust windows that closed.", labels=["pipeline"])
         for name in self._host.pipelines:

@@ -35,7 +35,7 @@ def objection(headers: Mapping[bytes, bytes]) -> str | None:
     """Why a request without a token is not let in; None where it is."""
     host = headers.get(b"host", b"").decode("latin-1")
     if not _is_here(host):
-        return "`Host` is no name of this machine: ask localhost or 127.0.0.1, or set api.readers and send a token"
+        return "`Host` is not a name of this machine: ask localhost or 127.0.0.1, or set api.readers and send a token"
     origin = headers.get(b"origin")
     if origin is not None and _place(origin.decode("latin-1")) != host.lower():
         return "a page of another origin may not ask: open the dashboard of this host, or leave `Origin` out"
@@ -131,7 +131,7 @@ class Guard:
                     await _refused(_late(scope, body))(scope, receive, answer.send)
                 return
             if not answer.status:
-                detail = "a fault of this host: its log tells more"
+                detail = "a fault of this host: see its log"
                 await problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail)(scope, receive, answer.send)
             raise  # into the server's log
 

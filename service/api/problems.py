@@ -31,12 +31,12 @@ SHOWN_MAX = 100
 """How much of a client's own text an error repeats."""
 LOOK_FIRST = "it may have been carried out: look before you ask again"
 WHAT: Mapping[int, str] = {
-    400: "The body is no JSON.",
+    400: "The body is not JSON.",
     401: "There is no token, or one that is not known.",
     403: "The token is a reader's, the page another origin's, or the `Host` no name of this machine.",
     404: "There is no such pipeline or lease.",
     408: "The body came too slowly.",
-    409: "The thing is not in a state for it, or somebody has just changed it. Nothing was written.",
+    409: "The thing is not in a state for it, or it has just been changed. Nothing was written.",
     412: "`If-Match` is not the lease's ETag; the answer's `ETag` is.",
     413: "The body is too large.",
     414: "The address is too long.",
@@ -103,10 +103,10 @@ async def _http_problem(request: Request, error: Exception) -> Response:
     where = shown(request.url.path)
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allowed = ", ".join(_methods(request))
-        detail = f"{where} cannot be asked with {shown(request.method)}: it takes {allowed}"
+        detail = f"{where} does not support {shown(request.method)}: it supports {allowed}"
         return problem(error.status_code, detail, {"allow": allowed})
     if (error.status_code, error.detail) == (404, "Not Found"):
-        return problem(error.status_code, f"there is nothing at {where}: /docs says what there is")
+        return problem(error.status_code, f"there is nothing at {where}: see /docs for what exists")
     return problem(error.status_code, error.detail, error.headers)
 
 

@@ -33,7 +33,7 @@ class Model(BaseModel):
 class Problem(Model):
     """An error, as RFC 9457 has it (application/problem+json)."""
 
-    type: str = Field(default="about:blank", description="about:blank: the status code says what kind of error it is.")
+    type: str = Field(default="about:blank", description="about:blank: the status code names the kind of error.")
     title: str = Field(description="The status code in words.", examples=["Not Found"])
     status: int = Field(examples=[404])
     detail: str = Field(
@@ -63,7 +63,7 @@ class Lease(Model):
         " or an operator closed it."
     )
     owner: HostName | None = Field(
-        validation_alias=AliasPath("lease", "owner"), description="The host that works on it; null: nobody."
+        validation_alias=AliasPath("lease", "owner"), description="The host that works on it; null: none."
     )
     epoch: Epoch = Field(validation_alias=AliasPath("lease", "epoch"))
     generation: int = Field(
@@ -73,7 +73,7 @@ class Lease(Model):
     )
     continuation: Position = Field(validation_alias=AliasPath("lease", "continuation"))
     handoff_to: HostName | None = Field(
-        validation_alias=AliasPath("lease", "handoff_to"), description="The host that asked for the lease."
+        validation_alias=AliasPath("lease", "handoff_to"), description="The host that requested the lease."
     )
 
 
@@ -124,7 +124,7 @@ class Totals(Model):
     pipeline: PipelineName
     events: int = Field(description="Those whose output is safe, dead letters included.", examples=[120000])
     batches: int = Field(examples=[120])
-    dead_letters: int = Field(description="Of these events, those it could not process.", examples=[2])
+    dead_letters: int = Field(description="How many of these events it could not process.", examples=[2])
 
 
 class Host(Model):
@@ -135,7 +135,7 @@ class Host(Model):
     live: bool | None = Field(
         validation_alias="is_live",
         description="false: it has not moved for a lease duration, as the answering host has seen;"
-        " null: nobody here has watched for long enough to know.",
+        " null: the host has not watched for long enough to know.",
     )
     draining: bool = Field(
         validation_alias="is_draining", description="Whether it is giving its leases back in order to stop."
@@ -150,12 +150,12 @@ class Host(Model):
     lease_duration_s: float = Field(description="Its setting; hosts of one group have to agree.", examples=[60.0])
     started_at: str = Field(description="By its own wall clock.", examples=["2026-01-31T12:00:00+00:00"])
     tick: int = Field(
-        description="Its heartbeat: moves as often as it renews a lease. It is alive for whoever sees this move.",
+        description="Its heartbeat: moves as often as it renews a lease. A host that sees this move considers it alive.",
         examples=[181],
     )
     totals: tuple[Totals, ...] = Field(
         validation_alias=AliasPath("activity", "totals"),
-        description="What it has delivered since it started, by pipeline, as of its last heartbeat.",
+        description="Deliveries since it started, by pipeline, as of its last heartbeat.",
     )
     failing: int = Field(
         validation_alias=AliasPath("activity", "failing"),
@@ -185,7 +185,7 @@ class Failure(Model):
     partition: PartitionName
     error: str = Field(examples=["file 'transactions-1.csv', line 17: the field 'amount' is missing"])
     failures: int = Field(description="How many in a row.", examples=[3])
-    retry_at: Moment = Field(description="When the host means to try again; the error may be mended by then.")
+    retry_at: Moment = Field(description="When the host means to try again; the error may be gone by then.")
     since: Moment | None = Field(description="When the first of them happened; null: the host did not report it.")
     at: Moment | None = Field(description="When the last of them happened; null: the host did not report it.")
 
@@ -206,9 +206,9 @@ class Pipeline(Model):
     failures: tuple[Failure, ...]
     paused: str | None = Field(
         validation_alias="resting",
-        description="Why nobody is to work on it: an operator has paused it; null: it is not paused.",
+        description="Why no host may work on it: an operator has paused it; null: it is not paused.",
         examples=[
-            "the pipeline was paused by alice at 2026-01-31T12:00:00Z: POST /api/pipelines/bank/resume lets it go on"
+            "the pipeline was paused by alice at 2026-01-31T12:00:00Z: POST /api/pipelines/bank/resume continues it"
         ],
     )
 
@@ -216,7 +216,7 @@ class Pipeline(Model):
 class Pipelines(Model):
     items: tuple[Pipeline, ...]
     problems: tuple[str, ...] = Field(
-        description="What needs somebody's attention: documents that cannot be trusted, hosts with other settings.",
+        description="What needs an operator's attention: documents that cannot be trusted, hosts with other settings.",
         examples=[["pipeline 'audit' is paused by an order that cannot be read"]],
     )
 
@@ -248,7 +248,7 @@ class LagOfPipeline(Model):
     )
     unknown: int = Field(description="How many partitions are unknown.", examples=[0])
     partial: bool = Field(
-        description="Too many partitions are unknown: `lag` is a part of the whole.", examples=[False]
+        description="Too many partitions are unknown: `lag` covers only the known ones.", examples=[False]
     )
     partitions: tuple[LagOfPartition, ...]
 
@@ -262,7 +262,7 @@ class LagReport(Model):
     )
     unknown: int = Field(description="How many partitions are unknown.", examples=[0])
     partial: bool = Field(
-        description="Too many partitions are unknown: `lag` is a part of the whole.", examples=[False]
+        description="Too many partitions are unknown: `lag` covers only the known ones.", examples=[False]
     )
     pipelines: tuple[LagOfPipeline, ...]
 
@@ -333,11 +333,9 @@ class Order(Model):
 
     changed: bool = Field(description="false: it was so already.", examples=[True])
     pipeline: PipelineName
-    paused: bool = Field(description="Whether nobody is to work on it.", examples=[True])
-    by: str | None = Field(description="Who said so; null: nobody did.", examples=["alice"])
-    at: str | None = Field(
-        description="When, by the clock of the host that was asked.", examples=["2026-01-31T12:00:00Z"]
-    )
+    paused: bool = Field(description="Whether no host may work on it.", examples=[True])
+    by: str | None = Field(description="Who gave the order; null: no order was given.", examples=["alice"])
+    at: str | None = Field(description="When, by the clock of the answering host.", examples=["2026-01-31T12:00:00Z"])
 
 
 class ImportChange(Model):
@@ -345,7 +343,7 @@ class ImportChange(Model):
 
     partition: PartitionName
     document: str = Field(description="What it is called in the input.", examples=["bank/leases/7"])
-    change: Kind = Field(description="refused: `why` says the reason.", examples=["moved"])
+    change: Kind = Field(description="refused: `why` gives the reason.", examples=["moved"])
     start: Position = Field(serialization_alias="from")
     to: Position
     generation: int | None = Field(description="The one that begins; null: the lease stays.", examples=[1])

@@ -42,7 +42,7 @@ class ImportOrder(PipelineFilter):
     pipeline: str = Field(description="Whose leases they become.")
     source: Source = Field(alias="from", description="What wrote them.")
     prefix: str | None = Field(default=None, description="As `--prefix` of the command.")
-    apply: bool = Field(default=False, description="Write. Without it, only what would change is told.")
+    apply: bool = Field(default=False, description="Write. Without it, only reports what would change.")
     force: bool = Field(
         default=False, description="Also move back, and take leases that another feed's name stands over."
     )

@@ -180,7 +180,7 @@ def export_leases(file: Path, pipeline: str | None, output: Path | None) -> None
 )
 @click.option(
     "--account-url",
-    help="The account of that container, where it is not that of the leases: azure-identity says who we are. Or set"
+    help="The account of that container, where it is not that of the leases: azure-identity finds the credentials. Or set"
     f" {CONNECTION_STRING} in the environment.",
 )
 @click.option("--apply", is_flag=True, help="Write. Without it, only show what would change.")

@@ -56,7 +56,7 @@ class FilesFeedSettings(_Feed):
     @model_validator(mode="after")
     def _has_a_format(self) -> FilesFeedSettings:
         if self.format is None and not self.path.lower().endswith((".csv", ".jsonl", ".ndjson")):
-            raise ValueError("the path's ending does not tell the format: say `format: csv` or `format: jsonl`")
+            raise ValueError("the path's ending does not show the format: add `format: csv` or `format: jsonl`")
         return self
 
 

@@ -59,7 +59,7 @@ def parse(text: str, env: Mapping[str, str], *, folder: Path, source: str = "con
         problems += expansion.problems
         settings = _validated(root, folder, document, problems)
     elif document.root is not None and document.root is not UNREADABLE:
-        problems.append(Problem(1, "this is no mapping of settings: begin with `pipelines:`"))
+        problems.append(Problem(1, "this is not a mapping of settings: begin with `pipelines:`"))
     elif not problems:
         problems.append(Problem(0, "there are no settings in it: begin with `pipelines:`"))
     if problems or settings is None:
@@ -230,7 +230,11 @@ def _unknown(where: _Where) -> str:
     parent = _row_key(where.place[:-1])
     known = names_in(parent, where.chosen if parent == where.section else None)
     near = difflib.get_close_matches(str(where.place[-1]), known, n=1, cutoff=0.5)
-    return f"is no setting: did you mean `{near[0]}`?" if near else f"is no setting: known here are {', '.join(known)}"
+    return (
+        f"is not a setting: did you mean `{near[0]}`?"
+        if near
+        else f"is not a setting: known here are {', '.join(known)}"
+    )
 
 
 def _subject(error: ErrorDetails, where: _Where) -> str:

@@ -47,7 +47,7 @@ def _endpoint(value: str) -> str:
         is_one = False
     if not is_one or set("@?#") & set(value):
         raise ValueError(
-            "must be an address like http://collector:4318, without user and query: what says who we are belongs into the"
+            "must be an address like http://collector:4318, without user and query: credentials belong into the"
             " variable OTEL_EXPORTER_OTLP_HEADERS"
         )
     return value
@@ -218,7 +218,7 @@ class PipelineSettings(Section):
         letters, has_database = self.letters, isinstance(self.sink, PostgresSinkSettings)
         if isinstance(letters, PostgresLettersSettings) and letters.dsn is None and not has_database:
             raise ValueError(
-                "needs to be told where to keep dead letters, as its sink is no `postgres`: give `dead_letters` with a `type`"
+                "needs a place for dead letters, because its sink is not `postgres`: give `dead_letters` with a `type`"
                 " (and a `dsn` where that is postgres)"
             )
         if self.schema_mode is not None and (letters is None or self.event_schema is None):
@@ -270,6 +270,6 @@ class Settings(Section):
                 if reader is not None:
                     raise ValueError(
                         f"the {what} of '{each.name}' {has} to be read in the consumer group '{group}' after a crash, and the"
-                        f" feed of '{reader}' reads there and lets nobody else: give the {what} a `consumer_group` of {its} own"
+                        f" feed of '{reader}' is the only permitted reader there: give the {what} a `consumer_group` of {its} own"
                     )
         return self

@@ -73,7 +73,7 @@ class PostgresSinkSettings(Section):
         if (self.merge is None) == (self.table is None):
             raise ValueError("needs either `merge` or `table`: give one of them")
         if self.merge is not None and (self.key or "mode" in self.model_fields_set):
-            raise ValueError("`mode` and `key` go with `table`, and `merge` says it all: remove them")
+            raise ValueError("`mode` and `key` go with `table`, and `merge` replaces both: remove them")
         if (self.mode == "upsert") != bool(self.key):
             raise ValueError("`mode: upsert` and `key` go together: give both, or neither")
         check_postgres_identity(self.dsn, self.identity)

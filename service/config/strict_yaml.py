@@ -141,7 +141,7 @@ class _Reading:
         if isinstance(key, str):
             return key
         if key is not UNREADABLE:
-            self._refuse(node, "this key is no text: put it in quotes")
+            self._refuse(node, "this key is not text: put it in quotes")
         return None
 
     def _scalar(self, node: yaml.ScalarNode) -> object:
@@ -165,7 +165,7 @@ class _Reading:
                 return int(node.value) if node.tag == _INT else float(node.value)
             return self._refuse(node, f"a number of more than {DIGITS_MAX} digits: shorten it, or put it in quotes")
         except ValueError:  # an explicit tag on something else
-            return self._refuse(node, "this is no number")
+            return self._refuse(node, "this is not a number")
 
     def _refuse(self, node: yaml.Node, text: str) -> object:
         self.problems.append(Problem(node.start_mark.line + 1, text))

@@ -79,7 +79,9 @@ def _opened(lease: Lease) -> Lease:
         )
     if lease.closed:
         names = ", ".join(f"'{child.partition}'" for child in lease.children)
-        raise NotNow(f"lease '{lease.partition}' of pipeline '{lease.pipeline}' has ended, and {names} go on from it")
+        raise NotNow(
+            f"lease '{lease.partition}' of pipeline '{lease.pipeline}' has ended, and {names} continue from it"
+        )
     return lease
 
 

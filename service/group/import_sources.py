@@ -76,7 +76,7 @@ async def read_source(order: Import, store: LeaseStore) -> Brought:
         found_there = await _read_deployment(order)
         notes = [f"the leases in '{found_there.folder}' are taken"] if found_there.folder else []
         notes += [
-            f"partition '{name}' was never checkpointed, and begins where the feed's `start` says"
+            f"partition '{name}' was never checkpointed, and begins at the feed's `start`"
             for name in found_there.without
         ]
         return Brought(candidates=found_there.candidates, busy=found_there.busy, notes=tuple(notes))
@@ -101,7 +101,7 @@ def _restored(order: Import) -> Brought:
     group, theirs = groups[name], groups[name].info.identity
     if theirs.feed != ours.feed and not order.force:
         raise NothingToImport(
-            f"the input was exported with feed {theirs.feed!r}, and pipeline '{name}' reads {ours.feed!r}: where both tell the"
+            f"the input was exported with feed {theirs.feed!r}, and pipeline '{name}' reads {ours.feed!r}: if both have the"
             " same events at the same positions, say --force"
         )
     found = group.candidates

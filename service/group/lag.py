@@ -49,7 +49,7 @@ PATIENCE = Patience()
 NONE: Mapping[Key, str] = MappingProxyType({})
 NO_ANSWERS: Mapping[Key, PartitionLag] = MappingProxyType({})
 NO_LISTINGS: Mapping[str, Sequence[FeedPartition]] = MappingProxyType({})
-NO_LEASE = "it has no lease (yet): a host makes one, or says why not"
+NO_LEASE = "it has no lease (yet): a host creates one, or reports why not"
 UNLISTED = ""
 """Stands for the partitions of a feed that cannot list them."""
 KEPT_S = 60.0

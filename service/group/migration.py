@@ -405,11 +405,11 @@ async def _write(keeper: Keeper, change: Change, wanted: Lease) -> None:
         if change.seen is not None:
             await keeper.rewrite(change.seen, wanted)
         elif not await keeper.create(wanted):
-            raise StoreConflict("somebody else has made it meanwhile")
+            raise StoreConflict("another process has created it meanwhile")
     except StoreAmbiguous:
         now = (await keeper.read(*wanted.key)).lease
         if (now.generation, now.continuation, now.closed) != (wanted.generation, wanted.continuation, wanted.closed):
-            raise StoreConflict("its answer was lost, and something else stands there now") from None
+            raise StoreConflict("its answer was lost, and the document has other contents now") from None
 
 
 def _compare_of(feed: ChangeFeed) -> Compare:

@@ -109,7 +109,7 @@ class _ToldExporter(SpanExporter):
     def _tell(self, *, is_failing: bool) -> None:
         if is_failing and not self._is_failing:
             self._log.warning(
-                "traces are not taken", why="the collector does not answer, or refuses; work goes on without"
+                "traces are not taken", why="the collector does not answer, or refuses; work continues without it"
             )
         elif self._is_failing and not is_failing:
             self._log.info("traces are taken again")

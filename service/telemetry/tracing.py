@@ -85,6 +85,6 @@ def _made(endpoint: str | None, host: str, log: Log) -> Traces:
 
 def _not_installed(error: ModuleNotFoundError) -> StartFailed:
     return StartFailed(
-        f"traces are asked for and need OpenTelemetry ({error.name} is not installed): {install_command('otel')}, or"
-        " remove what asks for them (telemetry.traces)"
+        f"traces are configured and need OpenTelemetry ({error.name} is not installed): {install_command('otel')}, or"
+        " remove the setting (telemetry.traces)"
     )

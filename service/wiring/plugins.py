@@ -30,7 +30,7 @@ from service.errors import StartFailed
 
 VERSION = "leasehold_interface"
 """The attribute by which a class says for which version of the interface it was written; without it for the first."""
-PAGE = "docs/plugins.md tells what it has to have"
+PAGE = "docs/plugins.md describes what it needs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _made(kind: Kind, settings: Custom) -> Any:
     except Exception as error:  # anybody's code
         raise StartFailed(f"{kind.name} '{path}' cannot be made of its settings: {_words(error)}") from error
     if problems := [*lacks(made, kind.protocol)]:
-        raise StartFailed(f"'{path}' is no {kind.name}: {'; '.join(problems)}. {PAGE}")
+        raise StartFailed(f"'{path}' is not a {kind.name}: {'; '.join(problems)}. {PAGE}")
     return made
 
 
@@ -168,7 +168,7 @@ def _misnamed(parameters: Mapping[str, inspect.Parameter], options: Mapping[str,
         if name not in taken:
             near = difflib.get_close_matches(name, taken, n=1, cutoff=0.5)
             hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(taken) or 'none'}"
-            yield f"`{name}` is no setting: {hint}"
+            yield f"`{name}` is not a setting: {hint}"
     for name, one in taken.items():
         if one.default is one.empty and name not in options:
             yield f"`{name}` is missing: give it a value"

@@ -69,7 +69,7 @@ def test_all_that_is_wrong_with_the_settings_is_told_at_once(folder: Path, lease
         leasehold(command, "bad.yaml"),
         "bad.yaml: 4 problems",
         "line 2: leases: renew_s + call_timeout_s",
-        "line 3: api.prot is no setting: did you mean `port`?",
+        "line 3: api.prot is not a setting: did you mean `port`?",
         "line 9: pipelines[0].batch_events_max is 'many', and must be a whole number",
         "line 12: pipelines[1].sink.dsn needs the environment variable NO_SUCH_VARIABLE, which is not set",
     )

@@ -87,7 +87,7 @@ def _answering(demo: Command) -> str:
 def test_ctrl_c_ends_it_and_leaves_nothing_running(interrupted: tuple[Path, Command]) -> None:
     directory, demo = interrupted
     assert demo.process.returncode == 1
-    assert demo.err == "leasehold: stopped before the bank was through; run with --dir, it goes on where it was\n"
+    assert demo.err == "leasehold: stopped before the bank was finished; with --dir, it continues where it stopped\n"
     assert demo.left_behind() + _of(directory) == []
 
 

@@ -84,8 +84,8 @@ def test_the_identity_holds_no_secrets_and_tells_destinations_apart() -> None:
         ({"merge": "x", "table": "y"}, "either `merge` or `table`"),
         ({"table": "x", "mode": "upsert"}, "`key`"),
         ({"table": "x", "key": ["a"]}, "`key`"),
-        ({"dsn": f"postgresql://bob:%{SECRET}@host/x", "table": "x"}, "`dsn` is no PostgreSQL connection string"),
-        ({"dsn": f"bob:{SECRET}", "table": "x"}, "`dsn` is no PostgreSQL connection string"),
+        ({"dsn": f"postgresql://bob:%{SECRET}@host/x", "table": "x"}, "`dsn` is not a PostgreSQL connection string"),
+        ({"dsn": f"bob:{SECRET}", "table": "x"}, "`dsn` is not a PostgreSQL connection string"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], words: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,11 +56,16 @@ def sentences(page: str) -> Iterator[str]:
         yield from (each for each in re.split(r"(?<=[.?!])\)? (?=[A-Z\"(])", text) if each)
 
 
+def dialect(sentence: str) -> Iterator[re.Match[str]]:
+    for pattern in DIALECT:
+        if found := re.search(pattern, sentence, re.IGNORECASE):
+            yield found
+
+
 def problems(page: str) -> Iterator[str]:
     for sentence in sentences(page):
-        for pattern in DIALECT:
-            if found := re.search(pattern, sentence, re.IGNORECASE):
-                yield f"{found.group()!r} in: {sentence}"
+        for found in dialect(sentence):
+            yield f"{found.group()!r} in: {sentence}"
         words = [word for word in sentence.split() if re.search(r"\w", word)]
         if len(words) > WORDS_MAX:
             yield f"{len(words)} words in: {sentence}"
@@ -110,3 +116,32 @@ def test_dialect_is_found(text: str) -> None:
 )
 def test_plain_english_passes(text: str) -> None:
     assert list(problems(text)) == []
+
+
+MODULES = sorted(
+    path for name in ("leases", "pipeline", "service", "leasehold") for path in (ROOT / name).rglob("*.py")
+)
+
+
+def messages(source: str) -> Iterator[str]:
+    """The texts of at least four words in a module, docstrings apart: errors, log events, help, descriptions of the API."""
+    tree = ast.parse(source)
+    apart = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            apart.update(map(id, node.values))
+            yield "".join(part.value if isinstance(part, ast.Constant) else "CODE" for part in node.values)  # type: ignore[misc]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in apart:
+            yield node.value
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_messages_are_in_plain_english(module: Path) -> None:
+    texts = [text for text in messages(module.read_text()) if len(text.split()) >= 4]
+    found = [f"{text!r}: {match.group()!r}" for text in texts for each in sentences(text) for match in dialect(each)]
+    assert not found, "rewrite these messages:\n" + "\n".join(found)
+
+
+def test_a_message_is_found_in_errors_and_templates_and_not_in_docstrings() -> None:
+    source = '"""It comes again."""\nraise ValueError(f"{x} comes again")\nlog.info("nobody knows", x=1)\n'
+    assert sorted(messages(source)) == ["CODE comes again", "nobody knows"]

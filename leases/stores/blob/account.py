@@ -38,7 +38,7 @@ _REMEDIES = {
     "AuthorizationFailure": "look at the key, and let this machine through the account's firewall",
     "AuthorizationPermissionMismatch": "give this identity the role 'Storage Blob Data Contributor'",
     "KeyBasedAuthenticationNotPermitted": "the account takes no keys: set `account_url` and `identity` instead",
-    "LeaseIdMissing": "somebody holds an Azure lease on the blob: break it",
+    "LeaseIdMissing": "another client holds an Azure lease on the blob: break it",
     "BlobImmutableDueToPolicy": "the container has a policy that keeps blobs as they are: use another container",
     "ContainerBeingDeleted": "it is being deleted, which takes half a minute: try again later",
     "AccountIsDisabled": "enable the storage account",
@@ -102,7 +102,9 @@ def translated(error: Exception, doing: str, *, is_write: bool) -> StoreError:
             f"{doing}: the server's certificate is not trusted ({first_line(error)}): set `ca_file` if it is one of your own"
         )
     if isinstance(error, ClientAuthenticationError):
-        return StoreUnavailable(f"{doing}: nobody to come as ({first_line(error)}): log in, or set a key")
+        return StoreUnavailable(
+            f"{doing}: no Azure credentials found ({first_line(error)}): run `az login`, or set `key`"
+        )
     if is_unreached(error):
         return StoreUnavailable(f"{doing}: the account cannot be reached ({first_line(error)}): look at its address")
     return _lost(f"{doing}: the answer was lost ({first_line(error)})", is_write)
@@ -111,7 +113,7 @@ def translated(error: Exception, doing: str, *, is_write: bool) -> StoreError:
 def _answered(error: HttpResponseError, doing: str, is_write: bool) -> StoreError:
     status, code = error.status_code or 0, code_of(error)
     if is_changed(error):
-        return StoreConflict(f"{doing}: somebody else wrote first; read it again")
+        return StoreConflict(f"{doing}: another writer was first; read it again")
     if status == 404 and code in ("BlobNotFound", "ResourceNotFound", ""):
         return StoreMissing(f"{doing}: there is no such document; it was deleted, or never created")
     answer = f"{doing}: Azure Storage answered {status}" + (f" ({code})" if code else "")
@@ -162,7 +164,9 @@ def account_of(
     """identity: DEFAULT, or a client id. Raises ValueError, without what was given: it may be a secret."""
     if connection_string is not None:
         if account_url is not None or key is not None or identity is not None:
-            raise ValueError("has `connection_string`, which says it all: remove `account_url`, `key` and `identity`")
+            raise ValueError(
+                "has `connection_string`, which contains everything: remove `account_url`, `key` and `identity`"
+            )
         _check(connection_string)
         return Account(connection_string=connection_string.strip(), ca_file=ca_file)
     if account_url is None:
@@ -173,9 +177,7 @@ def account_of(
     if (key is None) == (identity is None):
         raise ValueError("needs either `key` or `identity`: give one of them")
     if identity is not None and parts.scheme != "https":
-        raise ValueError(
-            "`account_url` must begin with https where `identity` says who we are: tokens are not sent in the clear"
-        )
+        raise ValueError("`account_url` must begin with https with `identity`: tokens are never sent unencrypted")
     if key is not None and not _is_base64(key):
         raise ValueError("`key` must be one of the account's keys, as the portal shows it (base64)")
     return Account(url=account_url, key=key, identity=None if identity == DEFAULT else identity, ca_file=ca_file)

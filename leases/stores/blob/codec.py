@@ -122,7 +122,7 @@ def body_in(name: str, metadata: Mapping[str, str], content: bytes = b"") -> str
         return content.decode("utf-8", "backslashreplace")
     if form is None:
         return unreadable(
-            f"blob '{name}' is no document of Leasehold's: move it away, or keep the leases in a container of their own"
+            f"blob '{name}' is not a document of Leasehold: move it away, or keep the leases in a container of their own"
         )
     return unreadable(f"blob '{name}': its form {form[:40]!r} is of a later version: use that one, or restore it")
 

@@ -152,7 +152,7 @@ class Container:
         """An ETag that is none would match everything, or break the request."""
         if not _ETAG.fullmatch(etag):
             await self.look(name)
-            raise StoreConflict(f"blob '{name}' was changed by somebody else: read it again")
+            raise StoreConflict(f"blob '{name}' was changed by another writer: read it again")
         return {"etag": f'"{etag}"', "match_condition": MatchConditions.IfNotModified}
 
 

@@ -74,7 +74,9 @@ def translated(error: Exception, doing: str, *, is_write: bool) -> StoreError:
             f"{doing}: the server's certificate is not trusted ({first_line(error)}): set `ca_file` if it is one of your own"
         )
     if isinstance(error, ClientAuthenticationError):
-        return StoreUnavailable(f"{doing}: nobody to come as ({first_line(error)}): log in, or set a key")
+        return StoreUnavailable(
+            f"{doing}: no Azure credentials found ({first_line(error)}): run `az login`, or set `key`"
+        )
     if is_unreached(error):
         return StoreUnavailable(f"{doing}: the account cannot be reached ({first_line(error)}): look at its endpoint")
     return _lost(f"{doing}: the answer was lost ({first_line(error)})", is_write)
@@ -83,7 +85,7 @@ def translated(error: Exception, doing: str, *, is_write: bool) -> StoreError:
 def _answered(error: CosmosHttpResponseError, doing: str, is_write: bool) -> StoreError:
     status, substatus = error.status_code or 0, error.sub_status or 0
     if status in (409, 412):
-        return StoreConflict(f"{doing}: somebody else wrote first; read it again")
+        return StoreConflict(f"{doing}: another writer was first; read it again")
     if status == 404 and substatus not in _NOT_THE_DOCUMENT:
         return StoreMissing(f"{doing}: there is no such document; it was deleted, or never created")
     answer = f"{doing}: Cosmos DB answered {status}" + (f" (substatus {substatus})" if substatus else "")

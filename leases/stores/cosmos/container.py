@@ -106,8 +106,8 @@ class Container:
                     await await_shielded(self._opening)
         except TimeoutError:
             raise self._refused or StoreUnavailable(
-                f"opening {self._place} takes longer than {self._call_timeout_s:g} s: it goes on, and the next call may find it"
-                " open; look at the endpoint, or raise call_timeout_s"
+                f"opening {self._place} takes longer than {self._call_timeout_s:g} s: it continues, and the next call may find"
+                " it open; look at the endpoint, or raise call_timeout_s"
             ) from None
         return self._connection
 
@@ -126,7 +126,7 @@ class Container:
         """An ETag that is none would match everything, or break the request."""
         if not _ETAG.fullmatch(etag):
             await self.read(id)
-            raise StoreConflict(f"document '{id}' was changed by somebody else: read it again")
+            raise StoreConflict(f"document '{id}' was changed by another writer: read it again")
 
     # The calls as the SDK has them
 

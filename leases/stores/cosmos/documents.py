@@ -106,8 +106,8 @@ def _body(family: Family, document: Document) -> str:
 def _doubled(documents: list[Document]) -> str:
     keys = ", ".join(repr(document.get(PARTITION_KEY)) for document in documents)
     return (
-        f"{len(documents)} documents have the id '{documents[0]['id']}', with the {PARTITION_KEY} {keys}: look which one holds"
-        " the position to go on from, and delete the others"
+        f"{len(documents)} documents have the id '{documents[0]['id']}', with the {PARTITION_KEY} {keys}: find out which one"
+        " holds the right position, and delete the others"
     )
 
 

@@ -66,7 +66,9 @@ def account_of(
     """identity: DEFAULT, or a client id. Raises ValueError, without what was given: it may be a secret."""
     if connection_string is not None:
         if endpoint is not None or key is not None or identity is not None:
-            raise ValueError("has `connection_string`, which says it all: remove `endpoint`, `key` and `identity`")
+            raise ValueError(
+                "has `connection_string`, which contains everything: remove `endpoint`, `key` and `identity`"
+            )
         endpoint, key = _parts(connection_string)
     if endpoint is None:
         raise ValueError("needs `endpoint`, like https://account.documents.azure.com, or `connection_string`")
@@ -208,7 +210,9 @@ class Container:
         except CosmosHttpResponseError as error:
             raise _refused(error, what) from error
         except ClientAuthenticationError as error:
-            raise FeedError(f"{what}: azure-identity finds nobody to be ({_line(error)}): check `identity`") from error
+            raise FeedError(
+                f"{what}: azure-identity finds no credentials ({_line(error)}): check `identity`"
+            ) from error
         except (AzureError, OSError) as error:
             raise FeedUnavailable(f"{what} cannot be reached: {_line(error)}") from error
 

@@ -328,7 +328,7 @@ class CosmosFeed:
             return now
         if now - in_reach_at > self._pauses.patience_s:
             raise PositionLost(
-                f"container {self._container.name}, partition '{partition}' has come to {session} and was read up to"
+                f"container {self._container.name}, partition '{partition}' ends at {session} and was read up to"
                 f" {delivered}: it was restored or failed over without its last writes; set the lease to a continuation"
                 f" like {position_behind(session)!r}"
             )

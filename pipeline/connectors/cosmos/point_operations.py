@@ -98,7 +98,7 @@ class Writing:
             except NestedTooDeeply as error:
                 raise ValueError(f"has a `body` that is {error}") from None
         if not isinstance(found, dict):
-            raise ValueError("has a `body` that is no JSON object")
+            raise ValueError("has a `body` that is not a JSON object")
         return found
 
     def _write(self, kind: Kind, document: dict[str, Any], key: str) -> Write:

@@ -39,7 +39,7 @@ def lsn_of(position: str | None) -> int:
         )
     if match is None:
         raise PositionLost(
-            f"{position[:100]!r} is no continuation of a Cosmos DB container's change feed, which looks like"
+            f"{position[:100]!r} is not a continuation of a Cosmos DB container's change feed, which looks like"
             """ '"1234"': set a new one for the lease"""
         )
     return int(match[1])

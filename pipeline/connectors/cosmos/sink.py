@@ -133,5 +133,5 @@ class CosmosDestination:
         status = f"{answer.status}/{answer.substatus}" if answer.substatus else str(answer.status)
         return (
             f"container {self._container.name} refuses to {write.kind} document '{write.id}' of entry {entry.key} with"
-            f" {status} ({answer.said}): {NEXT.get(answer.status, 'mend what it names')}"
+            f" {status} ({answer.said}): {NEXT.get(answer.status, 'correct what it names')}"
         )

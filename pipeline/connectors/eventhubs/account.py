@@ -55,7 +55,9 @@ def account_of(
     is_emulator = False
     if connection_string is not None:
         if namespace is not None or identity is not None:
-            raise ValueError("has `connection_string`, which says who and where: remove `namespace` and `identity`")
+            raise ValueError(
+                "has `connection_string`, which contains address and credentials: remove `namespace` and `identity`"
+            )
         namespace, entity, is_emulator = _parts(connection_string)
         event_hub = _one_hub(entity, event_hub)
     elif identity is None:

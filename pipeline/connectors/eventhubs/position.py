@@ -39,7 +39,7 @@ def position_of(continuation: str | None) -> Position:
     found = _POSITION.fullmatch(continuation)
     if not continuation or found is None:
         raise PositionLost(
-            f"{continuation[:100]!r} is no position of an event hub, which looks like '41@4294967296': the sequence number"
+            f"{continuation[:100]!r} is not a position of an event hub, which looks like '41@4294967296': the sequence number"
             " and the offset of the last event read, or `41`, or `@4294967296`; set the lease to one"
         )
     sequence = found["sequence"]
@@ -55,7 +55,7 @@ def compared(a: Position, b: Position) -> int:
     if BEGINNING in (a, b):
         return 1 if b == BEGINNING else -1
     raise PositionLost(
-        f"the positions '{a}' and '{b}' cannot be compared: an offset alone tells no order; set the lease to one with the"
+        f"the positions '{a}' and '{b}' cannot be compared: an offset alone has no order; set the lease to one with the"
         " event's sequence number, like '41@4294967296'"
     )
 

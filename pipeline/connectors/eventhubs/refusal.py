@@ -17,7 +17,7 @@ _NEXT = {
     "amqp:unauthorized-access": "check the key or the identity, which needs the right to listen, and this machine's clock",
     "com.microsoft:auth-failed": "check the key or the identity, and this machine's clock",
     "com.microsoft:entity-disabled": "enable the hub",
-    "amqp:not-allowed": "see what the service says",
+    "amqp:not-allowed": "see the service's answer",
 }
 _LOST = ("com.microsoft:argument-error", "com.microsoft:argument-out-of-range", "amqp:invalid-field")
 STOLEN = "amqp:link:stolen"
@@ -61,7 +61,7 @@ def refused(status: int, said: str, what: str) -> FeedError:
         return FeedError(f"{told}: {_NEXT['amqp:not-found']}")
     if status in (0, 408, 410, 429) or status >= 500:
         return FeedUnavailable(told, retry_after_s=BUSY_S if status in (429, 503) else None)
-    return FeedError(f"{told}: see what it says")
+    return FeedError(f"{told}: see its answer")
 
 
 def _of_condition(condition: str, error: BaseException, what: str) -> PipelineError:

@@ -102,7 +102,7 @@ class LogBroker:
         if asked.number in (None, held.number) or asked.number == _before_last(held):
             return held
         raise refused(
-            f"{self.name}, partition '{log.name}': group {group} stands at number {held.number}, not {asked.number}",
+            f"{self.name}, partition '{log.name}': group {group} is at number {held.number}, not {asked.number}",
             reason=Reason.INVALID_CLIENT_STATE,
         )
 

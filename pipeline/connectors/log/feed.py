@@ -96,7 +96,7 @@ class LogFeed:
         if first < extent.first:
             raise PositionLost(
                 f"log '{self._log.path}', partition '{log.name}': retention has forgotten the events {first} to"
-                f" {extent.first - 1} before they were read; the first available is {extent.first}. To go on without them,"
+                f" {extent.first - 1} before they were read; the first available is {extent.first}. To continue without them,"
                 f" set the lease's position to {_position(extent.first - 1)!r}"
             )
         if not blocks:
@@ -143,7 +143,9 @@ def _number(position: str | None) -> int:
     if position is None:
         return -1
     if not (position.isascii() and position.isdecimal() and len(position) <= POSITION_DIGITS_MAX):
-        raise PositionLost(f"{position[:100]!r} is no position of a log: set the lease's position to a sequence number")
+        raise PositionLost(
+            f"{position[:100]!r} is not a position of a log: set the lease's position to a sequence number"
+        )
     return int(position)
 
 

@@ -51,8 +51,8 @@ class Line(Producer):
             raise ProducerEnded(f"lease '{self.lease}' has ended: nothing more is taken from it")
         if number != number_after(self.number):
             raise OutOfOrder(
-                f"group {self.group} stands at number {self.number} of level {self.level}, and {number} was sent: somebody"
-                " else publishes at the same level"
+                f"group {self.group} is at number {self.number} of level {self.level}, and {number} was sent: another"
+                " process publishes at the same level"
             )
         return replace(
             self,

@@ -200,6 +200,6 @@ def _number(position: str | None) -> int:
         return 0
     if not (position.isascii() and position.isdecimal() and len(position) < 19):
         raise PositionLost(
-            f"{position[:100]!r} is no position among dead letters: set the lease's position to a number"
+            f"{position[:100]!r} is not a position among dead letters: set the lease's position to a number"
         )
     return int(position)

@@ -37,10 +37,10 @@ _NO_SUCH_HOST = (
 """What getaddrinfo says of a name that does not exist; a name server that is away is another error."""
 
 _REMEDIES = {
-    "23": "mend the transform or the merge so that the table takes the output, or change the table",
-    "22": "mend the transform or the merge so that the table takes the output, or change the table",
-    "42501": "grant the role what it lacks (and leave out a `setup` that somebody else runs)",
-    "42": "mend the SQL, or create what it names",
+    "23": "change the transform or the merge so that the table takes the output, or change the table",
+    "22": "change the transform or the merge so that the table takes the output, or change the table",
+    "42501": "grant the role what it lacks (and leave out a `setup` that another role runs)",
+    "42": "correct the SQL, or create what it names",
 }
 
 
@@ -71,7 +71,7 @@ def not_connected(error: psycopg.Error, address: str) -> SinkError:
     words = _words(error)
     if any(wrong in words for wrong in _SETTINGS_ARE_WRONG):
         return SinkRejected(
-            f"PostgreSQL {address} refused the connection: {words}: mend `dsn`, or the server's settings"
+            f"PostgreSQL {address} refused the connection: {words}: correct `dsn`, or the server's settings"
         )
     if any(nowhere in words for nowhere in _NO_SUCH_HOST):
         return SinkNotFound(f"PostgreSQL {address} cannot be reached: {words}: look at the host in `dsn`")

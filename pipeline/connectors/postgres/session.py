@@ -34,14 +34,14 @@ def read_dsn(dsn: str) -> dict[str, Any]:
         given = conninfo_to_dict(dsn)
     except (Error, UnicodeError):  # their texts quote the DSN, password and all
         raise ValueError(
-            "is no PostgreSQL connection string: write postgresql://user@host:5432/database, where a %, @, :, /, ? or # inside"
+            "is not a PostgreSQL connection string: write postgresql://user@host:5432/database, where a %, @, :, /, ? or # inside"
             " a user or password is written %25, %40, %3A, %2F, %3F or %23, or write key=value pairs that libpq knows, with"
             " blanks and quotes inside a value as libpq wants them"
         ) from None
     if not all(_is_port(port) for port in str(given.get("port", "")).split(",")):
         raise ValueError(
-            f"has a port that is no number from 1 to {PORT_MAX}: mend it, or, where it is a part of the password, write"
-            " a / in the password as %2F"
+            f"has a port that is not a number from 1 to {PORT_MAX}: correct it; if it belongs to the password, write each"
+            " / of the password as %2F"
         )
     return given
 

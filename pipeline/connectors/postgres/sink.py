@@ -275,7 +275,7 @@ def _fenced(claim: Claim, newest: Sequence[Any]) -> Fenced:
     elif state == "closed":
         why = f"and has ended at {position!r}"
     else:
-        why = f"and stands at {position!r} already: another write of this claim came first"
+        why = f"and is at {position!r} already: another write of this claim was first"
     return Fenced(f"{ours}, {why}", epoch=epoch)
 
 

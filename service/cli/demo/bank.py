@@ -262,7 +262,7 @@ def _nothing_done(expected: Ledger) -> str:
 
 def _heed(last: Backlog | None, screen: Console) -> None:
     if last is None:
-        raise DemoFailed("stopped before the bank was through; run with --dir, it goes on where it was")
+        raise DemoFailed("stopped before the bank was finished; with --dir, it continues where it stopped")
     for (pipeline, partition), error in sorted(last.failed.items()):
         _say(screen, stopped(pipeline, partition, error))
 

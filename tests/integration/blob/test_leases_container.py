@@ -192,7 +192,7 @@ async def test_a_blob_of_others_in_the_place_of_a_lease_is_unreadable_and_stays_
     await store.create("orders/leases/1", "{}")
     listed = {stored.id: stored for stored in await store.list("orders/leases/")}
     assert set(listed) == {"orders/leases/0", "orders/leases/1"}
-    with pytest.raises(InvalidDocument, match=r"blob 'orders/0' is no document of Leasehold's"):
+    with pytest.raises(InvalidDocument, match=r"blob 'orders/0' is not a document of Leasehold"):
         decode_lease("orders/leases/0", listed["orders/leases/0"].body)
     with pytest.raises(StoreConflict):
         await store.create("orders/leases/0", "{}")

@@ -159,7 +159,7 @@ async def test_an_event_that_cannot_be_read_is_told_behind_those_before_it_with_
         async with asyncio.timeout(WAIT_S), aclosing(made.open("0", None)) as read:
             assert (await anext(read)).events["body"].to_pylist() == [b"a"]
             with pytest.raises(
-                MalformedRecord, match=r"bodies of two kinds; to go on without it, set the lease to '1'$"
+                MalformedRecord, match=r"bodies of two kinds; to continue without it, set the lease to '1'$"
             ):
                 await anext(read)
         assert await bodies(made, 1, "0", "1") == ["c"]

@@ -37,7 +37,7 @@ class Call:
         try:
             return json.loads(self.body)
         except ValueError:
-            raise bad("The body is no JSON.") from None
+            raise bad("The body is not JSON.") from None
 
     @property
     def limit(self) -> int:

@@ -114,7 +114,7 @@ def test_without_anybody_who_saw_it_a_lease_goes_on_where_its_sink_stands_in_the
         audit = await host.round(WHOLE)
         lease = (await host.leases())["0"]
         assert (lease.continuation, lease.generation) == ("150", 2)
-        assert "it goes on where its sink stands (150)" in audit.told[0]
+        assert "it continues at its sink's position (150)" in audit.told[0]
 
     run_virtual(main())
 
@@ -181,7 +181,7 @@ def test_one_that_came_from_nothing_begins_at_the_beginning_where_nobody_knows_b
         await host.bootstrap.open()
         audit = await host.round(WHOLE)
         assert audit.created == ("0",)
-        assert "nobody knows where it stood: it begins at the feed's beginning" in audit.told[0]
+        assert "its position is unknown: it begins at the feed's beginning" in audit.told[0]
 
     run_virtual(main())
 

@@ -43,7 +43,7 @@ def test_a_child_that_nobody_saw_being_deleted_begins_again_where_its_parent_end
         audit = await host.round(SPLIT)
         assert (audit.created, (await host.leases())["1"].continuation) == (("1",), "120")
         [told] = audit.told
-        assert told.startswith("partition '1': its lease was deleted, and nobody knows where it stood")
+        assert told.startswith("partition '1': its lease was deleted, and its position is unknown")
         assert "it begins once more where '0' ended (120)" in told
         assert "`leasehold leases reset FILE p 1 --to ... --yes`" in told
         assert (await host.round(SPLIT)).told == ()
@@ -60,7 +60,7 @@ def test_a_child_goes_on_where_its_sink_stands_in_the_sinks_generation() -> None
         audit = await host.round(SPLIT)
         lease = (await host.leases())["1"]
         assert (lease.continuation, lease.generation, lease.parents) == ("500", 3, ("0",))
-        assert "it goes on where its sink stands (500)" in audit.told[0]
+        assert "it continues at its sink's position (500)" in audit.told[0]
 
     run_virtual(main())
 
@@ -102,7 +102,7 @@ def test_a_child_that_was_reset_to_the_beginning_stays_there() -> None:
         audit = await host.round(SPLIT)
         lease = (await host.leases())["1"]
         assert (lease.continuation, lease.generation) == (None, 1)
-        assert "it goes on where its sink stands (None)" in audit.told[0]
+        assert "it continues at its sink's position (None)" in audit.told[0]
 
     run_virtual(main())
 

@@ -279,7 +279,7 @@ def _rest(sections: list[tuple[int, Any]]) -> tuple[Pairs, bytes | None]:
 
 def _system(fields: Any) -> list[tuple[str, str | None]]:
     if not isinstance(fields, list) or len(fields) > len(_PROPERTY_NAMES):
-        raise Malformed("its properties are no list of what a message has")
+        raise Malformed("its properties are not a list of message properties")
     names = zip(_PROPERTY_NAMES, fields, strict=False)
     return [(SYSTEM + name, text_of(value)) for name, value in names if value is not None]
 
@@ -313,17 +313,17 @@ def _once(pairs: Pairs) -> Pairs:
 
 def _pairs(value: Any) -> Map:
     if not isinstance(value, Map):
-        raise Malformed("it has properties or annotations that are no map")
+        raise Malformed("it has properties or annotations that are not a map")
     return value
 
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise Malformed("it has a sequence that is no list")
+        raise Malformed("it has a sequence that is not a list")
     return value
 
 
 def _octets(value: Any) -> bytes:
     if not isinstance(value, bytes):
-        raise Malformed("it has data that is no octets")
+        raise Malformed("it has data that is not binary")
     return value

@@ -76,7 +76,7 @@ class Frames:
         while end - at >= FRAME_BYTES_MIN and read.malformed is None:
             size = _SIZE.unpack_from(data, at)[0]
             if size < FRAME_BYTES_MIN:
-                raise Malformed("it is no connection of AMQP's")
+                raise Malformed("it is not an AMQP connection")
             if at + size > end:
                 break
             self._read_frame(data, at, at + size, read)

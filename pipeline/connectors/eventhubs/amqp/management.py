@@ -159,7 +159,7 @@ class _Line:
 
 def _fields(value: Any, what: str) -> Mapping[bytes, Any]:
     if not isinstance(value, dict):
-        raise FeedError(f"event hub {what}: the service answers without what was asked for")
+        raise FeedError(f"event hub {what}: the service's answer lacks the requested values")
     return value
 
 

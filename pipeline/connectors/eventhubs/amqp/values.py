@@ -176,7 +176,7 @@ def _items(size: struct.Struct, kind: Callable[[list[Any]], Any]) -> _Reader:
             item, at = _take(data, at, levels)
             found.append(item)
         if at != end:
-            raise Malformed("a list or map is not as long as it says")
+            raise Malformed("a list or map does not have its announced length")
         return kind(found), end
 
     return read
@@ -201,7 +201,7 @@ def _array(size: struct.Struct) -> _Reader:
             value, at = item(data, at, levels)
             found.append(value)
         if at != end:
-            raise Malformed("an array is not as long as it says")
+            raise Malformed("an array does not have its announced length")
         return found, end
 
     return read

@@ -215,7 +215,7 @@ class EventHubsFeed:
                 raise await self._explain(partition, delivered, refused) from None
             except Fenced as fenced:
                 if epoch is None:
-                    raise FeedError(f"{fenced}, so that nobody can read it without one: use another group") from fenced
+                    raise FeedError(f"{fenced}, so it cannot be read without one: use another group") from fenced
                 raise
 
     async def _first(self, partition: str, delivered: Position, arrivals: AsyncGenerator[Received, None]) -> Received:
@@ -248,9 +248,9 @@ class EventHubsFeed:
             async with asyncio.timeout(self._limits.timeout_s), aclosing(arrivals):
                 arrived = await anext(arrivals)
         except TimeoutError:
-            raise FeedUnavailable(f"{self._named(partition)}: no event came to tell where to begin") from None
+            raise FeedUnavailable(f"{self._named(partition)}: no event arrived that shows where to begin") from None
         except Fenced as fenced:
-            raise FeedUnavailable(f"{fenced}: nobody else can look for a time while it reads") from fenced
+            raise FeedUnavailable(f"{fenced}: no other receiver can search for a time while it reads") from fenced
         if arrived.first is None:
             raise MalformedRecord(
                 f"{self._named(partition)}: the first event since then cannot be read: {arrived.malformed}; begin at another time"
@@ -302,7 +302,9 @@ class EventHubsFeed:
 
     def _malformed(self, partition: str, delivered: Position, why: Malformed) -> MalformedRecord:
         after = (
-            "" if delivered.sequence is None else f"; to go on without it, set the lease to '{delivered.sequence + 1}'"
+            ""
+            if delivered.sequence is None
+            else f"; to continue without it, set the lease to '{delivered.sequence + 1}'"
         )
         return MalformedRecord(
             f"{self._named(partition)}: the event behind the position '{delivered}' cannot be read: {why}{after}"
@@ -312,7 +314,7 @@ class EventHubsFeed:
         first = (position.sequence or 0) + 1
         return PositionLost(
             f"{self._named(partition)}: retention has forgotten the events {first} to {extent.first - 1} before they were read;"
-            f" the first available is {extent.first}. To go on without them, set the lease's position to '{extent.first - 1}'"
+            f" the first available is {extent.first}. To continue without them, set the lease's position to '{extent.first - 1}'"
         )
 
     def _beyond(self, partition: str, position: Position, extent: Extent) -> PositionLost:

@@ -92,7 +92,7 @@ def link_ended(place: str, condition: str, said: str, *, is_in_air: bool) -> Pub
     """Link, session or connection have gone, perhaps with a batch on them."""
     meaning = EXPIRED if condition in TOKEN_ENDED else MEANINGS.get(condition, BROKEN)
     return refused(
-        _text(place, "let go of the link", condition, said),
+        _text(place, "release the link", condition, said),
         reason=meaning.reason,
         is_transient=meaning.is_transient,
         outcome=Outcome.UNKNOWN if is_in_air else Outcome.FAILED,

@@ -127,7 +127,7 @@ class EventHubsSink:
                 raise
             raise SinkRejected(
                 f"{error}. The sink reads the partition's end in the consumer group '{self._consumer_group}': give it one of"
-                " its own (`consumer_group`), which nobody reads with an epoch"
+                " its own (`consumer_group`), that no receiver reads with an epoch"
             ) from error
 
     async def close(self) -> None:

@@ -246,7 +246,7 @@ class _Run:
         """first: the sequence of the oldest event that is still there."""
         if self._is_binding:
             raise SinkRejected(
-                f"{self._tails.named(self._target)} begins at {first} by now, and what this lease published behind"
-                f" {self._reading.behind} is forgotten: nobody can tell how far it got. Look at what arrived, then reset the"
+                f"{self._tails.named(self._target)} begins at {first} by now, and what this lease published after"
+                f" {self._reading.behind} is forgotten: its progress is unknown. Look at what arrived, then reset the"
                 " lease"
             )

@@ -124,7 +124,7 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 @cache
 def _warn_once(path: str) -> None:
     """Files are listed again and again."""
-    _log.warning("'%s' is passed over: it is no regular file, and could not be read again", path)
+    _log.warning("'%s' is passed over: it is not a regular file, and could not be read again", path)
 
 
 P = ParamSpec("P")
@@ -187,7 +187,7 @@ class FilesFeed:
         self._pipeline = pipeline
         self._format = format or _FORMATS.get(PurePath(path).suffix.lower())
         if self._format not in ("csv", "jsonl"):
-            raise ValueError(f"the suffix of '{path}' does not tell the format: say `format: csv` or `format: jsonl`")
+            raise ValueError(f"the suffix of '{path}' does not show the format: add `format: csv` or `format: jsonl`")
         records = CsvRecords if self._format == "csv" else JsonRecords
         self._pattern = Pattern.parse(path)
         self._reading = Reading(

@@ -95,5 +95,5 @@ def _records(continuation: str | None) -> int:
 
 def _refuse(continuation: str) -> NoReturn:
     raise PositionLost(
-        f"{continuation[:100]!r} is no position in a file, or one of a later version: reset the lease to a new position"
+        f"{continuation[:100]!r} is not a position in a file, or one of a later version: reset the lease to a new position"
     )

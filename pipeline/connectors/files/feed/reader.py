@@ -325,7 +325,7 @@ class FileReader:
             return None
         what = "the last line has no line end yet: end it, or have it taken as it is with `final_record: accept`"
         if self.reading.format.is_within_quotes(rest):
-            what = "a quoted field is not closed: close it in the file, and reading goes on from this record"
+            what = "a quoted field is not closed: close it in the file, and reading continues from this record"
         return f"file '{self.partition}', line {line}: {what}"
 
     def _terminated(self, cursor: Cursor, data: bytes) -> Step:
@@ -336,7 +336,7 @@ class FileReader:
             if data.startswith(line_end):
                 return Step(cursor.moved(line_end, 1), "read")
         assert cursor.position is not None, "a record was taken"
-        raise self._lost(cursor.position, "its last record, which was taken as it was, goes on now")
+        raise self._lost(cursor.position, "its last record, which was taken as it was, has been continued since")
 
     def _read(self, cursor: Cursor, opening: Opening, data: bytes) -> Step:
         is_end = len(data) < cursor.window
@@ -405,12 +405,12 @@ class FileReader:
             try:
                 status = os.fstat(file)
                 if not stat.S_ISREG(status.st_mode):
-                    raise FeedUnavailable(f"file '{self.path}' is no regular file any more: put the file back")
+                    raise FeedUnavailable(f"file '{self.path}' is not a regular file any more: put the file back")
                 yield file, Seen(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
             finally:
                 os.close(file)
         except FileNotFoundError as error:
-            raise FeedUnavailable(f"file '{self.path}' is gone: put it back, and reading goes on") from error
+            raise FeedUnavailable(f"file '{self.path}' is gone: put it back, and reading continues") from error
         except PermissionError as error:
             raise FeedError(f"file '{self.path}' may not be read: give this process's user the right to") from error
         except OSError as error:
@@ -429,5 +429,5 @@ class FileReader:
     def _malformed(self, cursor: Cursor, trouble: Unreadable) -> MalformedRecord:
         return MalformedRecord(
             f"file '{self.partition}', line {cursor.line + trouble.lines}: {trouble}: "
-            "mend it in the file, and reading goes on from this record"
+            "correct the file, and reading continues from this record"
         )

@@ -237,7 +237,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"the record is not JSON ({name} is no number there)")
+    raise ValueError(f"the record is not JSON ({name} is not a number there)")
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=str, parse_float=str, parse_constant=_no_constant)

@@ -63,7 +63,9 @@ def account_of(
     """identity: DEFAULT, or a client id. Raises ValueError, without what was given: it may be a secret."""
     if connection_string is not None:
         if account_url is not None or key is not None or identity is not None:
-            raise ValueError("has `connection_string`, which says it all: remove `account_url`, `key` and `identity`")
+            raise ValueError(
+                "has `connection_string`, which contains everything: remove `account_url`, `key` and `identity`"
+            )
         _check(connection_string)
         return Account(connection_string=connection_string.strip(), ca_file=ca_file)
     if account_url is None:
@@ -74,9 +76,7 @@ def account_of(
     if (key is None) == (identity is None):
         raise ValueError("needs either `key` or `identity`: give one of them")
     if identity is not None and parts.scheme != "https":
-        raise ValueError(
-            "`account_url` must begin with https where `identity` says who we are: tokens are not sent in the clear"
-        )
+        raise ValueError("`account_url` must begin with https with `identity`: tokens are never sent unencrypted")
     if key is not None and not _is_base64(key):
         raise ValueError("`key` must be one of the account's keys, as the portal shows it (base64)")
     return Account(url=account_url, key=key, identity=None if identity == DEFAULT else identity, ca_file=ca_file)
@@ -250,7 +250,7 @@ def _translated(error: Exception, what: str, is_write: bool) -> FilesError:
     if isinstance(error, HttpResponseError) and error.status_code:
         return _answered(error, what, is_write)
     if isinstance(error, ClientAuthenticationError):
-        return FilesRefused(f"{what}: nobody to come as ({_line(error)}): log in, or set a key")
+        return FilesRefused(f"{what}: no Azure credentials found ({_line(error)}): run `az login`, or set `key`")
     if is_write and not isinstance(error, ServiceRequestError):
         return FilesUncertain(f"{what}: the answer was lost ({_line(error)}): it may or may not be done")
     if is_write and not _is_unreached(error):

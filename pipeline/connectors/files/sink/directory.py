@@ -101,7 +101,7 @@ class Directory:
             if error.errno not in _NO_LINKS:
                 raise FilesUncertain(f"file '{path}' may or may not be there: {_why(error)}") from error
             raise FilesUnavailable(
-                f"directory '{self._path}' lies on a file system without hard links ({_why(error)}), on which no two"
+                f"directory '{self._path}' is on a file system without hard links ({_why(error)}), on which no two"
                 " hosts can be kept apart: use another one, or a blob container"
             ) from error
         return True

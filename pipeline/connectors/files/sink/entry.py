@@ -229,7 +229,7 @@ def outranked(claim: Claim | Entry, head: Entry | None) -> Fenced:
         return Fenced(f"{ours}, and another entry of the manifest came first: take the lease again")
     if head.epoch == claim.epoch:
         return Fenced(
-            f"{ours}, and entry {head.version} of the manifest is another attempt's: claim anew", epoch=head.epoch
+            f"{ours}, and entry {head.version} of the manifest is another attempt's: claim again", epoch=head.epoch
         )
     return Fenced(f"{ours}, and belongs to '{head.owner}' since epoch {head.epoch}", epoch=head.epoch)
 
@@ -264,7 +264,7 @@ def _read(content: bytes, name: str) -> dict[str, Any]:
     except ValueError as error:
         raise _damaged(name, error) from error
     if not isinstance(found, dict) or "format" not in found:
-        raise _damaged(name, ValueError("it is no entry"))
+        raise _damaged(name, ValueError("it is not an entry"))
     if (number := found.pop("format")) != FORMAT:
         raise FilesDamaged(f"'{name}' is of format {number!r}, and this version knows {FORMAT}: use a newer one")
     return found
@@ -292,4 +292,4 @@ def _checked(value: T) -> T:
 
 def _damaged(name: str, error: Exception) -> FilesDamaged:
     why = " ".join(str(error).split())[:200]
-    return FilesDamaged(f"'{name}' is no file of a manifest, or damaged ({why}): restore it from a backup")
+    return FilesDamaged(f"'{name}' is not a file of a manifest, or is damaged ({why}): restore it from a backup")

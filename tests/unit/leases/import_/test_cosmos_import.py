@@ -121,7 +121,7 @@ def test_another_prefix_that_begins_alike_is_another_processor() -> None:
 @pytest.mark.parametrize(
     ("document", "told"),
     [
-        ({"id": "something"}, "document 'something' is no lease, as it has no 'LeaseToken': leave it out"),
+        ({"id": "something"}, "document 'something' is not a lease, because it has no 'LeaseToken': leave it out"),
         ({"LeaseToken": "0"}, "field 'id' must be a text"),
         (dotnet(id=7), "document 'without id': field 'id' must be a text"),
         (dotnet(LeaseToken=""), "field 'LeaseToken'"),

@@ -72,7 +72,7 @@ def test_a_lease_that_is_here_is_moved_by_a_reset() -> None:
 
 
 def test_a_lease_that_is_not_here_begins_a_generation_that_the_sink_has_no_position_of() -> None:
-    """Or the sink would go on from its own position, and the import would do nothing."""
+    """Or the sink would continue from its own position, and the import would do nothing."""
     change = only(candidate(continuation="20"), standings={"0": (0, "10")})
     assert change.wanted == lease(continuation="20", generation=1)
     assert change.why == "a reset: generation 0 -> 1, as the sink holds a position"
@@ -122,7 +122,7 @@ def test_nothing_moves_back_unless_forced() -> None:
 def test_where_the_feed_cannot_tell_it_says_so_and_wants_to_be_forced() -> None:
     change = only(candidate(), lease(continuation="foreign"))
     assert change.kind == "refused"
-    assert change.why.startswith("the feed cannot tell whether it moves back ('foreign' is no position)")
+    assert change.why.startswith("the feed does not know whether it moves back ('foreign' is no position)")
     assert only(candidate(), lease(continuation="foreign"), force=True).wanted == lease(continuation="foreign").reset(
         "10"
     )
@@ -186,7 +186,9 @@ def test_a_closed_lease_stays_closed() -> None:
     children = (Child("1", "10"), Child("2", "10"))
     closed = lease(closed=True, children=children)
     assert only(candidate(closed=True, children=children), closed).kind == "unchanged"
-    assert only(candidate(continuation="20"), closed, force=True).why == "it has ended here, and '1', '2' go on from it"
+    assert (
+        only(candidate(continuation="20"), closed, force=True).why == "it has ended here, and '1', '2' continue from it"
+    )
     assert (
         "has ended in the input and is open here"
         in only(candidate(closed=True, children=children), lease(), force=True).why

@@ -166,7 +166,7 @@ async def test_strict_bodies_stop_their_partition_and_what_precedes_is_delivered
     group.feed.append("a", bodies("a b c! d"))
     group.policy = DeadLetters(now=lambda: NOW, stops_at_misfits=True)
     group.transform.is_misfit = True
-    with pytest.raises(PoisonEvent, match="partition 'a', sequence 2: no c!: mend the event or the schema"):
+    with pytest.raises(PoisonEvent, match="partition 'a', sequence 2: no c!: correct the event or the schema"):
         await group.run(4)
     assert (await group.buried(), group.delivered) == ([], bodies("a b"))
 

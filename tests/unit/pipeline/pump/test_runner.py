@@ -495,7 +495,7 @@ def test_positions_that_the_feed_cannot_compare_are_not_refused() -> None:
     class Offsets(Lagging):
         def compare(self, a: str | None, b: str | None) -> int:
             if "@" in (a or ""):
-                raise PositionLost("an offset alone tells no order")
+                raise PositionLost("an offset alone has no order")
             return super().compare(a, b)
 
     async def main() -> None:

@@ -180,7 +180,7 @@ def test_one_that_is_refused_keeps_all_from_being_written(place: Place) -> None:
     assert told.exit_code == 1
     assert row(told, "0")[1] == "refused"
     assert (
-        'it would move back (the lease is at "5000"), and what lies between would come again: --force, if that is wanted'
+        'it would move back (the lease is at "5000"), and the events between would be repeated: if you want that, use --force'
         in told.stdout
     )
     assert told.stdout.splitlines()[-1] == (
@@ -248,7 +248,7 @@ def test_leases_of_another_feed_are_not_imported_over(place: Place) -> None:
     place.keep(lease(), info=Info(identity=Identity("other", "python:x")))
     told = place.taking("dotnet", [dotnet()])
     assert told.exit_code == 2
-    assert "belong to feed 'other', and the configuration says 'etags'" in told.stderr
+    assert "belong to feed 'other', but the configuration has 'etags'" in told.stderr
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_a_reset_to_nowhere_changes_nothing(place: Place) -> None:
     place.keep(lease(), ended)
     told = place("reset", "orders", "0", "--to", "yesterday", "--yes").stderr
     assert "'yesterday' is neither `earliest`, `latest`, a time with its offset from UTC, nor a position" in told
-    assert "is no continuation of a Cosmos DB container" in told
+    assert "is not a continuation of a Cosmos DB container" in told
     assert "has ended: reset what continues it, '2'" in place("reset", "orders", "1", "--to", '"3"', "--yes").stderr
     assert place("reset", "orders", "9", "--to", '"3"', "--yes").exit_code == 1
     assert place("reset", "orders", "0").exit_code == 2

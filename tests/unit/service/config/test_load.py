@@ -178,7 +178,7 @@ def test_dollars_that_name_no_variable_stay(written: str, meant: str) -> None:
 
 
 def test_keys_are_not_expanded() -> None:
-    assert problem("${A}: 1" + PIPELINES, A="api").startswith("line 1: ${A} is no setting")
+    assert problem("${A}: 1" + PIPELINES, A="api").startswith("line 1: ${A} is not a setting")
 
 
 def test_every_missing_variable_is_named_and_nothing_else_is_said_of_its_value() -> None:
@@ -258,7 +258,7 @@ def test_a_dsn_that_the_driver_would_not_take_is_told_in_one_line_without_it(dsn
 def test_a_wrong_dsn_is_told_with_everything_else_and_does_not_show_itself_either() -> None:
     found = problems(with_sink(f'dsn: "host=h {SECRET}", merge: x, bogus: 1') + "\napi: {port: x}")
     assert [re.sub("[:,] .*", "", each.partition(": ")[2]) for each in found] == [
-        "pipelines[0].sink.bogus is no setting",
+        "pipelines[0].sink.bogus is not a setting",
         "pipelines[0].sink.dsn (a secret",
         "api.port is 'x'",
     ]
@@ -286,9 +286,9 @@ def test_what_the_driver_takes_is_a_dsn(dsn: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("api: {prot: 1}", "line 1: api.prot is no setting: did you mean `port`?"),
-        ("apis: {}", "line 1: apis is no setting: did you mean `api`?"),
-        ("api: {xyzzy: 1}", "line 1: api.xyzzy is no setting: known here are enabled, host, port, readers"),
+        ("api: {prot: 1}", "line 1: api.prot is not a setting: did you mean `port`?"),
+        ("apis: {}", "line 1: apis is not a setting: did you mean `api`?"),
+        ("api: {xyzzy: 1}", "line 1: api.xyzzy is not a setting: known here are enabled, host, port, readers"),
         ("api: {port: http}", "line 1: api.port is 'http', and must be a whole number"),
         ("api: {port: 1.5}", "line 1: api.port is 1.5, and must be a whole number"),
         ("api: {port: true}", "line 1: api.port is true, and must be a number"),
@@ -313,7 +313,7 @@ def test_what_the_driver_takes_is_a_dsn(dsn: str) -> None:
             "leases: {type: redis}",
             "line 1: leases.type is 'redis', and must be sqlite, cosmos, blob, memory, or a class to import",
         ),
-        ("leases: {type: memory, path: x}", "line 1: leases.path is no setting"),
+        ("leases: {type: memory, path: x}", "line 1: leases.path is not a setting"),
         ("leases: {renew_s: 1e-300}", "line 1: leases.renew_s is 1e-300, and must be greater than or equal to 0.1"),
         ("leases: {balance_s: 0.09}", "line 1: leases.balance_s is 0.09, and must be greater than or equal to 0.1"),
         ("leases: {duration_s: 0}", "line 1: leases.duration_s is 0, and must be greater than or equal to 0.1"),
@@ -359,7 +359,7 @@ def test_a_start_without_an_offset_from_utc_is_refused(start: str) -> None:
         ("feed: {type: files}", "pipelines[0].feed.path is missing: give it a value"),
         ("feed: {type: files, path: a.txt}", "pipelines[0].feed: the path's ending does not tell the format"),
         ("feed: {type: 'a b:c'}", "pipelines[0].feed.type is 'a b:c', and must name something to import"),
-        ("feed: {type: log, path: a, format: csv}", "pipelines[0].feed.format is no setting"),
+        ("feed: {type: log, path: a, format: csv}", "pipelines[0].feed.format is not a setting"),
     ],
 )
 def test_a_wrong_feed_is_told_apart(part: str, expected: str) -> None:
@@ -480,12 +480,12 @@ def test_one_pipelines_mistake_does_not_hide_anothers() -> None:
     )
     found = "\n".join(problems("leases: {renew_s: 70, bogus: 1}\n" + text))
     for expected in (
-        "leases.bogus is no setting",
+        "leases.bogus is not a setting",
         "renew_s + call_timeout_s is 75",
         "pipelines[0].name is 'A'",
         "pipelines[1].sink.path is the log that pipelines[0] writes",
         "pipelines[2].name 'b' is the name of pipelines[1]",
-        "pipelines[2].bogus is no setting",
+        "pipelines[2].bogus is not a setting",
         "pipelines[2].feed is missing",
         "pipelines[2].sink is missing",
     ):
@@ -507,8 +507,8 @@ def test_problems_come_in_the_order_of_the_file() -> None:
     [
         ("", "there are no settings in it"),
         ("# nothing\n", "there are no settings in it"),
-        ("- a\n", "line 1: this is no mapping of settings"),
-        ("just a text", "line 1: this is no mapping of settings"),
+        ("- a\n", "line 1: this is not a mapping of settings"),
+        ("just a text", "line 1: this is not a mapping of settings"),
         ("api: {}", "pipelines is missing: give it a value"),
         ("pipelines: []", "line 1: pipelines must not be empty"),
         ("pipelines: {}", "line 1: pipelines must be a list"),
@@ -522,8 +522,8 @@ def test_problems_come_in_the_order_of_the_file() -> None:
             "line 2: key 'api' stands here a second time (first in line 1): keep one of them",
         ),
         ("api: {port: 1, port: 2}" + PIPELINES, "line 1: key 'port' stands here a second time"),
-        ("1: a" + PIPELINES, "line 1: this key is no text: put it in quotes"),
-        ("[a]: b" + PIPELINES, "line 1: this key is no text"),
+        ("1: a" + PIPELINES, "line 1: this key is not text: put it in quotes"),
+        ("[a]: b" + PIPELINES, "line 1: this key is not text"),
         ("spark: &a {}\nlog: *a" + PIPELINES, "line 2: column 6: this is not the YAML that is read here: an alias"),
         (
             "spark: {master: !!python/name:os.system x}" + PIPELINES,
@@ -533,7 +533,7 @@ def test_problems_come_in_the_order_of_the_file() -> None:
         ('spark: {master: "\\ud800"}' + PIPELINES, "line 1: a text holds a NUL or half of a surrogate pair"),
         ("a: \x07", "line 1: the character U+0007 is not allowed"),
         ("api: {port: 1" + "0" * 5000 + "}" + PIPELINES, "line 1: a number of more than 18 digits"),
-        ("api: {port: !!int x}" + PIPELINES, "line 1: this is no number"),
+        ("api: {port: !!int x}" + PIPELINES, "line 1: this is not a number"),
         ("a: " + "[" * 5000, "nested deeper than 20 levels"),
         ("a: " + "{a: " * 5000, "nested deeper than 20 levels"),
         ("- " * 5000, "nested deeper than 20 levels"),
@@ -548,8 +548,8 @@ def test_a_text_that_is_not_plain_settings_is_refused_with_its_place(text: str, 
     [
         ("leases: {renew_s: 99999999999999999999999999}", "line 1: a number of more than 18 digits"),
         ('host: {name: "a\\0"}', "line 1: a text holds a NUL"),
-        ("leases: !!int many", "line 1: this is no number"),
-        ("leases: {type: !!int many}", "line 1: this is no number"),
+        ("leases: !!int many", "line 1: this is not a number"),
+        ("leases: {type: !!int many}", "line 1: this is not a number"),
         ('leases: {type: "${NO_SUCH}"}', "line 1: leases.type needs the environment variable NO_SUCH"),
         ('"a\\0": 1', "line 1: a text holds a NUL"),
     ],

@@ -249,7 +249,7 @@ def test_leases_that_a_host_made_meanwhile_are_not_overwritten() -> None:
         report = await bench.planned(order)
         await bench.keep(p0={"continuation": None})
         report = await execute(bench.keeper, order, report)
-        assert "lease '0' was not written (somebody else has made it meanwhile)" in report.problems[0]
+        assert "lease '0' was not written (another process has created it meanwhile)" in report.problems[0]
         assert await bench.positions() == {"0": None}
         assert (await bench.imported(order)).done == {"0"}
 

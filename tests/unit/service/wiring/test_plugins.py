@@ -103,8 +103,8 @@ def test_a_function_may_make_the_part(parts: str) -> None:
     ("settings", "told"),
     [
         ({}, "`partitions` is missing: give it a value"),
-        ({"partitions": ["0"], "ages": 2}, "`ages` is no setting: did you mean `age_s`?"),
-        ({"partitions": ["0"], "zzz": 2}, "`zzz` is no setting: known are partitions, age_s, token, mode"),
+        ({"partitions": ["0"], "ages": 2}, "`ages` is not a setting: did you mean `age_s`?"),
+        ({"partitions": ["0"], "zzz": 2}, "`zzz` is not a setting: known are partitions, age_s, token, mode"),
         ({"partitions": "0"}, "`partitions` must be"),
         ({"partitions": ["0", 1]}, "`partitions[1]` must be a text (put it in quotes)"),
         ({"partitions": ["0"], "age_s": 0}, "`age_s` must be greater than 0"),
@@ -154,7 +154,7 @@ def test_every_method_that_cannot_be_called_as_it_will_be_is_told(parts: str) ->
         sink_made(CustomSinkSettings(type=f"{parts}:HalfASink"))
     assert str(failed.value) == (
         f"'{parts}:HalfASink' is no sink: `claimed` has to be a plain `def`; `open` does not take what it is called with:"
-        " (claim). docs/plugins.md tells what it has to have"
+        " (claim). docs/plugins.md describes what it needs"
     )
 
 

@@ -72,8 +72,8 @@ def test_numbers_are_left_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("metadata", "why"),
     [
-        ({}, "is no document of Leasehold's"),
-        ({"offset": "7"}, "is no document of Leasehold's"),
+        ({}, "is not a document of Leasehold"),
+        ({"offset": "7"}, "is not a document of Leasehold"),
         ({"leasehold": "brotli", "leasehold_0": "x"}, "later version"),
         ({"leasehold": "json"}, "not JSON"),
         ({"leasehold": "json", "leasehold_1": '"tick":1}'}, "not JSON"),

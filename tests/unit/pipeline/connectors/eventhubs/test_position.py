@@ -56,7 +56,7 @@ def test_an_offset_alone_is_behind_the_beginning_and_equal_to_itself_alone() -> 
     offset = Position(None, "100")
     assert compared(offset, Position(7, "100")) == 0
     assert compared(BEGINNING, offset) < 0 < compared(offset, BEGINNING)
-    with pytest.raises(PositionLost, match="an offset alone tells no order"):
+    with pytest.raises(PositionLost, match="an offset alone has no order"):
         compared(offset, Position(7, "200"))
 
 

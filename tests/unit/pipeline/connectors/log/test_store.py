@@ -82,7 +82,7 @@ def test_a_fresh_producer_s_first_event_is_number_one(made: Callable[..., Partit
     line, end = log.attach(PRODUCER)
     assert (line.number, line.position, end) == (0, None, 0)
     for wrong in (0, 2, NUMBER_MAX):
-        with pytest.raises(OutOfOrder, match=f"stands at number 0 of level 1, and {wrong} was sent"):
+        with pytest.raises(OutOfOrder, match=f"is at number 0 of level 1, and {wrong} was sent"):
             log.publish(PRODUCER, wrong, batch("x"), marker(1), sent)
     assert log.publish(PRODUCER, 1, batch("a", "b"), marker(2, 2), sent) == 0
     assert log.publish(PRODUCER, 3, batch("c"), marker(3), sent) == 2

@@ -136,7 +136,7 @@ def test_a_message_without_a_body_is_an_event_without_one() -> None:
         (sections((0x75, "text")), "data that is no octets"),
         (sections((0x75, b"x"), (0x77, 1)), "bodies of two kinds"),
         (sections((0x77, 1), (0x77, 2)), "more than one value"),
-        (sections((0x76, 1)), "a sequence that is no list"),
+        (sections((0x76, 1)), "a sequence that is not a list"),
         (sections((0x74, [1])), "that are no map"),
         (sections((0x73, [None] * 14)), "no list of what a message has"),
         (sections((0x79, b"x")), "a section that no message has"),

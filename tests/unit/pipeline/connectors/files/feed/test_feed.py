@@ -297,7 +297,7 @@ async def test_a_deleted_file_is_waited_for_by_its_reader_s_owner(feed: Feed, pa
     async with tail(feed) as reading:
         await reading.waits()
         os.rename(path, path.with_name("away"))
-        assert await reading.fails() == f"FeedUnavailable: file '{path}' is gone: put it back, and reading goes on"
+        assert await reading.fails() == f"FeedUnavailable: file '{path}' is gone: put it back, and reading continues"
     assert await feed.partitions() == []
     with pytest.raises(FeedUnavailable, match=r"no file 'a\.csv' matches"):
         await resumed(feed, reading.position)
@@ -376,7 +376,7 @@ async def test_a_last_record_without_line_end_waits_for_it(feed: Feed, path: Pat
 
 
 NO_LINE_END = "the last line has no line end yet: end it, or have it taken as it is with `final_record: accept`"
-OPEN_QUOTE = "a quoted field is not closed: close it in the file, and reading goes on from this record"
+OPEN_QUOTE = "a quoted field is not closed: close it in the file, and reading continues from this record"
 
 
 @pytest.mark.parametrize(
@@ -520,7 +520,7 @@ async def test_an_accepted_last_record_that_goes_on_later_costs_the_position(acc
     async with tail(accepting) as reading:
         await reading.waits()
         put(path, "c\n")
-        assert "its last record, which was taken as it was, goes on now" in await reading.fails()
+        assert "its last record, which was taken as it was, has been continued since" in await reading.fails()
     with pytest.raises(PositionLost, match="goes on now"):
         await resumed(accepting, reading.position)
 
