@@ -49,7 +49,7 @@ async def test_a_wrong_password_is_refused_without_telling_it(postgres: Postgres
         access.write_text("local all teller scram-sha-256\n" + before)
         postgres.fetch("SELECT pg_reload_conf()")
         sink = sink_of(dsn=postgres.dsn_of("teller", password=SECRET), table="t")
-        with pytest.raises(SinkRejected, match=r"password authentication failed.*mend `dsn`") as refused:
+        with pytest.raises(SinkRejected, match=r"password authentication failed.*correct `dsn`") as refused:
             await sink.prepare()
         assert SECRET not in repr(refused.value)
     finally:

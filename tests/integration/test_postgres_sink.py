@@ -141,7 +141,7 @@ async def test_a_refused_write_says_what_came_in_between(sink_of: Make) -> None:
     await sink.prepare()
     writer, twin = await sink.open(claim(1)), await sink.open(claim(1))
     await twin.write(output(ONE), Open())
-    with pytest.raises(Fenced, match="stands at '1' already"):
+    with pytest.raises(Fenced, match="is at '1' already"):
         await writer.write(output(ONE), Open())
     await sink.open(claim(4))
     with pytest.raises(Fenced, match="belongs to 'host-4' since epoch 4") as fenced:
@@ -290,8 +290,8 @@ async def test_a_merge_is_checked_without_knowing_the_columns_of_batch(sink_of: 
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        (pa.table({"account": ["bob"], "valeu": [1]}), ['42703 column "valeu"', "mend the SQL"]),
-        (pa.table({"account": ["bob"], "value": [1000]}), ["23514", "balances_value_check", "mend the transform"]),
+        (pa.table({"account": ["bob"], "valeu": [1]}), ['42703 column "valeu"', "correct the SQL"]),
+        (pa.table({"account": ["bob"], "value": [1000]}), ["23514", "balances_value_check", "change the transform"]),
         (pa.table({"account": ["bob"], "value": pa.array([None], pa.int32())}), ["23502"]),
         (pa.table({"account": ["bob"], "value": ["much"]}), ["42804"]),
     ],

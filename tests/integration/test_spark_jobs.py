@@ -96,7 +96,7 @@ async def test_a_schema_nests_as_deep_as_it_may_and_no_deeper(kind: str, prepare
         ("def transform(events): raise ValueError('not\\ntoday')", "ValueError: not$"),
         ("def transform(events): raise SystemExit(3)", "SystemExit: 3"),
         ("def transform(events): return 5", "returns a int, and no DataFrame"),
-        ("transform = 5", "is no function"),
+        ("transform = 5", "is not a function"),
     ],
 )
 async def test_a_wrong_function_is_told_in_a_line(body: str, words: str, prepared: Prepare, function: Write) -> None:

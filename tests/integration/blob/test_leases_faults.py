@@ -293,7 +293,7 @@ async def test_who_is_nobody_is_told(
     wire, ca_file = over_tls
     monkeypatch.setattr(account, "_identity", lambda client_id: Nobody())
     store = open_store(account_url=wire.account_url, identity="default", ca_file=ca_file)
-    with pytest.raises(StoreUnavailable, match=r"nobody to come as.*log in, or set a key"):
+    with pytest.raises(StoreUnavailable, match=r"no Azure credentials found.*run `az login`, or set `key`"):
         await store.create(ID, "{}")
     assert wire.requests.total() == 0
 

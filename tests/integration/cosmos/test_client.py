@@ -250,7 +250,7 @@ async def test_nobody_to_be_is_told_with_what_to_look_at(bank: Bank, monkeypatch
 
     monkeypatch.setattr("azure.identity.aio.DefaultAzureCredential", Nobody)
     container = Container(Account(endpoint=bank.cosmos.https), "bank", bank.name, timeout_s=10)
-    with pytest.raises(FeedError, match=r"finds nobody to be \(no identity\): check `identity`") as caught:
+    with pytest.raises(FeedError, match=r"finds no credentials \(no identity\): check `identity`") as caught:
         await container.changes(ask())
     assert not isinstance(caught.value, FeedUnavailable)
     await container.close()

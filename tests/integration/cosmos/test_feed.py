@@ -341,7 +341,7 @@ async def test_a_listed_range_is_covered_by_the_parts_that_leases_hold(bank: Ban
 async def test_a_range_that_stays_behind_what_was_read_is_told_instead_of_waited_for(bank: Bank) -> None:
     feed = bank.feed(pauses=Pauses(patience_s=0.1))
     await filled(bank, bank.account_in("0"), 3)
-    with pytest.raises(PositionLost, match=r"has come to 3 and was read up to \"999\".*like '\"3\"'"):
+    with pytest.raises(PositionLost, match=r"ends at 3 and was read up to \"999\".*like '\"3\"'"):
         await read(feed, "0", '"999"', 1)
     await feed.close()
 

@@ -43,13 +43,13 @@ async def test_only_idempotent_publishing_is_supported_where_it_is_enabled(place
         with pytest.raises(ValueError, match="idempotent publishing goes to a partition"):
             await sending
     for creating in (one.create_batch(), one.create_batch(key="k"), one.create_batch("0", key="k")):
-        with pytest.raises(ValueError, match="make a producer with idempotent=False"):
+        with pytest.raises(ValueError, match="create a producer with idempotent=False"):
             await creating
     assert place.bodies("0") == []
 
 
 async def test_what_is_asked_for_in_partitions_goes_with_idempotence_alone(place: Place) -> None:
-    with pytest.raises(ValueError, match="go with idempotent publishing alone"):
+    with pytest.raises(ValueError, match="require idempotent publishing"):
         IdempotentProducer(place.broker(), idempotent=False, partitions={"0": Asked()})
 
 
@@ -142,7 +142,7 @@ async def test_a_fatal_error_of_numbers_says_that_the_producer_has_to_be_made_an
     await twin.send(events("c", "d", "e"), "0")
     error = await failed(one.send(events("x"), "0"))
     assert (error.reason, error.is_transient) == (Reason.INVALID_CLIENT_STATE, False)
-    assert "not safe to go on publishing to this partition" in str(error)
+    assert "not safe to continue publishing to this partition" in str(error)
     assert "make a new one" in str(error)
     again = await failed(one.send(events("y"), "0"))
     assert again.reason is Reason.INVALID_CLIENT_STATE

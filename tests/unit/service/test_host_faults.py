@@ -581,7 +581,7 @@ def test_a_lease_document_without_room_for_a_request_costs_no_host() -> None:
             group.edit(partition, lambda lease, note=note: replace(lease, unknown=note))  # type: ignore[misc]
         b = await group.start(name)
         await asyncio.sleep(600)
-        told = [entry["what"] for entry in b.log if "cannot be asked for" in entry.get("what", "")]
+        told = [entry["what"] for entry in b.log if "cannot be requested" in entry.get("what", "")]
         assert len(told) == 1
         assert "larger than" in told[0]
         for partition in "ab":

@@ -184,6 +184,6 @@ async def test_a_write_from_another_place_than_the_position_is_fenced() -> None:
         await writer.write(output(), AlwaysTrusted())
     sink.on_the_wire()
     sink.losing = False
-    with pytest.raises(Fenced, match="stands at 1"):
+    with pytest.raises(Fenced, match="is at 1"):
         await writer.write(output(), AlwaysTrusted())
     assert len(sink.destination.rows("a")) == 1

@@ -189,7 +189,7 @@ async def test_one_partitions_poison_costs_no_other_its_output() -> None:
     poison = outputs[1]
     assert isinstance(poison, PoisonEvent)
     assert (poison.before, poison.sequence, poison.events) == (2, 2, 1)
-    assert str(poison).startswith("partition '1', sequence 2: no ! here: mend the event")
+    assert str(poison).startswith("partition '1', sequence 2: no ! here: correct the event")
 
 
 async def test_the_first_of_several_poison_events_is_the_one_that_is_told() -> None:
@@ -212,7 +212,7 @@ async def test_an_engine_that_knows_the_event_is_believed_and_others_keep_their_
     given = (batches.apply(batch_of(p, "abcde", pages=2)) for p in "012")
     first, error, last = await asyncio.gather(*given, return_exceptions=True)
     assert isinstance(error, PoisonEvent)
-    assert str(error).startswith("partition '1', sequence 3: column 'a' is missing or null: mend the event")
+    assert str(error).startswith("partition '1', sequence 3: column 'a' is missing or null: correct the event")
     assert (error.before, [each.index for each in error.found]) == (3, [3])
     assert error.output is not None
     assert [keys(first), keys(error.output), keys(last)] == ["abcde"] * 3

@@ -259,7 +259,7 @@ def test_leases_of_another_feed_are_not_imported_over(place: Place) -> None:
         (("-", "--from", "dotnet"), "nonsense", "line 1 of the input is not JSON"),
         (("-", "--from", "dotnet"), "", "the input holds no leases"),
         (("-", "--from", "dotnet", "--prefix", "x"), json.dumps(dotnet()), "holds no leases whose ids begin with 'x'"),
-        (("-", "--from", "leasehold"), json.dumps(dotnet()), "no export of Leasehold's"),
+        (("-", "--from", "leasehold"), json.dumps(dotnet()), "not an export of Leasehold"),
         (("-", "--from", "leasehold"), "", "the input has no pipeline 'orders': it has none at all"),
         (("missing.jsonl", "--from", "dotnet"), None, "'missing.jsonl' cannot be read (No such file or directory)"),
     ],
@@ -395,7 +395,7 @@ def test_a_reset_that_cannot_be_done_is_refused_before_anybody_is_asked(place: P
     place.keep(lease(), lease("1", closed=True, children=(Child("2", '"10"'),)))
     for partition, to, why in (
         ("1", '"3"', "has ended"),
-        ("0", "yesterday", "is no continuation"),
+        ("0", "yesterday", "is not a continuation"),
         ("9", '"3"', "no lease"),
     ):
         told = place("reset", "orders", partition, "--to", to)

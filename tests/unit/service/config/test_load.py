@@ -357,7 +357,7 @@ def test_a_start_without_an_offset_from_utc_is_refused(start: str) -> None:
         ),
         ("feed: files", "pipelines[0].feed is 'files', and must be a mapping of settings"),
         ("feed: {type: files}", "pipelines[0].feed.path is missing: give it a value"),
-        ("feed: {type: files, path: a.txt}", "pipelines[0].feed: the path's ending does not tell the format"),
+        ("feed: {type: files, path: a.txt}", "pipelines[0].feed: the path's ending does not show the format"),
         ("feed: {type: 'a b:c'}", "pipelines[0].feed.type is 'a b:c', and must name something to import"),
         ("feed: {type: log, path: a, format: csv}", "pipelines[0].feed.format is not a setting"),
     ],

@@ -131,8 +131,8 @@ def test_bodies_may_stop_a_partition_where_nothing_else_does() -> None:
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ([LOG, "on_error: dead_letter"], "needs to be told where to keep dead letters"),
-        ([LOG, "dead_letters: {type: postgres}"], "needs to be told where to keep dead letters"),
+        ([LOG, "on_error: dead_letter"], "needs a place for dead letters"),
+        ([LOG, "dead_letters: {type: postgres}"], "needs a place for dead letters"),
         ([LOG, "on_error: stop", DEAD_LOG], "has `dead_letters` and `on_error: stop`"),
         ([LOG, "schema: a INT", "schema_mode: permissive"], "`schema_mode` goes with a `schema` and dead letters"),
         ([LOG, DEAD_LOG, "schema_mode: strict"], "`schema_mode` goes with a `schema` and dead letters"),

@@ -194,7 +194,7 @@ class TestCsv:
         assert result.end == "malformed"
         assert result.error.startswith(f"file 'a.csv', line {line}: ")
         assert why in result.error
-        assert "mend it in the file" in result.error
+        assert "correct the file" in result.error
         assert len(result.events) == (1 if line > 2 else 0)
 
     def test_a_key_that_names_no_column_is_malformed(self, file: Path) -> None:
