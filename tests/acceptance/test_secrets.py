@@ -155,7 +155,7 @@ class Host:
 def host(tmp_path_factory: pytest.TempPathFactory, postgres_of_module: Any) -> Iterator[Host]:
     host = Host(tmp_path_factory.mktemp("secrets"), postgres_of_module)
     try:
-        host.wake()
+        host.look()
         host.end()
         yield host
     finally:
