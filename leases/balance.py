@@ -1,11 +1,11 @@
-"""What to take and what to ask for, so that shares differ by at most one. Pure.
+"""Which leases to take and which to request, so that the hosts' shares differ by at most one. Pure.
 
-Every host plans from the same documents and comes to the same shares, so nobody has to lead. Shares are equal within each
-pipeline and over all of them; what does not divide goes to the hosts with the fewest leases so far, and among those to the
-ones that hold it already, so that a settled group never moves anything.
+Every host plans from the same documents and computes the same shares, so no leader is needed. Shares are equal within
+each pipeline and over all pipelines. The remainder goes to the hosts with the fewest leases so far, and among those to
+the hosts that already hold it, so a settled group never moves anything.
 
-A lease changes hands by being asked for: the taker writes its name into `handoff_to`, the owner finishes and releases. All
-moves of a change in membership are planned in one round.
+A lease changes hands on request: the taker writes its name into `handoff_to`, and the owner finishes its work and
+releases the lease. All moves after a change in membership are planned in one round.
 """
 
 from __future__ import annotations
@@ -24,11 +24,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """A live host, as its document tells.
-
-    leases_max: how many leases it wants at most, over all pipelines. is_new: it came so late
-    that it would see too late which owners stand still (leases.timing.Timing.newcomer_slack_s).
-    """
+    """A live host, according to its document."""
 
     name: str
     pipelines: frozenset[str]
@@ -42,7 +38,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """take: acquire now, in this order. ask: write `handoff_to`, all in this round. share: how many leases are mine to have."""
+    """What a host does in this round."""
 
     take: tuple[Key, ...]
     ask: tuple[Key, ...]
@@ -62,13 +58,15 @@ def plan(
 ) -> Plan:
     """What `me` should do now.
 
-    leases: all of the group, closed ones included. peers: the live hosts, `me` among them.
-    working: what `me` works on; any other lease in its name was left by an earlier incarnation (or by a lost answer), and is
-    taken back at once. expired: leases whose owner was not seen to move for a lease duration.
-    overdue: leases that `me` asked for a lease duration ago, and may now steal.
-    rng: spreads the takers of one pile of free leases, so that they do not all reach for the first.
-    last: leases that `me` failed with a moment ago, and prefers to leave to others.
-    paused: pipelines whose leases are nobody's work; they are neither taken nor asked for, and count in no share.
+    - leases: all of the group, including closed ones.
+    - peers: the live hosts, including `me`.
+    - working: the leases that `me` processes. Any other lease in its name was left by an earlier incarnation or a lost
+      answer, and is taken back at once.
+    - expired: leases whose owner did not move its tick for a lease duration.
+    - overdue: leases that `me` requested a lease duration ago and may now steal.
+    - rng: spreads hosts that take from the same set of free leases, so that they do not all start with the same one.
+    - last: leases that just failed on `me`, which it prefers to leave to other hosts.
+    - paused: pipelines that no host processes; their leases are neither taken nor requested, and count in no share.
     """
     able = {peer.name: peer for peer in peers if not peer.draining}
     if me not in able:
@@ -102,10 +100,11 @@ def plan(
 
 
 def creation_order(partitions: Iterable[str], me: str, hosts: Collection[str]) -> list[tuple[int, str]]:
-    """In which order `me` creates leases of a pipeline that has none yet: (how many hosts ought to come before, partition).
+    """The order in which `me` creates the leases of a new pipeline, as (number of hosts whose turn comes first,
+    partition).
 
-    Each of the `hosts` that start together is the first for another part, the second for the next one, and so on. Those that
-    do not know each other yet begin at different places.
+    Hosts that start together each come first for different partitions. Hosts that do not know each other yet start at
+    different partitions.
     """
     mine, others = _hashed(me), [_hashed(host) for host in {*hosts} - {me}]
 
@@ -118,17 +117,17 @@ def creation_order(partitions: Iterable[str], me: str, hosts: Collection[str]) -
 
 
 def _hashed(name: str) -> int:
-    """The same in every process."""
+    """The same value in every process."""
     return crc32(name.encode("utf-8", "surrogatepass"))
 
 
 def _mixed(number: int) -> int:
-    """Rendezvous hashing: the host of the highest number comes first, and one more host changes few of these."""
+    """Rendezvous hashing: the host with the highest number comes first, and adding a host changes few of these."""
     return number * 0x9E3779B1 & 0xFFFFFFFF
 
 
 def holder(lease: Lease, able: Mapping[str, Peer], is_expired: bool) -> str | None:
-    """Who has the lease, or is about to; None where it is anybody's."""
+    """The host that has the lease or is about to get it; None if any host may take it."""
     if lease.handoff_to is not None and lease.handoff_to != lease.owner and _serves(able, lease.handoff_to, lease):
         return lease.handoff_to
     return None if is_expired else lease.owner
@@ -137,7 +136,7 @@ def holder(lease: Lease, able: Mapping[str, Peer], is_expired: bool) -> str | No
 def shares_of(
     leases: Iterable[Lease], able: Mapping[str, Peer], holders: Mapping[Key, str | None]
 ) -> dict[str, dict[str, int]]:
-    """pipeline -> host -> how many of its leases that host should have."""
+    """pipeline -> host -> how many of the pipeline's leases that host should hold."""
     held = Counter((lease.pipeline, holders[lease.key]) for lease in leases)
     sizes = Counter(lease.pipeline for lease in leases)
     names = sizes.keys() | {name for peer in able.values() for name in peer.pipelines}
@@ -159,7 +158,7 @@ def shares_of(
 
 
 def _divided(count: int, ranked: Sequence[str], room: Mapping[str, int]) -> dict[str, int]:
-    """`count` leases over the hosts, as evenly as their room allows; the first ranked get the odd ones."""
+    """Divide `count` leases over the hosts as evenly as their room allows; the first in `ranked` get the remainder."""
     shares = dict.fromkeys(ranked, 0)
     while hosts := [name for name in ranked if shares[name] < room[name]]:
         each, odd = divmod(count, len(hosts))
@@ -175,14 +174,16 @@ def _divided(count: int, ranked: Sequence[str], room: Mapping[str, int]) -> dict
 
 
 def _picked(free: Sequence[Lease], need: int, rng: random.Random, last: Collection[Key]) -> list[Key]:
-    """Available ones before expired ones: those have nobody who might still be at work."""
+    """Available leases before expired ones, whose owner might still be processing."""
     ordered = rng.sample(free, len(free))
     ordered.sort(key=lambda lease: (lease.key in last, lease.owner is not None))
     return [lease.key for lease in ordered[:need]]
 
 
 def _asked(leases: Sequence[Lease], shares: Mapping[str, int], holders: Mapping[Key, str | None], me: str) -> list[Key]:
-    """The leases that fall to `me` when those above their share give to those below theirs, in an order all hosts agree on."""
+    """The leases that `me` receives when hosts above their share give to hosts below theirs, in an order all hosts
+    agree on.
+    """
     held = Counter(holders[lease.key] for lease in leases)
     settled: dict[str, list[Key]] = {}
     for lease in sorted(leases, key=lambda lease: lease.partition):

@@ -1,8 +1,9 @@
-"""Creates the leases that are missing, and audits the container.
+"""Create missing leases, and audit the container.
 
-There is no lock: every step creates if absent, so two hosts may do it at once and a crash between any two steps is mended by
-whoever comes next. The pipeline's `info` document says which feed and sink the leases belong to, and whether the first round
-was completed; partitions that appear after it start at their beginning, since nothing of them may be skipped.
+There is no lock. Every step creates only what is absent, so two hosts may do it at once, and the next host completes
+what a crash between two steps left undone. The pipeline's `info` document records which feed and sink the leases belong
+to, and whether the first round was completed. Partitions that appear after the first round start at their beginning,
+because none of their events may be skipped.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ from leases.store import LeaseStore
 VERSION = 1
 IDENTITY_BYTES_MAX = 4096
 INFO_LOOKED_AT_S = 600.0
-"""How often a host looks whether the `info` document is still there."""
+"""How often a host checks that the `info` document still exists."""
 
 CREATED_MAX = 16
-"""How many leases a host creates before it looks which ones others have created; more where there are many already."""
+"""How many leases a host creates before it checks which ones other hosts have created; more if many exist already."""
 
 StartOf = Callable[[str], Awaitable[str | None]]
 """partition -> the position at which it begins."""
@@ -49,7 +50,7 @@ StartOf = Callable[[str], Awaitable[str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a pipeline's leases stand for. feed and sink may not change under them; a transform may (rolling deploys)."""
+    """The feed and sink that a pipeline's leases belong to. These must not change; the transform may (rolling deploys)."""
 
     feed: str
     sink: str
@@ -61,8 +62,8 @@ class Info:
     """The pipeline's bootstrap document. `complete`: the first round of leases has been created.
 
     unused: no lease has been created yet, so the name may pass to another feed or sink. The first lease is created after a
-    compare-and-swap that clears it. pipeline: whose it is, where that is told; some containers find it by its leases,
-    whatever the pipeline is called.
+    compare-and-swap that clears it. pipeline: its name, if it is stored; some containers find the document
+    by its leases, whatever the pipeline is called.
     """
 
     identity: Identity
@@ -74,14 +75,7 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """created: partitions that got a lease now. orphaned: leases whose partition the feed does not have.
-
-    outlived: closed leases that nothing needs any more. finished: partitions that the feed has, and whose leases an operator
-    closed. told: what people should know of documents that were deleted. waiting: partitions that get no lease until a person
-    has done something, and what. undecided: those that get none in this round, as it is not known yet where they begin.
-    due: how many leases were missing, or did not remember their children; with none, what is found the same the next time is not
-    audited again. left: how many were left to a later round, or to the hosts whose turn it is.
-    """
+    """What one round of reconciliation did and found."""
 
     created: tuple[str, ...] = ()
     orphaned: tuple[str, ...] = ()
@@ -126,7 +120,7 @@ def decode_info(id: str, body: str) -> Info:
 
 
 class Bootstrap:
-    """Makes the leases of one pipeline agree with the partitions of its feed."""
+    """Makes the leases of one pipeline match the partitions of its feed."""
 
     def __init__(self, keeper: Keeper, pipeline: str, identity: Identity) -> None:
         self._keeper = keeper
@@ -142,9 +136,10 @@ class Bootstrap:
         self._rested_on: tuple[object, ...] = ()
 
     async def open(self) -> bool:
-        """Make sure of the `info` document; whether the transform differs from the one recorded, which is now replaced.
+        """Create or check the `info` document. Returns whether the recorded transform differed; it is then replaced.
 
-        Raises GroupMismatch, InvalidDocument, StoreConflict (lost two races: call again), StoreUnavailable, StoreAmbiguous.
+        Raises GroupMismatch, InvalidDocument, StoreConflict (lost two races: call again), StoreUnavailable,
+        StoreAmbiguous.
         """
         try:
             return await self._open()
@@ -152,7 +147,7 @@ class Bootstrap:
             return await self._open()
 
     async def _open(self, *, unused: bool = True) -> bool:
-        """unused: what the document says of leases afterwards, where none was created so far."""
+        """unused: whether the document is still marked `unused` afterwards, if it was so far."""
         document = info_id(self._pipeline)
         try:
             stored = await self._store.read(document)
@@ -180,7 +175,7 @@ class Bootstrap:
             await self._open(unused=False)
 
     async def read_recorded(self) -> Info | None:
-        """What stands there, left as it is; None if no host has run the pipeline, or its name is free for another feed or sink.
+        """The stored document; None if no host has run the pipeline, or its name is free for another feed or sink.
 
         Raises GroupMismatch, InvalidDocument, StoreUnavailable.
         """
@@ -196,11 +191,11 @@ class Bootstrap:
         return found
 
     async def _is_free(self, found: Info) -> bool:
-        """Whether another feed or sink may take the name: whatever the document says, a lease that is there keeps it."""
+        """Whether another feed or sink may take the name. An existing lease prevents that, whatever the document contains."""
         return found.unused and not await self._store.list(lease_prefix(self._pipeline))
 
     async def complete(self) -> None:
-        """The first round of leases is there, by whatever way it came. Raises as `opened` does."""
+        """Record that the first round of leases exists, however it was created. Raises as `opened` does."""
         await self.open()
         await self._complete()
 
@@ -213,10 +208,13 @@ class Bootstrap:
         standing_of: StandingOf | None = None,
         hosts: Collection[str] = (),
     ) -> Audit:
-        """Create what is missing. Idempotent; cheap where nothing is. Raises as `opened` does, and what the callbacks raise.
+        """Create missing leases. Idempotent, and cheap if none are missing. Raises as `opened` does, and what the
+        callbacks raise.
 
-        A callback that raises Undecided keeps its own partition waiting, and no other. standing_of: None where the sink holds no
-        positions, or does not tell them. hosts: those that may create leases of this pipeline as well.
+        A callback that raises Undecided delays only its own partition.
+
+        - standing_of: None if the sink holds no positions or does not report them.
+        - hosts: the hosts that may also create leases of this pipeline.
         """
         told = await self._info_kept(scan)
         leases = {lease.partition: lease for lease in scan.leases if lease.pipeline == self._pipeline}
@@ -261,7 +259,7 @@ class Bootstrap:
         room = max(CREATED_MAX, len(leases) // 4)
 
         async def make(lease: Lease) -> bool:
-            """Whether it is there now."""
+            """Whether the lease exists now."""
             nonlocal room
             if room <= 0:
                 return False
@@ -301,8 +299,11 @@ class Bootstrap:
         )
 
     def _turn(self, born: Sequence[Lease], hosts: Collection[str], scan: Scan) -> Sequence[Lease]:
-        """What this host creates now. Hosts that start together divide the first round; what one of them leaves undone for a
-        while is done by the next."""
+        """The leases that this host creates now.
+
+        Hosts that start together divide the first round. If one of them does not finish its share for a while, the next
+        one does.
+        """
         self._due_since = {each.partition: self._due_since.get(each.partition, scan.started) for each in born}
         if self._is_complete:
             return born
@@ -322,7 +323,7 @@ class Bootstrap:
         start_of: StartOf,
         standing_of: StandingOf | None,
     ) -> tuple[Lease | None, str]:
-        """A lease to be made where it begins, None where nobody knows; and what to tell of it, if it was there before."""
+        """The lease with its start, or None if the start is unknown; and a message, if the lease existed before."""
         if lease.parents:  # it begins where they ended
             return await recover_child(lease, standing_of) if lease.partition in begun(leases) else (lease, "")
         if not self._is_complete:
@@ -332,9 +333,10 @@ class Bootstrap:
         return lease, ""
 
     async def _remember(self, leases: Collection[Lease], scan: Scan) -> None:
-        """That the children have leases, in their closed parents: one that is deleted later does not look as if never made.
+        """Record in closed parents that the children have leases, so that a child's lease that is deleted later does
+        not look new.
 
-        What does not come about now does in the next round.
+        Writes that fail are repeated in the next round.
         """
         for lease in leases:
             if (seen := scan.seen.get(lease.key)) is not None:
@@ -349,13 +351,15 @@ class Bootstrap:
         scan: Scan,
         uncovered: Uncovered,
     ) -> list[Lease]:
-        """Half of the time after which anything is cleared away is soon enough to know that somebody deleted it."""
+        """Leases that were deleted since the last scan, seen recently enough that they cannot have been cleared away as
+        dead.
+        """
         within_s = DEAD_AFTER * self._keeper.timing.duration_s / 2
         gone = self._memory.gone(leases, unreadable, scan.started, within_s)
         return restored(gone, partitions, leases, uncovered) if gone else []
 
     async def _info_kept(self, scan: Scan) -> list[str]:
-        """Another host may have completed the first round since; and once that is over, the document may have been deleted."""
+        """Notice that another host completed the first round; after that, recreate the document if it was deleted."""
         if not self._is_complete:
             await self.open()
             self._info_seen_at = scan.started

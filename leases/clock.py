@@ -1,7 +1,7 @@
 """Time as an argument.
 
-Expiry is always judged on one host's own clock, never by comparing two. CLOCK_BOOTTIME goes on while a machine sleeps, so
-an owner that was suspended knows on waking that its trust has run out.
+A host judges expiry on its own clock only, and never compares two clocks. CLOCK_BOOTTIME continues while a machine
+sleeps, so an owner that was suspended knows on waking that its trust has expired.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 class Clock(Protocol):
     def monotonic(self) -> float:
-        """Seconds since some fixed point of this process's machine; never goes back."""
+        """Seconds since some fixed point of this machine; never decreases."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...

@@ -1,8 +1,8 @@
-"""Lease <-> JSON text. Strict and bounded, since a lease container is open to anyone's hand.
+"""Lease <-> JSON text. Strict and bounded, because anyone may write to a lease container.
 
-Nothing is guessed: a document that is truncated, has wrong types, numbers out of range, duplicate keys or an unknown
-version raises InvalidDocument, which names the document and the field. Fields that are merely unknown (at the top level)
-are kept and written back, so that a newer version and an older one can share a container.
+Nothing is guessed. A document that is truncated, or has wrong types, numbers out of range, duplicate keys or an unknown
+version, raises InvalidDocument, which names the document and the field. Unknown top-level fields are kept and written
+back, so that newer and older versions can share a container.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ CONTINUATION_BYTES_MAX = 32 * 1024
 CHILDREN_MAX = 1024
 INTEGER_MAX = 2**63 - 1
 LEVELS_MAX = 100
-"""How deep any JSON from outside may nest, before it is parsed."""
+"""How deeply JSON from outside may nest; checked before it is parsed."""
 UNKNOWN_DEPTH_MAX = 32
-"""How deep the fields are nested that are kept without being understood: reading, writing and comparing them recurses."""
+"""How deeply unknown fields that are kept may nest: reading, writing and comparing them recurses."""
 
 _UNREADABLE = "unreadable"
 _REMEDIES = (": restore it, or delete the document", ": restore it, or delete it")
@@ -47,7 +47,9 @@ def lease_prefix(pipeline: str) -> str:
 
 
 def lease_id(pipeline: str, partition: str) -> str:
-    """One that would be too long is cut, and told apart by a digest; it alone has ID_CHARACTERS_MAX."""
+    """The id of a lease's document. An id that is too long is cut and gets a digest; only such ids have
+    ID_CHARACTERS_MAX characters.
+    """
     name = quote(partition, safe="").replace("~", "%7E")
     if name in (".", ".."):  # where ids become URLs or paths, these would be walked
         name = name.replace(".", "%2E")
@@ -59,17 +61,19 @@ def lease_id(pipeline: str, partition: str) -> str:
 
 
 def partition_of(id: str) -> str:
-    """The partition that a lease's id names (of a long one the beginning), for reports about documents that cannot be read."""
+    """The partition that a lease's id names (if long, its beginning), for reports about unreadable documents."""
     return unquote(id.rsplit("/", 1)[-1])
 
 
 def to_json(fields: Mapping[str, object]) -> str:
-    """As short as it gets; made once, since every write of a lease goes through it."""
+    """Compact JSON. The encoder is made once, because every write of a lease uses it."""
     return _SHORT.encode(fields)
 
 
 def encode_lease(lease: Lease) -> str:
-    """Raises InvalidDocument where the text could not be read back: a number is used up, or a field or the whole too large."""
+    """Raises InvalidDocument if the text could not be read back: a number is exhausted, or a field or the whole is too
+    large.
+    """
     fields: dict[str, object] = {
         **lease.unknown,
         "version": VERSION,
@@ -105,7 +109,7 @@ def encode_lease(lease: Lease) -> str:
 
 
 def parsed(name: str, text: str) -> object:
-    """The JSON in a text from outside, strictly. Its size is the caller's to bound. Raises InvalidDocument."""
+    """Parse JSON from outside, strictly. The caller bounds its size. Raises InvalidDocument."""
     try:
         return parsed_json(text, LEVELS_MAX, _STRICT)
     except NestedTooDeeply as error:
@@ -115,7 +119,9 @@ def parsed(name: str, text: str) -> object:
 
 
 def told(error: InvalidDocument) -> str:
-    """Of a document that somebody brings: what it was copied from may hold the only position there is, and is not deleted."""
+    """The message for a document that a user supplies for import. It does not advise deleting the original, which may
+    hold the only position.
+    """
     said = str(error)
     for remedy in _REMEDIES:
         said = said.replace(remedy, ": correct it, or leave it out of the input")
@@ -123,7 +129,7 @@ def told(error: InvalidDocument) -> str:
 
 
 def advised(error: InvalidDocument, pipeline: str, partition: str) -> InvalidDocument:
-    """Advice for the document of a lease, which may hold the only position there is: deleting it may lose that."""
+    """Advice for a lease's document. It may hold the only position, which deleting it could lose."""
     said = str(error)
     for remedy in _REMEDIES:
         said = said.removesuffix(remedy)
@@ -135,7 +141,7 @@ def advised(error: InvalidDocument, pipeline: str, partition: str) -> InvalidDoc
 
 
 def unreadable(reason: str) -> str:
-    """The body that a store gives back whose documents are not ours, for one that does not stand for a lease."""
+    """The body that a store with foreign documents returns for one that does not represent a lease."""
     return to_json({_UNREADABLE: reason})
 
 
@@ -199,12 +205,12 @@ def _scope(fields: Fields) -> str | None:
 
 
 def _scope_field(scope: str | None) -> dict[str, object]:
-    """Most feeds have none: then the field is left out."""
+    """Most feeds have no scopes; then the field is omitted."""
     return {} if scope is None else {"scope": scope}
 
 
 class Fields:
-    """The fields of one untrusted JSON object, each taken with its type and bound or refused by name."""
+    """The fields of one untrusted JSON object. Each getter checks type and bounds, and its error names the field."""
 
     def __init__(self, id: str, values: Mapping[str, object]) -> None:
         self._id = id
@@ -226,7 +232,7 @@ class Fields:
         raise InvalidDocument(f"document '{self._id}': field '{name}' {why}: restore it, or delete the document")
 
     def readable(self) -> None:
-        """Raises InvalidDocument with the reason of whoever read the document first."""
+        """Raises InvalidDocument with the reason that the store recorded."""
         if isinstance(reason := self._values.get(_UNREADABLE), str):
             raise InvalidDocument(reason)
 
@@ -247,7 +253,7 @@ class Fields:
         return value
 
     def optional_text(self, name: str, bytes_max: int) -> str | None:
-        """null is None; a field that is not there was cut off by somebody."""
+        """null is None; a missing field means that the document was truncated."""
         return None if self._is_null(name) else self.text(name, bytes_max)
 
     def integer(self, name: str, at_most: int = INTEGER_MAX) -> int:
@@ -262,14 +268,14 @@ class Fields:
         return None if self._is_null(name) else self.integer(name)
 
     def inner(self, name: str) -> Fields:
-        """An object, by its fields."""
+        """A nested object."""
         value = self._values.get(name)
         if not isinstance(value, dict):
             self.refuse(name, f"must be an object, not {_kind(value)}")
         return Fields(self._id, value)
 
     def mapping(self, name: str) -> Mapping[str, object]:
-        """An object that only people read."""
+        """An object that is only displayed."""
         value = self._values.get(name)
         if not isinstance(value, dict):
             self.refuse(name, f"must be an object, not {_kind(value)}")
@@ -302,14 +308,14 @@ class Fields:
         )
 
     def unknown(self, known: frozenset[str]) -> Mapping[str, object]:
-        """The other fields, to be written back as they were."""
+        """The other fields, which are written back unchanged."""
         rest = {name: value for name, value in self._values.items() if name not in known}
         for name, value in rest.items():
             self._keep(repr(name)[1:-1], [name, value])
         return MappingProxyType(rest)
 
     def _keep(self, name: str, value: object) -> None:
-        """Refuse what could be read once but not written back."""
+        """Refuse values that could be read but not written back."""
         if _is_deeper(value, UNKNOWN_DEPTH_MAX):
             self.refuse(name, f"is nested more than {UNKNOWN_DEPTH_MAX} deep")
         self._utf8(name, json.dumps(value, ensure_ascii=False))

@@ -1,14 +1,16 @@
-"""A lease as the .NET change feed processor writes it <-> ours: its fields, and one of ours beside them. Pure.
+"""Lease documents of the .NET change feed processor <-> leases: its fields, plus one field of our own. Pure.
 
-.NET's document says who owns which partition, how far it got, and when the owner last wrote. What .NET has no field for
-(epoch, generation, incarnation, tick ...) stands in one object, `leasehold`. Fields that neither knows are kept. Java's
-processor writes the same document with fewer fields, and the V2 library named the token `PartitionId`; both are read.
+.NET's document records who owns which partition, how far it got, and when the owner last wrote. Values for which .NET
+has no field (epoch, generation, incarnation, tick ...) are stored in one object, `leasehold`. Fields that neither knows
+are kept. Java's processor writes the same document with fewer fields, and the V2 library named the token `PartitionId`;
+both are read.
 
-.NET and Java drop `leasehold` when they rewrite a document. What is lost is then derived so that nothing can go back:
+.NET and Java drop `leasehold` when they rewrite a document. The lost values are then derived so that none can decrease:
 
-- tick: from `timestamp`, which they move when they renew;
-- epoch: when they wrote (`_ts`, in milliseconds), which no count of owners ever reaches, so that no epoch is used twice;
-- generation: from `properties`, which .NET keeps; a generation above 0 is written there too.
+- tick: from `timestamp`, which they update when they renew.
+- epoch: from the time of their write (`_ts`, in milliseconds). No count of owners reaches such a number, so no epoch is
+  used twice.
+- generation: from `properties`, which .NET keeps. A generation above 0 is also written there.
 
 docs/decisions/0006-cosmos-lease-documents.md has the reasons.
 """
@@ -27,20 +29,20 @@ from leases.errors import InvalidDocument
 from leases.lease import SINK_STATE_BYTES_MAX, Lease
 
 FIELD = "leasehold"
-"""Ours, within a document of theirs."""
+"""The field that holds our values in their document."""
 FIELD_VERSION = 1
 DOCUMENT = "document"
-"""In `Lease.unknown`: what else the document holds (`fields`), and the tick that its `timestamp` stands for."""
+"""In `Lease.unknown`: the rest of the document (`fields`), and the tick that its `timestamp` represents."""
 FOREIGN = "foreign"
-"""The incarnation of an owner that has none: a .NET or Java host, or a name that somebody wrote by hand."""
+"""The incarnation of an owner without one: a .NET or Java host, or a name that was written by hand."""
 GENERATION = "leaseholdGeneration"
-"""In `properties`, where the generation is not 0."""
+"""The key in `properties`, if the generation is not 0."""
 INCREMENTAL = "Incremental Feed"
 FULL_FIDELITY = "Full-Fidelity Feed"
 
 DOCUMENT_ID_BYTES_MAX = 1023
 EXACT_MAX = 2**53
-"""Cosmos DB keeps numbers as doubles: integers beyond this one are written as texts."""
+"""Cosmos DB stores numbers as doubles: larger integers are written as texts."""
 
 _RANGES = ("FeedRange", "feedRange")
 _SYSTEM = frozenset(("_rid", "_self", "_etag", "_attachments", "_ts", "_lsn"))
@@ -62,16 +64,16 @@ _ABSENT: Mapping[str, object] = MappingProxyType(
         "children": [],
     }
 )
-"""What a field of ours means that is left out, as it mostly is."""
+"""The values of fields of ours that are omitted, as most are."""
 
 
 def lease_prefix(processor: str, endpoint_host: str, database_rid: str, container_rid: str) -> str:
-    """What the ids of one processor's documents begin with. The rids are those of the container whose changes are read."""
+    """The prefix of the ids of one processor's documents. The rids are those of the container whose changes are read."""
     return f"{processor}{endpoint_host}_{database_rid}_{container_rid}"
 
 
 def database_rid(container_rid: str) -> str:
-    """Of the database that a container is in: a container's resource id begins with it. Raises ValueError."""
+    """The rid of a container's database, with which the container's rid begins. Raises ValueError."""
     raw = base64.b64decode(container_rid.replace("-", "/"), validate=True)
     if len(raw) != 8:
         raise ValueError(f"{container_rid!r} is not a container's resource id")
@@ -83,38 +85,39 @@ def document_id(prefix: str, partition: str) -> str:
 
 
 def marker_id(prefix: str) -> str:
-    """Of the document that says: all leases have been created."""
+    """The id of the document that records that all leases have been created."""
     return f"{prefix}.info"
 
 
 def bounds_of(text: str) -> tuple[str, str] | None:
-    """The range of hashed keys that an EPK lease's token names, as a lease's scope does; None for a physical range's id."""
+    """The range of hashed keys in an EPK lease's token or a lease's scope; None for the id of a physical range."""
     found = _BOUNDS.fullmatch(text)
     return (found[1], found[2]) if found else None
 
 
 def bound_order(bound: str) -> str:
-    """What orders bounds of any length, as .NET compares them: "1F" is "1F00", and "" is "00"."""
+    """A sort key for bounds of any length, as .NET compares them: "1F" equals "1F00", and "" equals "00"."""
     return bound.rstrip("0")
 
 
 def is_same_bounds(a: str, b: str) -> bool:
-    """Whether two texts `min-max` name one range."""
+    """Whether two texts `min-max` name the same range."""
     return [*map(bound_order, a.split("-"))] == [*map(bound_order, b.split("-"))]
 
 
 def timestamp_of(now: datetime) -> str:
-    """As .NET writes it: UTC, seven digits, `Z`."""
+    """The format of .NET: UTC, seven digits, `Z`."""
     return f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}0Z"
 
 
 def decode(
     document: Mapping[str, object], *, pipeline: str, prefix: str | None = None, mode: str | None = None
 ) -> Lease:
-    """The lease that a document of .NET's, Java's or ours stands for.
+    """The lease that a document of .NET's, Java's or ours represents.
 
-    prefix, mode: what its id has to begin with and its `Mode` has to be, where they are given. The partition is the lease
-    token, the continuation what stands there (Java's is packed). Raises InvalidDocument.
+    The partition is the lease token, and the continuation is unchanged (Java's is packed). Raises InvalidDocument.
+
+    prefix, mode: if given, the required prefix of the id and the required `Mode`.
     """
     name = document.get("id")
     fields = Fields(name[:DOCUMENT_ID_BYTES_MAX] if isinstance(name, str) else "without id", document)
@@ -143,8 +146,11 @@ def decode(
 def encode(lease: Lease, *, prefix: str, now: datetime, mode: str = INCREMENTAL) -> dict[str, object]:
     """The document to write.
 
-    now: becomes `timestamp` if the owner has moved its tick since `decode`; a wish of others leaves it alone.
-    mode: of a lease that is new. A scope that is no range of hashed keys is left out: .NET has no field for one.
+    - now: becomes `timestamp` if the owner has moved its tick since `decode`. Another host's request does not change
+      it.
+    - mode: used for a new lease.
+
+    A scope that is not a range of hashed keys is omitted, because .NET has no field for it.
     """
     rest, tick = _carried(lease)
     document: dict[str, object] = {
@@ -170,13 +176,13 @@ def encode(lease: Lease, *, prefix: str, now: datetime, mode: str = INCREMENTAL)
 
 
 def stays(document: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    """Of a document that is written anew since nobody could read it: the range that it names, and what nobody here knows."""
+    """The range, and all unknown fields, of an unreadable document that is about to be rewritten."""
     ranges = [key for key in _RANGES if key in document and _scope({key: document[key]}, "") is not None]
     return {key: document[key] for key in ranges}, {key: document[key] for key in document.keys() - _ANEW}
 
 
 def _text(fields: Fields, document: Mapping[str, object], name: str, bytes_max: int) -> str | None:
-    """An empty text is .NET's other way of saying none."""
+    """.NET also writes an empty text for none."""
     return None if document.get(name) in (None, "") else fields.text(name, bytes_max)
 
 
@@ -186,7 +192,7 @@ def _feed_range(lease: Lease) -> dict[str, object]:
 
 
 def _scope(document: Mapping[str, object], partition: str) -> str | None:
-    """`{min}-{max}`, of `FeedRange` (Java's `feedRange`) or of a token that says so itself; None where none is told."""
+    """`{min}-{max}`, from `FeedRange` (Java's `feedRange`) or from a token of that form; None if there is neither."""
     feed_range = document.get("FeedRange", document.get("feedRange"))
     bounds = feed_range.get("Range") if isinstance(feed_range, dict) else None
     ends = (bounds.get("min"), bounds.get("max")) if isinstance(bounds, dict) else ()
@@ -195,7 +201,7 @@ def _scope(document: Mapping[str, object], partition: str) -> str | None:
 
 
 def _theirs(lease: Lease, fields: Fields, document: Mapping[str, object]) -> Lease:
-    """What a document stands for that somebody else wrote, or rewrote."""
+    """The lease of a document that another program wrote or rewrote."""
     stamped_us = _microseconds(document.get("timestamp"))
     written_s = document.get("_ts")
     if not isinstance(written_s, int) or isinstance(written_s, bool) or not 0 <= written_s < EXACT_MAX // 10**6:
@@ -250,7 +256,7 @@ def _ours_of(lease: Lease) -> dict[str, object]:
 
 
 def _carried(lease: Lease) -> tuple[Mapping[str, object], int | None]:
-    """The rest of the document as it was read, and the tick that it showed; a lease that is new has neither."""
+    """The rest of the document as it was read, and the tick that it showed; a new lease has neither."""
     carried = lease.unknown.get(DOCUMENT)
     if carried is None:
         return {}, None
@@ -276,7 +282,7 @@ def _kept_generation(fields: Fields, properties: object) -> int:
 
 
 def _microseconds(timestamp: object) -> int | None:
-    """Since 1970; Java adds a zone's name in brackets."""
+    """Since 1970. Java appends the name of a zone in brackets."""
     if not isinstance(timestamp, str) or len(timestamp) > 64:
         return None
     try:

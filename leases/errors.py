@@ -1,17 +1,17 @@
 """Everything that can go wrong with a lease.
 
 LeasesError
-├── StoreError                 the container said something other than yes
-│   ├── StoreConflict          412, 409: somebody else wrote first; read again
-│   ├── StoreMissing           404: there is no such document
-│   ├── StoreUnavailable       refused, throttled or too slow, and surely not carried out; may be tried again
-│   └── StoreAmbiguous         sent, and the answer lost; read again before anything else
-├── Undecided                  where a partition begins is not known yet; others need not wait for it
+├── StoreError                 the container did not confirm a call
+│   ├── StoreConflict          412, 409: another writer was first; read again
+│   ├── StoreMissing           404: the document does not exist
+│   ├── StoreUnavailable       refused, throttled or too slow, and certainly not carried out; may be retried
+│   └── StoreAmbiguous         sent, but the answer was lost; read again before anything else
+├── Undecided                  where a partition begins is not known yet; other partitions do not wait for it
 ├── InvalidDocument            a document that this version cannot trust
-├── Incomparable               a position that the feed cannot place beside another
-├── LeaseLost                  the lease is no longer ours: stop, deliver nothing
-│   └── LeaseReset             an operator moved its position: stop, and take it again
-├── DuplicateHost              two live processes under one host name
+├── Incomparable               a position that the feed cannot compare with another
+├── LeaseLost                  this host no longer holds the lease: stop, deliver nothing
+│   └── LeaseReset             an operator moved its position: stop, and take the lease again
+├── DuplicateHost              two live processes use the same host name
 └── GroupMismatch              the leases were made for another feed or sink
 """
 
@@ -31,11 +31,11 @@ class StoreConflict(StoreError):
 
 
 class StoreMissing(StoreError):
-    """There is no such document."""
+    """The document does not exist."""
 
 
 class StoreUnavailable(StoreError):
-    """The call was surely not carried out. It may be tried again, after `retry_after_s` where the container said so."""
+    """The call was certainly not carried out. It may be retried, after `retry_after_s` if the container specified it."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -43,11 +43,11 @@ class StoreUnavailable(StoreError):
 
 
 class StoreAmbiguous(StoreError):
-    """The write was sent and its answer lost: it may have happened, and may even still happen. Read again."""
+    """The write was sent and its answer lost: it may have happened, or may still happen. Read again."""
 
 
 class Undecided(LeasesError):
-    """Where a partition begins is not known yet: it gets no lease in this round. is_slow: it has been so for a while."""
+    """Where a partition begins is not known yet: it gets no lease in this round. is_slow: this has lasted for a while."""
 
     def __init__(self, message: str, *, is_slow: bool = False) -> None:
         super().__init__(message)
@@ -55,17 +55,17 @@ class Undecided(LeasesError):
 
 
 class InvalidDocument(LeasesError):
-    """A document that is not what this version writes: truncated, hand-edited, too large, or from the future."""
+    """A document that this version would not write: truncated, edited by hand, too large, or from a newer version."""
 
 
 class Incomparable(LeasesError):
-    """The feed does not know such a position, so nobody can tell whether it lies before another."""
+    """The feed does not know this position, so it cannot be compared with another."""
 
 
 class LeaseLost(LeasesError):
-    """The lease has another owner, incarnation or epoch. Stop the work; whatever is in hand must not be delivered.
+    """The lease has another owner, incarnation or epoch. Stop processing, and do not deliver anything in hand.
 
-    taken_by: the new owner, where there is one.
+    taken_by: the new owner, if there is one.
     """
 
     def __init__(self, message: str, *, taken_by: str | None = None) -> None:

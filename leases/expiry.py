@@ -1,9 +1,11 @@
-"""When this host last saw each owner's tick move, and so which leases have expired. Pure.
+"""When this host last saw each owner's tick move, and therefore which leases have expired. Pure.
 
-Expired means: on this host's own clock, (owner, incarnation, epoch, tick) has stood still for the lease duration. No two
-machines' clocks are ever compared. Time in which this host could not read the container does not count, and after such an
-outage one full renew interval of successful reads comes first: the owners had the same outage, and could not renew either
-(docs/protocol.md; without the rule, an outage of a third of the lease duration moved most leases with nobody dead).
+A lease is expired if (owner, incarnation, epoch, tick) has not changed for the lease duration, measured on this host's
+own clock. Clocks of two machines are never compared.
+
+Time in which this host could not read the container does not count. After such an outage, one full renew interval of
+successful reads must pass: the owners had the same outage and could not renew either. Without this rule, an outage of a
+third of the lease duration moved most leases although no host was dead (docs/protocol.md).
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from leases.timing import Timing
 
 K = TypeVar("K", bound=Hashable)
 Mark = tuple[object, ...]
-"""What an owner moves to show that it lives: (owner, incarnation, epoch, tick) of a lease, (incarnation, tick) of a host."""
+"""What an owner changes to show that it is alive: (owner, incarnation, epoch, tick) of a lease, (incarnation, tick) of
+a host.
+"""
 
 
 class Sighting(NamedTuple):
-    """A mark, and the time since which this host has seen it stand still (Clock seconds, unread time left out)."""
+    """A mark, and since when this host has seen it unchanged (Clock seconds, excluding unread time)."""
 
     mark: Mark
     since: float
@@ -30,7 +34,7 @@ class Sighting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Watch(Generic[K]):
-    """Everything this host has seen so far. `read_at`: when the last successful scan ended."""
+    """Everything this host has seen so far."""
 
     sightings: Mapping[K, Sighting] = field(default_factory=lambda: MappingProxyType({}))
     read_at: float | None = None
@@ -38,9 +42,9 @@ class Watch(Generic[K]):
     def scanned(
         self, marks: Mapping[K, Mark], started: float, ended: float, timing: Timing, listings: int = 1
     ) -> Watch[K]:
-        """After a successful scan that took from `started` to `ended`; a machine may have slept in the middle of it.
+        """The state after a successful scan from `started` to `ended`; the machine may have slept in the middle of it.
 
-        listings: how many had to be read one after another.
+        listings: how many listings had to be read one after another.
         """
         if not marks:
             return Watch(read_at=ended)
@@ -56,18 +60,18 @@ class Watch(Generic[K]):
         )
 
     def _without(self, unread: float, not_before: float) -> Mapping[K, Sighting]:
-        """As seen so far, the time left out in which nothing could be read."""
+        """What was seen so far, excluding the time in which nothing could be read."""
         return {key: Sighting(seen.mark, max(seen.since + unread, not_before)) for key, seen in self.sightings.items()}
 
     def expired(self, now: float, timing: Timing) -> frozenset[K]:
-        """`now`: when the last scan started, since nothing is known of what came after."""
+        """`now`: when the last scan started, because nothing is known about later changes."""
         return self.still_for(timing.duration_s, now)
 
     def still_for(self, seconds: float, now: float) -> frozenset[K]:
-        """What has not moved for at least so long."""
+        """What has not changed for at least this long."""
         return frozenset([key for key, seen in self.sightings.items() if now - seen.since >= seconds])
 
     def next_expiry(self, now: float, timing: Timing) -> float:
-        """When the next of those that `expired` did not tell would expire (Clock seconds); infinity where there is none."""
+        """When the next one that has not expired would expire (Clock seconds); infinity if there is none."""
         waiting = [seen.since for seen in self.sightings.values() if now - seen.since < timing.duration_s]
         return min(waiting, default=inf) + timing.duration_s

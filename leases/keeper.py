@@ -1,7 +1,7 @@
-"""Read, change, replace if it still matches: the only writer of leases.
+"""Read, change, replace if the ETag still matches: the only writer of leases.
 
-`Keeper` looks at all leases and takes, asks for and creates single ones. `OwnedLease` is one tenure: everything its owner
-writes goes through it, one write at a time, so that renewal and checkpoints never conflict with each other.
+`Keeper` scans all leases, and takes, requests and creates single ones. `OwnedLease` is one tenure: the owner makes all
+its writes through it, one at a time, so that renewals and checkpoints never conflict with each other.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from leases.store import LeaseStore, Stored
 from leases.timing import Timing
 
 CONFLICTS_MAX = 8
-"""How often one change starts over because somebody else wrote first. More than a few in a row is somebody's endless loop."""
+"""How often a change starts over because another writer was first. More than a few in a row mean a program that writes
+in a loop.
+"""
 
 Shape = tuple[tuple[object, ...], ...]
-"""Of two scans with equal shapes whatever is planned is equal too."""
+"""Scans with equal shapes lead to equal plans."""
 Ticks = dict[tuple[str, str], int]
-"""By lease, the highest tick that this incarnation may have written there."""
+"""By lease, the highest tick that this incarnation may have written."""
 Claimed = Callable[[str], str]
 """The sink's pure part of a claim: the last tenure's sink state -> the next one's."""
 
 
 class Seen(NamedTuple):
-    """A lease as it was read, with the ETag that a change of it has to match."""
+    """A lease as it was read, with the ETag that a change must match."""
 
     lease: Lease
     etag: str
@@ -42,11 +44,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Scan:
-    """All leases of some pipelines, read between `started` and `ended` (Clock seconds).
-
-    invalid: the documents that could not be trusted; they stop nobody but themselves. unreadable: the same by their leases.
-    listings: how many had to be read one after another.
-    """
+    """All leases of some pipelines, read between `started` and `ended` (Clock seconds)."""
 
     seen: Mapping[tuple[str, str], Seen]
     invalid: tuple[InvalidDocument, ...]
@@ -61,7 +59,9 @@ class Scan:
 
     @cached_property
     def shape(self) -> Shape:
-        """All that decides who has what. What only moves along (ticks, epochs, positions) is no part of it."""
+        """Everything that decides which host gets which lease; without ticks, epochs and positions, which change all
+        the time.
+        """
         return tuple(
             (
                 *(lease.pipeline, lease.partition, lease.owner, lease.handoff_to),
@@ -81,11 +81,11 @@ class Scan:
 
 
 PARSED_AT_ONCE = 256
-"""Lease documents of a scan, before the event loop gets a turn."""
+"""How many lease documents of a scan are parsed before the event loop gets a turn."""
 
 
 class Keeper:
-    """Leases on behalf of one host process. Its store is expected to bound every call (`TimedStore`)."""
+    """Reads and writes leases for one host process. Its store must bound the time of every call (`TimedStore`)."""
 
     def __init__(self, store: LeaseStore, *, host: str, incarnation: str, clock: Clock, timing: Timing) -> None:
         self.store = store
@@ -127,13 +127,14 @@ class Keeper:
         return _seen(await self.store.read(lease_id(pipeline, partition)))
 
     async def take(self, seen: Seen, claimed: Claimed) -> OwnedLease | None:
-        """Acquire what was seen, or None where somebody else was quicker.
+        """Acquire the lease that was seen; None if another host was faster.
 
-        The tick begins above all that this incarnation wrote there, even where the document was put back to an earlier state:
-        who has seen an earlier one of its ticks would else take the new one for it, and the lease for expired.
+        The tick starts above all that this incarnation wrote, even if the document was restored to an earlier state.
+        Otherwise, a host that had seen an earlier one of these ticks would take the new one for it, and the lease for
+        expired.
 
-        An ambiguous answer is settled by reading: the lease is ours if our epoch stands in it. Raises StoreUnavailable,
-        StoreAmbiguous (not even the reading succeeded: the next scan shows it as ours, from an earlier attempt).
+        An ambiguous answer is resolved by reading: the lease is ours if it has our epoch. Raises StoreUnavailable,
+        StoreAmbiguous (reading failed too: the next scan shows the lease as ours, from an earlier attempt).
         """
         started = self._clock.monotonic()
         earlier = replace(seen.lease, tick=max(seen.lease.tick, self._ticks.get(seen.lease.key, 0)))
@@ -161,12 +162,14 @@ class Keeper:
         await self.store.delete(_id(seen.lease), seen.etag)
 
     async def rewrite(self, seen: Seen, wanted: Lease) -> Seen:
-        """An operator's change (a release, a reset, `leases.import_.plan`), as it stands there now: the owner finds out
-        at its next write, or scan. Raises as `ask` does."""
+        """Write an operator's change (a release, a reset, `leases.import_.plan`), and return the lease as stored.
+
+        The owner notices at its next write or scan. Raises as `ask` does.
+        """
         return Seen(wanted, await self.store.replace(_id(wanted), encode_lease(wanted), seen.etag))
 
     async def create(self, lease: Lease) -> bool:
-        """False where it exists already. Raises StoreUnavailable, StoreAmbiguous."""
+        """False if it exists already. Raises StoreUnavailable, StoreAmbiguous."""
         try:
             await self.store.create(_id(lease), encode_lease(lease))
         except StoreConflict:
@@ -175,11 +178,11 @@ class Keeper:
 
 
 class OwnedLease:
-    """One tenure of one lease. Every method raises LeaseLost once the tenure is over; nothing brings it back.
+    """One tenure of one lease. Every method raises LeaseLost once the tenure has ended; it cannot be resumed.
 
-    Trust runs from the *start* of the last successful write, since from then on other hosts may have seen the tick. While
-    it has run out the owner sends nothing, goes on trying to renew with its old ETag, and either resumes or learns that it
-    lost.
+    Trust runs from the *start* of the last successful write, because other hosts may have seen the tick from then on.
+    After trust has expired, the owner sends nothing and keeps trying to renew with its old ETag, until it either
+    resumes or learns that it lost the lease.
     """
 
     def __init__(
@@ -221,18 +224,19 @@ class OwnedLease:
         await self._change(Lease.renewed)
 
     async def checkpoint(self, continuation: str | None, sink_state: str) -> None:
-        """Keep a position that the sink made safe. Raises as `renew` does."""
+        """Store a position up to which the sink has made everything durable. Raises as `renew` does."""
         await self._change(lambda lease: lease.checkpointed(continuation, sink_state))
 
     async def raise_epoch(self, above: int, claimed: Callable[[str], str]) -> None:
-        """Fence one's own earlier writes. Raises as `renew` does.
+        """Fence this owner's own earlier writes. Raises as `renew` does.
 
-        claimed: makes the new sink state of the one that the store has, which an earlier write of ours may have moved meanwhile.
+        claimed: computes the new sink state from the stored one, which an earlier write of ours may have changed
+        meanwhile.
         """
         await self._change(lambda lease: lease.epoch_raised(above, claimed(lease.sink_state)))
 
     async def release(self) -> None:
-        """Give the lease back (to whoever asked for it, if anybody did). Raises as `renew` does."""
+        """Give the lease back (to the host that requested it, if any). Raises as `renew` does."""
         await self._change(Lease.released)
         self._lose(LeaseLost(f"{_name(self._lease)} was released by this host"))
 
@@ -242,7 +246,7 @@ class OwnedLease:
         self._lose(LeaseLost(f"{_name(self._lease)} is closed: its partition has ended"))
 
     def notice(self, seen: Seen) -> None:
-        """What a scan saw of this lease. A listing may be stale, so only what is newer than we know counts."""
+        """Apply what a scan saw of this lease. A listing may be stale, so only newer information counts."""
         theirs, ours = seen.lease, self._lease
         is_newer = theirs.epoch > ours.epoch and (theirs.owner, theirs.incarnation) != (ours.owner, ours.incarnation)
         if is_newer or theirs.generation > ours.generation:  # our own higher epoch is a raise that is still under way
@@ -267,7 +271,7 @@ class OwnedLease:
             )
 
     async def _replace(self, wanted: Lease) -> bool:
-        """Whether `wanted` now stands in the store; False where the lease is ours still but has changed meanwhile."""
+        """Whether `wanted` is now stored; False if the lease is still ours but has changed meanwhile."""
         started = self._clock.monotonic()
         before = self._lease
         self._ticks[wanted.key] = max(self._ticks.get(wanted.key, 0), wanted.tick)
@@ -284,7 +288,7 @@ class OwnedLease:
         return True
 
     async def _settle(self, wanted: Lease, before: Lease, started: float) -> bool:
-        """After a conflict or a lost answer: read again, and go on only if the tenure is still ours."""
+        """After a conflict or a lost answer: read again, and continue only if the tenure is still ours."""
         try:
             now = _seen(await self._store.read(_id(wanted)))
         except (StoreMissing, InvalidDocument) as error:
@@ -328,7 +332,7 @@ def _id(lease: Lease) -> str:
 
 
 def _is_written(now: Lease, wanted: Lease) -> bool:
-    """Whether `now` is `wanted`, whatever others have asked for or added since."""
+    """Whether `now` is `wanted`, apart from what other hosts have requested or added since."""
     return replace(now, handoff_to=wanted.handoff_to, unknown=wanted.unknown) == wanted
 
 

@@ -1,16 +1,16 @@
-"""The lease, and every change it can go through. All pure: a change returns a new lease.
+"""The lease and all its transitions. Pure: a transition returns a new lease.
 
-               acquired                     released
-    available ----------> owned (epoch e) ----------> available
-        ^                  |   |    |  ^                  (handoff_to: for the one who asked)
-        |  acquired by     |   |    +--+ renewed, checkpointed, handoff_requested
-        |  another, once   |   |
-        +-- expired -------+   +-- closed: its partition was split or merged, its children take over; or an operator said
-                                   that it is done, and then a reset opens it again
+                   acquired                     released
+        available ----------> owned (epoch e) ----------> available
+            ^                  |   |    |  ^                  (handoff_to: reserved for the host that requested it)
+            |  acquired by     |   |    +--+ renewed, checkpointed, handoff_requested
+            |  another, once   |   |
+            +-- expired -------+   +-- closed: its partition was split or merged, and its children take over; or an
+                                       operator closed it, and a reset opens it again
 
-`epoch` grows with every change of owner and travels to the sink, which refuses older ones. `generation` grows only when an
-operator moves the position. `tick` is moved by the owner alone, on each renewal and checkpoint: whoever sees it stand still
-for a lease duration on its own clock may take the lease (protocol.md, "Rules that hold for every lease").
+`epoch` grows with every change of owner and is passed to the sink, which refuses older ones. `generation` grows only
+when an operator moves the position. Only the owner moves `tick`, on each renewal and checkpoint. A host that sees it
+unchanged for a lease duration, on its own clock, may take the lease (protocol.md, "Rules that hold for every lease").
 """
 
 from __future__ import annotations
@@ -20,17 +20,14 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 RESTORED_ABOVE = 1000
-"""How far the epoch of a lease that is put back lies above the one that was seen: its owner may have raised it since."""
+"""How far a restored lease's epoch is above the one that was seen: its owner may have raised it since."""
 SINK_STATE_BYTES_MAX = 4096
-"""A sink's state crosses the lease document; it is a few numbers, never data."""
+"""A sink's state is stored in the lease document; it is a few numbers, never data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A partition that takes over from a closed one, starting at `continuation`. scope: as its lease's will be.
-
-    begun: its lease has been made. One that is missing then was deleted, and does not begin as if nothing of it were done.
-    """
+    """A partition that takes over from a closed one, starting at `continuation`."""
 
     partition: str
     continuation: str | None
@@ -40,17 +37,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """One partition of one pipeline.
-
-    owner and incarnation: host name, and one id per start of that host's process; None where available.
-    scope: which part of the source the partition is, in the words of its feed (opaque); None where the name says it all. It
-    outlives the partition in the source: what was split or merged there is still found by it.
-    continuation: position up to which everything is delivered, opaque; None is the feed's beginning.
-    sink_state: what the pipeline's sink keeps with the lease (opaque, at most SINK_STATE_BYTES_MAX bytes).
-    tombstone: an operator closed it, and its document stays: a partition that comes back under the name is not read.
-    handoff_to: the host that asked for the lease, and for which it stays reserved once released.
-    unknown: fields of the document that this version does not know; they are written back as they were.
-    """
+    """One partition of one pipeline."""
 
     pipeline: str
     partition: str
@@ -74,7 +61,7 @@ class Lease:
         return self.pipeline, self.partition
 
     def is_same_tenure(self, other: Lease) -> bool:
-        """Whether both are one owner's one tenure. Nothing else entitles an owner to go on after a conflict."""
+        """Whether both belong to one tenure of one owner. Only this entitles an owner to continue after a conflict."""
         return (self.owner, self.incarnation, self.epoch, self.generation, self.closed) == (
             other.owner,
             other.incarnation,
@@ -100,33 +87,39 @@ class Lease:
         return replace(self, tick=self.tick + 1)
 
     def checkpointed(self, continuation: str | None, sink_state: str) -> Lease:
-        """Renewed too: a busy lease needs no write of its own to stay alive."""
+        """This also renews: a busy lease needs no other writes to stay alive."""
         assert len(sink_state.encode()) <= SINK_STATE_BYTES_MAX, "sink state outgrew the lease document"
         return replace(self, tick=self.tick + 1, continuation=continuation, sink_state=sink_state)
 
     def epoch_raised(self, above: int, sink_state: str) -> Lease:
-        """The owner fences its own earlier self: after an ambiguous send, or when the sink knows a higher epoch."""
+        """The owner fences its own earlier writes: after an ambiguous send, or if the sink knows a higher epoch."""
         return replace(self, tick=self.tick + 1, epoch=max(self.epoch, above) + 1, sink_state=sink_state)
 
     def handoff_requested(self, to: str) -> Lease:
-        """Somebody else's wish. It leaves the tick alone, or a dead owner would look alive."""
+        """Another host's request. It does not change the tick, or a dead owner would look alive."""
         return replace(self, handoff_to=to)
 
     def released(self) -> Lease:
-        """Available again, position kept; reserved for `handoff_to` where somebody asked."""
+        """Available again, with the same position; reserved for `handoff_to` if a host requested it."""
         return replace(self, owner=None, incarnation=None, tick=self.tick + 1)
 
     def revoked(self) -> Lease:
-        """An operator's release: the owner finds out at its next write. As every edit of others, it leaves the tick alone."""
+        """An operator's release. The owner notices at its next write. Like every edit by others, it does not change the
+        tick.
+        """
         return replace(self, owner=None, incarnation=None)
 
     def put_back(self) -> Lease:
-        """As it was seen before its document was deleted, nobody's, under epochs that were never used. Its tick stays."""
+        """Recreated as it was before its document was deleted: without an owner, above all epochs used before, with the
+        same tick.
+        """
         epoch = min(self.epoch + RESTORED_ABOVE, 2**63 - 1)
         return replace(self, owner=None, incarnation=None, handoff_to=None, epoch=epoch)
 
     def reset(self, continuation: str | None) -> Lease:
-        """An operator's new position: a new generation, and the present owner out. It opens what an operator had closed."""
+        """An operator's new position: a new generation, without the present owner. It reopens a lease that an operator
+        closed.
+        """
         return replace(
             self,
             closed=self.closed and bool(self.children),
@@ -139,7 +132,7 @@ class Lease:
         )
 
     def ended(self, continuation: str | None, children: tuple[Child, ...]) -> Lease:
-        """Closed for good at its final position; its children start where they say."""
+        """Closed for good at its final position; its children start at their own positions."""
         return replace(
             self,
             owner=None,
@@ -152,7 +145,9 @@ class Lease:
         )
 
     def finished(self, continuation: str | None, *, tombstone: bool) -> Lease:
-        """Closed by an operator: the owner finds out at its next write. As every edit of others, it leaves the tick alone."""
+        """Closed by an operator. The owner notices at its next write. Like every edit by others, it does not change the
+        tick.
+        """
         assert not (self.closed and self.children), "the children of an ended partition continue it"
         return replace(
             self,
@@ -165,6 +160,6 @@ class Lease:
         )
 
     def followed_by(self, partitions: Container[str]) -> Lease:
-        """It remembers which of its children have their leases. As every edit of others, it leaves the tick alone."""
+        """It records which of its children have leases. Like every edit by others, it does not change the tick."""
         children = tuple(replace(child, begun=child.begun or child.partition in partitions) for child in self.children)
         return replace(self, children=children)

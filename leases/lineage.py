@@ -1,4 +1,4 @@
-"""Which leases the partitions of a feed call for, and which lead nowhere: children of ended ones, births, orphans. Pure."""
+"""Which leases a feed's partitions need, and which lead nowhere: children of ended leases, births, orphans. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from leases.lease import Lease
 
 
 class Partition(NamedTuple):
-    """A partition of the feed, the ones it came from by split or merge, and which part of the source it is."""
+    """A partition of the feed, the ones it came from by split or merge, and its part of the source."""
 
     name: str
     parents: tuple[str, ...] = ()
@@ -17,18 +17,20 @@ class Partition(NamedTuple):
 
 
 Uncovered = Callable[[Partition, Collection[str]], Sequence[Partition]]
-"""(a partition, scopes) -> what of it lies in none of the scopes: itself where nothing does, nothing where all does."""
+"""(a partition, scopes) -> the rest of it that the scopes do not cover: itself if they cover nothing, empty if they
+cover all.
+"""
 
 
 def whole(partition: Partition, scopes: Collection[str]) -> Sequence[Partition]:
-    """Of a feed whose partitions are told apart by their names alone."""
+    """For a feed whose partitions are distinguished by name alone."""
     return [partition]
 
 
 def children_due(
     partitions: Sequence[Partition], leases: Mapping[str, Lease], unreadable: Collection[str] = ()
 ) -> list[Lease]:
-    """The leases that closed parents call for. A child of several parents (a merge) waits until all of them are closed."""
+    """The leases that closed parents require. A child of several parents (a merge) waits until all of them are closed."""
     parents = {partition.name: partition.parents for partition in partitions}
     known = {*parents, *unreadable}
     scopes = {partition.name: partition.scope for partition in partitions}
@@ -53,12 +55,15 @@ def children_due(
 
 
 def begun(leases: Mapping[str, Lease]) -> frozenset[str]:
-    """The children that have had a lease, as far as their closed parents remember."""
+    """The children that have had a lease, according to their closed parents."""
     return frozenset(child.partition for lease in leases.values() for child in lease.children if child.begun)
 
 
 def followed(leases: Mapping[str, Lease], others: Collection[str] = ()) -> list[Lease]:
-    """The closed leases that do not remember yet which of their children have leases, as they will. others: that have one too."""
+    """Updated versions of closed leases that have not yet recorded which of their children have leases.
+
+    others: further partitions that have leases.
+    """
     begun = {*leases, *others}
     forgetful = (lease for lease in leases.values() if any(not child.begun for child in lease.children))
     return [after for before in forgetful if (after := before.followed_by(begun)) != before]
@@ -71,12 +76,11 @@ def births(
     uncovered: Uncovered = whole,
     unreadable: Collection[str] = (),
 ) -> list[Lease]:
-    """The leases of partitions that have none, unless a parent has yet to be read and will name its children itself.
+    """The leases of partitions that have none, unless a parent is still being read and will name its children itself.
 
-    One whose parent's lease is unreadable waits until that is mended: nobody knows where the parent ended.
-
-    Where leases of other names hold a part of a partition's scope (one range was merged from several, and each of their leases
-    goes on with its part), only the rest of it is born.
+    A partition whose parent's lease is unreadable waits until that is repaired, because the parent's end is unknown. If
+    leases with other names cover part of a partition's scope, only the rest gets new leases. This happens after a merge
+    of ranges, when each old lease continues with its part.
     """
     listed = {*(partition.name for partition in partitions), *unreadable}
     children = [child for lease in leases.values() for child in lease.children]
@@ -96,24 +100,25 @@ def births(
 def orphans(
     partitions: Sequence[Partition], leases: Mapping[str, Lease], uncovered: Uncovered = whole
 ) -> tuple[str, ...]:
-    """The open leases of what the feed does not have: no such partition, none that came from it, none with a part of it."""
+    """Open leases that match nothing in the feed: neither the partition, nor one that came from it, nor one that shares
+    its scope.
+    """
     known = {name for partition in partitions for name in (partition.name, *partition.parents)}
     lost = (lease for name, lease in leases.items() if name not in known and not lease.closed)
     return tuple(sorted(lease.partition for lease in lost if not _is_found(lease.scope, partitions, uncovered)))
 
 
 def finished(partitions: Sequence[Partition], leases: Mapping[str, Lease]) -> tuple[str, ...]:
-    """The partitions that the feed lists and nobody reads, since an operator closed their leases."""
+    """The partitions that the feed lists but no host reads, because an operator closed their leases."""
     names = (partition.name for partition in partitions)
     return tuple(name for name in names if name in leases and leases[name].closed and not leases[name].children)
 
 
 def outlived(partitions: Sequence[Partition], leases: Mapping[str, Lease]) -> tuple[str, ...]:
-    """The closed leases that nothing needs any more: the feed has forgotten the partition, and every child has its lease.
+    """Closed leases that are no longer needed: the feed no longer lists the partition, and every child has its lease.
 
-    A tombstone stays: what comes back under its name is not to be read again.
-
-    One that another lease names as its child is needed as long as that one is there, which would have it created anew.
+    A tombstone stays, so that a partition that reappears under its name is not read again. A lease that another one
+    names as its child stays as long as that one exists; otherwise the child would be created again.
     """
     needed = {partition.name for partition in partitions}
     needed |= {child.partition for lease in leases.values() for child in lease.children}

@@ -1,7 +1,7 @@
-"""Who is alive: every host keeps one document, whose tick it moves as often as it renews a lease.
+"""Which hosts are alive: every host has one document, whose tick it moves as often as it renews a lease.
 
-Others judge its life by that tick, as they judge leases: on their own clock. A host without leases counts, a draining one
-does not. The document also tells people what the host is doing; nothing is decided by that part.
+Other hosts judge it by that tick, as they judge leases: on their own clock. A host without leases counts, a draining
+one does not. The document also describes the host's activity for people; no decision uses that part.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from leases.store import LeaseStore, Stored
 from leases.timing import Timing
 
 HOSTS_PREFIX = "_hosts/"
-"""No pipeline name begins with an underscore, so no pipeline's documents are listed with the hosts."""
+"""No pipeline name begins with an underscore, so listing hosts never lists a pipeline's documents."""
 VERSION = 1
 PIPELINES_MAX = 1024
 DEAD_AFTER = 10
-"""After this many lease durations without a move a host's document is cleared away."""
+"""After this many lease durations without a change, a host's document is removed."""
 
 _FIELDS = frozenset(
     (
@@ -37,11 +37,7 @@ _FIELDS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRecord:
-    """One host process, as its document tells.
-
-    lease_duration_s: its setting; hosts of one group have to agree. started_at: wall clock, for people. activity: what it is
-    doing, for people. contested_by: the incarnation of another process that ran under this name and gave way.
-    """
+    """One host process, according to its document."""
 
     name: str
     incarnation: str
@@ -115,12 +111,7 @@ def decode_host(id: str, body: str) -> HostRecord:
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """The hosts seen by one scan. `live`: those whose tick was seen to move within a lease duration.
-
-    new: those that this host met so late that they see what expires later than the bound on that allows (leases.balance.Peer).
-    dead: the documents (with their ETags) of hosts that have not moved for `DEAD_AFTER` lease durations.
-    invalid: documents that nobody can read, by id. controls: what operators have ordered, from the same listing.
-    """
+    """The hosts seen by one scan."""
 
     hosts: Mapping[str, HostRecord]
     live: frozenset[str]
@@ -135,7 +126,7 @@ class Roll:
 
 
 class Membership:
-    """This host's own document, and its view of the others'."""
+    """This host's own document, and its view of the other hosts."""
 
     def __init__(self, store: LeaseStore, me: HostRecord, *, clock: Clock, timing: Timing) -> None:
         self._store = store
@@ -155,8 +146,8 @@ class Membership:
     async def announce(self, activity: Mapping[str, object], *, draining: bool = False) -> None:
         """Create the document, or move its tick.
 
-        The first announcement replaces what an earlier incarnation left. Raises DuplicateHost where another process took the
-        name over meanwhile, StoreUnavailable, StoreAmbiguous.
+        The first announcement replaces the document of an earlier incarnation. Raises DuplicateHost if another process
+        has taken over the name since, StoreUnavailable, StoreAmbiguous.
         """
         async with self._lock:
             wanted = replace(
@@ -173,7 +164,9 @@ class Membership:
                 self._me = wanted
 
     async def leave(self) -> None:
-        """Remove the document, so that nobody waits for this host to expire; a namesake's stays. Raises StoreError."""
+        """Remove the document, so that other hosts need not wait for it to expire. Keeps a namesake's. Raises
+        StoreError.
+        """
         async with self._lock:
             if self._me.tick == 0:
                 return  # never announced
@@ -213,13 +206,13 @@ class Membership:
         return Roll(hosts, live, live - known, dead, {**invalid, **controls.unreadable}, controls)
 
     async def clear_away(self, roll: Roll) -> None:
-        """Remove the documents of the long dead. Raises StoreConflict or StoreMissing where one was not dead after all."""
+        """Remove the documents of long-dead hosts. Raises StoreConflict or StoreMissing if one was alive after all."""
         for stored in roll.dead:
             await self._store.delete(stored.id, stored.etag)
 
     @property
     def next_expiry(self) -> float:
-        """When the next host that the last scan saw alive would be dead (Clock seconds), if it stood still from now on."""
+        """When the next host that the last scan saw alive would be dead (Clock seconds), if it stopped now."""
         return self._watch.next_expiry(self._scanned_at, self._timing)
 
     async def _write(self, wanted: HostRecord) -> str:
@@ -229,7 +222,7 @@ class Membership:
         return await self._store.replace(host_id(wanted.name), body, self._etag)
 
     async def _reread(self, wanted: HostRecord) -> None:
-        """Our document changed under us: an earlier incarnation's, our own after a lost answer, or a namesake's."""
+        """Another write changed our document: an earlier incarnation's, our own after a lost answer, or a namesake's."""
         document = host_id(wanted.name)
         try:
             stored = await self._store.read(document)
@@ -257,7 +250,7 @@ class Membership:
 
 
 def mismatched(hosts: Collection[HostRecord], duration_s: float) -> list[HostRecord]:
-    """The hosts whose leases last another time than ours: they would take too early, or too late."""
+    """Hosts whose leases have another duration than ours: they would take leases too early or too late."""
     return [host for host in hosts if host.lease_duration_s != duration_s]
 
 

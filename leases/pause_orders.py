@@ -1,9 +1,10 @@
-"""What operators have ordered for a whole pipeline: one document each, which every host reads with every scan and honours.
+"""Operators' orders for a whole pipeline: one document each, which every host reads with every scan and obeys.
 
-A paused pipeline is nobody's work: owners finish or drop the batch in hand, checkpoint and release, and nobody takes its leases
-until it is resumed. The documents are listed together with the hosts', so that they cost no request of their own.
+No host processes a paused pipeline. Owners finish or drop the current batch, checkpoint and release, and no host takes
+the leases until the pipeline is resumed. The documents are listed together with the hosts', so they cost no extra
+request.
 
-A control document that cannot be read counts as a pause: it is there because somebody once gave an order, and waiting loses
+An unreadable control document counts as a pause: it exists because an operator once gave an order, and waiting loses
 nothing.
 """
 
@@ -18,7 +19,7 @@ from leases.errors import InvalidDocument, StoreConflict, StoreMissing
 from leases.store import LeaseStore, Stored
 
 GROUP_PREFIX = "_"
-"""Lists what belongs to the group and to no single pipeline's leases: the hosts' documents and these."""
+"""Lists the documents of the whole group: the hosts' documents and these."""
 CONTROL_PREFIX = "_control/"
 VERSION = 1
 CONFLICTS_MAX = 4
@@ -28,7 +29,7 @@ _FIELDS = frozenset(("version", "pipeline", "paused", "by", "at"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """An operator's order. by: who gave it; at: when, by the wall clock of the host that was asked; both for people."""
+    """An operator's order."""
 
     pipeline: str
     paused: bool
@@ -39,18 +40,18 @@ class Control:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Controls:
-    """All orders of a group. unreadable: pipelines whose order nobody can read, and what is to be done."""
+    """All orders of a group."""
 
     orders: Mapping[str, Control] = field(default_factory=lambda: MappingProxyType({}))
     unreadable: Mapping[str, InvalidDocument] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def paused(self) -> frozenset[str]:
-        """The pipelines that nobody is to work on."""
+        """The pipelines that no host may process."""
         return frozenset((*(name for name, order in self.orders.items() if order.paused), *self.unreadable))
 
     def why(self, pipeline: str) -> str:
-        """Why a paused pipeline rests, for people."""
+        """Why a pipeline is paused, for people."""
         if (order := self.orders.get(pipeline)) is None:
             return str(self.unreadable[pipeline])
         told = "".join((f" by {order.by}" if order.by else "", f" at {order.at}" if order.at else ""))
@@ -94,7 +95,7 @@ def decode_control(id: str, body: str) -> Control:
 
 
 def controls_in(documents: Iterable[Stored]) -> Controls:
-    """Of all documents of the group, whatever else is among them."""
+    """The orders among all documents of the group."""
     orders: dict[str, Control] = {}
     unreadable: dict[str, InvalidDocument] = {}
     for stored in documents:
@@ -108,9 +109,9 @@ def controls_in(documents: Iterable[Stored]) -> Controls:
 
 
 async def order(store: LeaseStore, wanted: Control) -> tuple[Control, bool]:
-    """The order that holds now, and whether it is a new one. To order what holds already changes nothing.
+    """Write an order. Returns the order that holds now, and whether it is new; repeating an order changes nothing.
 
-    Raises StoreConflict where others order all the time, StoreUnavailable, StoreAmbiguous.
+    Raises StoreConflict if other writers keep interfering, StoreUnavailable, StoreAmbiguous.
     """
     for _ in range(CONFLICTS_MAX):
         try:

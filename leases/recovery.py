@@ -1,12 +1,12 @@
-"""Leases that somebody deleted: what is still known of where their partitions stood. Pure.
+"""Deleted leases: what is still known about their positions. Pure.
 
-A document that is gone says nothing, and yet its position is known in two places. Every host has seen it in its last scan
-(`Memory`), and puts it back as it was then. And a sink that holds positions knows how far the partition got, or the one that it
-was split from. Where neither is so, nobody knows: such a partition waits for a person, as one does whose lease is unreadable.
+The position of a deleted document may be known in two places. Every host saw it in its last scan (`Memory`) and can
+restore that state. And a sink that stores positions knows how far the partition got, or the one it was split from. If
+neither knows, the partition waits for an operator, like one whose lease is unreadable.
 
-That a lease is missing shows by its scope or its parents: after the first round every part of a source is held by some lease, so
-a part that none holds had one; and a closed parent that is still there remembers which of its children had theirs. Of a feed
-whose partitions are told apart by their names alone a partition may as well be new.
+A missing lease is recognized by its scope or its parents. After the first round, some lease covers every part of a
+source, so an uncovered part must have had one. A closed parent that still exists records which of its children had
+leases. If a feed distinguishes partitions by name alone, a partition without a lease may also be new.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from leases.lineage import Partition, Uncovered, orphans
 
 
 class Standing(NamedTuple):
-    """The newest generation that a sink holds a position of, and the position."""
+    """The newest generation for which a sink holds a position, and that position."""
 
     generation: int
     position: str | None
@@ -30,7 +30,7 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The leases of one pipeline as this host saw them last; one that became unreadable, as it was before. at: Clock seconds."""
+    """The leases of one pipeline as this host last saw them; an unreadable one, as it was before."""
 
     leases: Mapping[str, Lease] = field(default_factory=lambda: MappingProxyType({}))
     at: float = -inf
@@ -40,7 +40,9 @@ class Memory:
         return Memory({**kept, **leases}, at)
 
     def gone(self, leases: Mapping[str, Lease], unreadable: Collection[str], at: float, within_s: float) -> list[Lease]:
-        """What has vanished since. Nothing after more than `within_s`: by then a lease may have ended and been cleared away."""
+        """The leases that have vanished since. Empty after more than `within_s`: by then a lease may have ended and
+        been removed.
+        """
         if at - self.at > within_s:
             return []
         return [lease for name, lease in self.leases.items() if name not in leases and name not in unreadable]
@@ -49,7 +51,7 @@ class Memory:
 def restored(
     gone: Collection[Lease], partitions: Sequence[Partition], leases: Mapping[str, Lease], uncovered: Uncovered
 ) -> list[Lease]:
-    """What to put back of the leases that are gone: those that somebody still needs, and whose part nobody else has."""
+    """The deleted leases to recreate: those that are still needed and whose part no other lease covers."""
     lost = set(orphans(partitions, {lease.partition: lease for lease in gone}, uncovered))
     listed = {partition.name for partition in partitions}
     return [
@@ -74,7 +76,7 @@ def _is_needed(lease: Lease, listed: Container[str], leases: Mapping[str, Lease]
 def ancestors(
     lease: Lease, partitions: Sequence[Partition], leases: Mapping[str, Lease], uncovered: Uncovered
 ) -> tuple[str, ...]:
-    """Of a lease to be born: the partitions that it came from, or was a part of, but for those that had another part."""
+    """For a new lease: the partitions that it came from or belonged to, except those that covered another part."""
     for each in partitions:
         if each.name == lease.partition:
             family = each.parents
@@ -94,12 +96,12 @@ def _is_apart(lease: Lease, other: Lease | None, uncovered: Uncovered) -> bool:
 
 
 def is_lost(lease: Lease, family: Collection[str], leases: Mapping[str, Lease]) -> bool:
-    """Whether a lease to be born after the first round is one that was there. A parent's that is there would have named it."""
+    """Whether a lease created after the first round existed before. An existing parent would have named it."""
     return bool(lease.scope is not None or family) and not any(name in leases for name in family)
 
 
 def of_one(standings: Collection[Standing]) -> Standing | None:
-    """The position that the partitions of a family agree on: they may have been merged, and then each has its own."""
+    """The position on which the partitions of a family agree. After a merge, each has its own."""
     found = {standing.position: standing for standing in standings}
     return next(iter(found.values())) if len(found) == 1 else None
 
@@ -107,7 +109,7 @@ def of_one(standings: Collection[Standing]) -> Standing | None:
 def waiting(
     partitions: Sequence[Partition], leases: Mapping[str, Lease], unreadable: Collection[str]
 ) -> dict[str, str]:
-    """The partitions that have no lease since nobody can read where a parent ended, and why not."""
+    """The partitions that have no lease because the end of a parent is unreadable, and why."""
     stuck = {
         each.name: sorted(set(each.parents) & set(unreadable))
         for each in partitions
@@ -121,7 +123,7 @@ def waiting(
 
 
 def unknown(lease: Lease, family: Sequence[str]) -> str:
-    """What to tell of a lost lease whose position nobody knows."""
+    """The message for a lost lease whose position is unknown."""
     of = f" (or that of {names_of(family)}, which it came from)" if family else ""
     return f"its lease{of} was deleted, and its position is unknown: it waits for one, by {to_reset(lease)}"
 
@@ -134,15 +136,17 @@ def names_of(names: Sequence[str]) -> str:
     return " and ".join(f"'{name}'" for name in names)
 
 
-# Where a lease begins anew whose document was deleted, as far as its sink or its parents know, and what to tell of it.
+# Recover the start position of a deleted lease from its sink or its parents, and describe the outcome.
 
 
 StandingOf = Callable[[str], Awaitable[Standing | None]]
-"""partition -> where the sink says that it stands; None where it holds nothing of it."""
+"""partition -> the position that the sink reports; None if it holds none."""
 
 
 async def recover(lease: Lease, family: Sequence[str], standing_of: StandingOf | None) -> tuple[Lease | None, str]:
-    """A lost lease where its sink says that it, or what it came from, stands; None where nobody knows. And what to tell of it."""
+    """A lost lease at the position that its sink reports for it or for its ancestors; None if that is unknown. And a
+    message.
+    """
     if (
         standing_of is None and not family
     ):  # docs/decisions/0006: nothing of it is skipped, whoever left it without a lease
@@ -167,7 +171,7 @@ async def recover(lease: Lease, family: Sequence[str], standing_of: StandingOf |
 
 
 async def recover_child(lease: Lease, standing_of: StandingOf | None) -> tuple[Lease, str]:
-    """A lost lease whose parents are still there, where its sink says that it stands, or else where they ended."""
+    """A lost lease whose parents still exist: at the position that its sink reports, or else where they ended."""
     own = None if standing_of is None else await _standing_of(lease, standing_of)
     if own is not None:
         return _stands(lease, own)
@@ -180,15 +184,16 @@ async def recover_child(lease: Lease, standing_of: StandingOf | None) -> tuple[L
 
 
 def put_back(lease: Lease) -> str:
-    """What to tell of one that this host has seen."""
+    """The message for a lease that this host has seen."""
     where = f"where this host saw it last ({_place(lease)})"
     what = f"the lease of partition '{lease.partition}' was deleted"
     return f"{what}: it is put back {where}; to begin elsewhere, {to_reset(lease)}"
 
 
 async def _standing_of(lease: Lease, standing_of: StandingOf) -> Standing | None:
-    """None too where somebody has had the lease, and delivered nothing of it. In a later generation it was somebody's order to
-    begin at the beginning."""
+    """None also if a host has had the lease but delivered nothing. In a later generation, that was an operator's order
+    to start from the beginning.
+    """
     own = await standing_of(lease.partition)
     return None if own is not None and own.position is None and own.generation == lease.generation else own
 

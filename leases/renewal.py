@@ -1,7 +1,7 @@
-"""Keeps one lease renewed, until it is lost.
+"""Keeps one lease renewed until it is lost.
 
-A renewal that fails for any other reason is tried again and again with the old ETag: while trust has run out the owner is
-suspended, not dead, and either resumes or learns that it lost. Nothing here extends trust; only a successful write does.
+A renewal that fails for any other reason is retried with the old ETag. While its trust has expired, the owner is
+suspended, not dead, and either resumes or learns that it lost. Only a successful write extends trust.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ async def keep_renewed(
 ) -> None:
     """Never returns: it is cancelled, or raises LeaseLost.
 
-    `tried` is told of every attempt, with the error of one that did not succeed; `failed` of those, with how many in a row.
+    - tried: called after every attempt, with its error if it failed.
+    - failed: called after a failed attempt, with the number of failures in a row.
     """
     attempt, is_settled = 0, False
     while True:
@@ -55,8 +56,11 @@ async def keep_renewed(
 def pause_before(
     renewed_at: float, now: float, attempt: int, timing: Timing, jitter: float, *, is_settled: bool = False
 ) -> float:
-    """Seconds until the next attempt. Jitter (0..1) takes off up to a half before the first renewal, and the first after a
-    failure, lest all leases of a host renew together. From then on they are apart, and more of it would only cost writes."""
+    """Seconds until the next attempt.
+
+    Jitter (0..1) takes off up to a half before the first renewal and before the first one after a failure, so that a
+    host's leases do not all renew together. From then on they are spread out, and more jitter would only cost writes.
+    """
     if attempt == 0:
         return max(0.0, renewed_at + timing.renew_s * (1.0 if is_settled else 1 - 0.5 * jitter) - now)
     return timing.renewal_backoff.pause_s(attempt, jitter)

@@ -1,4 +1,6 @@
-"""Many small requests to the container at once, but not all: one after another they take minutes, together they overload it."""
+"""Run many small requests to the container concurrently, within a limit: in sequence they take minutes, all at once
+they overload it.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,12 @@ async def run_side_by_side(
     doing: str,
     then: Callable[[K, T], object] = lambda item, result: None,
 ) -> list[T]:
-    """A task for each item, AT_ONCE_MAX of them at work; the results in the order of the items.
+    """A task for each item, at most AT_ONCE_MAX running; returns the results in the order of the items.
 
-    then: called with each result, in that order too, once those before it are there. doing: names the tasks. Raises what the
-    first step that fails raises; the others are cancelled.
+    - then: called with each result, also in that order, once those before it are done.
+    - doing: names the tasks.
+
+    Raises the error of the first step that fails; the others are cancelled.
     """
     gate = asyncio.Semaphore(AT_ONCE_MAX)
 
@@ -43,5 +47,5 @@ async def run_side_by_side(
 
 
 def rounds_of(items: int) -> int:
-    """How many steps, at least, come one after another."""
+    """The least number of steps that run one after another."""
     return -(-items // AT_ONCE_MAX)

@@ -1,13 +1,13 @@
 """The lease container: five calls over small documents with ETags.
 
-A store knows nothing of leases. It keeps JSON texts under ids and answers every write in one of four ways: done,
-`StoreConflict` (or `StoreMissing`), `StoreUnavailable` (surely not done) or `StoreAmbiguous` (perhaps done). Whoever writes a
-store runs `leases.contract.LeaseStoreContract` over it.
+A store knows nothing about leases. It keeps JSON texts under ids and answers every write in one of four ways: done,
+`StoreConflict` (or `StoreMissing`), `StoreUnavailable` (certainly not done) or `StoreAmbiguous` (perhaps done). To test
+a new store, run `leases.contract.LeaseStoreContract` on it.
 
-Ids are `{group}/...` paths made by `leases.document`: ASCII letters, digits and `/._-%`, at most 255 characters. Bodies are
-JSON objects of at most 64 KiB; a store gives back an equal object, whose text may differ. JSON text holds no raw NUL and, as
-`leases.document` writes it, no lone surrogate; a NUL inside a string travels escaped and has to come back. ETags are opaque,
-and an id never gets one twice, not even when its document was deleted and created again.
+Ids are `{group}/...` paths made by `leases.document`: ASCII letters, digits and `/._-%`, at most 255 characters. Bodies
+are JSON objects of at most 64 KiB; a store returns an equal object, whose text may differ. JSON text holds no raw NUL
+and, as `leases.document` writes it, no lone surrogate; a NUL inside a string is escaped and must be preserved. ETags
+are opaque, and an id never gets the same one twice, not even if its document was deleted and created again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from leases.errors import StoreAmbiguous, StoreUnavailable
 
 T = TypeVar("T")
 INTERFACE = 1
-"""Version of what is asked of stores: raised when a class that was written for it would no longer do (docs/plugins.md)."""
+"""Version of the interface of stores: raised when a class written for it would no longer work (docs/plugins.md)."""
 
 
 class Stored(NamedTuple):
@@ -41,7 +41,7 @@ class LeaseStore(Protocol):
         ...
 
     async def create(self, id: str, body: str) -> str:
-        """The new document's ETag. Raises StoreConflict where it exists, StoreUnavailable, StoreAmbiguous."""
+        """The new document's ETag. Raises StoreConflict if it exists, StoreUnavailable, StoreAmbiguous."""
         ...
 
     async def replace(self, id: str, body: str, etag: str) -> str:
@@ -53,23 +53,23 @@ class LeaseStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of connections and threads. The store is not used afterwards."""
+        """Close connections and threads. The store is not used afterwards."""
         ...
 
 
 @runtime_checkable
 class SharedContainer(Protocol):
-    """What a store offers besides whose container others keep leases in as well."""
+    """Also offered by a store whose container holds leases of other programs."""
 
     async def documents(self, prefix: str) -> Sequence[Mapping[str, object]]:
-        """Every document whose id begins so, as it stands there. Raises StoreUnavailable, StoreMissing."""
+        """Every document whose id begins with `prefix`, as stored. Raises StoreUnavailable, StoreMissing."""
         ...
 
 
 class TimedStore:
     """A store whose every call ends within `timeout_s`: a read as StoreUnavailable, a write as StoreAmbiguous.
 
-    The timeout has to lie well below the trust window, or a single slow answer would end an owner's trust.
+    The timeout must be well below the trust window, or a single slow answer would end an owner's trust.
     """
 
     def __init__(self, store: LeaseStore, timeout_s: float) -> None:
@@ -78,7 +78,7 @@ class TimedStore:
 
     @property
     def store(self) -> LeaseStore:
-        """Whose calls they are."""
+        """The wrapped store."""
         return self._store
 
     async def list(self, prefix: str) -> list[Stored]:
@@ -97,7 +97,7 @@ class TimedStore:
         await self._write(self._store.delete(id, etag), f"deleting '{id}'")
 
     async def close(self) -> None:
-        """Whoever asks from then on is refused: an API may outlive its host by a moment."""
+        """Later calls are refused: an API may outlive its host by a moment."""
         store, self._store = self._store, _Closed()
         await store.close()
 
@@ -117,7 +117,7 @@ class TimedStore:
 
 
 class _Closed:
-    """A store that is not used any more."""
+    """A store that is no longer used."""
 
     async def list(self, prefix: str) -> list[Stored]:
         raise self._refusal
@@ -135,7 +135,7 @@ class _Closed:
         raise self._refusal
 
     async def close(self) -> None:
-        """It is."""
+        """It is closed."""
 
     @property
     def _refusal(self) -> StoreUnavailable:

@@ -1,6 +1,6 @@
 """The intervals of a group of hosts, and the rules between them.
 
-Defaults are those of the .NET change feed processor where it has them (60 s, 17 s, 13 s).
+The defaults are those of the .NET change feed processor if it has them (60 s, 17 s, 13 s).
 """
 
 from __future__ import annotations
@@ -8,45 +8,37 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-# How long to wait before something that failed is tried again. Pure: the caller draws the jitter and sleeps.
+# How long to wait before a retry. Pure: the caller draws the jitter and sleeps.
 #
-# Whoever shares a container has to back off together: a listing that is refused at its last page has cost as much as one that
-# succeeded, so retries at a constant pace can keep a throttled container throttled for ever.
+# Clients that share a container must back off together. A listing that is refused at its last page costs as much as one
+# that succeeds, so retries at a constant pace can keep a throttled container throttled forever.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Pauses in seconds: `first_s`, then twice as long after each failure, up to `max_s`.
-
-    spread: the share of a pause (0..1) that jitter may take off, so that hosts that failed together do not return together.
-    """
+    """Pauses in seconds: `first_s`, doubled after each failure, up to `max_s`."""
 
     first_s: float
     max_s: float
     spread: float = 0.5
 
     def pause_s(self, failures: int, jitter: float, at_least_s: float = 0.0) -> float:
-        """failures: in a row, from 1. jitter: 0..1. at_least_s: what the service wants; it is never undercut."""
+        """The pause after `failures` failures in a row (from 1). `jitter` is 0..1.
+
+        at_least_s: the minimum that the service requested.
+        """
         grown = min(self.first_s * 2.0 ** min(failures - 1, 32), self.max_s)
         return max(grown * (1 - self.spread * jitter), at_least_s)
 
 
 def retry_after_s(error: BaseException) -> float:
-    """How long the service that refused wants to be left alone; 0 if it did not say."""
+    """How long the service asked its clients to wait; 0 if it did not say."""
     return getattr(error, "retry_after_s", None) or 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """All in seconds.
-
-    duration_s: a lease whose owner's tick stood still this long is expired.
-    renew_s: the longest time between two writes of an owner to its lease.
-    balance_s: the longest time between two scans of the container.
-    margin_s: how much earlier than expiry an owner stops trusting its lease; it covers clocks that run at different rates.
-    call_timeout_s: within which every store call ends.
-    handoff_poll_s: how often a host that asked for leases looks whether they were released.
-    """
+    """All in seconds."""
 
     duration_s: float = 60.0
     renew_s: float = 17.0
@@ -62,7 +54,7 @@ class Timing:
 
     @property
     def backoff(self) -> Backoff:
-        """Between attempts at the container, for all but renewals: a lease that is held is more urgent than what may be taken."""
+        """Between attempts at the container, except renewals: held leases are more urgent than leases to take."""
         return Backoff(first_s=self.renew_s / 16, max_s=self.balance_s)
 
     @property
@@ -72,25 +64,32 @@ class Timing:
 
     @property
     def read_gap_max_s(self) -> float:
-        """Two successful scans further apart than this had an outage (or a stopped process) between them."""
+        """If two successful scans are further apart than this, there was an outage (or a stopped process) between them."""
         return 1.5 * self.balance_s
 
     def scan_max_s(self, listings: int) -> float:
-        """A scan with so many listings one after another that took longer than this slept in between: each of them ends within
-        call_timeout_s. Whatever is shorter counts as time in which the container was read, however long that is: a host whose
-        scans are slow must see dead owners too."""
+        """A scan of so many successive listings that took longer than this must have been suspended, because each
+        listing ends within call_timeout_s.
+
+        Any shorter scan counts as time in which the container was read, however long it is: a host with slow scans must
+        also detect dead owners.
+        """
         return max(self.read_gap_max_s, self.call_timeout_s * listings)
 
     @property
     def newcomer_slack_s(self) -> float:
-        """How much later than others a host may see what expires, and still take it in time: a scan may be a balance interval
-        away, and a dead owner's lease is promised to be taken within a renew interval of its expiry (docs/protocol.md)."""
+        """How much later than others a host may detect expired leases and still take them in time.
+
+        The next scan may be a balance interval away, and a dead owner's lease must be taken within a renew interval of
+        its expiry (docs/protocol.md).
+        """
         return self.renew_s - self.balance_s
 
     def problems(self, unset: Collection[str] = ()) -> list[str]:
         """What is wrong with these intervals, each with its remedy; empty if they fit together.
 
-        unset: the names of those that have their default; the messages mark them, so that the others are seen to be set.
+        unset: the names of the intervals that have their default; messages mark them, so that users see which ones they
+        set.
         """
         found = [
             f"{name} is {value:g}, and must be above 0"
@@ -125,9 +124,9 @@ def derived_timing(
     call_timeout_s: float | None = None,
     margin_s: float | None = None,
 ) -> Timing:
-    """Intervals that fit a lease of this length: up to 60 s in proportion to it, above as for 60 s.
+    """Intervals that fit a lease of this length: in proportion to it up to 60 s, and as for 60 s above.
 
-    What is given stays as it is. balance_s follows renew_s, which bounds it.
+    Given intervals are not changed. balance_s follows renew_s, which bounds it.
     """
     share = min(1.0, duration_s / 60.0)
     renew = 17.0 * share if renew_s is None else renew_s

@@ -1,7 +1,7 @@
-"""JSON texts whose nesting is bounded before they are parsed. Pure.
+"""Parse JSON only after bounding its nesting. Pure.
 
-Python's parser recurses. How deep it may do so depends on the version, the stack and the caller, so it is never asked to find
-out. `leases` and `pipeline` both have this file, because they do not import each other.
+Python's parser recurses. How deep it can go depends on the version, the stack and the caller, so the limit is checked
+first. `leases` and `pipeline` both have this file, because they do not import each other.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ _PLAIN = json.JSONDecoder()
 _OTHERS = bytes(set(range(256)) - set(b'"[]{}'))
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _ROUNDS = 8
-"""Texts that nest no deeper than this, which is nearly all, cost nothing per bracket."""
+"""Texts that nest no deeper than this, which is nearly all, need no counting of single brackets."""
 
 
 class NestedTooDeeply(ValueError):
-    """The text nests deeper than it may."""
+    """The text nests too deeply."""
 
 
 def parsed_json(text: str | bytes, levels_max: int, decoder: json.JSONDecoder = _PLAIN) -> Any:
-    """As `json.loads`. Raises ValueError."""
+    """Like `json.loads`. Raises ValueError."""
     if isinstance(text, bytes):
         text = text.decode(json.detect_encoding(text), "surrogatepass")
     check_nesting(text, levels_max)
@@ -30,13 +30,13 @@ def parsed_json(text: str | bytes, levels_max: int, decoder: json.JSONDecoder = 
 
 
 def check_nesting(text: str, levels_max: int) -> None:
-    """Takes time linear in the text, and none worth counting for one with few arrays and objects. Raises NestedTooDeeply."""
+    """Takes time linear in the text, and almost none for a text with few arrays and objects. Raises NestedTooDeeply."""
     if len(text) > levels_max and text.count("[") + text.count("{") > levels_max and _depth(text) > levels_max:
         raise NestedTooDeeply(f"nested more than {levels_max} levels deep")
 
 
 def _depth(text: str) -> int:
-    """At least as deep as a parser can go before it finds an error; an upper bound if the text is shallow."""
+    """At least the depth that a parser can reach before it finds an error; an upper bound if the text is shallow."""
     brackets = rest = _brackets(text)
     for _ in range(_ROUNDS):
         rest = rest.replace(b"[]", b"").replace(b"{}", b"")
@@ -44,7 +44,7 @@ def _depth(text: str) -> int:
 
 
 def _brackets(text: str) -> bytes:
-    """Those outside of strings. Without its escapes a string is what stands between two quotes."""
+    """The brackets outside of strings. Without its escapes, a string is the text between two quotes."""
     octets = text.encode("utf-8", "surrogatepass").replace(b"\\\\", b"").replace(b'\\"', b"")
     marks = octets.translate(None, _OTHERS).replace(b'""', b"")
     return b"".join(marks.split(b'"')[::2])

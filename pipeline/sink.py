@@ -209,7 +209,7 @@ class Sink(Protocol):
 
 
 class Standing(NamedTuple):
-    """The newest generation that a sink holds a position of, and the position."""
+    """The newest generation for which a sink holds a position, and that position."""
 
     generation: int
     position: str | None

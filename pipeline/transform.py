@@ -96,4 +96,4 @@ class Identity:
         return batch.table
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""

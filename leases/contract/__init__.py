@@ -1,4 +1,4 @@
-"""What every lease store must hold, as a test class to inherit from.
+"""What every lease store must guarantee, as a test class to inherit from.
 
     class TestMyStore(LeaseStoreContract):
         @pytest.fixture
@@ -9,7 +9,7 @@
 
         @pytest.fixture
         async def other(self, store, tmp_path):
-            ...                                # a second handle on the same container, as another host has it
+            ...                                # a second handle on the same container, as for another host
 
 Needs pytest with pytest-asyncio.
 """

@@ -25,12 +25,14 @@ TEXTS = (
     "\U0010ffff\uffff\ue000",
     "'; DROP TABLE lease_documents; --",
 )
-"""What the strings of a body may hold. NUL and other control characters travel as JSON escapes."""
+"""What the strings of a body may contain. NUL and other control characters are written as JSON escapes."""
 
 
 @pytest.mark.asyncio
 class LeaseStoreContract:
-    """Give a fixture `store`: a LeaseStore on an empty container; and `other`, where there is a second way into it."""
+    """Define a fixture `store`: a LeaseStore on an empty container; and `other` if there is a second way into the
+    container.
+    """
 
     @pytest.fixture
     def store(self) -> LeaseStore:
@@ -212,7 +214,7 @@ async def _stands(store: LeaseStore, body: str, etag: str) -> None:
 
 
 async def _race(*calls: Awaitable[str | None]) -> dict[int, str]:
-    """The calls that were carried out, by their number, with their results; the others have met a conflict."""
+    """The calls that were carried out, by number, with their results. The others met a conflict."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     refused = [result for result in results if isinstance(result, BaseException)]
     assert all(isinstance(error, StoreConflict | StoreMissing) for error in refused), refused

@@ -1,1 +1,1 @@
-"""Leases from elsewhere: what other processors keep, our own export, and the plan of an import."""
+"""Import of leases: other processors' formats, our own export, and the plan of an import."""

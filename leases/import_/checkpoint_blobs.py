@@ -1,11 +1,11 @@
 """Blobs of BlobCheckpointStore and of the older EventProcessorHost -> leases to import. Pure.
 
     {namespace}/{hub}/{group}/checkpoint/{partition}     metadata `offset`, `sequencenumber`; the name in lower case
-    {namespace}/{hub}/{group}/ownership/{partition}      metadata `ownerid`: whose it is, empty where it was released
+    {namespace}/{hub}/{group}/ownership/{partition}      metadata `ownerid`: the owner, empty if it was released
     {prefix}{group}/{partition}                          EventProcessorHost: content {"PartitionId":"0","Offset":"128",...}
 
-They come from a container, or as they were exported from one (JSON lines, or one JSON array). The input is untrusted: strict,
-bounded, and nothing in it is followed. The continuation that is made of them is that of the feed `eventhubs`.
+They come from a container, or from an export of one (JSON lines, or one JSON array). The input is untrusted: parsing is
+strict and bounded, and follows no references. The resulting continuation is that of the feed `eventhubs`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ BLOB_NAME_CHARACTERS_MAX = 1024
 _STORED = re.compile(r"(?P<folder>.+)/(?P<what>ownership|checkpoint)/(?P<partition>[^/]+)", re.DOTALL)
 _OFFSET = re.compile(r"[0-9A-Za-z:._-]{1,128}", re.ASCII)
 _NEVER = frozenset(("", "-1", "None", "null"))
-"""What stands for an offset where nothing was checkpointed."""
+"""The values of an offset if nothing was checkpointed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blob:
-    """Somebody else's. mark: moves with every write. written: when that was. is_leased: whether a lease on it is held now."""
+    """A blob of another processor."""
 
     name: str
     metadata: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -48,10 +48,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """One processor's blobs. folder: where they lie. owners: document -> whose it is, and what moves as long as that lives.
-
-    busy: documents that somebody has for certain, and who. without: partitions that were never checkpointed.
-    """
+    """One processor's blobs."""
 
     folder: str
     candidates: tuple[Candidate, ...] = ()
@@ -61,7 +58,9 @@ class Deployment:
 
 
 def blobs_of(documents: Iterable[Document]) -> list[Blob]:
-    """Of an export: what lists blobs with `name` and `metadata` or `content`, or the contents alone. Raises InvalidDocument."""
+    """The blobs of an export: a listing with `name` and `metadata` or `content`, or only the contents. Raises
+    InvalidDocument.
+    """
     return [_exported(number, document) for number, document in enumerate(documents, 1)]
 
 
@@ -85,12 +84,12 @@ def _exported(number: int, document: Document) -> Blob:
 
 
 def is_wanted(kind: Kind, name: str) -> bool:
-    """Whether a blob of that name may be one of theirs."""
+    """Whether a blob of that name may belong to such a processor."""
     return (_STORED.fullmatch(name) is not None) == (kind == "checkpointstore")
 
 
 def deployments(kind: Kind, blobs: Iterable[Blob], *, pipeline: str) -> dict[str, Deployment]:
-    """By folder, of all that lie among the blobs."""
+    """All deployments among the blobs, by folder."""
     found: dict[str, list[Blob]] = {}
     for blob in blobs:
         if is_wanted(kind, blob.name) and (kind == "checkpointstore" or blob.content):
@@ -107,7 +106,7 @@ def _folder_of(kind: Kind, blob: Blob) -> str:
 
 
 def _stored(folder: str, blobs: Sequence[Blob], pipeline: str) -> Deployment:
-    """Of a BlobCheckpointStore. A partition's document is its ownership, as that moves while somebody has it."""
+    """For a BlobCheckpointStore. A partition's document is its ownership, because that changes while an owner holds it."""
     checkpoints, ownerships = (
         {blob.name.rpartition("/")[2]: blob for blob in blobs if blob.name.startswith(f"{folder}/{what}/")}
         for what in ("checkpoint", "ownership")
@@ -124,7 +123,7 @@ def _stored(folder: str, blobs: Sequence[Blob], pipeline: str) -> Deployment:
 
 
 def _checkpointed(checkpoint: Blob, ownership: Blob | None, pipeline: str) -> Candidate | None:
-    """None where there is no position."""
+    """None if there is no position."""
     partition = checkpoint.name.rpartition("/")[2]
     brought = Candidate(
         document=(ownership or checkpoint).name,
@@ -142,7 +141,7 @@ def _checkpointed(checkpoint: Blob, ownership: Blob | None, pipeline: str) -> Ca
 
 
 def _hosted(folder: str, blobs: Sequence[Blob], pipeline: str) -> Deployment:
-    """Of an EventProcessorHost. Its hosts hold an Azure lease on the blob, which ends 30 s after they do."""
+    """For an EventProcessorHost. Its hosts hold an Azure lease on the blob, which ends 30 s after they do."""
     found = {blob.name: _processed(blob, pipeline) for blob in blobs}
     leased = [found[blob.name] for blob in blobs if blob.is_leased]
     return Deployment(
@@ -154,7 +153,7 @@ def _hosted(folder: str, blobs: Sequence[Blob], pipeline: str) -> Deployment:
 
 
 def _processed(blob: Blob, pipeline: str) -> Candidate:
-    """Without a lease where there is no position."""
+    """Without a lease if there is no position."""
     try:
         said = _said(blob)
         fields = Fields(blob.name, said)
@@ -166,7 +165,9 @@ def _processed(blob: Blob, pipeline: str) -> Candidate:
 
 
 def _said(blob: Blob) -> dict[str, object]:
-    """Without what is null, by .NET's names in lower case: .NET writes PartitionId, Java partitionId, Python partition_id."""
+    """The values that are not null, by .NET's names in lower case: .NET writes PartitionId, Java partitionId, Python
+    partition_id.
+    """
     content = blob.content or ""
     values = parsed(f"blob '{blob.name}'", content) if len(content) <= CONTENT_BYTES_MAX else None
     if not isinstance(values, dict):
@@ -180,7 +181,7 @@ def _said(blob: Blob) -> dict[str, object]:
 
 
 def _lease_of(fields: Fields, said: Mapping[str, object], pipeline: str) -> Lease | None:
-    """Receivers of theirs have the epoch of their lease; ours begin above it, or theirs would go on displacing them."""
+    """Their receivers use the epoch of their lease. Ours must start above it, or theirs would keep displacing ours."""
     offset, number = said.get("offset"), said.get("sequencenumber")
     place = None if number in (0, None) and _never(offset) else _place(fields.id, offset, number)
     epoch = fields.integer("epoch") if "epoch" in said else 0
@@ -190,7 +191,7 @@ def _lease_of(fields: Fields, said: Mapping[str, object], pipeline: str) -> Leas
 
 
 def _place(name: str, offset: object, number: object) -> str | None:
-    """`<sequence number>@<offset>`, or one of them alone; None where neither is known."""
+    """`<sequence number>@<offset>`, or one of them alone; None if neither is known."""
     at = "" if _never(offset) else str(offset)
     if at and not _OFFSET.fullmatch(at):
         Fields(name, {}).refuse("offset", f"is {at[:40]!r}, and none of an event hub")

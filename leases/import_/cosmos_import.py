@@ -1,8 +1,8 @@
-"""Lease documents of the .NET and Java change feed processors, and of the library before them -> leases to import. Pure.
+"""Lease documents of the .NET and Java change feed processors, and of the earlier library -> leases to import. Pure.
 
-They come as they were exported from a Cosmos DB container (JSON lines, or one JSON array), or from the container itself. Markers
-(`.info`), locks (`.lock`) and our own documents are passed over; whatever else is no lease is refused by name. The input is
-untrusted: strict, bounded, and nothing in it is followed.
+They come from an export of a Cosmos DB container (JSON lines, or one JSON array) or from the container itself. Markers
+(`.info`), locks (`.lock`) and our own documents are skipped; any other document that is not a lease is refused by name.
+The input is untrusted: parsing is strict and bounded, and follows no references.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from leases.errors import InvalidDocument
 from leases.import_.plan import Candidate
 from leases.lease import Child, Lease
 
-# What Java's change feed processor keeps as a continuation: the server's ETags, packed into base64 of JSON. Pure.
+# The continuation of Java's change feed processor: the server's ETags, packed into base64 of JSON. Pure.
 #
-# It holds the mode, where reading was to begin, and one ETag for each part of the lease's range: there are several where a range
-# was split and the lease went on with both halves. Java's older leases, those of a partition key range, hold the ETag as it is.
+# It holds the mode, the start of reading, and one ETag for each part of the lease's range. There are several if a range
+# was split and the lease continued with both halves. Java's older leases, for a partition key range, hold the plain ETag.
 
 
 VERSION = 1
@@ -45,7 +45,7 @@ _HEX = re.compile(r"[0-9A-F]*")
 
 
 class Part(NamedTuple):
-    """A part of the lease's range, from `min` to `max`, and up to where it was read; None is the feed's beginning."""
+    """One of the parts of the lease's range, from `min` to `max`."""
 
     min: str
     max: str
@@ -57,7 +57,7 @@ class Part(NamedTuple):
 
 
 class Token(NamedTuple):
-    """mode: in .NET's words. parts: by their bounds, one behind the other without a gap; none where nothing was read yet."""
+    """An unpacked continuation."""
 
     mode: str
     parts: tuple[Part, ...]
@@ -97,7 +97,7 @@ def _check_version(fields: Fields) -> None:
 
 
 def _check_start(start: Fields) -> None:
-    """Without an ETag only the beginning is a position; a time, or `now`, was one when Java was started."""
+    """Without an ETag, only the beginning is a position; a time or `now` was one only when Java was started."""
     if (kind := start.text("Type", NAME_BYTES_MAX)) != BEGINNING:
         start.refuse("Type", f"is {kind!r} and nothing was read yet, so there is no position to continue from")
 
@@ -130,11 +130,11 @@ DOCUMENTS_MAX = 10_000
 _TOKENS = ("LeaseToken", "PartitionId")
 _PASSED_OVER = (".info", ".lock")
 _OWN = "leasehold:"
-"""What the ids of our own documents begin with in a container of leases."""
+"""The prefix of our own documents' ids in a container of leases."""
 
 
 def documents_in(text: str) -> list[Document]:
-    """Of JSON lines or a JSON array. Raises InvalidDocument."""
+    """The documents in JSON lines or a JSON array. Raises InvalidDocument."""
     if len(text) > INPUT_BYTES_MAX:
         raise InvalidDocument(f"the input is larger than {INPUT_BYTES_MAX} bytes: export the leases alone")
     text = text.removeprefix("\ufeff").strip()
@@ -146,7 +146,7 @@ def documents_in(text: str) -> list[Document]:
 
 
 def _lines(text: str) -> Iterable[object]:
-    """The first line that is wrong ends it, so that a wrong file is told by one message."""
+    """Parsing stops at the first invalid line, so that a wrong file leads to one message."""
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             yield parsed(f"line {number} of the input", line)
@@ -170,7 +170,8 @@ def _name(document: Document, otherwise: str = "without id") -> str:
 
 
 def leases_among(documents: Sequence[Document], prefix: str | None = None) -> tuple[str | None, list[Document]]:
-    """The lease documents whose ids begin with `prefix`, and the prefix; without it, of all, which must have the same one.
+    """The lease documents whose ids begin with `prefix`, and the prefix. Without a prefix, all of them must have the
+    same one.
 
     Raises InvalidDocument.
     """
@@ -204,7 +205,7 @@ def _prefix_of(document: Document) -> str | None:
 def candidates(
     documents: Iterable[Document], *, pipeline: str, is_java: bool, prefix: str | None = None, mode: str | None = None
 ) -> list[Candidate]:
-    """One for each document. mode: of the pipeline's feed, in .NET's words."""
+    """One for each document. mode: of the pipeline's feed, in .NET's terms."""
     return [_candidate(each, pipeline, is_java, prefix, mode) for each in documents]
 
 
@@ -228,7 +229,7 @@ def _candidate(document: Document, pipeline: str, is_java: bool, prefix: str | N
 
 
 def _written_us(document: Document, lease: Lease) -> int | None:
-    """The tick of a lease of theirs is its timestamp; ours only counts."""
+    """The tick of one of their leases is its timestamp; the tick of ours is only a counter."""
     return None if document.get(FIELD) is not None else lease.tick or None
 
 
@@ -261,7 +262,7 @@ def _check(name: str, token: Token, lease: Lease, mode: str | None) -> None:
 
 
 def _scope_of(document: Document, partition: str) -> str | None:
-    """The range of hashed keys: the token's, else .NET's `FeedRange` or Java's `feedRange`."""
+    """The range of hashed keys: the token's, or else .NET's `FeedRange` or Java's `feedRange`."""
     if bounds_of(partition) is not None:
         return partition
     for name in ("FeedRange", "feedRange"):

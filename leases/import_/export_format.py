@@ -1,9 +1,9 @@
-"""Leasehold's own export: JSON lines that hold all that a lease needs to be what it was. Pure; docs/migration.md has the format.
+"""Leasehold's own export: JSON lines with everything needed to restore leases. Pure; docs/migration.md has the format.
 
     {"leasehold": 1, "pipeline": {"name": ..., "feed": ..., "sink": ..., "transform": ..., "complete": ..., "leases": 4}}
     {"leasehold": 1, "lease": {...}}          four times: the lease's document, as leases.document writes it
 
-The number of leases tells a file that was cut off. Owners are told, and do not come back by an import.
+The number of leases reveals a truncated file. Owners are exported, but not imported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LINE_BYTES_MAX = 128 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A pipeline in an export. info: None where no host has completed a look at its feed."""
+    """A pipeline in an export."""
 
     pipeline: str
     info: Info
@@ -33,7 +33,7 @@ class Group:
 
     @property
     def candidates(self) -> list[Candidate]:
-        """As they are to be here: nobody's, and asked for by nobody."""
+        """As they will be here: without an owner, and not requested by any host."""
         return [
             Candidate(
                 document=lease_id(lease.pipeline, lease.partition),

@@ -1,11 +1,11 @@
-"""Leases that somebody brings, and what each would change here. Pure.
+"""Leases to import, and what each would change here. Pure.
 
-    candidates = leases.import_.cosmos_import or leases.import_.export_format     what stands in the input, document by document
+    candidates = leases.import_.cosmos_import or leases.import_.export_format     what the input holds, document by document
     changes = planned(candidates, seen, rules)          created, moved, unchanged, or refused with the reason
 
-A change is carried out by one compare-and-swap, so a plan may be carried out in part and made anew: what is done already is then
-unchanged. A lease that is there is moved by a reset (a new generation), or its sink would go on from where it was. Nothing moves
-back, and nothing under an owner who lives: the one unless forced, the other never.
+Each change is one compare-and-swap, so a plan may be carried out partly and planned again; completed changes are then
+unchanged. An existing lease is moved by a reset (a new generation), or its sink would continue from its old position.
+Nothing moves back unless forced, and nothing changes while its owner is alive.
 """
 
 from __future__ import annotations
@@ -24,21 +24,15 @@ from leases.lease import Child, Lease
 Kind = Literal["created", "moved", "unchanged", "refused"]
 
 Compare = Callable[[str | None, str | None], int]
-"""As the feed orders its positions. Raises Incomparable."""
+"""The feed's order of positions. Raises Incomparable."""
 
 Overlapping = Callable[[Lease, Collection[Lease]], Collection[str]]
-"""(a lease, others) -> the partitions of those that stand for a part of what it stands for."""
+"""(a lease, others) -> the partitions of those that overlap it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A lease in the input. lease: as it is to be here, nobody's; None where `refused` says why it cannot be.
-
-    document: what it is called in the input. owner: whose it was there. written_us: when, by its own clock, microseconds since
-    1970. packed: the continuation as it stood in the document, where it had to be unpacked. parts: where it stood for several
-    positions, each of them; then the lease's own continuation means nothing. restores: it was a lease of ours, whose generation
-    is known to the sink.
-    """
+    """A lease in the input."""
 
     document: str
     partition: str
@@ -53,7 +47,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a candidate would do. wanted: the lease to write, over `seen` where there is one. why: the reason, or what to know."""
+    """What a candidate would do."""
 
     kind: Kind
     partition: str
@@ -65,11 +59,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """owners: of leases here that are alive, by partition. writers: of documents of the input that are alive, by document.
-
-    standings: by partition, the newest generation that the sink holds a position of, and that position.
-    force: also move back, or to where the feed cannot tell whether it is back.
-    """
+    """What limits an import."""
 
     compare: Compare
     overlapping: Overlapping = lambda lease, others: ()
@@ -80,11 +70,11 @@ class Rules:
 
 
 class _Refused(Exception):
-    """A candidate that stays out, and why."""
+    """A candidate that is left out, and why."""
 
 
 def planned(candidates: Iterable[Candidate], seen: Mapping[str, Seen], rules: Rules) -> list[Change]:
-    """In the order to carry them out. seen: all leases of the pipeline, by partition."""
+    """The changes, in the order to carry them out. seen: all leases of the pipeline, by partition."""
     spread = [part for candidate in candidates for part in _spread(candidate, seen)]
     counts = Counter(each.partition for each in spread)
     plan = _Plan(seen, [each.lease for each in spread if each.lease is not None], rules)
@@ -93,12 +83,12 @@ def planned(candidates: Iterable[Candidate], seen: Mapping[str, Seen], rules: Ru
 
 
 def _open_first(change: Change) -> tuple[bool, str]:
-    """A closed lease's children are made by any host that sees it, at the closed position; theirs in the input may be later."""
+    """Any host that sees a closed lease creates its children at the closed position; those in the input may be later."""
     return change.wanted is not None and change.wanted.closed, change.partition
 
 
 def _spread(candidate: Candidate, seen: Mapping[str, Seen]) -> list[Candidate]:
-    """One for each part, where the whole has no lease here that could be closed for them."""
+    """One for each part, if the whole has no lease here that could be closed in favor of them."""
     if not candidate.parts or candidate.lease is None or candidate.partition in seen:
         return [candidate]
     return [
@@ -202,7 +192,7 @@ class _Plan:
         return Change(kind="moved", partition=lease.partition, why="; ".join(notes), seen=seen, wanted=wanted)
 
     def _beside_the_sink(self, candidate: Candidate, lease: Lease) -> tuple[Lease, list[str]]:
-        """A sink goes on from the position that it holds of the lease's generation, whatever the lease says."""
+        """A sink continues from its own position for the lease's generation, whatever position the lease has."""
         generation, position = self._rules.standings.get(lease.partition, (-1, None))
         if lease.closed or lease.generation > generation or (candidate.restores and lease.generation == generation):
             return lease, []
@@ -213,14 +203,14 @@ class _Plan:
         return replace(lease, generation=generation + 1), [*way, note]
 
     def _reset(self, here: Lease, continuation: str | None) -> Lease:
-        """Raises _Refused where the sink is further than the lease tells."""
+        """Raises _Refused if the sink is further than the lease."""
         generation, position = self._rules.standings.get(here.partition, (-1, None))
         if generation == here.generation:
             self._way(continuation, position, "the sink")
         return replace(here.reset(continuation), generation=max(generation, here.generation) + 1)
 
     def _unpacked(self, candidate: Candidate, lease: Lease, here: Lease) -> tuple[Lease, list[str]]:
-        """Over the very document that the candidate was read from: the same position, in the server's words."""
+        """Change the very document that the candidate was read from: the same position, in the server's form."""
         if not candidate.parts:
             return self._reset(here, lease.continuation), ["Java's continuation, unpacked"]
         first = candidate.parts[0].continuation
@@ -239,7 +229,7 @@ class _Plan:
         raise _Refused(f"it has ended here, and {_names(c.partition for c in seen.lease.children)} continue from it")
 
     def _way(self, to: str | None, here: str | None, who: str = "the lease") -> list[str] | None:
-        """What to know of a move from where `who` is; None where there is none. Raises _Refused where it is back."""
+        """Remarks about a move from the position of `who`; None if it does not move. Raises _Refused if it moves back."""
         try:
             order = self._rules.compare(to, here)
         except Incomparable as error:

@@ -1,7 +1,9 @@
-"""HTTP as the lease stores want it of Azure's SDKs: requests are repeated only if surely not carried out, over one TLS context.
+"""HTTP for the lease stores on Azure's SDKs: a request is repeated only if it was certainly not carried out; one TLS
+context.
 
-The SDKs would send a write again whose answer was lost (so would aiohttp below them): the second one conflicts with the first,
-and an owner would believe that it lost its lease. They would not verify the certificate of a server on this machine either.
+The SDKs, and aiohttp below them, would repeat a write whose answer was lost. The second write conflicts with the first,
+and an owner would believe that it lost its lease. The SDKs also would not verify the certificate of a server on this
+machine.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _UNTRUSTED = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
 
 
 def tls_of(ca_file: Path | None) -> ssl.SSLContext:
-    """ca_file: certificates to trust instead of the system's. Raises ValueError where it cannot be used."""
+    """ca_file: certificates to trust instead of the system's. Raises ValueError if it cannot be used."""
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
@@ -35,14 +37,15 @@ def tls_of(ca_file: Path | None) -> ssl.SSLContext:
 
 
 PauseS = Callable[[int, Mapping[str, str], int], float | None]
-"""(status, headers, attempt from 0) -> the seconds after which the same request may be sent again, since it was surely not
-carried out; None if that is not so."""
+"""(status, headers, attempt from 0) -> the seconds after which the same request may be repeated, because it was
+certainly not carried out; None otherwise.
+"""
 _retried_until: ContextVar[float] = ContextVar("retried_until", default=-inf)
 
 
 @contextmanager
 def retrying_for(seconds: float) -> Iterator[None]:
-    """Requests that are sent within this context may be repeated for so long."""
+    """Requests sent within this context may be repeated for this long."""
     token = _retried_until.set(asyncio.get_running_loop().time() + seconds)
     try:
         yield
@@ -51,9 +54,10 @@ def retrying_for(seconds: float) -> Iterator[None]:
 
 
 class RetryBudget:
-    """How many requests may be repeated: a few at once, and then one for each that was answered otherwise.
+    """How many requests may be repeated: a few at once, and then one for each request that was not refused.
 
-    While a service refuses everything, repeating it in here would multiply what callers send, who back off themselves.
+    While a service refuses everything, repeating requests here would multiply those of the callers, who back off
+    themselves.
     """
 
     FULL = 10.0
@@ -66,7 +70,7 @@ class RetryBudget:
         self._left = min(self.FULL, self._left + self.EARNED)
 
     def spend(self) -> bool:
-        """Whether one may be repeated now."""
+        """Whether a request may be repeated now."""
         if self._left < 1.0:
             return False
         self._left -= 1.0
@@ -74,11 +78,11 @@ class RetryBudget:
 
 
 class OnceOverTls(AioHttpTransport):  # type: ignore[misc]  # the SDK exports it where types do not see it
-    """Repeats a request only if it was surely not carried out, as `pause_s` knows, within `retrying_for` and a budget.
+    """Repeats a request only if it was certainly not carried out (`pause_s`), within `retrying_for` and a budget.
 
-    In here, so that a listing of several pages repeats the page that was refused, and not those before it. The SDK's iterators
-    cannot do that: one of Cosmos DB's forgets a range whose page was refused, and the listing would end without it.
-    All go over one TLS context: one for each request would be a connection for each request.
+    Requests are repeated here so that a listing of several pages repeats only the refused page. The SDK's iterators
+    cannot do that: Cosmos DB's forgets a range whose page was refused, and the listing would end without it. All
+    requests use one TLS context; a context for each would mean a connection for each.
     """
 
     def __init__(self, tls: ssl.SSLContext, pause_s: PauseS, **options: Any) -> None:
@@ -112,7 +116,7 @@ class OnceOverTls(AioHttpTransport):  # type: ignore[misc]  # the SDK exports it
 
 
 class Credential(Protocol):
-    """Of azure-identity, as far as it is used."""
+    """The part of azure-identity that is used."""
 
     async def get_token(self, *scopes: str, **options: Any) -> AccessToken: ...
 
@@ -120,20 +124,20 @@ class Credential(Protocol):
 
 
 async def await_shielded(task: asyncio.Future[T]) -> T:
-    """Await a task that goes on if the caller is cancelled. What becomes of it then is for others to see.
+    """Await a task that continues if the caller is cancelled. Its later result is for others to handle.
 
     `pipeline.cancellation` has it, too, because `leases` and `pipeline` do not import each other.
 
-    `asyncio.shield` does the same, but since Python 3.14 it also reports an error of that task as one that nobody has seen.
+    `asyncio.shield` does the same, but since Python 3.14 it also reports an error of that task as never retrieved.
     """
     await asyncio.wait({task})
     return task.result()
 
 
 class PatientCredential:
-    """A credential whose search goes on when the caller has lost patience, for those who come next.
+    """A credential whose search continues after a caller has timed out, for the next callers.
 
-    To find out who we are can take longer than a call to a store may; begun anew by every call, it would never end.
+    Finding the identity can take longer than a call to a store may. If every call started over, it would never end.
     """
 
     def __init__(self, credential: Credential) -> None:
@@ -166,12 +170,14 @@ def is_untrusted(error: Exception) -> bool:
 
 
 def is_unreached(error: Exception) -> bool:
-    """Whether no connection came about, so that nothing was sent. The SDK itself says so of every connection that breaks."""
+    """Whether no connection was made, so that nothing was sent. The SDK itself reports this for every broken
+    connection.
+    """
     return isinstance(_cause(error), aiohttp.ClientConnectorError) or isinstance(error, ServiceRequestTimeoutError)
 
 
 def first_line(error: Exception) -> str:
-    """aiohttp shows in it with which object of ours TLS is spoken, which tells nobody anything."""
+    """The first line of an error, without the TLS object that aiohttp shows in it."""
     said = _TLS_OBJECT.sub("", str(error)).strip()
     return (said.splitlines() or [type(error).__name__])[0][:300]
 

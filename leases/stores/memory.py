@@ -41,7 +41,7 @@ class MemoryStore:
         del self._documents[id]
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""
 
     def _put(self, id: str, body: str) -> str:
         stored = Stored(id, body, str(next(self._etags)))

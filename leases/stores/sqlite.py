@@ -1,4 +1,4 @@
-"""A lease container in one SQLite file, shared by several processes of one machine: the embedded default."""
+"""A lease container in one SQLite file, shared by several processes on one machine: the embedded default."""
 
 from __future__ import annotations
 
@@ -29,21 +29,25 @@ _REMEDIES = {
 
 
 class SqliteStore:
-    """Every write is one SQL statement in a transaction of its own, synced to disk before it is answered.
+    """Every write is one SQL statement in its own transaction, synced to disk before it is answered.
 
-    busy_timeout_s: how long a call waits for another process's write. Keep it well below the timeout of the caller: calls
-    take turns on one thread, and one that waits keeps the others waiting. A call that is cancelled while it runs goes on in
-    that thread to its end, so its write may still happen; one that was waiting for its turn never happens.
+    busy_timeout_s: how long a call waits for another process's write. Keep it well below the caller's timeout: calls
+    take turns on one thread, and one that waits blocks the others. A call that is cancelled while it runs continues to
+    its end in that thread, so its write may still happen. A call that was still waiting never happens.
 
-    Not guaranteed: a process that is stopped (SIGSTOP, a debugger) inside a write blocks every other writer until it goes on
-    or is killed; no timeout of theirs helps. Being one statement, a write is over within a sync of the disk. The file has to
-    lie on a local disk (write-ahead logging needs memory that all processes share), and a file that was replaced by an older
-    copy of itself hands out its ETags anew. A file that was removed or replaced under a running process is noticed at the
-    next call.
+    Not guaranteed:
+
+    - A process that is stopped (SIGSTOP, a debugger) inside a write blocks every other writer until it continues or is
+      killed; no timeout helps. A write is one statement, so it lasts no longer than a sync of the disk.
+    - The file must be on a local disk: write-ahead logging needs memory that all processes share.
+    - A file that was replaced by an older copy of itself repeats ETags. A file that was removed or replaced under a
+      running process is noticed at the next call.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, busy_timeout_s: float = 2.0, creates: bool = True) -> None:
-        """creates: whether a file that is missing is made. Otherwise calls raise StoreMissing until another process made it."""
+        """creates: whether a missing file is created. Otherwise calls raise StoreMissing until another process has
+        created it.
+        """
         self._path = Path(path).absolute()
         self._creates = creates
         self._busy_timeout_s = busy_timeout_s
@@ -67,7 +71,7 @@ class SqliteStore:
         await self._run(lambda connection: _deleted(connection, id, etag), is_write=True)
 
     async def close(self) -> None:
-        """Lets the calls under way end first, each within `busy_timeout_s`."""
+        """Waits for the calls in progress, each of which ends within `busy_timeout_s`."""
         closing = self._thread.submit(self._disconnect)
         self._thread.shutdown(wait=False)
         await asyncio.shield(asyncio.wrap_future(closing))
@@ -87,7 +91,9 @@ class SqliteStore:
             raise self._translated(error, is_write) from error
 
     def _connected(self) -> sqlite3.Connection:
-        """The connection, made anew where the path leads to another file than it did: SQLite would go on in the old one."""
+        """The connection; a new one if the path now leads to another file, because SQLite would continue with the old
+        one.
+        """
         if self._connection is not None:
             if self._opened is not None and self._opened == _file_at(self._path):
                 return self._connection
@@ -131,7 +137,7 @@ class SqliteStore:
 
 
 def _code(error: sqlite3.DatabaseError | OSError) -> int:
-    """SQLite's primary result code. An OSError came from making the directory."""
+    """SQLite's primary result code. An OSError came from creating the directory."""
     if isinstance(error, OSError):
         return sqlite3.SQLITE_CANTOPEN
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
@@ -161,7 +167,7 @@ def _created(connection: sqlite3.Connection, id: str, body: str) -> str:
 
 
 def _replaced(connection: sqlite3.Connection, id: str, body: str, etag: str) -> str:
-    """A replaced document is a new row, since the row's number is the ETag."""
+    """A replaced document is a new row, because the row's number is the ETag."""
     replace = (
         "INSERT OR REPLACE INTO lease_documents (id, body)"
         " SELECT id, ? FROM lease_documents WHERE id = ? AND CAST(etag AS TEXT) = ?"
@@ -179,13 +185,13 @@ def _deleted(connection: sqlite3.Connection, id: str, etag: str) -> None:
 
 
 def _mismatch(connection: sqlite3.Connection, id: str) -> StoreConflict:
-    """Raises StoreMissing where there is no such document now."""
+    """Raises StoreMissing if the document does not exist now."""
     _read(connection, id)
     return StoreConflict(f"document '{id}' was changed by another writer: read it again")
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    # Bytes that are no text make no JSON either, and one bad row must not hide the others.
+    # Bytes that are not text are not JSON either, and one bad row must not hide the others.
     connection.text_factory = lambda raw: raw.decode("utf-8", "backslashreplace")
     _switch_to_wal(connection)
     connection.execute("PRAGMA synchronous = FULL")  # or a power loss would move epochs back
@@ -198,7 +204,9 @@ def _has_table(connection: sqlite3.Connection) -> bool:
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
-    """The switch raises at once where another process opens the file for the first time too; a write lock waits for it."""
+    """The switch fails at once if another process is opening the file for the first time too; a write lock waits for
+    that.
+    """
     for _ in range(WAL_ATTEMPTS):
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -213,7 +221,9 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
 
 
 def _create_table(connection: sqlite3.Connection) -> None:
-    """AUTOINCREMENT never uses a number twice. It starts anywhere, so that ETags of a file that was here before match nothing."""
+    """AUTOINCREMENT never uses a number twice. It starts at a random number, so that ETags of an earlier file match
+    nothing.
+    """
     connection.execute("BEGIN IMMEDIATE")
     connection.execute(
         "CREATE TABLE IF NOT EXISTS lease_documents"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +122,31 @@ def test_plain_english_passes(text: str) -> None:
 MODULES = sorted(
     path for name in ("leases", "pipeline", "service", "leasehold") for path in (ROOT / name).rglob("*.py")
 )
+
+
+DOCSTRINGS_CONVERTED = ("leases/",)
+"""The other packages follow. The list only grows."""
+
+
+def docstrings(source: str) -> Iterator[str]:
+    """Of a module, its classes and functions, and of attributes; and comments."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield inspect.cleandoc(node.value.value)
+    yield from (comment[2:] for comment in re.findall(r"^\s*(# .*)$", source, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    "module", [path for path in MODULES if str(path.relative_to(ROOT)).startswith(DOCSTRINGS_CONVERTED)], ids=str
+)
+def test_docstrings_are_in_plain_english(module: Path) -> None:
+    found = [
+        f"{each}: {match.group()!r}"
+        for text in docstrings(module.read_text())
+        for each in sentences(text)
+        for match in dialect(each)
+    ]
+    assert not found, "rewrite these sentences:\n" + "\n".join(found)
 
 
 def messages(source: str) -> Iterator[str]:

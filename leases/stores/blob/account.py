@@ -1,7 +1,7 @@
 """How to reach a storage account: a connection string, or its address with a key or an identity. Pure.
 
-`leases` and `pipeline` do not know each other, and both reach one: this stands in leases/stores/blob/account.py and in
-pipeline/connectors/files/sink/blobs.py, word for word, which a test sees to.
+`leases` and `pipeline` do not import each other, and both need this: leases/stores/blob/account.py and
+pipeline/connectors/files/sink/blobs.py have the same code, which a test checks.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from azure.storage.blob.aio import BlobServiceClient, ContainerClient
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
 from leases.stores.azure import OnceOverTls, PatientCredential, first_line, is_unreached, is_untrusted
 
-# What the SDK raises -> what a store says: done or not, surely or perhaps. Pure.
+# The SDK's errors -> a store's: done or not, certainly or perhaps. Pure.
 
 
 BUSY_FIRST_S = 0.1
 BUSY_MAX_S = 1.0
-"""Where a service that is busy does not say how long to wait."""
+"""Used if a busy service does not say how long to wait."""
 RETRY_AFTER_MAX_S = 3600.0
 
 _NEVER_DONE = frozenset((400, 401, 403, 404, 405, 409, 411, 412, 413, 416, 429))
-"""Answers that say: this write was not carried out. After every other failure it may have been."""
+"""Answers that mean that this write was not carried out. After any other failure it may have been."""
 _CHANGED = frozenset(("ConditionNotMet", "BlobAlreadyExists"))
 _REMEDIES = {
     "AuthenticationFailed": "look at the key, and at this machine's clock, which may be 15 minutes off at most",
@@ -52,7 +52,7 @@ _REMEDY_OF = {
 
 
 def code_of(error: Exception) -> str:
-    """The service's own, like BlobNotFound; empty where it gave none."""
+    """The service's own code, like BlobNotFound; empty if it gave none."""
     if not isinstance(error, HttpResponseError):
         return ""
     found = getattr(error, "error_code", None)
@@ -62,12 +62,12 @@ def code_of(error: Exception) -> str:
 
 
 def is_no_container(error: Exception) -> bool:
-    """Whether the container itself is not there."""
+    """Whether the container itself does not exist."""
     return isinstance(error, HttpResponseError) and error.status_code == 404 and code_of(error) == "ContainerNotFound"
 
 
 def is_changed(error: Exception) -> bool:
-    """Whether a condition did not hold. Of a blob that is not there, a write with If-Match says the same."""
+    """Whether a condition did not hold. A write with If-Match to a missing blob gets the same answer."""
     if not isinstance(error, HttpResponseError) or error.status_code not in (409, 412):
         return False
     return code_of(error) in _CHANGED or (error.status_code == 412 and not code_of(error))
@@ -82,7 +82,7 @@ def pause_s(status: int, headers: Mapping[str, str], attempt: int) -> float | No
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """A date instead of seconds is no use to us: it stands on another machine's clock."""
+    """None for a date instead of seconds, because it refers to another machine's clock."""
     try:
         return min(max(0.0, float(headers.get("Retry-After", ""))), RETRY_AFTER_MAX_S)
     except ValueError:
@@ -94,7 +94,7 @@ def _headers(error: HttpResponseError) -> Mapping[str, str]:
 
 
 def translated(error: Exception, doing: str, *, is_write: bool) -> StoreError:
-    """`doing`: what, to which document, where."""
+    """doing: the action, the document and the place."""
     if isinstance(error, HttpResponseError) and error.status_code:
         return _answered(error, doing, is_write)
     if is_untrusted(error):
@@ -126,7 +126,7 @@ def _answered(error: HttpResponseError, doing: str, is_write: bool) -> StoreErro
 
 
 def _is_busy(status: int, code: str) -> bool:
-    """A 503 of something between us and the service may come after the work; the service's own says that it took none on."""
+    """A 503 from an intermediary may come after the work was done; the service's own means that it was not started."""
     return status == 429 or (status == 503 and code == "ServerBusy")
 
 
@@ -140,11 +140,7 @@ _EXAMPLE = "https://account.blob.core.windows.net"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """url: of its blobs; None where the connection string says it all.
-
-    Without key and connection string we come as whom azure-identity finds; identity: the client id of a managed identity to be.
-    ca_file: certificates to trust instead of the system's, for an emulator with one of its own.
-    """
+    """A storage account and its credentials. Without a key and a connection string, azure-identity finds them."""
 
     url: str | None = None
     key: str | None = field(default=None, repr=False)
@@ -161,7 +157,7 @@ def account_of(
     identity: str | None = None,
     ca_file: Path | None = None,
 ) -> Account:
-    """identity: DEFAULT, or a client id. Raises ValueError, without what was given: it may be a secret."""
+    """identity: DEFAULT, or a client id. Raises ValueError, without the values: they may be secrets."""
     if connection_string is not None:
         if account_url is not None or key is not None or identity is not None:
             raise ValueError(
@@ -202,12 +198,12 @@ def _is_base64(text: str) -> bool:
         return False
 
 
-# How the container is reached: as whom, over which TLS, and that the SDK repeats nothing by itself.
+# The connection to the container: credentials, TLS, and no retries by the SDK.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """container: its name. creates: whether it is made where it is missing."""
+    """A container by name."""
 
     container: str
     creates: bool = True
@@ -229,7 +225,7 @@ class Connection:
 
 
 def connect(account: Account, place: Place, tls: ssl.SSLContext, timeout_s: float) -> Connection:
-    """Nothing is sent yet. Raises ValueError where the SDK does not take the connection string."""
+    """Nothing is sent yet. Raises ValueError if the SDK does not accept the connection string."""
     # Left alone, the SDK would send a request three times again, 15 to 40 s later.
     transport = OnceOverTls(tls, pause_s, connection_timeout=timeout_s / 2, read_timeout=timeout_s)
     credential = None

@@ -1,12 +1,12 @@
-"""The body of a document <-> a blob's metadata, or its content where metadata cannot hold it. Pure.
+"""The body of a document <-> a blob's metadata, or its content if it does not fit into metadata. Pure.
 
     leasehold: json        leasehold_0: {"version":1,...}     as long as it fits: people can read it, and one listing reads all
-    leasehold: zlib        leasehold_0: eJyN...               compressed, in base64: a host that tells of its batches
+    leasehold: zlib        leasehold_0: eJyN...               compressed, in base64: a host that reports its batches
     leasehold: content                                        the blob's content is the body: read one by one
 
-A blob's metadata has 8 KiB, names and all, and travels as HTTP headers: ASCII, no control characters, and no two spaces in a
-row, which signatures fold into one. So what a JSON string holds of others is escaped as JSON does it, spaces too.
-docs/decisions/0009-leases-in-blobs.md has the reasons.
+A blob's metadata is limited to 8 KiB, including names, and is sent as HTTP headers: ASCII, no control characters, and
+no two consecutive spaces, which signatures fold into one. Other characters in a JSON string are therefore written as
+JSON escapes, spaces too. docs/decisions/0009-leases-in-blobs.md has the reasons.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def blob_name(id: str) -> str:
 
 
 def id_of(name: str) -> str | None:
-    """None of a blob that stands for nothing here."""
+    """None for a blob that represents no document here."""
     plain = _unescaped(name)
     if plain.startswith(OTHERS):
         found = plain.removeprefix(OTHERS)
@@ -55,7 +55,7 @@ def id_of(name: str) -> str | None:
 
 
 def blob_prefixes(prefix: str) -> list[str]:
-    """What the names of blobs begin with whose ids may begin with `prefix`; each blob is found once."""
+    """The prefixes of the blobs whose ids may begin with `prefix`; each blob is found once."""
     lease = _LEASE.fullmatch(prefix + "?")
     if lease:
         return [_begun(f"{lease[1]}/{lease[2][:-1]}")]
@@ -70,7 +70,7 @@ def _escaped(text: str) -> str:
 
 
 def _begun(text: str) -> str:
-    """Of a beginning: whether its last dot ends a segment is not known yet."""
+    """Escapes a prefix, in which the last dot may not end a segment."""
     return _escaped(text + "?")[:-1]
 
 
@@ -80,9 +80,9 @@ def _unescaped(name: str) -> str:
 
 FORM = "leasehold"
 METADATA_MAX = 7000
-"""Characters of a body in metadata: names, and what proxies add to headers, have the rest of the 8 KiB."""
+"""Characters of a body in metadata. The rest of the 8 KiB is for names, and for headers that proxies add."""
 PART_MAX = 3500
-"""Of one header: HTTP clients and servers take some 8,000, and 16 KiB of all headers together."""
+"""Characters of one header: HTTP clients and servers accept about 8,000, and 16 KiB for all headers together."""
 _PART = re.compile(r"leasehold_([0-9]+)")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\s+', re.DOTALL)
 _TO_ESCAPE = re.compile(r"[^!-~]")
@@ -91,7 +91,7 @@ JSON, ZLIB, CONTENT = "json", "zlib", "content"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """content: None where the metadata says it all."""
+    """A body as a blob holds it."""
 
     metadata: Mapping[str, str]
     content: bytes | None = None
@@ -112,7 +112,7 @@ def is_content(metadata: Mapping[str, str]) -> bool:
 
 
 def body_in(name: str, metadata: Mapping[str, str], content: bytes = b"") -> str:
-    """name: of the blob. What holds no body of ours is one that says so (`leases.document.unreadable`)."""
+    """The body in the blob `name`, or one that explains why there is none (`leases.document.unreadable`)."""
     form = metadata.get(FORM)
     if form == JSON:
         return _text(metadata)
@@ -132,7 +132,7 @@ def too_large(name: str) -> str:
 
 
 def others_in(metadata: Mapping[str, str]) -> dict[str, str]:
-    """What somebody else has put there, to be written back."""
+    """Other programs' metadata, which is written back."""
     return {key: value for key, value in metadata.items() if key != FORM and not _PART.fullmatch(key)}
 
 
@@ -147,7 +147,9 @@ def _text(metadata: Mapping[str, str]) -> str:
 
 
 def _as_header(body: str) -> str:
-    """An equal object of header characters. Outside of strings JSON has spaces alone that are none, and they mean nothing."""
+    """An equal object in header characters. Outside of strings, spaces are the only other characters in JSON, and mean
+    nothing.
+    """
     return _TOKEN.sub(lambda token: _TO_ESCAPE.sub(_escape, token[0]) if token[0][0] == '"' else "", body)
 
 

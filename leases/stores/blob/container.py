@@ -1,7 +1,8 @@
-"""The container: listing with metadata, and writes of one blob each on a condition, answered as `leases.store` wants it.
+"""The container: listings with metadata, and conditional writes of single blobs, answered as `leases.store` requires.
 
-What was surely not done (429, and 503 where the service says that it is busy) is tried again within the time that the caller
-has; so is what met no container, once it is made. Nothing else is.
+Requests that were certainly not carried out (429, and 503 if the service reports that it is busy) are retried within
+the caller's time. A request that failed because the container is missing is repeated once the container has been
+created. Nothing else is retried.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ T = TypeVar("T")
 Call = Callable[[ContainerClient], Awaitable[T]]
 
 PAGE_BLOBS_MAX = 5000
-"""As many as the service puts on a page."""
+"""The service's maximum."""
 RANGE_NOT_THERE = 416
-"""Of an empty blob, whatever is asked for."""
+"""The answer for an empty blob, whatever range is requested."""
 _ETAG = re.compile(r"(?!\*$)[!#-~]{1,1023}")
 _FOLDER = "hdi_isfolder"
-"""In the metadata of what is no blob, but a folder, where the account has a hierarchical namespace."""
+"""In the metadata of folders, which accounts with a hierarchical namespace list as blobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blob:
-    """etag: without quotes. is_leased: whether somebody holds an Azure lease on it now."""
+    """A blob as listed or read."""
 
     name: str
     etag: str
@@ -49,13 +50,13 @@ class Blob:
 class Container:
     """One container of blobs. Raises the errors of `leases.store.LeaseStore`.
 
-    call_timeout_s: how long a call may take. What may be tried again is, in the first half of it.
+    call_timeout_s: how long a call may take. Retries happen in the first half of it.
     """
 
     def __init__(
         self, account: Account, place: Place, *, call_timeout_s: float = 5.0, page_blobs_max: int = PAGE_BLOBS_MAX
     ) -> None:
-        """Raises ValueError where the account's ca_file cannot be used."""
+        """Raises ValueError if the account's ca_file cannot be used."""
         self._account = account
         self._place = place
         self._call_timeout_s = call_timeout_s
@@ -68,24 +69,24 @@ class Container:
         return self._place
 
     async def list_blobs(self, prefix: str) -> list[Blob]:
-        """Every blob whose name begins so, with its metadata and without its content."""
+        """Every blob whose name begins with `prefix`, with its metadata but without its content."""
         return await self._run(f"listing '{prefix}'", lambda to: _list_blobs(to, prefix, self._page_blobs_max))
 
     async def look(self, name: str) -> Blob:
-        """With its metadata and without its content."""
+        """A blob with its metadata but without its content."""
         return await self._run(f"reading '{name}'", lambda to: _look_at(to, name))
 
     async def read(self, name: str, bytes_max: int) -> Blob:
-        """With its content, of which not much more than bytes_max is read."""
+        """A blob with its content, of which not much more than bytes_max is read."""
         return await self._run(f"reading '{name}'", lambda to: _read(to, name, bytes_max))
 
     async def create(self, name: str, packed: Packed) -> str:
-        """The ETag."""
+        """Returns the ETag."""
         condition = {"overwrite": False}  # that is If-None-Match: *
         return await self._run(f"creating '{name}'", lambda to: _put(to, name, packed, condition), is_write=True)
 
     async def replace(self, name: str, packed: Packed, etag: str) -> str:
-        """The new ETag."""
+        """Returns the new ETag."""
         condition = await self._match(name, etag)
         write = _set if packed.content is None else _put
         return await self._write(name, f"replacing '{name}'", lambda to: write(to, name, packed, condition))
@@ -100,7 +101,7 @@ class Container:
             await connection.close()
 
     async def _write(self, name: str, doing: str, call: Call[T]) -> T:
-        """A write with If-Match answers for a blob that is gone as for one that has changed."""
+        """A write with If-Match gets the same answer for a missing blob as for a changed one; find out which."""
         try:
             return await self._run(doing, call, is_write=True)
         except StoreConflict:
@@ -137,7 +138,9 @@ class Container:
         return self._connection
 
     async def _make(self, container: ContainerClient) -> None:
-        """Make the container: nothing was done without it. Raises StoreMissing where it is not to be made, StoreUnavailable."""
+        """Create the container: nothing was done without it. Raises StoreMissing if it must not be created,
+        StoreUnavailable.
+        """
         if not self._place.creates:
             raise StoreMissing(f"no leases yet in {self._place}: no host has run this configuration")
         try:
@@ -149,7 +152,7 @@ class Container:
             raise StoreUnavailable(f"{self._place} is not there and cannot be made ({why}): make it") from error
 
     async def _match(self, name: str, etag: str) -> dict[str, Any]:
-        """An ETag that is none would match everything, or break the request."""
+        """An invalid ETag would match everything, or break the request."""
         if not _ETAG.fullmatch(etag):
             await self.look(name)
             raise StoreConflict(f"blob '{name}' was changed by another writer: read it again")
@@ -169,7 +172,9 @@ async def _look_at(to: ContainerClient, name: str) -> Blob:
 
 
 async def _read(to: ContainerClient, name: str, bytes_max: int) -> Blob:
-    """Metadata, ETag and content of one moment: they come with the first answer, and it holds all that may be there."""
+    """Metadata, ETag and content of the same moment: they arrive with the first answer, which holds all permitted
+    content.
+    """
     try:
         stream = await to.get_blob_client(name).download_blob(offset=0, length=bytes_max + 1)
         return blob_of(stream.properties, content=await stream.readall())
@@ -187,7 +192,7 @@ async def _put(to: ContainerClient, name: str, packed: Packed, condition: Mappin
 
 
 async def _set(to: ContainerClient, name: str, packed: Packed, condition: Mapping[str, Any]) -> str:
-    """Not Put Blob: where deleted blobs are kept for some days, that would keep every version of every lease."""
+    """Not Put Blob: with soft delete, that would keep every version of every lease."""
     return _etag(await to.get_blob_client(name).set_blob_metadata(dict(packed.metadata), **condition), name)
 
 
@@ -207,7 +212,7 @@ def blob_of(properties: BlobProperties, content: bytes = b"") -> Blob:
 
 
 def _etag(answer: Mapping[str, Any], name: str) -> str:
-    """Of a write."""
+    """The ETag in the answer to a write."""
     etag = str(answer.get("etag") or "").strip('"')
     if not etag:
         raise StoreAmbiguous(f"writing '{name}' was answered without an ETag: it may or may not be done")

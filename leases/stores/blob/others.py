@@ -1,4 +1,4 @@
-"""Blobs that other processors keep their leases in, read as they stand: what `leasehold leases import` takes over."""
+"""Other processors' lease blobs, read unchanged: the input of `leasehold leases import`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READS_AT_ONCE_MAX = 8
 
 
 class OthersBlobs:
-    """`service.group.import_sources.BlobSource` over a container. Nothing is written or made."""
+    """`service.group.import_sources.BlobSource` over a container. Writes and creates nothing."""
 
     def __init__(self, container: Container) -> None:
         self._container = container
@@ -25,7 +25,7 @@ class OthersBlobs:
         return str(self._container.place)
 
     async def blobs(self, kind: Kind, folder: str) -> list[Blob]:
-        """Those that may be of that kind. folder: what their names begin with. Raises StoreUnavailable."""
+        """The blobs that may be of that kind. folder: the prefix of their names. Raises StoreUnavailable."""
         try:
             found = await self._container.list_blobs(folder)
         except StoreMissing:
@@ -42,7 +42,7 @@ class OthersBlobs:
         await self._container.close()
 
     async def _read(self, kind: Kind, found: Found) -> Blob | None:
-        """None of one that is gone by now, or none of theirs by its size."""
+        """None for a blob that was deleted meanwhile, or that is too large or empty."""
         content = None
         if kind == "eventprocessorhost":
             if not 0 < found.size <= CONTENT_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""A lease container in Azure Blob Storage: one blob for each document, read by one listing."""
+"""A lease container in Azure Blob Storage: one blob for each document, all read by one listing."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class BlobStore:
-    """Bodies are in the blobs' metadata; the few that are too large for it are read one by one behind the listing.
+    """Bodies are in the blobs' metadata. The few that are too large for it are read one by one after the listing.
 
-    Metadata that is not ours is kept by every write. A blob of others in the place of a lease is unreadable, and never written
-    over.
+    Every write keeps metadata that is not ours. A foreign blob in the place of a lease is unreadable, and is never
+    overwritten.
 
-    Not guaranteed: that a page of a listing is of the same moment as the page before it. A blob is always of one moment.
+    Not guaranteed: that a page of a listing reflects the same moment as the page before it. A single blob always
+    reflects one moment.
     """
 
     def __init__(self, container: Container) -> None:
@@ -74,7 +75,7 @@ class BlobStore:
         await self._container.close()
 
     async def _read_stored(self, id: str, blob: Blob) -> Stored | None:
-        """None of a blob that went while it was read."""
+        """None for a blob that was deleted while it was being read."""
         if is_content(blob.metadata):
             if blob.size > BODY_BYTES_MAX:
                 return Stored(id, too_large(blob.name), blob.etag)
@@ -87,7 +88,7 @@ class BlobStore:
         return Stored(id, body_in(blob.name, blob.metadata, blob.content), blob.etag)
 
     def _keep(self, id: str, etag: str, others: Mapping[str, str]) -> None:
-        """Nearly always there are none."""
+        """Remember other programs' metadata; nearly always there is none."""
         if others:
             self._others[id] = etag, others
         else:

@@ -1,6 +1,6 @@
 """Leases in a Cosmos DB container, as the .NET change feed processor keeps them.
 
-`store` says which document stands for which id, and `documents` how (pure); `container` makes the calls over what `connection`
+`store` maps ids to documents, and `documents` converts them (pure); `container` makes the calls over what `connection`
 opens and translates the SDK's errors.
 """
 

@@ -1,4 +1,4 @@
-"""How the container is reached: as whom, over which TLS, and that the SDK repeats nothing by itself.
+"""The connection to the container: credentials, TLS, and an SDK that repeats nothing by itself.
 
 The SDK would wait half a minute where it is throttled, and send a write again whose answer was lost (`leases.stores.azure`).
 
@@ -25,18 +25,18 @@ from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissin
 from leases.stores.azure import OnceOverTls, first_line, is_unreached, is_untrusted, tls_of
 from leases.stores.cosmos.documents import PARTITION_KEY
 
-# What the SDK raises -> what a store says: done or not, surely or perhaps. Pure.
+# SDK errors -> store errors: done or not done, certainly or perhaps. Pure.
 
 
 RETRY_WITH_FIRST_S = 0.01
 RETRY_WITH_MAX_S = 0.5
 THROTTLED_S = 0.1
-"""Where the service does not say how long to wait."""
+"""Used if the service does not say how long to wait."""
 
 _NEVER_DONE = frozenset((400, 401, 403, 413, 429, 449))
-"""Answers that say: this write was not carried out. After every other failure it may have been."""
+"""Answers that mean that this write was not carried out. After any other failure it may have been."""
 _NOT_THE_DOCUMENT = frozenset((1002, 1003, 1013))
-"""Of a 404: the session is ahead of the replica, the container is gone, the container is being made."""
+"""Substatuses of a 404: the session is ahead of the replica, the container is gone, the container is being created."""
 REMEDIES = {
     401: "look at the key, and at this machine's clock, which may be 15 minutes off at most",
     403: "give this identity the role 'Cosmos DB Built-in Data Contributor', and let this machine through the firewall",
@@ -45,7 +45,7 @@ REMEDIES = {
 
 
 def is_gone(error: Exception) -> bool:
-    """Whether the container itself is not there."""
+    """Whether the container itself does not exist."""
     return isinstance(error, CosmosHttpResponseError) and (error.status_code, error.sub_status) == (404, 1003)
 
 
@@ -66,7 +66,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def translated(error: Exception, doing: str, *, is_write: bool) -> StoreError:
-    """`doing`: what, to which document, where."""
+    """doing: the action, the document and the place."""
     if isinstance(error, CosmosHttpResponseError):
         return _answered(error, doing, is_write)
     if is_untrusted(error):
@@ -107,16 +107,12 @@ _NOTHING_INDEXED: dict[str, Any] = {
     "includedPaths": [],
     "excludedPaths": [{"path": "/*"}],
 }
-"""Queries look at ids alone, which are always indexed. Every other index would make each renewal dearer."""
+"""Queries use only ids, which are always indexed. Any other index would make each renewal more expensive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A Cosmos DB account, and as whom to come to it. Without a key: as whom azure-identity finds (DefaultAzureCredential).
-
-    identity: the client id of a managed identity to be. ca_file: certificates to trust instead of the system's, for an emulator
-    with one of its own.
-    """
+    """A Cosmos DB account and its credentials. Without a key, azure-identity finds them (DefaultAzureCredential)."""
 
     endpoint: str
     key: str | None = field(default=None, repr=False)
@@ -130,13 +126,13 @@ class Account:
             raise ValueError("the key of a Cosmos DB account is base64: copy it whole") from None
 
     def tls(self) -> ssl.SSLContext:
-        """Raises ValueError where `ca_file` cannot be used."""
+        """Raises ValueError if `ca_file` cannot be used."""
         return tls_of(self.ca_file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """database and container by name; creates: whether they are made where they are missing."""
+    """Database and container by name."""
 
     database: str
     container: str
@@ -148,7 +144,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """An open container. has_own_keys: its partition key is /partitionKey, and not the id."""
+    """An open container."""
 
     client: CosmosClient
     credential: DefaultAzureCredential | None
@@ -160,7 +156,9 @@ class Connection:
 
 
 async def connect(account: Account, place: Place, tls: ssl.SSLContext, timeout_s: float) -> Connection:
-    """Raises StoreUnavailable (an account whose consistency is too weak, too), StoreMissing (not there, and not to be made)."""
+    """Raises StoreUnavailable (also if the account's consistency is too weak), StoreMissing (does not exist, and must
+    not be created).
+    """
     chosen = {"managed_identity_client_id": account.identity} if account.identity else {}
     credential = None if account.key else DefaultAzureCredential(**chosen)
     transport = _Transport(tls)
@@ -185,7 +183,9 @@ async def connect(account: Account, place: Place, tls: ssl.SSLContext, timeout_s
 
 
 async def _check_consistency(client: CosmosClient, account: Account) -> None:
-    """Java's processor refuses the same: with less, a read may miss this host's own write, and compare-and-swap fails often."""
+    """Java's processor refuses the same levels: with less, a read may miss this host's own write, and compare-and-swap
+    fails often.
+    """
     policy = (await client._get_database_account()).ConsistencyPolicy or {}  # noqa: SLF001  # nothing public tells it
     level = policy.get("defaultConsistencyLevel")
     if level in TOO_WEAK:
@@ -196,11 +196,11 @@ async def _check_consistency(client: CosmosClient, account: Account) -> None:
 
 
 class _Unauthorized(Exception):
-    """The account does not know the key."""
+    """The account does not accept the key."""
 
 
 class _Transport(OnceOverTls):
-    """is_opening: the SDK asks for the account, again and again, and a wrong key would only be told seconds later."""
+    """Stops opening at the first 401: the SDK would repeat its request, and report a wrong key only seconds later."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
         super().__init__(tls, pause_s)

@@ -1,6 +1,6 @@
-"""The container in Cosmos DB: five calls with ETags, each answered as `leases.store` wants it.
+"""The container in Cosmos DB: five calls with ETags, answered as `leases.store` requires.
 
-What was surely not done (429, 449) is tried again within the time that the caller has; nothing else is.
+Requests that were certainly not carried out (429, 449) are retried within the caller's time; nothing else is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Call = Callable[[Connection], Awaitable[T]]
 
 PAGE_ITEMS_MAX = 1000
 OPENING_SHARE = 0.9
-"""Of the time for a call: who gives up on an opening says more than one whose call was cut off."""
+"""The share of a call's time for opening: giving up on the opening gives a better message than a call that is cut off.
+"""
 _BY_PREFIX = "SELECT * FROM c WHERE STARTSWITH(c.id, @id)"
 _BY_ID = "SELECT * FROM c WHERE c.id = @id"
 _ETAG = re.compile(r"(?!\*$)[!-~][ -~]{0,1023}")
@@ -33,11 +34,11 @@ _ETAG = re.compile(r"(?!\*$)[!-~][ -~]{0,1023}")
 class Container:
     """One container of leases. Raises the errors of `leases.store.LeaseStore`.
 
-    call_timeout_s: how long a call may take. What may be tried again is, in the first half of it.
+    call_timeout_s: how long a call may take. Retries happen in the first half of it.
     """
 
     def __init__(self, account: Account, place: Place, *, call_timeout_s: float = 5.0) -> None:
-        """Raises ValueError where the account's ca_file cannot be used."""
+        """Raises ValueError if the account's ca_file cannot be used."""
         self._account = account
         self._place = place
         self._call_timeout_s = call_timeout_s
@@ -63,11 +64,11 @@ class Container:
         return True
 
     async def create(self, document: Document) -> str:
-        """The ETag."""
+        """Returns the ETag."""
         return await self._run(f"creating '{document['id']}'", lambda to: self._create(to, document), is_write=True)
 
     async def replace(self, document: Document, etag: str) -> str:
-        """The new ETag."""
+        """Returns the new ETag."""
         await self._match(str(document["id"]), etag)
         return await self._run(
             f"replacing '{document['id']}'", lambda to: self._replace(to, document, etag), is_write=True
@@ -96,7 +97,9 @@ class Container:
             raise translated(error, f"{doing} in {self._place}", is_write=is_write) from error
 
     async def _connect(self) -> Connection:
-        """A caller may lose patience where an identity is slow to be found; the opening goes on for those who come next."""
+        """The connection. If finding an identity is slow, a caller may time out; the opening continues for the next
+        callers.
+        """
         try:
             async with asyncio.timeout(self._call_timeout_s * OPENING_SHARE):
                 while self._connection is None:
@@ -116,14 +119,14 @@ class Container:
         self._connections.append(self._connection)
 
     def _opened(self, opening: asyncio.Task[None]) -> None:
-        """Nobody may be left to ask why it failed: whoever comes next and has as little time is told."""
+        """Keep the reason of a failure for the next caller that times out; there may be no caller left now."""
         self._opening = None
         if not opening.cancelled():
             error = opening.exception()
             self._refused = error if isinstance(error, StoreError) else None
 
     async def _match(self, id: str, etag: str) -> None:
-        """An ETag that is none would match everything, or break the request."""
+        """An invalid ETag would match everything, or break the request."""
         if not _ETAG.fullmatch(etag):
             await self.read(id)
             raise StoreConflict(f"document '{id}' was changed by another writer: read it again")
@@ -170,12 +173,12 @@ class Container:
         await to.proxy.delete_item(id, self._key(id), etag=etag, match_condition=MatchConditions.IfNotModified)
 
     def _key(self, id: str) -> str:
-        """Of its partition: the document's id, unless another one was seen."""
+        """A document's partition key: its id, unless another one was seen."""
         return self._keys.get(id, id)
 
 
 def _etag(answer: Mapping[str, object], id: str) -> str:
-    """Of a write: in the document, where the service sends it back all the same, or in the headers."""
+    """The ETag in the answer to a write: in the document, if the service returns it anyway, or in the headers."""
     headers: Mapping[str, str] = getattr(answer, "get_response_headers", dict)()
     etag = answer.get("_etag") or headers.get("etag")
     if not isinstance(etag, str) or not etag:

@@ -1,8 +1,8 @@
-"""Ids and bodies of ours <-> documents of the container. Pure.
+"""Our ids and bodies <-> documents of the container. Pure.
 
-A lease of a pipeline that reads a Cosmos container is .NET's lease document (`leases.dotnet`). Everything else (hosts, `info`,
-leases of other feeds) is a document of our own: the id behind `leasehold:`, with `:` for `/` and `~` for `%`, which Cosmos DB's
-ids bear, and the body as one text, so that numbers come back exactly.
+A lease of a pipeline that reads a Cosmos container is .NET's lease document (`leases.dotnet`). Everything else (hosts,
+`info`, leases of other feeds) is a document of our own. Its id has the prefix `leasehold:`, with `:` for `/` and `~`
+for `%`, which Cosmos DB's ids permit. Its body is one text, so that numbers stay exact.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from leases.store import Stored
 Document = Mapping[str, object]
 
 OWN = "leasehold:"
-"""No id of .NET's begins so, nor does what KEDA looks for: those have the account's name and a dot there."""
+"""No id of .NET begins with it, nor does anything that KEDA searches for: those begin with the account's name and a
+dot.
+"""
 PARTITION_KEY = "partitionKey"
 _TO_DOCUMENT = str.maketrans("/%", ":~")
 _FROM_DOCUMENT = str.maketrans(":~", "/%")
@@ -28,7 +30,7 @@ _FROM_DOCUMENT = str.maketrans(":~", "/%")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Where a pipeline's leases are: what their ids begin with, and the mode that they were made for."""
+    """The documents of a pipeline's leases: the prefix of their ids, and the mode that they were made for."""
 
     pipeline: str
     prefix: str
@@ -40,12 +42,14 @@ def own_id(id: str) -> str:
 
 
 def info_document_id(family: Family) -> str:
-    """Of a pipeline's `info`: it goes with its leases, which another name of the pipeline would find as well."""
+    """The id of a pipeline's `info`. It follows the leases' prefix, so that the pipeline finds it under another name,
+    too.
+    """
     return f"{OWN}{family.prefix}:info"
 
 
 def own_stored(document: Document, name: str | None = None) -> Stored:
-    """name: what its id stands for, where that does not say so itself."""
+    """name: the id that it represents, if the document's own id does not show it."""
     body = document.get("body")
     if name is None:
         name = str(document["id"]).removeprefix(OWN).translate(_FROM_DOCUMENT)
@@ -57,7 +61,7 @@ def etag_of(document: Document) -> str:
 
 
 def lease_of(id: str, pipelines: Iterable[str]) -> tuple[str, str] | None:
-    """Pipeline and partition of a lease that is kept in a document of .NET's; None for every other id."""
+    """Pipeline and partition of a lease that is stored in .NET's format; None for every other id."""
     for pipeline in pipelines:
         if id.startswith(lease_prefix(pipeline)):
             partition = unquote(id.removeprefix(lease_prefix(pipeline)))
@@ -66,7 +70,9 @@ def lease_of(id: str, pipelines: Iterable[str]) -> tuple[str, str] | None:
 
 
 def lease_stored(family: Family, documents: list[Document]) -> Stored:
-    """A lease, of the documents that bear its id: of more than one, or one that is no lease, why it cannot be read."""
+    """A lease, from the documents that have its id; if there are several, or one is not a lease, the reason it is
+    unreadable.
+    """
     first = documents[0]
     token = str(first["id"]).removeprefix(document_id(family.prefix, ""))
     name = lease_id(family.pipeline, token)
@@ -87,7 +93,7 @@ def is_made_anew(lease: Lease) -> bool:
 
 
 def over_unreadable(family: Family, document: Document, former: Document) -> Document:
-    """The document of a lease made anew, with what may stay of the former one: all but what was wrong with it."""
+    """A new lease's document, with the former one's fields except the invalid ones."""
     bounds, others = stays(former)
     within = {**bounds, **document}
     whole = {**others, **within}

@@ -1,4 +1,4 @@
-"""A lease container in a Cosmos DB container, shared with .NET's, Java's and KEDA's reading of it."""
+"""A lease container in a Cosmos DB container that .NET's and Java's processors and KEDA can read too."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from leases.stores.cosmos.documents import (
 
 
 class Monitored(Protocol):
-    """The container whose changes a pipeline reads, as far as its leases name it. Calls raise StoreUnavailable."""
+    """The container whose changes a pipeline reads, as needed to name its leases. Calls raise StoreUnavailable."""
 
     @property
     def mode(self) -> str:
@@ -36,20 +36,20 @@ class Monitored(Protocol):
         ...
 
     async def lease_prefix(self) -> str:
-        """As `leases.dotnet.lease_prefix` makes it."""
+        """As made by `leases.dotnet.lease_prefix`."""
         ...
 
 
 class CosmosStore:
-    """Leases of the pipelines in `monitored` are .NET's documents; all else is documents of our own.
+    """Leases of the pipelines in `monitored` are .NET's documents; all others are documents of our own.
 
-    .NET's marker (`{prefix}.info`: all leases exist) is made when a pipeline's `info` says that its first round is complete,
-    and is believed when that document is made: then partitions without a lease are new ones, which begin at their beginning.
-    .NET's lock is not looked at. `info` goes by what the leases' ids begin with: a pipeline of another name that comes to these
-    leases finds whose they are.
+    .NET's marker (`{prefix}.info`: all leases exist) is created once a pipeline's `info` reports that its first round
+    is complete. If it exists when `info` is created, it is trusted: partitions without a lease are then new and begin
+    at their beginning. .NET's lock is ignored. `info` is found by the prefix of the leases' ids, so a pipeline with
+    another name that uses these leases learns whose they are.
 
-    Not guaranteed: an account with several write regions has no compare-and-swap. A container whose time to live removes
-    documents is refused.
+    Not guaranteed: an account with several write regions has no compare-and-swap. A container whose time to live
+    removes documents is refused.
     """
 
     def __init__(
@@ -97,14 +97,14 @@ class CosmosStore:
         return await self._container.delete(document_id(family.prefix, lease[1]), etag)
 
     async def documents(self, prefix: str) -> Sequence[Document]:
-        """As they stand there, whosever they are: `leases.store.SharedContainer`."""
+        """The stored documents of any program: `leases.store.SharedContainer`."""
         return await self._container.query(prefix)
 
     async def close(self) -> None:
         await self._container.close()
 
     async def _own(self, prefix: str) -> Sequence[Stored]:
-        """Of all documents of ours that are no leases, in whatever order."""
+        """All documents of ours that are not leases, in any order."""
         infos = {await self._own_id(name): name for name in map(info_id, self._monitored) if name.startswith(prefix)}
         found = [each for each in await self._container.query(own_id(prefix)) if str(each["id"]) not in infos]
         for document in infos:
@@ -119,7 +119,7 @@ class CosmosStore:
         return {"id": await self._own_id(id), "body": body}
 
     def _told_by(self, id: str) -> str | None:
-        """The pipeline whose `info` it is, where its leases are documents of .NET's."""
+        """The pipeline whose `info` this is, if its leases are documents of .NET."""
         return next((name for name in self._monitored if info_id(name) == id), None)
 
     async def _family(self, pipeline: str) -> Family:
@@ -138,7 +138,7 @@ class CosmosStore:
         return over_unreadable(family, document, await self._container.read(str(document["id"])))
 
     async def _mark_info(self, id: str, body: str, *, is_new: bool = False) -> str:
-        """The body to write: a pipeline's `info` goes hand in hand with .NET's marker."""
+        """The body to write: a pipeline's `info` and .NET's marker must agree."""
         if (pipeline := self._told_by(id)) is None:
             return body
         try:

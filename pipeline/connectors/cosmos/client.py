@@ -63,7 +63,7 @@ def account_of(
     identity: str | None = None,
     ca_file: Path | None = None,
 ) -> Account:
-    """identity: DEFAULT, or a client id. Raises ValueError, without what was given: it may be a secret."""
+    """identity: DEFAULT, or a client id. Raises ValueError, without the values: they may be secrets."""
     if connection_string is not None:
         if endpoint is not None or key is not None or identity is not None:
             raise ValueError(
@@ -248,7 +248,7 @@ class Container:
 
 
 class _Unauthorized(Exception):
-    """The account does not know the key."""
+    """The account does not accept the key."""
 
 
 class _Transport(AioHttpTransport):  # type: ignore[misc]  # the SDK exports it where types do not see it
@@ -353,5 +353,5 @@ def _range(found: Mapping[str, Any]) -> PhysicalRange:
 
 
 def _line(error: Exception) -> str:
-    """aiohttp shows in it with which object of ours TLS is spoken, which tells nobody anything."""
+    """The first line of an error, without the TLS object that aiohttp shows in it."""
     return _TLS_OBJECT.sub("", " ".join(str(error).split()))[:300] or type(error).__name__

@@ -51,7 +51,7 @@ def account_of(
     transport: Transport = "amqp",
     ca_file: str | None = None,
 ) -> Account:
-    """identity: DEFAULT, or a client id. Raises ValueError, without what was given: it may be a secret."""
+    """identity: DEFAULT, or a client id. Raises ValueError, without the values: they may be secrets."""
     is_emulator = False
     if connection_string is not None:
         if namespace is not None or identity is not None:

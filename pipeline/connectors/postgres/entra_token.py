@@ -25,7 +25,7 @@ class AccessToken(Protocol):
 
 
 class Credential(Protocol):
-    """Of azure-identity, as far as it is used."""
+    """The part of azure-identity that is used."""
 
     async def get_token(self, *scopes: str) -> AccessToken: ...
 

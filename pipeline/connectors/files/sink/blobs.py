@@ -29,8 +29,8 @@ from pipeline.connectors.network import is_nowhere_at_once
 
 # How to reach a storage account: a connection string, or its address with a key or an identity. Pure.
 #
-# `leases` and `pipeline` do not know each other, and both reach one: this stands in leases/stores/blob/account.py and in
-# pipeline/connectors/files/sink/blobs.py, word for word, which a test sees to.
+# `leases` and `pipeline` do not import each other, and both need this: leases/stores/blob/account.py and
+# pipeline/connectors/files/sink/blobs.py have the same code, which a test checks.
 
 
 DEFAULT = "default"
@@ -39,11 +39,7 @@ _EXAMPLE = "https://account.blob.core.windows.net"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """url: of its blobs; None where the connection string says it all.
-
-    Without key and connection string we come as whom azure-identity finds; identity: the client id of a managed identity to be.
-    ca_file: certificates to trust instead of the system's, for an emulator with one of its own.
-    """
+    """A storage account and its credentials. Without a key and a connection string, azure-identity finds them."""
 
     url: str | None = None
     key: str | None = field(default=None, repr=False)
@@ -60,7 +56,7 @@ def account_of(
     identity: str | None = None,
     ca_file: Path | None = None,
 ) -> Account:
-    """identity: DEFAULT, or a client id. Raises ValueError, without what was given: it may be a secret."""
+    """identity: DEFAULT, or a client id. Raises ValueError, without the values: they may be secrets."""
     if connection_string is not None:
         if account_url is not None or key is not None or identity is not None:
             raise ValueError(
@@ -103,7 +99,7 @@ def _is_base64(text: str) -> bool:
 
 T = TypeVar("T")
 _NEVER_DONE = frozenset((400, 401, 403, 404, 405, 409, 411, 412, 413, 416, 429))
-"""Answers that say: this write was not carried out. After every other failure it may have been."""
+"""Answers that mean that this write was not carried out. After any other failure it may have been."""
 _IS_THERE = frozenset(("BlobAlreadyExists", "ConditionNotMet", "BlobImmutableDueToPolicy"))
 _OF_SETTINGS = (400, 401, 403, 404, 405)
 _REMEDIES = {
@@ -272,7 +268,7 @@ def _answered(error: HttpResponseError, what: str, is_write: bool) -> FilesError
 
 
 def _code(error: HttpResponseError) -> str:
-    """The service's own, like BlobNotFound; empty where it gave none."""
+    """The service's own code, like BlobNotFound; empty if it gave none."""
     found = getattr(error, "error_code", None) or getattr(error.response, "headers", {}).get("x-ms-error-code")
     return str(getattr(found, "value", found) or "")
 

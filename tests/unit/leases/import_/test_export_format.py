@@ -77,14 +77,17 @@ def test_a_line_is_an_object_that_says_what_it_is_and_of_which_version() -> None
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        ([HEADER, FIRST], "has 1 leases of pipeline 'orders' and says 2: it was cut off"),
-        ([HEADER], "has 0 leases of pipeline 'orders' and says 2"),
+        ([HEADER, FIRST], "has 1 leases of pipeline 'orders' but announces 2: it was cut off"),
+        ([HEADER], "has 0 leases of pipeline 'orders' but announces 2"),
         ([FIRST, SECOND], "has leases of pipeline 'orders' and not the line about it"),
         ([HEADER, FIRST, SECOND, SECOND], "has 3 leases"),
         ([HEADER, HEADER, FIRST, SECOND], "line 2 of the input': field 'pipeline' 'orders' comes a second time"),
         ([HEADER, FIRST, SECOND[:-9]], "line 3 of the input' is not JSON"),
         ([HEADER, "[]"], "line 2 of the input' is not a JSON object"),
-        (['{"id":"a..0","LeaseToken":"0"}'], "not an export of Leasehold: if it comes from .NET or Java, add --from dotnet or --from java"),
+        (
+            ['{"id":"a..0","LeaseToken":"0"}'],
+            "not an export of Leasehold: if it comes from .NET or Java, add --from dotnet or --from java",
+        ),
         ([HEADER.replace('"leasehold":1', '"leasehold":2')], "field 'leasehold' is 2"),
         ([HEADER.replace('"complete":true', '"complete":1')], "field 'complete' must be true or false"),
         ([HEADER.replace('"leases":2', '"leases":-1')], "field 'leases' must lie between"),
