@@ -230,12 +230,12 @@ class AsyncWriter:
         self._failing_since = now if self._failing_since is None else self._failing_since
         if not self._is_told and now - self._failing_since >= SILENT_S_MAX:
             self._is_told = True
-            text = "%s takes nothing %s, and is tried again until it does: %s"
+            text = "%s accepts nothing %s; it is tried again until it does: %s"
             _log.warning(text, self._name, self._told_of, why, extra=self._fields)
 
     def _tell_well(self) -> None:
         if self._is_told:
-            _log.warning("%s takes entries again %s", self._name, self._told_of, extra=self._fields)
+            _log.warning("%s accepts entries again %s", self._name, self._told_of, extra=self._fields)
         self._failing_since, self._is_told = None, False
 
     @property
@@ -245,7 +245,7 @@ class AsyncWriter:
 
     @property
     def _told_of(self) -> str:
-        return f"(partition '{self._claim.partition}' of pipeline '{self._claim.pipeline}')"
+        return f"for partition '{self._claim.partition}' of pipeline '{self._claim.pipeline}'"
 
     def _start(self, work: Coroutine[Any, Any, None], doing: str) -> None:
         task = asyncio.create_task(work, name=f"{doing} {self._claim.partition}")

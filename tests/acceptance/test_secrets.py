@@ -32,7 +32,7 @@ LETTERS = {
     "sql": "SELECT partition, sequence, word FROM events",
 }
 ASKED = {
-    "letters": "takes nothing of partition",
+    "letters": "accepts nothing for partition",
     "from-hub": "listing partitions failed, will try again",
     "from-cosmos": "listing partitions failed, will try again",
 }

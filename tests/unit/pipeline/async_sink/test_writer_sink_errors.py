@@ -111,8 +111,8 @@ def test_an_outage_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixtu
         run_virtual(run())
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
-    assert "destination 'scripted' takes nothing of partition '7' of pipeline 'bank'" in told[0]
-    assert "takes entries again" in told[1]
+    assert "destination 'scripted' accepts nothing for partition '7' of pipeline 'bank'" in told[0]
+    assert "accepts entries again" in told[1]
 
 
 def test_a_sink_whose_limits_contradict_each_other_is_not_made() -> None:

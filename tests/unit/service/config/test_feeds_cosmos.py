@@ -94,7 +94,7 @@ async def test_another_mode_is_another_feed() -> None:
     [
         (f"{HERE}, key: {SECRET}, identity: default, {WHAT}", "needs either `key` or `identity`"),
         (f"key: {SECRET}, {WHAT}", "needs `endpoint`"),
-        (f"{HERE}, connection_string: '{SECRET}', {WHAT}", "says it all"),
+        (f"{HERE}, connection_string: '{SECRET}', {WHAT}", "contains everything"),
         (f"connection_string: 'AccountKey={SECRET}', {WHAT}", "must look like AccountEndpoint"),
         (f"{HERE}, key: '{SECRET}!', {WHAT}", "must be the account's key"),
         (f"{HERE}, key: {SECRET}, database: bank", "container is missing"),

@@ -100,7 +100,7 @@ def test_a_sink_does_not_look_where_a_feed_lets_nobody_else_in() -> None:
     sinks = f"{{name: a, feed: {{type: log, path: x}}, sink: {hub}}}"
     text = f"pipelines: [{sinks}, {{name: b, feed: {hub}, sink: {{type: log, path: y}}}}]"
     parse(text % ("published", "$Default"), {}, folder=Path("/"))
-    with pytest.raises(ConfigurationError, match=r"sink of 'a' .* '\$default' .* the feed of 'b' reads there") as error:
+    with pytest.raises(ConfigurationError, match=r"sink of 'a' .* '\$default' .* the feed of 'b' is the only") as error:
         parse(text % ("$default", "$Default"), {}, folder=Path("/"))
     assert "give the sink a `consumer_group` of its own" in str(error.value)
     assert SECRET not in str(error.value)

@@ -51,7 +51,7 @@ def test_an_account_is_reached_by_key_connection_string_or_identity(
         ({"account_url": "http://bank.local"}, "must begin with https"),
         ({"connection_string": f"AccountKey={KEY}"}, "must look like"),
         ({"connection_string": "AccountName=bank;AccountKey=secret!"}, "must look like"),
-        ({"connection_string": WITH_KEY, "key": KEY}, "says it all"),
+        ({"connection_string": WITH_KEY, "key": KEY}, "contains everything"),
         ({"account_url": URL, "container": "Leases"}, "3 to 63 of a-z"),
         ({"account_url": URL, "container": "a--b"}, "3 to 63 of a-z"),
         ({"account_url": URL, "container": "ab"}, "3 to 63 of a-z"),

@@ -48,7 +48,7 @@ def test_an_account_is_reached_by_key_connection_string_or_identity(
         ({"endpoint": ENDPOINT, "key": "secret!"}, "`key` must be the account's key"),
         ({"endpoint": ENDPOINT, "key": KEY, "identity": "default"}, "give one of them"),
         ({"connection_string": f"AccountKey={KEY}"}, "must look like AccountEndpoint"),
-        ({"connection_string": f"AccountEndpoint={ENDPOINT};AccountKey={KEY};", "key": KEY}, "says it all"),
+        ({"connection_string": f"AccountEndpoint={ENDPOINT};AccountKey={KEY};", "key": KEY}, "contains everything"),
         ({"endpoint": ENDPOINT, "database": ""}, "database"),
     ],
 )

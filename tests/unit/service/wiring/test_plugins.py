@@ -135,7 +135,7 @@ def test_everything_that_is_wrong_with_its_settings_is_told_at_once_and_no_value
             "is made for version 2 of the interface of feeds, and this Leasehold has 1: install a version of either that",
         ),
         ("OnePage", "`open` has to be an async generator, with `yield`"),
-        ("Store", "is no feed: it has no `identity`; it has no `partitions`; it has no `start_of`"),
+        ("Store", "is not a feed: it has no `identity`; it has no `partitions`; it has no `start_of`"),
     ],
 )
 def test_a_class_that_is_no_feed_says_why(parts: str, name: str, told: str) -> None:
@@ -153,7 +153,7 @@ def test_every_method_that_cannot_be_called_as_it_will_be_is_told(parts: str) ->
     with pytest.raises(StartFailed) as failed:
         sink_made(CustomSinkSettings(type=f"{parts}:HalfASink"))
     assert str(failed.value) == (
-        f"'{parts}:HalfASink' is no sink: `claimed` has to be a plain `def`; `open` does not take what it is called with:"
+        f"'{parts}:HalfASink' is not a sink: `claimed` has to be a plain `def`; `open` does not take what it is called with:"
         " (claim). docs/plugins.md describes what it needs"
     )
 
@@ -165,7 +165,7 @@ def test_what_its_own_code_raises_is_told_with_its_name(parts: str) -> None:
 
 def test_a_lease_store_may_be_somebody_else_s(parts: str) -> None:
     assert isinstance(store_made(CustomLeases(type=f"{parts}:Store")), MemoryStore)
-    with pytest.raises(StartFailed, match="is no lease store: it has no `list`"):
+    with pytest.raises(StartFailed, match="is not a lease store: it has no `list`"):
         store_made(CustomLeases(type=f"{parts}:Picky"))
 
 

@@ -267,7 +267,7 @@ def test_an_identity_is_the_default_one_or_a_client_id() -> None:
         ({"endpoint": f"https://me:{KEY}@a", "key": KEY}, "must be an address"),
         ({"endpoint": "https://a", "key": "not base64!"}, "as the portal shows it"),
         ({"connection_string": f"AccountKey={KEY}"}, "must look like"),
-        ({"connection_string": "x", "endpoint": "https://a"}, "says it all"),
+        ({"connection_string": "x", "endpoint": "https://a"}, "contains everything"),
     ],
 )
 def test_a_wrong_account_is_told_without_its_secret(fields: dict[str, str], says: str) -> None:
