@@ -332,7 +332,7 @@ _HOMES = {
     "insisting": "pipeline.cancellation",
     "crash_point": "pipeline.crash_point",
 }
-"""Where each name is defined: its module, and its name there if that differs."""
+"""The module that defines each name, and its name there if that differs."""
 
 
 def _load(name: str) -> object:

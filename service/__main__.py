@@ -11,7 +11,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Ctrl-C before a command has anything to end is no fault: no traceback."""
+    """Ctrl-C before a command has anything to end causes no traceback."""
     open_closed_streams()
     try:
         with importing():

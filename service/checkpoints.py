@@ -23,7 +23,10 @@ IDLE_S = 0.5
 
 
 class Checkpoints:
-    """Of one tenure. failed: called after a failure; the seconds to wait then. kept: called after each that was written."""
+    """The checkpoints of one tenure. failed: called after a failure, returns the seconds to wait.
+
+    kept: called after each written checkpoint.
+    """
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class Checkpoints:
         return self._safe is not None and self._clock.monotonic() >= self._checkpointed_at + self._pipeline.unkept_s
 
     def has_moved(self, position: str | None, state: str) -> bool:
-        """The sink stands here now. False where the lease says so already: several batches became safe at once, and the
+        """Note the sink's position. False if the lease has it already: several batches became safe at once, and the
         first one's checkpoint was for all."""
         safe = (position, state)
         if safe == self._kept:

@@ -3,8 +3,8 @@
 ServiceError
 ├── ConfigurationError    the settings are wrong; every problem is listed (service.config.load)
 ├── StartFailed           a feed, sink, store or Spark was not ready when the host started
-├── NotNow                the lease is not in a state for what an operator asked for
-├── NothingToImport       the input of an import is not what the command was told that it is
+├── NotNow                the lease's state does not allow an operator's action
+├── NothingToImport       the input of an import is not of the announced kind
 └── BatchHung             a batch made no progress for batch_timeout_s
 """
 

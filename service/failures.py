@@ -1,4 +1,4 @@
-"""Partitions that failed here: each is left alone for a while, and then tried again, as it may have been mended."""
+"""Partitions that failed here: each is left alone for a while, and then tried again, as the cause may be gone."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Failures(Mapping[Key, Failure]):
         self._keep(key, error, pause_s, position, releases=releases, counts=1)
 
     def record_retry(self, key: Key, error: Exception, pause_s: float, position: str | None) -> None:
-        """Its worker goes on and tries again after pause_s."""
+        """Its worker continues and tries again after pause_s."""
         releases = self._last[key].releases if key in self._last else 0
         self._keep(key, error, pause_s, position, releases=releases, counts=1, is_retried=True)
 

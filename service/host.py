@@ -5,11 +5,11 @@
         see whose tick has stood still            leases.expiry
         rest from what an operator has paused     leases.pause_orders
         create leases for new partitions          service.partitions, leases.bootstrap
-        plan what to take and what to ask for     leases.balance
+        plan what to take and what to request     leases.balance
         take, ask, start workers                  service.worker
 
-Hosts share nothing but the lease container. A host that cannot read it goes on with what it owns for as long as it may trust
-its leases, and takes nothing.
+Hosts share nothing but the lease container. A host that cannot read it continues with its leases as long as it may trust
+them, and takes none.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ NOTHING = Plan((), (), 0)
 class Changes:
     """What became of a round's takes and requests.
 
-    refused: what the container answered. is_outpaced: somebody else was quicker, so that what is left is to be seen soon.
+    refused: what the container answered. is_outpaced: another host was quicker, so the next round comes soon.
     """
 
     refused: list[StoreError] = field(default_factory=list)
@@ -147,7 +147,7 @@ class Host:
         return {key: worker.owned.lease for key, worker in self.workers.items()}
 
     def wake(self) -> None:
-        """Begin a round now: somebody has just changed something by way of this process."""
+        """Begin a round now, because this process has just changed something."""
         self._wake.set()
 
     def stop(self) -> None:
@@ -281,7 +281,7 @@ class Host:
         return Sight(self.name, self.own_leases, self.scan.leases, live)
 
     def _planned(self, scan: Scan, roll: Roll) -> Plan:
-        """Where nothing was to be done, and nothing has changed since, nothing is to be done now."""
+        """The plan; empty if it was empty and nothing has changed since."""
         peers, overdue = roll.peers, self._overdue(scan)
         held_off = self.failures.held_off
         paused = roll.controls.paused
@@ -320,7 +320,7 @@ class Host:
             )
 
     def _rest(self, controls: Controls) -> None:
-        """Of a paused pipeline nothing is worked on: its leases go back, and the plan takes none."""
+        """A paused pipeline is not worked on: its leases are released, and the plan takes none."""
         paused = controls.paused & self.pipelines.keys()
         for name in sorted(paused - self.paused):
             self._log.info("pipeline paused", pipeline=name, why=controls.why(name))
@@ -337,7 +337,7 @@ class Host:
             self.failures.would_fail(key, error, scan.seen[key].lease.continuation)
 
     async def _take_all(self, keys: Sequence[Key], scan: Scan, group: asyncio.TaskGroup) -> Changes:
-        """Take those that nobody has changed since the scan."""
+        """Take those that have not changed since the scan."""
         changes = Changes()
         await run_side_by_side(
             keys,
@@ -412,7 +412,7 @@ class Host:
         changes.refused.append(error)
 
     def _overdue(self, scan: Scan) -> frozenset[Key]:
-        """What we asked for a lease duration ago and were not given: the owner renews but does not answer.
+        """The leases that we requested a lease duration ago and did not get: the owner renews but does not answer.
 
         Time in which the container could not be read does not count: the owner could not answer then.
         """
@@ -442,7 +442,7 @@ class Host:
     def _pause(self, scan: Scan, *, is_soon: bool) -> float:
         """Until the next round: sooner where a lease may expire, is handed over, was lost to another, or may be tried again.
 
-        What the round itself took is a part of the balance interval: two looks are no further apart than that.
+        The duration of the round counts towards the balance interval, which is the longest time between two rounds.
         """
         now = self._clock.monotonic()
         due = [each.until for each in self.failures.values() if each.until > scan.started and not each.is_retried]
@@ -474,7 +474,7 @@ class Host:
             self._wake.set()
 
     def _is_ours_to_try(self, key: Key, scan: Scan) -> bool:
-        """Whether a partition that failed here is still nobody else's."""
+        """Whether no other host has taken a partition that failed here."""
         return key in scan.seen and scan.seen[key].lease.owner in (None, self.name) and not scan.seen[key].lease.closed
 
     def _judge_failures(self, scan: Scan) -> None:
@@ -517,7 +517,7 @@ class Host:
     async def _drain(self, balance: asyncio.Task[None]) -> None:
         """Say so first, so that a released lease moves once; then let every worker finish within the stop timeout.
 
-        The round under way is not cancelled: it may be taking a lease, which nobody would know to be ours.
+        The round under way is not cancelled: it may be taking a lease, and the result would be lost.
         """
         self._log.info("host draining", leases=len(self.workers))
         await self._attempt("announcing the drain", self._membership.announce(self._activity(self), draining=True))

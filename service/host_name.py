@@ -132,7 +132,7 @@ def _lock(path: Path) -> int:
 
 
 def _holder(path: Path) -> str:
-    """The process that holds this lock, as far as its file says."""
+    """The process that holds this lock, according to its file."""
     with suppress(OSError):
         if (found := path.read_text(errors="replace")).isdecimal():
             return f"process {found}"

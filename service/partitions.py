@@ -1,6 +1,6 @@
-"""What partitions the feeds have, and leases for those that have none.
+"""Lists the partitions of the feeds, and creates missing leases.
 
-A feed that fails or takes its time leaves the other pipelines, and the host, alone. What only people can mend is told.
+A slow or failing feed does not affect other pipelines or the host. Problems that need a person are reported.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from service.texts import counted, noun
 ANSWERED_SOON_S = 1.0
 """How long an asker waits for a new question's answer before it does something else."""
 ANSWER_MAX_S = 3600.0
-"""A question that takes longer is asked again."""
+"""A call that takes longer is repeated."""
 
 
 @dataclass(slots=True)
 class _Question:
-    """task: never raises; what it returns is in `answer` or `error`. failures: in a row. due_at: when it is asked again."""
+    """task: never raises; what it returns is in `answer` or `error`. failures: in a row. due_at: the time of the next call."""
 
     key: Key
     began: float
@@ -59,7 +59,7 @@ class _Question:
 
 
 class Asks:
-    """Of one pipeline. answered: called when an answer has come for which nobody waited."""
+    """The background calls of one pipeline. answered: called after an answer that no caller waited for."""
 
     def __init__(self, clock: Clock, timing: Timing, rng: random.Random, answered: Callable[[], None]) -> None:
         self._clock = clock
@@ -135,11 +135,11 @@ NAMED_MAX = 5
 
 
 class Partitions:
-    """Of all pipelines of a host. waiting: partitions that get no lease for now, and why.
+    """The partitions of all pipelines of a host. waiting: partitions that get no lease for now, and why.
 
     listings: the partitions of metered feeds, as they were listed last.
 
-    report: told of what needs attention. orphaned: of a lease whose feed does not have its partition, with the error to say.
+    report: called with problems that need attention. orphaned: called for a lease without a partition, with the error.
     """
 
     def __init__(
@@ -180,9 +180,9 @@ class Partitions:
             await asks.close()
 
     async def refresh(self, scan: Scan, group: asyncio.TaskGroup, peers: Sequence[Peer] = ()) -> dict[str, Audit]:
-        """Of the pipelines whose feeds have answered; where one took its time, of an earlier scan.
+        """The audits of pipelines whose feeds have answered; for a slow feed, of an earlier scan.
 
-        It is not waited for: this host would look away meanwhile, and whoever looks away must not say who is dead. A lease
+        The host does not wait for a slow feed: it would not scan meanwhile, and could not judge which owners are dead. A lease
         is created once in any case.
         """
         for name in self._pipelines:
@@ -241,7 +241,7 @@ class Partitions:
     async def _list(self, pipeline: Pipeline, scan: Scan, hosts: int) -> Sequence[FeedPartition]:
         """The feed's partitions. All hosts together ask a metered feed for them once a second at most. Raises FeedError.
 
-        A lease that is newer than the last listing may be of a partition that is newer, too: it is no orphan.
+        A lease that is newer than the last listing may be of a partition that is newer, too: it is not an orphan.
         """
         name, now = pipeline.name, self._clock.monotonic()
         if metered(pipeline.feed) is None:
@@ -255,7 +255,7 @@ class Partitions:
         return self.listings[name]
 
     def _warn_of_returned(self, pipeline: str, finished: Collection[str], listed: frozenset[str], scan: Scan) -> None:
-        """A closed partition that the feed lists (again). One that is closed before its file is moved away is no surprise."""
+        """A closed partition that the feed lists (again). A close before the file is moved away is expected."""
         before = self._seen.get(pipeline, frozenset())
         self._seen[pipeline] = listed
         if returned := [name for name in finished if name not in before]:
@@ -271,7 +271,7 @@ class Partitions:
             )
 
     def _attend(self, pipeline: str, audit: Audit, scan: Scan) -> None:
-        """What only people can mend is told."""
+        """Report problems that need a person."""
         for text in audit.told:
             self._report("event", text, f"pipeline '{pipeline}': {text}", None)
         self.waiting = {key: why for key, why in self.waiting.items() if key[0] != pipeline}
@@ -306,7 +306,7 @@ class Partitions:
                 self._log.info("waiting partitions recovered", pipeline=pipeline, **fields)
 
     def _standing_in(self, pipeline: Pipeline) -> Callable[[str], Awaitable[Standing | None]] | None:
-        """None where the sink cannot tell."""
+        """None if the sink does not know."""
         telling = standing_of(pipeline.sink)
         if telling is None:
             return None

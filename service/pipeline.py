@@ -21,8 +21,8 @@ class Pipeline:
 
     start: where partitions begin that are there when the pipeline first runs. buffer_bytes_max: read ahead per partition.
     batch_timeout_s: how long one stage of one batch may take. checkpoint_s: how far the lease's continuation may lag behind a
-    sink that holds its position. unkept_s: how long what was delivered to a sink that holds none may go without a checkpoint; it
-    comes again after a crash. 0: every batch is kept before the next is sent.
+    sink that holds its position. unkept_s: how long output in a sink that holds none may go without a checkpoint; a crash
+    repeats it. 0: every batch is kept before the next is sent.
     letters: what becomes of events that cannot be processed, for a sink that keeps dead letters; None to stop at the first.
     box: where its dead letters are read.
     """
@@ -43,7 +43,7 @@ class Pipeline:
 
     @property
     def lag_s(self) -> float:
-        """How far the lease may lag behind what was delivered, where nobody keeps that before the next batch is sent."""
+        """How far the lease may lag behind the delivered output, if the position is not stored before the next batch is sent."""
         return self.checkpoint_s if self.sink.holds_position or not self.unkept_s else self.unkept_s
 
     @property

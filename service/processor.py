@@ -149,7 +149,7 @@ class Processor:
         await await_shielded(self._running)
 
     async def idle(self) -> Backlog:
-        """Waits until the whole group has nothing left to do; `failed` and `held` name the partitions that cannot go on."""
+        """Waits until the whole group has nothing left to do; `failed` and `held` name the partitions that stand still."""
         return await wait_until_idle(self.view.backlog, clock=self._clock, report=self._waiting)
 
     async def stop(self) -> None:
@@ -230,7 +230,7 @@ class Processor:
             await asyncio.gather(waiting, return_exceptions=True)
 
     async def _report_wait(self) -> None:
-        """Nobody should wonder for what this process waits."""
+        """Report what this process waits for."""
         slow = [each.transform for each in self.pipelines if isinstance(each.transform, WaitingTransform)]
         waits = ", ".join(sorted({transform.waits_for for transform in slow}))
         if not waits:

@@ -48,7 +48,7 @@ PAUSE_S = 0.1
 
 
 async def within(doing: str, step: Coroutine[Any, Any, None], log: Log) -> None:
-    """Whatever fails, what comes after it is still done: a connector's fault is no reason to keep a lease."""
+    """After a failure the following steps still run: a connector's fault must not keep a lease."""
     try:
         async with asyncio.timeout(CLOSING_TIMEOUT_S):
             await step
@@ -72,7 +72,7 @@ async def retry_until_answered(step: Callable[[], Awaitable[None]], clock: Clock
 
 
 async def run_uninterrupted(step: Coroutine[Any, Any, None]) -> None:
-    """Carry it to its end through one cancellation, which then goes on. Another one ends it."""
+    """Finish the call in spite of one cancellation, which is raised afterwards. A second one ends it."""
     task = asyncio.create_task(step)
     try:
         await await_shielded(task)

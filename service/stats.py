@@ -87,7 +87,7 @@ class Tally:
     by (pipeline, cause). requests: by (operation, outcome); request_seconds: by operation. actions: of operators, by (action,
     outcome).
 
-    log: is told of every batch at level debug; None for nobody.
+    log: gets every batch at level debug; may be None.
     """
 
     def __init__(self, clock: Clock, log: Log | None = None) -> None:
@@ -113,7 +113,7 @@ class Tally:
 
     @property
     def spans_exported(self) -> int:
-        """Of those, what a collector has taken."""
+        """How many of those a collector has accepted."""
         return 0
 
     # Leases
@@ -127,7 +127,7 @@ class Tally:
         self.moves[lease.pipeline, "seized" if was_held else "acquired"] += 1
 
     def lease_renewed(self, lease: Lease, took_s: float, error: StoreError | None = None) -> None:
-        """Or not, for this reason. Counted among the requests."""
+        """Refused, with this reason. Counted among the requests."""
 
     def lease_wanted(self, lease: Lease) -> None:
         """Another host asks for it. Counted once it is released."""

@@ -18,7 +18,7 @@ def noun(count: int, singular: str, plural: str | None = None) -> str:
 
 MASK = "***"
 CHARS_MAX = 8192
-"""What is longer is quoted from somewhere: nobody reads more of it, and it is logged with every attempt."""
+"""Longer texts are quotations; they are cut, because they are logged with every attempt."""
 
 _VALUE = r"""(?:"[^"]*"|'(?:[^'\\]|\\.)*'|[^\s;&,"')]+)"""
 _NAME = r"(?:[\w.-]*(?:password|passwd|pwd|secret|token|(?:access|account|api|private)[_-]?key|accesssignature)|sig)"

@@ -1,11 +1,11 @@
 """One owned lease: renewal beside the runner, and either ends the other. Failures are contained here.
 
-claim: raise the sink's fence, learn where it stands, write that into the lease
+claim: raise the sink's fence, read its position, write it into the lease
   |
   v
 run: read, transform, deliver --- checkpoints, lazily
   |
-  +-- stop, or a handoff was asked for: finish or drop the batch in hand, checkpoint, release
+  +-- stop, or a requested handoff: finish or drop the batch in hand, checkpoint, release
   +-- lost: deliver nothing more, close
   +-- transient error, ambiguous write: back off, raise the epoch, claim again
   +-- the sink refuses some event's output, and there are dead letters: claim again, and look for that event
@@ -65,7 +65,7 @@ SUSPENDED_POLL_S = 0.1
 
 
 class TrustPermit:
-    """Implements pipeline.sink.Permit. suspended: told whenever somebody has to wait."""
+    """Implements pipeline.sink.Permit. suspended: called whenever a caller has to wait."""
 
     def __init__(self, owned: OwnedLease, clock: Clock, suspended: Callable[[], None]) -> None:
         self._owned = owned
@@ -99,7 +99,7 @@ CONTINUATION_LOGGED = 60
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a worker ended. error: what to tell people, where something went wrong."""
+    """How a worker ended. error: the message for people after a failure."""
 
     reason: CloseReason
     error: Exception | None = None
@@ -223,7 +223,7 @@ class Worker:
 
     @property
     def _position(self) -> str | None:
-        """From where the work goes on: behind what is delivered."""
+        """The position to continue from: after the delivered output."""
         return self.owned.lease.continuation if self._writer is None else self._writer.position
 
     async def _claim(self) -> SinkWriter:
@@ -284,7 +284,7 @@ class Worker:
         )
 
     async def _record_delivery(self, delivered: Delivered) -> None:
-        """Where the sink holds no position, not before the lease does (R4)."""
+        """If the sink holds no position, not before the lease does (R4)."""
         assert self._writer is not None, "a batch was delivered without a writer"
         self._tally.batch_delivered(self.owned.lease, delivered)
         if delivered.dead_letters:
@@ -357,7 +357,7 @@ class Worker:
     async def _watch(self) -> CloseReason:
         """A worker that makes no progress is cancelled: renewing is never a substitute for working.
 
-        Nothing can be overdue before the oldest stage is. Where none is at work, none can be before one has begun.
+        Nothing can be overdue before the oldest stage is. If no batch is in work, none can be in work before one has begun.
         """
         timeout = self.pipeline.batch_timeout_s
         while True:
@@ -388,7 +388,7 @@ class Worker:
                 self._checkpoints.has_moved(writer.position, writer.state)
 
     async def _notice(self) -> CloseReason:
-        """Ends when somebody asks for the lease, or a scan shows that it is lost."""
+        """Ends when another host requests the lease, or a scan shows that it is lost."""
         while True:
             self.owned.changed.clear()
             if self.owned.is_lost:

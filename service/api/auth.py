@@ -1,10 +1,10 @@
-"""Who may ask the API, and who may operate: whoever sends a token of a file, which is read again when it has changed, so that
-tokens are exchanged without a restart.
+"""Access to the API: readers and operators send a token from a file. The file is read again when it has changed, so tokens are
+exchanged without a restart.
 
     access = Access(readers=Tokens(Path("readers")), operators=Tokens(Path("operators"), setting="api.operators"))
-    access.of(b"Bearer 3f9c...")      # Caller("alice", may_operate=True), or None: nobody that is known
+    access.of(b"Bearer 3f9c...")      # Caller("alice", may_operate=True), or None: an unknown token
 
-A file has a token on each line, which may begin with a name: `alice 3f9c...`. Logs tell names, never tokens.
+A file has a token on each line, which may begin with a name: `alice 3f9c...`. Logs contain names, never tokens.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Known:
 
 
 class Tokens:
-    """Those of one file. While it cannot be read, nobody is admitted."""
+    """The tokens of one file. While it cannot be read, no client is admitted."""
 
     def __init__(self, file: Path, setting: str = "api.readers") -> None:
         """Raises StartFailed where there are none."""
@@ -89,7 +89,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """None: there is no such file. An operator's token reads as well; with readers alone nobody operates."""
+    """None: there is no such file. An operator's token also reads. Without operators, no client operates."""
 
     readers: Tokens | None = None
     operators: Tokens | None = None
@@ -99,7 +99,7 @@ class Access:
         return self.readers is None and self.operators is None
 
     def of(self, authorization: bytes | None) -> Caller | None:
-        """None: nobody that is known."""
+        """None: an unknown client."""
         if self.is_open:
             return ANYONE
         operator, reader = (
@@ -134,7 +134,7 @@ def _in_line(line: bytes, unnamed: str) -> _Known | None:
     return _Known(shown or unnamed, hashlib.sha256(token).digest())
 
 
-# Whose token a route wants: so OpenAPI says, and so operators' routes check once more, behind the routing.
+# The token that a route requires, for OpenAPI. Operators' routes check it once more, after the routing.
 
 
 _READ = HTTPBearer(
@@ -159,7 +159,7 @@ Operator = Annotated[Caller, Depends(_operator)]
 
 # The log of what operators did: one line for each action, also for one that was refused, and a count.
 #
-# Who is told by the name of the token, never by the token.
+# The log contains the name of the token, never the token.
 
 
 TEXT_CHARACTERS_MAX = 200
@@ -178,7 +178,7 @@ _ACTIONS: Mapping[tuple[str, str], Action] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorAction:
-    """What was asked for, and what came of it. before, after: of a lease or an order; is_change: whether anything was done."""
+    """An operator's request and its result. before, after: of a lease or an order; is_change: whether anything was done."""
 
     action: Action
     pipeline: str = ""
@@ -197,7 +197,7 @@ def operator_action_of(method: str, path: str) -> OperatorAction | None:
 
 
 def lease_facts(lease: Lease) -> dict[str, object]:
-    """Of a lease, what actions change."""
+    """The fields of a lease that actions change."""
     return {
         "owner": lease.owner,
         "handoff_to": lease.handoff_to,
@@ -218,7 +218,7 @@ def outcome_of(status: int, *, is_change: bool) -> ActionOutcome:
 
 
 class Audit:
-    """Into the log, and the tally of the host that was asked."""
+    """Records actions in the log, and in the stats of this host."""
 
     def __init__(self, log: Log, tally: Tally) -> None:
         self._log = log

@@ -1,7 +1,7 @@
-"""The group as it changes: a stream of server-sent events for each client, all from one reading a second at most.
+"""Changes of the group: a stream of server-sent events for each client, from one reading a second at most.
 
 Each client is sent what differs from what it was sent last. One that reads slowly is sent less often, and then all at once:
-nothing piles up for it. What several have seen alike is told apart once.
+nothing piles up for it. Differences that several clients share are computed once.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Stream(StreamingResponse):
 
 
 class Changes:
-    """What to tell those who watch. streams: how many there are."""
+    """What clients receive. streams: how many there are."""
 
     def __init__(self, view: View) -> None:
         self._view = view

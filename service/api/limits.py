@@ -17,13 +17,13 @@ from service.group.status import LeaseStatus
 
 # What the bodies of operators' routes have in common: strict JSON.
 #
-# JSON is asked for by name, since no form of another site's page can send it (`service.api.middleware`). A key that comes twice,
-# NaN, and more than 100 levels of nesting are no JSON here.
+# The content type must be JSON, which no form of another site's page can send (`service.api.middleware`). Duplicate keys, NaN and
+# more than 100 levels of nesting are refused.
 
 
 # A lease's ETag as HTTP has it. Pure.
 #
-# It is the document's, quoted. Expiry is no change of the document and yet one of the answer, so it shows in the tag.
+# It is the document's, quoted. Expiry changes the answer and not the document, so the tag shows it.
 
 
 _EXPIRED = ";expired"
@@ -34,7 +34,7 @@ TOLD: dict[int | str, dict[str, Any]] = {
         }
     }
 }
-"""What OpenAPI says of it."""
+"""Its description for OpenAPI."""
 
 
 def etag_of(status: LeaseStatus) -> str:
@@ -52,7 +52,7 @@ def is_known(if_none_match: str, etag: str) -> bool:
 
 
 def meant_by(if_match: str) -> list[str]:
-    """The documents' ETags that a client writes over. Whether the owner had expired is no matter; a weak tag is none."""
+    """The ETags of the documents that a client replaces. The owner's expiry does not matter; weak tags do not count."""
     tags = (tag.strip() for tag in if_match.split(","))
     return [unquote(tag[1:-1].removesuffix(_EXPIRED)) for tag in tags if len(tag) > 1 and tag[0] == tag[-1] == '"']
 
@@ -108,7 +108,7 @@ REQUEST_S = 30.0
 IMPORT_S = 180.0
 """It watches for a lease duration whether owners are alive."""
 ANSWER_S = 330.0
-"""A whole stream of events, to whoever reads it slowly."""
+"""For a whole stream of events, read slowly."""
 CONNECTIONS_MAX = 500
 """Many systems let a process have 1,024 files open, connections among them."""
 PATIENCE_S = 20.0

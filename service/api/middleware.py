@@ -1,7 +1,7 @@
-"""Around everything: who may come in, how much and for how long, headers on every answer, and the log of what operators did.
+"""Around every request: access, size and time limits, headers of every answer, and the log of operators' actions.
 
-A sentence instead of a traceback, and HEAD wherever there is GET. What a browser may be made to send by others is told in
-`service.api.middleware`.
+A sentence instead of a traceback, and HEAD wherever there is GET. The last section is about what other
+sites can make a browser send.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from service.api.auth import FOR_OPERATORS, Access, Audit, Caller, OperatorActio
 from service.api.problems import LOOK_FIRST, problem
 from service.config.types import is_loopback
 
-# Which requests a browser may have been made to send by a page of somebody else's. Pure.
+# Which requests another site's page may have made a browser send. Pure.
 #
 # A page of another site can have a browser ask any address that it reaches, this machine's own included. What such a page may not
 # do is to lie about `Origin`, to read the answers of another origin, or to send JSON there without asking first; and a name that
@@ -52,7 +52,7 @@ def _is_here(host: str) -> bool:
 
 
 def _place(origin: str) -> str | None:
-    """`null`, a sandboxed page's, is no place."""
+    """`null`, a sandboxed page's origin, does not count."""
     try:
         return urlsplit(origin).netloc.lower() or None
     except ValueError:
@@ -74,7 +74,7 @@ WHY_BYTES_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An answer that is known before anybody is asked."""
+    """An answer that is known without the application."""
 
     status: HTTPStatus
     detail: str
@@ -179,7 +179,7 @@ class _Answer:
 
     @property
     def why(self) -> str:
-        """What the client was told, where it was refused."""
+        """The reason of a refusal."""
         try:
             return str(json.loads(self._problem)["detail"]) if self._problem else ""
         except (ValueError, KeyError):

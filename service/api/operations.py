@@ -102,7 +102,7 @@ def operating(view: View) -> APIRouter:
     ) -> schemas.LeaseChange:
         """Set a lease's position, forwards or back: a new generation, in which no position that the sink holds counts.
 
-        What lies between is skipped, or comes again. An owner at work loses the lease at its next write.
+        The events between are skipped or repeated. An owner at work loses the lease at its next write.
         """
         await _check_exists(view, pipeline, partition)
         before = _unchanged(view, await view.keeper.read(pipeline, partition), if_match)
@@ -143,7 +143,7 @@ def operating(view: View) -> APIRouter:
 
     @router.post("/pipelines/{name}/resume")
     async def resume(name: str, nothing: Nothing, caller: Operator, request: Request) -> schemas.Order:
-        """Let hosts go on with a pipeline, from where it stood."""
+        """Let hosts continue a pipeline from its positions."""
         known(view, name)
         order, is_new = await actions.resume_pipeline(view.keeper, name, by=caller.name, at=_now(view))
         return _ordered(view, request, "resume", order, is_new)

@@ -52,7 +52,7 @@ UNAVAILABLE = (FeedUnavailable, SinkUnavailable, EngineUnavailable)
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What OpenAPI says of a route's errors."""
+    """A route's errors, for OpenAPI."""
     return {
         status: {
             "description": WHAT[status],
@@ -111,7 +111,7 @@ async def _http_problem(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> list[str]:
-    """Of all routes that a path belongs to: that of an action may as well be a lease's own."""
+    """The methods of all routes that a path matches: the path of an action may also be that of a lease."""
 
     def fits(method: str) -> bool:
         asked = {**request.scope, "method": method}

@@ -138,7 +138,7 @@ def reading(view: View) -> APIRouter:
 
 
 def known(view: View, pipeline: str | None) -> None:
-    """A misspelt pipeline is no empty one. Raises HTTPException."""
+    """A misspelt pipeline is an error, not an empty result. Raises HTTPException."""
     if pipeline is not None and pipeline not in view.pipelines:
         names = ", ".join(sorted(view.pipelines)) or "none"
         raise HTTPException(HTTPStatus.NOT_FOUND, f"there is no pipeline {shown(pipeline)}; there are: {names}")

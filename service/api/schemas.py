@@ -1,7 +1,7 @@
 """What the API answers, as pydantic models: the contract that OpenAPI shows. Field names stay; fields may be added.
 
 `Lease`, `Host`, `Batch` and the like are read off their values in service.group.status, service.group.activity and
-service.group.lag (`Lease.model_validate(status)`); an alias says where a field comes from when its name there is another.
+service.group.lag (`Lease.model_validate(status)`); an alias names the source of a field if its name differs there.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Child(Model):
 
 
 class LeaseDetail(Lease):
-    """A lease with everything that its document says."""
+    """A lease with all fields of its document."""
 
     tick: int = Field(
         validation_alias=AliasPath("lease", "tick"),
@@ -128,7 +128,7 @@ class Totals(Model):
 
 
 class Host(Model):
-    """A process that takes part in the work, as it last told."""
+    """A host, as it last reported."""
 
     name: HostName
     this: bool = Field(validation_alias="is_this", description="Whether it is the one that answers.")
@@ -179,7 +179,7 @@ class Hosts(Model):
 
 
 class Failure(Model):
-    """Why a partition does not go on."""
+    """Why a partition stands still."""
 
     host: HostName
     partition: PartitionName
@@ -329,7 +329,7 @@ class LeaseClose(LeaseChange):
 
 
 class Order(Model):
-    """What operators have said of a pipeline last."""
+    """The last order of operators about a pipeline."""
 
     changed: bool = Field(description="false: it was so already.", examples=[True])
     pipeline: PipelineName

@@ -28,9 +28,9 @@ from service.errors import StartFailed
 
 # How many connections the API bears, and how long it waits for a client that is slow or silent.
 #
-# uvicorn waits for a request's head as long as it likes to come, and for an answer to be read: whoever opens connections and says
-# nothing holds them. Here a client that is waited for has `limits.PATIENCE_S`. Where all connections are taken, a new one gets
-# the place of whoever has been silent the longest, so that silence keeps no probe out.
+# uvicorn waits without a limit for a request's head, and for an answer to be read, so silent clients could hold all connections.
+# Here a client has `limits.PATIENCE_S`. If all connections are taken, a new one replaces the one that has been silent the
+# longest, so silent clients keep no probe out.
 
 
 class BoundedConnection(H11Protocol):
@@ -175,8 +175,8 @@ def _shown(host: str, port: int) -> str:
 
 @contextmanager
 def _forwarded(log: Log) -> Iterator[None]:
-    """uvicorn's messages go to our log: faults with their traceback. Requests that are no HTTP, or that the end of the server
-    cut short, are nobody's alarm."""
+    """uvicorn's messages go to our log: faults with their traceback. Requests that are not HTTP, or that the end of the server
+    cut short, cause no alarm."""
     messages, handler = logging.getLogger("uvicorn.error"), _Forward(log)
     propagate, messages.propagate = messages.propagate, False
     messages.addHandler(handler)

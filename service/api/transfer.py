@@ -57,7 +57,7 @@ def moving(view: View) -> APIRouter:
         responses={200: {"description": "JSON lines.", "content": {LINES[0]: {**_TEXT, "example": _LINE}}}},
     )
     async def export(wanted: Annotated[ExportFilter, Query()], caller: Operator) -> Response:
-        """All leases with all that they hold. Pause the pipelines before, or leases go on while they are read."""
+        """All leases with all their fields. Pause the pipelines first, or leases change while they are read."""
         known(view, wanted.pipeline)
         pipelines = [each for name, each in view.pipelines.items() if wanted.pipeline in (None, name)]
         lines, problems = await export_leases(view.keeper, pipelines)

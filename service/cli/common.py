@@ -96,7 +96,7 @@ def watched_output() -> Iterator[None]:
 
 
 def _watched(stream: TextIO) -> TextIO | None:
-    """None for a stream that is no file of the system, as tests have it."""
+    """None for a stream without a file descriptor, as in tests."""
     try:
         number = stream.fileno()
     except (AttributeError, OSError):
@@ -111,7 +111,7 @@ def _watched(stream: TextIO) -> TextIO | None:
 
 
 def _flush(output: TextIO, *, keeps_code: bool) -> None:
-    """keeps_code: the exit code that is on its way says more than a reader that left."""
+    """keeps_code: the pending exit code matters more than a reader that left."""
     try:
         output.flush()
     except OutputLost:
@@ -133,7 +133,7 @@ FAILED = 1
 
 
 class PathName(click.Path):
-    """A path that is no empty text, which click would take for the current directory."""
+    """A path that is not empty; click would take an empty one for the current directory."""
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
@@ -144,12 +144,12 @@ class PathName(click.Path):
 
 
 NAMES_MAY_BEGIN_WITH_A_DASH = {"ignore_unknown_options": True}
-"""Of commands that are given a partition: `-7F` is one."""
+"""For commands with a partition argument: `-7F` is one."""
 FILE = click.argument("file", type=PathName(path_type=Path, dir_okay=False))
 
 
 def settings_of(file: Path) -> Settings:
-    """Of FILE; what it names as `module:attribute` may lie beside it."""
+    """The settings in FILE. Modules that it names as `module:attribute` may be in the same directory."""
     try:
         settings = config.load(file, os.environ)
     except config.ConfigurationError as error:

@@ -84,7 +84,7 @@ def show_letter(file: Path, pipeline: str, partition: str, number: int) -> None:
 def replay(file: Path, pipeline: str, partition: str | None) -> None:
     """Send the events of all dead letters that were not replayed yet through the pipeline, as FILE has it now.
 
-    Mend the transform first. What fails again becomes a dead letter again. Hosts may be at work meanwhile. Exit code 1 where
+    Correct the transform first. What fails again becomes a dead letter again. Hosts may be at work meanwhile. Exit code 1 where
     something is left.
     """
     from service.cli.replay import run_replay

@@ -1,4 +1,4 @@
-"""While modules are imported nothing becomes garbage, and looking for it again and again takes a part of a process's start."""
+"""Disable garbage collection during imports: it slows startup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`leasehold files`: what a sink `files` holds, as its manifest tells it."""
+"""`leasehold files`: the contents of a sink `files`, according to its manifest."""
 
 from __future__ import annotations
 
@@ -150,8 +150,8 @@ PARTITION = click.option("--partition", help="Only this one.")
 def files() -> None:
     """Look at what a sink `files` holds, and take it elsewhere.
 
-    The files of its directory or container are not to be read without the manifest: some are no output, but left by a host
-    that died.
+    Do not read the files of its directory or container without the manifest: a host that died may have left some that are
+    not output.
     """
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from service.group.view import View
 
 CONNECTION_STRING = "LEASEHOLD_IMPORT_CONNECTION_STRING"
-"""Of the account with the old blobs, in the environment: it is a secret."""
+"""Environment variables of the account with the old blobs: they are secrets."""
 
 
 @click.command("reset", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)

@@ -1,4 +1,4 @@
-"""A look into the lease container from a process that runs no host: what `leasehold leases` and `leasehold lag` stand on."""
+"""Reads the lease container from a process that runs no host, for `leasehold leases` and `leasehold lag`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def look_into(
     heeds: a container without leases, of `pipeline` where it is given, is an error.
 
     Raises LeasesError, PipelineError, StartFailed; StoreMissing where there are no leases yet, of `pipeline` where it is given:
-    nobody could tell them from leases that are done with.
+    they would look like finished leases.
     """
     clock, timing = BootClock(), settings.leases.timing
     pipelines = pipelines_of(settings)

@@ -52,7 +52,7 @@ async def _probe(settings: Settings, engine: SparkEngine, say: Say) -> bool:
 
 
 def _made(settings: Settings, engine: SparkEngine, say: Say) -> list[Pipeline]:
-    """Those that can be made; of the others is said why not."""
+    """The pipelines that can be created; reports why others cannot."""
     found = []
     for each in settings.pipelines:
         try:

@@ -78,7 +78,7 @@ async def _scan(settings: Settings, replay: str) -> tuple[list[Lease], dict[str,
 
 
 async def _ask_sink(settings: Settings, pipeline: PipelineSettings, leases: list[Lease]) -> Mapping[str, Standing]:
-    """By partition. A replay that did not release its lease may have written more than its lease says."""
+    """By partition. A replay that did not release its lease may have written more than its lease shows."""
     letters = pipeline.letters
     sink: Sink = sink_of(pipeline.sink, settings.leases.timing, letters=letters is not None)
     try:

@@ -63,7 +63,7 @@ async def process(
     log: Log,
     listening: Callable[[int], None] = lambda port: None,
 ) -> Backlog | None:
-    """`run` for somebody who sets `stop` himself. listening: called with the port of the API once it answers."""
+    """`run` for a caller that sets `stop`. listening: called with the port of the API once it answers."""
     use_thrifty_allocator()
     async with serving(processor, api, log, listening), processing(processor, stop):
         if stop.is_set():

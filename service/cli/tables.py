@@ -25,7 +25,7 @@ from service.group.status import LeaseStatus, Standstill
 CONTINUATION_SHOWN = 48
 NOTHING: Mapping[tuple[str, str], Sequence[Standstill]] = MappingProxyType({})
 WIDTH_ELSEWHERE = 4096
-"""Of what is no terminal: a file or a program that reads a table wants it whole."""
+"""The width without a terminal: a file or a program needs the whole table."""
 
 
 def screen_of(stream: TextIO) -> Console:
@@ -33,7 +33,7 @@ def screen_of(stream: TextIO) -> Console:
 
 
 def stopped(pipeline: str, partition: str, error: str) -> str:
-    """What is said of a partition that does not go on. Its error often begins with the partition, which is said once."""
+    """Why a partition stands still. Its error often begins with the partition, which is shown once."""
     named = f"partition '{partition}'"
     return f"pipeline '{pipeline}', {named} stopped: {error.removeprefix(f'{named}, ')}"
 

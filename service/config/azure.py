@@ -1,4 +1,4 @@
-"""As whom an Azure account is come to: the same words for leases, feeds and sinks."""
+"""Azure credentials, shared by leases, feeds and sinks."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class EventHub(Section):
         }
 
     def seat(self, consumer_group: str) -> Seat:
-        """Hub and consumer group: where one reader with an epoch has a partition, and lets nobody else."""
+        """Hub and consumer group: a reader with an epoch excludes other readers of its partition there."""
         from pipeline.connectors.eventhubs import account_of
 
         return account_of(**self.account).name.lower(), consumer_group.lower()
@@ -102,7 +102,7 @@ class Whom(TypedDict):
 
 
 def whom(key: Secret | None, connection_string: Secret | None, identity: str | None) -> Whom:
-    """Who says nothing comes as whom azure-identity finds."""
+    """Without a key, azure-identity finds the credentials."""
     is_anybody = identity is None and key is None and connection_string is None
     return {
         "key": None if key is None else key.get_secret_value(),

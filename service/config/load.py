@@ -34,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class ConfigurationError(ServiceError):
-    """The settings are wrong. `problems`: each one a line that says where, what and what to do."""
+    """The settings are wrong. `problems`: one line each, with place, problem and remedy."""
 
     def __init__(self, source: str, problems: list[str]) -> None:
         super().__init__(
@@ -90,7 +90,7 @@ def _text(path: Path) -> str:
 
 
 class _FromEnvironment(str):
-    """A text with something of the environment in it, which nobody is shown. names: of the variables, for messages."""
+    """A text that contains environment variables; it is never shown. names: of the variables, for messages."""
 
     names: str
 
@@ -260,7 +260,7 @@ def _is_secret(where: _Where) -> bool:
 
 
 def _line(place: Place, document: Document) -> int:
-    """Of the place itself, or of the nearest thing around it that stands in the file."""
+    """The line of the place itself, or of the nearest enclosing element in the file."""
     while place and place not in document.lines:
         place = place[:-1]
     return document.lines[place] if place else 0
@@ -270,7 +270,7 @@ def _key(place: Place) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
 
 
-# Between pipelines: looked at in what the file says, so that one pipeline's mistake does not hide another's
+# Between pipelines: checked in the file's text, so that one pipeline's mistake does not hide another's
 
 
 def _clashes(root: dict[str, Any], folder: Path) -> Iterator[tuple[Place, str]]:

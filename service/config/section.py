@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from service.config.types import Importable
 
-# What is said of a setting that is not what it must be.
+# Error messages for invalid settings.
 
 
 _WORDS = {
@@ -58,7 +58,7 @@ def command_of(extra: str, requirements: Iterable[str]) -> str:
 
 
 CUSTOM = "module:Class"
-"""Stands for every `type` that names a class of somebody else's."""
+"""Stands for every `type` that names a third party's class."""
 
 
 class Section(BaseModel):
@@ -85,7 +85,7 @@ class Custom(Section):
 
 
 def tag_of(default: str | None, *known: str, is_open: bool = True) -> Discriminator:
-    """is_open: whether a class of somebody else's may stand there too."""
+    """is_open: whether a third party's class is allowed, too."""
 
     def tag(value: object) -> str | None:
         name = value.get("type", default) if isinstance(value, Mapping) else getattr(value, "type", None)

@@ -150,7 +150,7 @@ class PythonSinkSettings(Section):
 
 
 class _Buffering(Section):
-    """Of each partition on its own; docs/sinks.md tells more."""
+    """For each partition separately; see docs/sinks.md."""
 
     batch_entries_max: Count = Field(
         default=AsyncLimits().batch_entries_max, description="Entries in one request at most."

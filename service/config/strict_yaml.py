@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import yaml
 
 UNREADABLE = object()
-"""Stands for a value that a problem tells of already."""
+"""Stands for a value that is reported already."""
 
 DEPTH_MAX = 20
 DIGITS_MAX = 18
@@ -41,7 +41,7 @@ class Document:
 
 
 def read(text: str) -> Document:
-    """Never raises for what the text says."""
+    """Never raises because of the text."""
     try:
         node = _composed(text)
     except yaml.MarkedYAMLError as error:
@@ -105,7 +105,7 @@ for _tag, _pattern, _first in (
 
 
 class _Reading:
-    """Values from nodes; goes on after a problem, so that all are found."""
+    """Values from nodes. Continues after a problem, to find all of them."""
 
     def __init__(self) -> None:
         self.lines: dict[Place, int] = {}

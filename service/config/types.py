@@ -1,4 +1,4 @@
-"""What a single setting may be: texts, counts, seconds, paths, names; each says in its error what it must be."""
+"""Types of single settings: texts, counts, seconds, paths, names. Each error states what is valid."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _resolved_glob(value: str, info: ValidationInfo) -> str:
 
 
 def _certificates(value: Path) -> Path:
-    """Here, so that a file that is missing is told with all else that is wrong, and not by the first connection."""
+    """Checked here, so that a missing file is reported with all other problems, and not by the first connection."""
     try:
         ssl.create_default_context(cafile=value)
     except OSError as error:
@@ -74,7 +74,7 @@ def _start(value: object) -> object:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether nobody but this machine reaches it."""
+    """Whether only this machine can reach it."""
     try:
         return address == "localhost" or ipaddress.ip_address(address).is_loopback
     except ValueError:

@@ -1,7 +1,7 @@
-"""What operators do to leases and pipelines, whoever passes it on: the REST API or the command line.
+"""Operators' actions on leases and pipelines, for the REST API and the command line.
 
-Each reads, asks a pure function, and writes by one compare-and-swap; where somebody else wrote meanwhile, it looks again. Owners
-find out at their next write or scan. A reset is `service.group.migration.moved`.
+Each reads, calls a pure function, and writes by one compare-and-swap; after a conflict it starts over. Owners
+notice at their next write or scan. A reset is `service.group.migration.moved`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ async def release_lease(keeper: Keeper, pipeline: str, partition: str) -> Change
 async def hand_over_lease(
     keeper: Keeper, pipeline: str, partition: str, to: str, hosts: Mapping[str, HostStatus]
 ) -> Change:
-    """Asked for on behalf of a host: its owner finishes its batch, and releases the lease to that host.
+    """Request a lease for a host: the owner finishes its batch, and releases the lease to that host.
 
-    hosts: all that are known. Raises NotNow, StoreError, InvalidDocument.
+    hosts: all known hosts. Raises NotNow, StoreError, InvalidDocument.
     """
     _check_taker(pipeline, to, hosts)
     return await _change(keeper, pipeline, partition, lambda lease: _promised(lease, to))
@@ -58,7 +58,7 @@ async def resume_pipeline(keeper: Keeper, pipeline: str, *, by: str, at: str) ->
 
 
 async def _change(keeper: Keeper, pipeline: str, partition: str, wanted: Callable[[Lease], Lease]) -> Change:
-    """An owner at work writes all the time: a conflict is no reason to give up what holds for the lease as it is now, too."""
+    """A busy owner writes all the time: after a conflict the change is tried again, if it is still valid."""
     for attempt in range(CONFLICTS_MAX):
         seen = await keeper.read(pipeline, partition)
         after = wanted(_opened(seen.lease))

@@ -1,4 +1,4 @@
-"""What a host tells the others of its work: the `activity` field of its host document, for people.
+"""A host's report of its work to the others: the `activity` field of its host document, for people.
 
 Any host answers for the whole group, and this is how it knows what the others did last. Written bounded, since the document is
 written as often as a lease is renewed; read as untrusted data, since anyone may have written it. Nothing is decided by it.
@@ -123,7 +123,7 @@ def reporter(clock: Clock, now: Callable[[], datetime]) -> Callable[[Host], Mapp
 
 
 def activity_of(host: Host, *, now: datetime, monotonic_s: float) -> Activity:
-    """now (aware) and monotonic_s (the host's clock): the same moment on both, so that one can be told in the other."""
+    """now (aware) and monotonic_s (the host's clock): the same moment on both, to convert one to the other."""
 
     def wall(clock_s: float) -> datetime:
         return now + timedelta(seconds=clock_s - monotonic_s)
@@ -168,7 +168,7 @@ def activity_document(activity: Activity) -> Mapping[str, object]:
 
 
 def decode_activity(record: HostRecord) -> Activity:
-    """Raises InvalidDocument. A host that has only just announced itself tells of nothing yet."""
+    """Raises InvalidDocument. A host that has just announced itself has no activity yet."""
     if not record.activity:
         return Activity()
     fields = Fields(host_id(record.name), record.activity)
@@ -186,7 +186,7 @@ def decode_activity(record: HostRecord) -> Activity:
 
 
 def _if_told(fields: Fields, name: str) -> tuple[Fields, ...]:
-    """Hosts of an earlier version do not tell."""
+    """Hosts of an earlier version do not report it."""
     return fields.objects(name, ENTRIES_MAX) if fields.has(name) else ()
 
 

@@ -20,11 +20,11 @@ Source = Literal["leasehold", "dotnet", "java", "eventprocessorhost", "checkpoin
 KINDS: Mapping[Source, Kind] = {"eventprocessorhost": "eventprocessorhost", "checkpointstore": "checkpointstore"}
 """Sources that are blobs."""
 CLAIM_S = 60.0
-"""Consumers over a checkpoint store claim what they have at least this often (every 10 or 30 s, as versions differ)."""
+"""Consumers over a checkpoint store claim their partitions at least this often (every 10 or 30 s, as versions differ)."""
 
 
 class BlobSource(Protocol):
-    """A container that holds somebody's blobs. Raises StoreUnavailable."""
+    """A container with other processors' blobs. Raises StoreUnavailable."""
 
     async def blobs(self, kind: Kind, folder: str) -> Sequence[Blob]: ...
 
@@ -57,9 +57,9 @@ class Import:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brought:
-    """is_complete: whether these were all leases of the pipeline, as it says itself.
+    """is_complete: whether these were all leases of the pipeline, according to the input.
 
-    busy: documents that somebody is at work on for certain, and who. notes: what to know, besides.
+    busy: documents that certainly have a live owner, and that owner. notes: remarks for people.
     """
 
     candidates: Sequence[Candidate]
@@ -111,7 +111,7 @@ def _restored(order: Import) -> Brought:
 
 
 def recent(order: Import, found: Brought, duration_s: float) -> dict[str, str]:
-    """Of a file, which cannot be watched: document -> its owner, where that wrote within the lease duration, if clocks agree."""
+    """For a file, which cannot be watched: document -> its owner, if that wrote within the lease duration and clocks agree."""
     since = order.now_us - int(duration_s * 1e6)
     return {
         each.document: each.owner
@@ -121,7 +121,7 @@ def recent(order: Import, found: Brought, duration_s: float) -> dict[str, str]:
 
 
 async def read_held(order: Import, store: LeaseStore) -> Mapping[str, Held]:
-    """Document -> whose it is, of those in the lease container that somebody owns. Raises StoreUnavailable."""
+    """Document -> its owner, for owned documents in the lease container. Raises StoreUnavailable."""
     if order.source == "leasehold" or order.text is not None:
         return {}
     if order.source in KINDS:

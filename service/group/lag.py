@@ -33,12 +33,12 @@ T = TypeVar("T")
 Ask = Callable[[Lease], Awaitable["PartitionLag"]]
 Verdict = Literal["busy", "idle", "failed"]
 Ends = tuple[str | None, str | None]
-"""Where a lease stands, and where its partition ended when it was asked."""
+"""A lease's position, and the end of its partition when that was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long feeds may take. call_s: one call; total_s: all of them together; at_once: how many are asked at a time."""
+    """How long feeds may take. call_s: one call; total_s: all calls together; at_once: how many run at a time."""
 
     call_s: float = 3.0
     total_s: float = 4.0
@@ -80,7 +80,7 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Of all open leases, and of what has none that can be read, in the order of pipeline and partition."""
+    """The lag of all open leases and of partitions without a readable one, in the order of pipeline and partition."""
 
     partitions: tuple[PartitionLag, ...]
 
@@ -164,10 +164,10 @@ async def measure_lag(
     listings: Mapping[str, Sequence[FeedPartition]] = NO_LISTINGS,
     patience: Patience = PATIENCE,
 ) -> Lag:
-    """feeds: by pipeline, for every pipeline that the leases are of. unreadable: leases that nobody can read, and why.
+    """feeds: by pipeline, for every pipeline of the leases. unreadable: unreadable leases, with the reason.
 
-    waiting: why partitions have no lease, as far as a host knows. Where nobody knows how far something got, its lag is unknown.
-    known, listings: partitions and pipelines about which their feeds are not asked.
+    waiting: why partitions have no lease, as far as a host knows. The lag of an unknown position is unknown.
+    known, listings: partitions and pipelines whose feeds are not asked.
     """
     leases = list(leases)
     _remind(feeds, leases)
@@ -198,9 +198,9 @@ class Backlog:
     """One look at how far the whole group has come.
 
     ends: of every open lease whose feed answered. behind: leases that have not reached the end. missing: partitions of a feed
-    without a lease yet. failed: why a partition does not go on, where nobody works on it now; those are neither behind nor
-    unknown. unknown: what could not be found out. held: what a feed says of the unfinished event that is all that a partition has
-    left; nobody can do that, so it is not behind either.
+    without a lease yet. failed: why a partition stands still that no host works on now; those are neither behind nor
+    unknown. unknown: what could not be found out. held: why the last event of a partition is held back: it is unfinished, so
+    the partition is not behind either.
     """
 
     ends: Mapping[Key, Ends]
@@ -212,7 +212,7 @@ class Backlog:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left that somebody might still do."""
+        """Whether no work is left."""
         return not (self.behind or self.missing or self.unknown)
 
 
@@ -238,7 +238,7 @@ async def read_backlog(
     """leases: read right before, never from a cache, or two looks could see one state. failures: as any host reports them.
 
     waiting: partitions that get no lease for now. The feed need not list them: they may have been split since.
-    listings: of pipelines whose feeds are not asked for theirs.
+    listings: of pipelines whose feeds are not read for theirs.
     ask: how to ask metered feeds. That is done only once nothing else is left to do, and one partition after another.
     """
     _remind(feeds, leases)
@@ -319,7 +319,7 @@ def _remind(feeds: Mapping[str, ChangeFeed], leases: Collection[Lease]) -> None:
 def _missing(
     pipeline: str, partitions: Iterable[FeedPartition], feed: ChangeFeed, leases: Collection[Lease]
 ) -> Iterable[str]:
-    """What nobody has a lease for."""
+    """Partitions without a lease."""
     ours = [lease for lease in leases if lease.pipeline == pipeline]
     known = {lease.partition for lease in ours}
     held = {lease.scope for lease in ours if lease.scope is not None and not lease.closed}
@@ -341,7 +341,7 @@ class _End:
 def _ends_of(feed: ChangeFeed, lease: Lease) -> Callable[[], Awaitable[_End]]:
     async def ask() -> _End:
         latest = await feed.latest(lease.partition)
-        # Not `compare`: retention may have emptied what lies between, and a malformed record lies behind the latest position.
+        # Not `compare`: retention may have emptied what lies between, and a malformed record is after the latest position.
         lag = await feed.lag(lease.partition, lease.continuation)
         held = await find_held_back(feed, lease.partition, lease.continuation) if lag == 1 else None
         return _End((lease.continuation, latest), is_behind=lag > (held is not None), held=held)
@@ -350,7 +350,7 @@ def _ends_of(feed: ChangeFeed, lease: Lease) -> Callable[[], Awaitable[_End]]:
 
 
 def known_lag_of(feed: ChangeFeed, lease: Lease) -> KnownLag | None:
-    """What the reader of a metered feed knows. Never raises: if it fails, the feed is asked, and tells what is wrong."""
+    """The lag that the reader of a metered feed knows. Never raises: after a failure the feed is read."""
     if (source := metered(feed)) is None:
         return None
     try:
@@ -360,7 +360,7 @@ def known_lag_of(feed: ChangeFeed, lease: Lease) -> KnownLag | None:
 
 
 def _known_end(feed: ChangeFeed, lease: Lease) -> _End | None:
-    """What a reader has seen behind the lease's position is there. That nothing is there has to be asked."""
+    """Events that a reader has seen after the lease's position exist. Only the feed knows that there are none."""
     known = known_lag_of(feed, lease)
     return _End((lease.continuation, None), is_behind=True, held=None) if known and known.events else None
 

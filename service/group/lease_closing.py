@@ -45,10 +45,10 @@ class Held(NamedTuple):
 
 
 async def find_alive(look: Callable[[], Awaitable[Mapping[K, Held]]], *, clock: Clock, timing: Timing) -> dict[K, str]:
-    """The owner of each that moved within the lease duration. What was released meanwhile is nobody's.
+    """The owner of each lease that moved within the lease duration. Leases that were released meanwhile have none.
 
-    No clock of another machine is asked (docs/protocol.md), so those long gone cost the whole duration. Time in which nothing
-    could be read does not count. Raises what `look` does, StoreUnavailable once it has come FAILED_LOOKS_MAX times.
+    No clock of another machine is used (docs/protocol.md), so dead owners cost the whole duration. Time in which nothing
+    could be read does not count. Raises what `look` raises, and StoreUnavailable after FAILED_LOOKS_MAX failures.
     """
     before = await look()
     read_at = clock.monotonic()

@@ -1,11 +1,11 @@
-"""What a group knows of the lag of feeds whose source allows few questions (`pipeline.feed.MeteredFeed`).
+"""The lag that a group knows of feeds whose source allows few requests (`pipeline.feed.MeteredFeed`).
 
 Owners know where their partitions end by what they read. Each host writes the lags that it knows into its host document, and the
-others read them there. Only what nobody knows is asked, by one host, at its share of the group's pace.
+others read them there. Only unknown lags are requested, by one host, at its share of the group's pace.
 
     group_lag = GroupLag({"orders": feed}, clock)
-    await group_lag.run(sight)                              for ever: ask about what nobody knows
-    group_lag.first_hand(own)                               what the host document tells the others
+    await group_lag.run(sight)                              for ever: ask for unknown lags
+    group_lag.first_hand(own)                               what the host document reports to the others
     group_lag.answers(leases, own, reports)                 what service.group.lag counts
 """
 
@@ -29,18 +29,18 @@ from pipeline.feed import ChangeFeed, KnownLag, metered
 from service.group.lag import PATIENCE, PartitionLag, answer_of, known_lag_of
 
 QUESTIONS_PER_S = 4.0
-"""Of all hosts together, about one source."""
+"""For all hosts together, about one source."""
 LISTINGS_PER_S = 1.0
-"""Of all hosts together, of each pipeline."""
+"""For all hosts together, for each pipeline."""
 ALONE_PER_S = 20.0
-"""Of a command that finds no host at work."""
+"""For a command that finds no running host."""
 STALE_S = 30.0
-"""What is older is asked again, and an error may be over."""
+"""An older answer is requested again, and an error may be over."""
 KEPT_S = 300.0
-"""What is older is unknown: time enough to ask about 1,200 partitions that nobody reads."""
+"""An older answer is unknown: enough time to ask about 1,200 partitions without a reader."""
 LOOK_S = 1.0
 PARTITIONS_MAX = 64
-"""Of an entry in a host document."""
+"""For an entry in a host document."""
 ENTRIES_MAX = 1024
 NOT_YET = "no host has reported its lag yet"
 
@@ -58,7 +58,7 @@ class Sight(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Of a feed that was asked at `at`."""
+    """An answer of a feed at the time `at`."""
 
     events: int | None
     error: str | None
@@ -78,7 +78,7 @@ class GroupLag:
         self._paces = {name: paces[feed.identity] for name, feed in self.feeds.items()}
 
     def first_hand(self, own: Mapping[Key, Lease]) -> dict[Key, KnownLag]:
-        """Of the partitions that this process reads, and of those that it has asked about."""
+        """The lags of partitions that this process reads or has asked about."""
         now = self._clock.monotonic()
         asked = {
             key: KnownLag(answer.events, now - answer.at)
@@ -90,12 +90,12 @@ class GroupLag:
     def answers(
         self, leases: Iterable[Lease], own: Mapping[Key, Lease], reports: Iterable[Lags]
     ) -> dict[Key, PartitionLag]:
-        """Of every open lease of these feeds. Asks nothing. reports: of other hosts, by `reported`."""
+        """The lag of every open lease of these feeds, without a request. reports: of other hosts, by `reported`."""
         known = _youngest([*reports, self.first_hand(own)])
         return {lease.key: self._told(lease.key, known.get(lease.key)) for lease in self._open(leases)}
 
     def reported(self, host: str, mark: Mark, lags: Lags) -> Lags:
-        """What a host document tells, older by how long we know this version of it. No clocks are compared."""
+        """The lags in a host document, older by the time since we know this version of it. No clocks are compared."""
         now = self._clock.monotonic()
         self._first_seen = {which: at for which, at in self._first_seen.items() if now - at <= KEPT_S}
         age_s = now - self._first_seen.setdefault((host, mark), now)
@@ -103,7 +103,7 @@ class GroupLag:
         return {key: lag for key, lag in aged.items() if lag.age_s <= KEPT_S}
 
     async def run(self, sight: Callable[[], Sight | None]) -> None:
-        """Ask about what nobody knows, or not any more, for ever."""
+        """Ask for unknown and outdated lags, for ever."""
         while True:
             seen = sight()
             lease = None if seen is None else self.due(seen)
@@ -113,7 +113,7 @@ class GroupLag:
                 await self.ask(lease)
 
     def due(self, sight: Sight) -> Lease | None:
-        """What this host should ask about next: of its own partitions, and of its share of those without an owner that tells."""
+        """What this host should ask for next: its own partitions, and its share of those whose owner does not report."""
         names = sorted(record.name for record in sight.live)
         reports = [self.reported(each.name, each.mark, _lags_in(each)) for each in sight.live if each.name != sight.me]
         first, second = self.first_hand(sight.own), _youngest(reports)
@@ -201,7 +201,7 @@ def decoded_lags(fields: Fields, name: str) -> dict[Key, KnownLag]:
 
 
 def _lags_in(record: HostRecord) -> Lags:
-    """What people read of a document that nobody can trust is told elsewhere."""
+    """Documents that cannot be trusted are reported elsewhere."""
     fields = Fields(host_id(record.name), record.activity)
     try:
         return decoded_lags(fields, "lags") if fields.has("lags") else {}

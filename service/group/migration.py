@@ -1,7 +1,7 @@
 """What `leasehold leases export`, `import` and `reset` do: read, ask `leases.import_.plan`, and write what it planned.
 
-Every write is a compare-and-swap. An import that was disturbed in the middle has lost nothing, and the same command goes on: what
-is done comes out as unchanged.
+Every write is a compare-and-swap. An import that was interrupted has lost nothing. The same command continues: what
+is done is then unchanged.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ async def plan_reset(keeper: Keeper, pipeline: Pipeline, partition: str, to: Sta
 
 
 async def _events_between(feed: ChangeFeed, partition: str, to: str | None, here: str | None) -> int | None:
-    """How many events lie behind `to` and not behind `here`. None if the feed cannot tell: its file is gone, or it is away."""
+    """How many events are after `to` and not after `here`. None if the feed does not know: its file is gone, or it is away."""
     try:
         async with asyncio.timeout(COUNTED_S):
             return await feed.lag(partition, to) - await feed.lag(partition, here)
@@ -211,7 +211,7 @@ def start_in(text: str) -> Start | str:
 async def _create(
     keeper: Keeper, pipeline: Pipeline, partition: str, to: Start | str, now_ms: int, scan: Scan
 ) -> Lease:
-    """Of a partition whose lease was deleted. Raises as `_free_part`."""
+    """Create the lease of a partition whose lease was deleted. Raises as `_free_part`."""
     part = await _free_part(keeper, pipeline, partition, scan)
     wanted = await _read_new_lease(pipeline, part, partition, to, now_ms)
     await Bootstrap(keeper, pipeline.name, pipeline.identity).use()
@@ -245,7 +245,7 @@ async def _part_of(pipeline: Pipeline, partition: str, leases: Collection[Lease]
 async def _read_new_lease(
     pipeline: Pipeline, part: FeedPartition | None, partition: str, to: Start | str, now_ms: int
 ) -> Lease:
-    """A lease about which nothing is known but what an operator says. Its epoch is one that no count of owners ever reached."""
+    """A lease of which only the operator's position is known. Its epoch is higher than any count of owners."""
     place = await _check_place(pipeline.feed, partition, to)
     held = await standing(pipeline.sink, pipeline.name, partition)
     return Lease(
@@ -300,7 +300,7 @@ async def plan_import(keeper: Keeper, order: Import, *, clock: Clock, say: Say) 
 
 
 def _once(say: Say) -> Say:
-    """What is found twice is said once: everything is read again after the watch."""
+    """Report repeated findings once: everything is read again after the watch."""
     said: set[str] = set()
 
     def say_new(text: str) -> None:

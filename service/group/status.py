@@ -1,7 +1,7 @@
 """The group as people see it: leases, hosts, pipelines, recent batches. Values, built from documents that were read; pure.
 
-Whether a lease has expired or a host has died is no fact of the documents: it is what one host has seen on its own clock
-(leases.expiry). That host's `Sight` is laid over the documents; a process that has only just looked in has none, and says so.
+The documents do not show whether a lease has expired or a host has died: a host sees that on its own clock
+(leases.expiry). That host's `Sight` is combined with the documents. A process that has just started has none, and reports that.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from service.group.view import View
 
 LeaseState = Literal["owned", "available", "handing_over", "expired", "closed"]
-"""owned: somebody works on it. available: anybody's. handing_over: somebody asked for it and its owner has not let go yet, or
-has, and it waits for the one who asked. expired: its owner has not moved for a lease duration, as this host has seen. closed:
+"""owned: a host works on it. available: any host may take it. handing_over: a host requested it and its owner has not released
+it yet, or it is reserved for that host. expired: its owner has not moved for a lease duration, as this host has seen. closed:
 its partition ended, and its children have taken over."""
 
 
@@ -45,12 +45,12 @@ class LeaseStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostStatus:
-    """A host as its document tells.
+    """A host, according to its document.
 
-    tick: moved as often as it renews a lease; who sees it move has heard from the host. is_this: the one that answers. is_live:
-    None where nobody here has watched for long enough to know. leases: how many it owns. is_contested: another process ran under
-    its name. activity: what it last told. is_silent: by the wall clocks it has reported nothing for a lease duration, which is
-    only a hint where nobody has watched it.
+    tick: moved as often as it renews a lease; a change is a sign of life. is_this: the one that answers. is_live:
+    None if this process has not watched for long enough. leases: how many it owns. is_contested: another process ran under
+    its name. activity: its last report. is_silent: by the wall clocks it has reported nothing for a lease duration, which is
+    only a hint without a watch.
     """
 
     name: str
@@ -70,16 +70,16 @@ class HostStatus:
 
     @property
     def is_heard(self) -> bool:
-        """Whether what it last reported is current, as far as can be told."""
+        """Whether its last report is current, as far as is known."""
         return not self.is_silent if self.is_live is None else self.is_live
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStatus:
-    """leases: how many by state. failures: of partitions that do not go on, one each: their owner's, else the newest.
+    """leases: how many by state. failures: of partitions that stand still, one each: their owner's, else the newest.
 
-    resting: why nobody works on it, where it is paused; None where it is not. order: what an operator said last, where that can
-    be read.
+    resting: why no host works on it, if it is paused; else None. order: an operator's last order, if it is
+    readable.
     """
 
     name: str
@@ -94,7 +94,7 @@ class PipelineStatus:
 class Group:
     """Everything at one moment. leases: in the order of pipeline and partition. batches: newest first.
 
-    problems: what needs somebody's attention: documents that could not be trusted, partitions that wait for somebody, hosts with
+    problems: what needs attention: documents that could not be trusted, partitions that wait for a person, hosts with
     other settings. unreadable: the leases whose documents could not be trusted, and what is to be done.
     waiting: partitions that get no lease for now, and why, as hosts report it.
     """
@@ -109,7 +109,7 @@ class Group:
 
     @property
     def failures(self) -> dict[Key, str]:
-        """Why partitions do not go on."""
+        """Why partitions stand still."""
         return {
             (failure.pipeline, failure.partition): failure.error
             for pipeline in self.pipelines.values()
@@ -118,7 +118,7 @@ class Group:
 
     @property
     def resting(self) -> dict[Key, str]:
-        """Why nobody is to work on leases: those of paused pipelines."""
+        """Why no host may work on leases: those of paused pipelines."""
         return {key: why for key in self.leases if (why := self.pipelines[key[0]].resting) is not None}
 
 

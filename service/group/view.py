@@ -83,7 +83,7 @@ class Shared(Generic[T]):
         return answer
 
     def forget(self) -> None:
-        """Whoever asks from now on reads anew, also where a reading is under way."""
+        """Requests from now on read again, even if a reading is under way."""
         self._forgotten += 1
         self._last = None
 
@@ -116,9 +116,9 @@ class View:
         patience: Patience = PATIENCE,
         shared_s: float = 1.0,
     ) -> None:
-        """clock: the host's own. now: wall clock, aware. patience: with feeds that are slow to tell their lag.
+        """clock: the host's own. now: wall clock, aware. patience: with feeds whose lag is slow.
 
-        shared_s: how old an answer may be that several ask for.
+        shared_s: how old an answer may be that several clients share.
         """
         self.pipelines = {pipeline.name: pipeline for pipeline in pipelines}
         self._keeper = keeper
@@ -139,7 +139,7 @@ class View:
         return self._keeper
 
     def forget(self) -> None:
-        """Somebody has just changed something by way of this process: what was read before is old, for its host too."""
+        """Discard earlier readings, also the host's, because this process has just changed something."""
         self._group.forget()
         if self.host is not None:
             self.host.wake()
@@ -153,7 +153,7 @@ class View:
         return await self._group.get(max(pace_s, self._shared_s))
 
     async def lag(self, age_max_s: float | None = None) -> Lag:
-        """Of all pipelines."""
+        """The lag of all pipelines."""
         return await self._lag.get(self._shared_s if age_max_s is None else age_max_s)
 
     async def backlog(self) -> Backlog:
@@ -200,7 +200,7 @@ class View:
         return self._last_known.complete(lag)
 
     async def _collect_known_lags(self, group: Group, leases: list[Lease]) -> Mapping[Key, PartitionLag]:
-        """Of metered feeds. A process without a host asks about what no host reports; a host asks all the while."""
+        """Lags of metered feeds. A process without a host asks for those that no host reports; a host asks all the time."""
         group_lag = self._group_lag
         if not group_lag.feeds:
             return {}

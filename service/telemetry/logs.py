@@ -1,13 +1,13 @@
-"""Logs: events with fields, and every line says when, how grave, and on which host.
+"""Logs: events with fields. Every line has a time, a level and a host.
 
     configure(LogSettings(level="debug", format="json"), "host-a")  # once, for the whole process
     logger().info("lease acquired", pipeline="transform", partition="0", epoch=4)
 
 A program that runs a `Processor` may call `configure`, set up structlog in its own way, or do nothing (`default_logger`).
 
-Standard-library logging comes out in the same form: this project's at the level that is set, everybody else's from warning on,
-and that of Azure's and OpenTelemetry's SDKs with `debug` alone: whatever fails there is told once, in a line of ours that says
-what to do.
+Standard-library logging comes out in the same form: this project's at the configured level, others' from warning on,
+and those of Azure's and OpenTelemetry's SDKs only with `debug`: a failure there is reported once, in a line of ours with a
+remedy.
 What looks like a password is masked on the way out, and nothing in a value can begin a line of its own.
 """
 
@@ -33,7 +33,7 @@ from service.texts import MASK, names_a_secret, readable
 
 PACKAGES = ("leases", "pipeline", "service")
 SDKS = ("azure", "opentelemetry")
-"""Their errors are raised too, or reported, and told where that is seen."""
+"""Their errors are also raised or reported, and logged there."""
 
 SILENT = logging.CRITICAL + 1
 _OURS = "leasehold"
@@ -67,7 +67,7 @@ def default_logger(host: str) -> FilteringBoundLogger:
 
 
 def hush(log: LogSettings) -> None:
-    """What SDKs log of errors that they raise as well is for whoever looks for a fault in them."""
+    """Errors that SDKs log and also raise only help to find a fault in the SDK."""
     for name in SDKS:
         logging.getLogger(name).setLevel(logging.WARNING if log.level == "debug" else SILENT)
 
@@ -184,6 +184,6 @@ def _printable(text: str) -> str:
 
 
 def _json(value: object) -> str:
-    """Readable in any language, unless something in it is not to be seen and might end a line for somebody."""
+    """Readable in any language, unless a character is invisible or could end a line."""
     text = json.dumps(value, ensure_ascii=False)
     return text if text.isprintable() else json.dumps(value)

@@ -1,8 +1,8 @@
 """Spans, sent to a collector by OTLP over HTTP. The only module that imports OpenTelemetry.
 
-A thread of the SDK's sends what waits, and what waits is bounded: where the collector does not take it, the oldest is dropped,
-and nobody waits. The SDK's own variables (OTEL_EXPORTER_OTLP_HEADERS, OTEL_TRACES_SAMPLER, OTEL_BSP_*, OTEL_RESOURCE_ATTRIBUTES,
-...) hold as it documents them. Nothing is made known to the process at large: what other libraries would trace stays untold.
+A thread of the SDK's sends what waits, and what waits is bounded: if the collector does not take it, the oldest is dropped,
+and no work waits. The SDK's own variables (OTEL_EXPORTER_OTLP_HEADERS, OTEL_TRACES_SAMPLER, OTEL_BSP_*, OTEL_RESOURCE_ATTRIBUTES,
+...) hold as it documents them. Nothing is registered for the whole process, so traces of other libraries are not sent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from structlog.typing import FilteringBoundLogger as Log
 from service.telemetry.spans import Span, Told
 
 CLOSING_TIMEOUT_S = 2.0
-"""How long a stop waits for the collector. What it has not taken by then is lost."""
+"""How long a stop waits for the collector. Spans that are left then are lost."""
 
 
 class OtlpTraces:
@@ -88,7 +88,7 @@ class OtlpTraces:
 
 
 class _ToldExporter(SpanExporter):
-    """Counts what is taken, and says once that nothing is, and once that it is again. Works on the SDK's thread."""
+    """Counts exported spans, and logs once when exporting fails and once when it works again. Runs on the SDK's thread."""
 
     def __init__(self, exporter: SpanExporter, log: Log) -> None:
         self.exported = 0

@@ -1,6 +1,6 @@
-"""What becomes a span: a lease that was taken, renewed, wanted or let go, and a batch with its stages. Pure.
+"""What becomes a span: acquisitions, renewals, requests and releases of leases, and batches with their stages. Pure.
 
-Attributes say which lease and epoch, and from where to where; texts are cut, and what looks like a secret is masked.
+Attributes name lease, epoch and positions. Texts are cut, and secrets are masked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Value = str | int | float | bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Something that is over. took_s: how long it took; ended_s_ago: before it was told. error: why it failed, if it did.
+    """A finished operation. took_s: its duration; ended_s_ago: before it was reported. error: why it failed, if it did.
 
     parts: what it consists of, in its own trace.
     """
@@ -43,7 +43,7 @@ class Span:
 
 
 class Told(Protocol):
-    """What a span is known by once it was told, for spans that belong to it."""
+    """The identity of a reported span, for spans that belong to it."""
 
 
 class Traces(Protocol):
@@ -56,11 +56,11 @@ class Traces(Protocol):
 
     @property
     def exported(self) -> int:
-        """Of those, how many a collector has taken."""
+        """How many of those a collector has accepted."""
         ...
 
     def tell(self, span: Span, *, within: Told | None = None, after: Told | None = None) -> Told:
-        """Returns at once, whatever becomes of it. within: a part of that one. after: a trace of its own that refers to it."""
+        """Returns at once. within: the enclosing span. after: a span to refer to from a new trace."""
         ...
 
     async def close(self) -> None:
@@ -80,7 +80,7 @@ def asked(lease: Lease, took_s: float) -> Span:
 
 
 def given(lease: Lease, reason: CloseReason, took_s: float) -> Span:
-    """From the request until the lease was let go, on the host that was asked."""
+    """From the request until the release, on the owner's host."""
     return Span(
         name="handoff", took_s=took_s, attributes=_about(lease, side="owner", to=lease.handoff_to, reason=reason)
     )
@@ -150,7 +150,7 @@ def _why(error: Exception | None) -> str | None:
     return None if error is None else str(_cut(f"{type(error).__name__}: {error}"))
 
 
-# A tally that also tells traces of what happens.
+# Stats that also report operations as traces.
 #
 # Each operation is a trace of its own, so that none grows for as long as a lease is held; those of a tenure refer to its
 # `acquire`, and a checkpoint belongs to the trace of the newest batch that it covers.
@@ -158,7 +158,7 @@ def _why(error: Exception | None) -> str | None:
 
 @dataclass(slots=True)
 class _Tenure:
-    """acquired, batch: its first span, and that of its newest batch. wanted_at: since when somebody asks for it."""
+    """acquired, batch: its first span, and that of its newest batch. wanted_at: since when another host requests it."""
 
     acquired: Told
     batch: Told | None = None

@@ -1,7 +1,7 @@
-"""Whether somebody asks for traces, and where they go: the settings, or else the variables of OpenTelemetry.
+"""Whether and where to send traces, according to the settings or else the variables of OpenTelemetry.
 
-Who names an endpoint in the settings has it or an error. The variables may be set for all pods of a cluster by others: what they
-ask for and cannot have is told, and the work goes on without.
+An endpoint in the settings works or is an error. The variables may be set for all pods of a cluster: if they cannot be
+honoured, that is reported, and work continues without traces.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATH = "/v1/traces"
 
 
 def traces_of(settings: TelemetrySettings, environ: Mapping[str, str], *, host: str, log: Log) -> Traces | None:
-    """None where nobody asks. Raises StartFailed where the settings do, and it cannot be had."""
+    """None if no traces are configured. Raises StartFailed if the settings require them and they cannot be sent."""
     if environ.get(DISABLED, "").strip().lower() == "true":
         return None
     if settings.traces is not None:

@@ -62,7 +62,7 @@ from service.wiring.plugins import feed_made, sink_made, store_made
 from service.wiring.spark import engine_of, needs_spark
 
 OTHERS_TIMEOUT_S = 60.0
-"""Nobody's lease depends on an import."""
+"""No lease depends on the time of an import."""
 EVENT_HUB_BATCH_BYTES = 512 * 1024
 """Input for a batch of a hub, which is 1 MiB with its markers."""
 
@@ -356,6 +356,6 @@ def transform_of(settings: PipelineSettings, engine: SparkEngine, letters: DeadL
 
 
 def digest_of(settings: PipelineSettings) -> str:
-    """Of the transform alone: kept with the leases, so that a change of it is noticed."""
+    """A digest of the transform alone: stored with the leases, so that a change is noticed."""
     text = json.dumps([settings.event_schema, settings.sql, settings.function])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

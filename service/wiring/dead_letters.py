@@ -47,7 +47,7 @@ def files_sink_of(settings: FilesSinkSettings) -> Sink:
 
 
 def place_of(settings: FilesSinkSettings) -> Place:
-    """Where the sink's files lie, for those who write and for those who read. Raises ValueError."""
+    """The place of the sink's files, for writing and for reading. Raises ValueError."""
     if settings.path is not None:
         from pipeline.connectors.files.sink import Directory
 
@@ -62,7 +62,7 @@ def place_of(settings: FilesSinkSettings) -> Place:
 
 
 def timeouts_within(timing: Timing) -> Timeouts:
-    """Of PostgreSQL: what a lost owner left behind at the server has to be gone before its lease expires."""
+    """Timeouts for PostgreSQL: a lost owner's statements must end at the server before its lease expires."""
     from pipeline.connectors.postgres import Timeouts  # its driver takes a while to import
 
     usual = Timeouts()
@@ -71,7 +71,7 @@ def timeouts_within(timing: Timing) -> Timeouts:
 
 
 FOUND_AT_ONCE = 16
-"""So much poison of a batch is looked for before it is told: that is progress, as a batch has to make within batch_timeout_s."""
+"""How much poison of a batch is searched for before it reports progress, which a batch must make within batch_timeout_s."""
 
 
 def policy_of(settings: PipelineSettings, now: Callable[[], datetime]) -> DeadLetters | None:
@@ -94,7 +94,7 @@ def isolation_of(settings: PipelineSettings, policy: DeadLetters | None) -> Isol
 
 
 def box_of(settings: PipelineSettings, timing: Timing) -> LetterBox | None:
-    """Where a pipeline's letters are kept; with a sink of its own, unless the pipeline's sink takes them. Raises ValueError."""
+    """The store of a pipeline's letters; with a sink of its own, unless the pipeline's sink takes them. Raises ValueError."""
     letters = settings.letters
     if letters is None:
         return None

@@ -9,7 +9,7 @@ from pipeline.errors import FeedError
 
 
 class MonitoredContainer:
-    """`leases.stores.cosmos.Monitored` of a feed. It is asked once, and then known."""
+    """`leases.stores.cosmos.Monitored` of a feed. It reads the feed once, and keeps the answer."""
 
     def __init__(self, feed: CosmosFeed, processor: str) -> None:
         self._feed = feed

@@ -1,6 +1,6 @@
 """Parts that settings name as `module:Class`: imported, given their settings, and looked at before anything relies on them.
 
-What a third party has to know of this stands in docs/plugins.md.
+docs/plugins.md describes this for third parties.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from service.config.sinks import PythonSinkSettings
 from service.errors import StartFailed
 
 VERSION = "leasehold_interface"
-"""The attribute by which a class says for which version of the interface it was written; without it for the first."""
+"""The attribute with the version of the interface that a class was written for. The default is the first version."""
 PAGE = "docs/plugins.md describes what it needs"
 
 
@@ -143,7 +143,7 @@ def _maker(kind: Kind, path: str) -> Any:
 
 
 def _checked(make: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """What to call it with, each setting as its parameter's type says; and what is wrong, without any value."""
+    """The arguments, each setting converted to its parameter's type; and the problems, without any value."""
     try:
         parameters = inspect.signature(make).parameters
     except (TypeError, ValueError):  # some of Python's own do not tell
@@ -161,7 +161,7 @@ def _checked(make: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], lis
 
 
 def _misnamed(parameters: Mapping[str, inspect.Parameter], options: Mapping[str, Any]) -> Iterator[str]:
-    """Settings that are no parameters, and parameters that want a setting."""
+    """Settings without a parameter, and parameters that lack a setting."""
     taken = {name: one for name, one in parameters.items() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
     takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     for name in options if not takes_all else ():
@@ -175,7 +175,7 @@ def _misnamed(parameters: Mapping[str, inspect.Parameter], options: Mapping[str,
 
 
 def _hints(make: Any) -> dict[str, Any]:
-    """The types of its parameters, none where they cannot be told."""
+    """The types of its parameters; empty if they are unknown."""
     try:
         return get_type_hints(make.__init__ if inspect.isclass(make) else make, include_extras=True)
     except (AttributeError, NameError, TypeError):

@@ -17,8 +17,8 @@ def engine_of(settings: SparkSettings) -> SparkEngine:
 
 @contextmanager
 def starting_engine(settings: Settings) -> Iterator[SparkEngine]:
-    """Started in the background and at once, where a transform needs it, for whoever has more to import meanwhile; and stopped,
-    where nobody has done so."""
+    """Start Spark in the background at once if a transform needs it, while the caller imports more. Stop it in the end, unless
+    that was done."""
     engine = engine_of(settings.spark)
     if any(map(needs_spark, settings.pipelines)):
         engine.begin()

@@ -144,7 +144,7 @@ BALANCES = "SELECT * FROM balances"
 
 
 class DemoFailed(ServiceError):
-    """The demo did not come to its end."""
+    """The demo did not finish."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What came out of the pipelines, beside what a plain computation says."""
+    """The pipelines' output, compared with that of a plain computation."""
 
     found: Ledger
     expected: Ledger

@@ -35,7 +35,7 @@ class InvalidTransactions(StartFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """amount: above or equal to 0, with exactly two decimals, as text: a decimal that nobody has rounded yet."""
+    """amount: above or equal to 0, with exactly two decimals, as text: an unrounded decimal."""
 
     transaction_id: str
     account: str
