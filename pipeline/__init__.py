@@ -2,5 +2,5 @@
 
 A feed yields pages of events; pages gather into batches; a transform turns each batch into output; a sink takes the output
 together with the position it stands for. Nothing here knows of leases or of the service: a caller hands in what it was
-promised (an epoch, a position, a sink state) and is told what has become safe.
+promised (an epoch, a position, a sink state) and learns what has become safe.
 """

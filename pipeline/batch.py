@@ -92,7 +92,7 @@ class Batch:
         return [*cut, rest]
 
     def _behind(self, head: Batch) -> Batch:
-        """All but `head`, whose last page may be the beginning of one of ours."""
+        """All but `head`, whose last page may be the beginning of a page here."""
         pages = list(self.pages[len(head.pages) - 1 :])
         taken = head.pages[-1].events.num_rows
         first = pages.pop(0)

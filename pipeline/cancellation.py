@@ -1,4 +1,4 @@
-"""Who was told to end, and who met a cancellation that nobody asked for."""
+"""Distinguishes a requested cancellation of this task from one that other code lets out."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ AGAIN_S = 1.0
 
 
 def is_cancelled(error: BaseException) -> bool:
-    """Whether this very task was told to end. A cancellation that nobody asked for is a fault like any other: code that is not
-    ours may let one out, and a task that ends by it ends without a word."""
+    """Whether this task was cancelled on request. Any other cancellation is a fault: third-party code may let one out, and a task
+    that ends by it ends without an error."""
     task = asyncio.current_task()
     assert task is not None
     return isinstance(error, asyncio.CancelledError) and task.cancelling() > 0
@@ -30,7 +30,7 @@ async def await_shielded(task: asyncio.Future[T]) -> T:
 
 
 async def heeding(awaitable: Awaitable[T]) -> T:
-    """Await code that is not ours: a cancellation of ours, a timeout's too, goes on once that code has ended, however it did.
+    """Await code that is not ours: our cancellation, also a timeout's, is raised once that code has ended, in whatever way.
 
     Before Python 3.12 `asyncio.wait_for` forgets one that comes together with what it waits for
     (https://github.com/python/cpython/issues/86296), and other code catches it. A loop of ours around such code would never end.

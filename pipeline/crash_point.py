@@ -2,7 +2,7 @@
 
 `LEASEHOLD_CRASH_POINT=NAME`, `NAME:3` (the third time it is reached) or `NAME:3:SIGSTOP` (else SIGKILL) arms one point of a
 process when it starts. Where nothing is armed a point is one comparison. Points stand between steps, and never inside a
-transaction of SQLite: a frozen process would hold its lock until it goes on. Other threads may be inside one when a point is
+transaction of SQLite: a frozen process would hold its lock until it continues. Other threads may be inside one when a point is
 reached, so SIGSTOP waits for a moment in which no thread runs code that uses SQLite. SIGKILL does not: SQLite undoes what a
 dead process has begun.
 """

@@ -50,11 +50,11 @@ class FeedUnavailable(FeedError):
 
 
 class PositionLost(FeedError):
-    """Reading on from here would skip or repeat events. Only a person can say from where to go on."""
+    """Reading on would skip or repeat events. Only a person can choose the next position."""
 
 
 class MalformedRecord(FeedError):
-    """A record that cannot become an event. Mend the source; processing goes on from this record."""
+    """A record that cannot become an event. Once the source is corrected, processing continues from this record."""
 
 
 class NotImportable(PipelineError):
@@ -137,7 +137,7 @@ class SinkNotFound(SinkUnavailable):
 
 
 class SinkRejected(SinkError):
-    """The destination understood and refused: a missing column, a violated constraint, too large. Trying again is no use."""
+    """The destination understood and refused: a missing column, a violated constraint, too large. A retry cannot help."""
 
 
 class OutputRefused(SinkRejected):
@@ -161,9 +161,9 @@ class OutputTooLarge(OutputRefused):
 
 
 class Fenced(SinkError):
-    """The sink knows a later owner; or the source does, where it tells readers by their epochs.
+    """The sink knows a later owner; or the source does, if it ranks readers by epochs.
 
-    epoch: the epoch that is known there, 0 where it cannot tell. state: the sink state from which the next claim has to
+    epoch: the epoch that is known there, 0 if unknown. state: the sink state from which the next claim has to
     be made, so that it outranks what the sink knows; None to keep one's own.
     """
 

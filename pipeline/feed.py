@@ -1,6 +1,6 @@
 """A change feed: ordered events in partitions, read from a continuation.
 
-Whoever writes a feed runs `pipeline.contract.ChangeFeedContract` over it.
+Test each feed with `pipeline.contract.ChangeFeedContract`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pipeline.event import Page
 from pipeline.offers import offers
 
 INTERFACE = 1
-"""Version of what is asked of feeds: raised when a class that was written for it would no longer do (docs/plugins.md)."""
+"""Version of the feed interface: raised when an existing class would no longer work (docs/plugins.md)."""
 
 Start = Literal["earliest", "latest"] | datetime
 """Where partitions begin that are there at the first run; later ones are read whole. A datetime (aware): with the first event
@@ -83,21 +83,21 @@ class ChangeFeed(Protocol):
         ...
 
     async def lag(self, partition: str, continuation: str | None) -> int:
-        """How many events lie behind `continuation`; exact where the feed can tell, else its best estimate, 0 only for none.
+        """How many events are after `continuation`: exact if the feed knows, else its best estimate, 0 only for none.
 
         What the feed holds back (see `TellingFeed`) counts as one.
         """
         ...
 
     def compare(self, a: str | None, b: str | None) -> int:
-        """Negative, zero or positive as `a` lies before, at or behind `b`. Pure."""
+        """Negative, zero or positive if `a` is before, at or after `b`. Pure."""
         ...
 
     async def close(self) -> None: ...
 
 
 def check_forward(feed: ChangeFeed, partition: str, start: str | None, to: str, *, events: int) -> None:
-    """Raise FeedError unless `to` lies behind `start`; without events the two may be the same position. Pure.
+    """Raise FeedError unless `to` is after `start`; without events the two may be the same position. Pure.
 
     A sink that checks its position by equality would store such events twice. A start that the feed cannot compare passes: an
     event hub's offset alone, for example, which only an operator or an import writes.
@@ -117,7 +117,7 @@ def check_forward(feed: ChangeFeed, partition: str, start: str | None, to: str, 
 
 @runtime_checkable
 class TellingFeed(Protocol):
-    """What a feed may offer besides, so that people are told what it waits for. Ask by the functions below: most feeds do not."""
+    """Optional for feeds: reports what the feed waits for. Use the functions below: most feeds do not have it."""
 
     @property
     def no_partitions(self) -> str:
@@ -153,7 +153,7 @@ async def find_held_back(feed: ChangeFeed, partition: str, continuation: str | N
 
 @runtime_checkable
 class FinishingFeed(Protocol):
-    """What a feed offers besides whose partitions come to an end without a word, as files do.
+    """Optional for feeds: partitions end without a signal, as files do.
 
     An operator may close the lease of such a partition while the feed still lists it.
     """
@@ -189,7 +189,7 @@ def metered(feed: ChangeFeed) -> MeteredFeed | None:
 
 @runtime_checkable
 class FencedFeed(Protocol):
-    """What a feed offers besides whose source tells readers by rank: a later owner's reader displaces an earlier one's."""
+    """Optional for feeds: the source ranks readers, and a later owner's reader displaces an earlier one's."""
 
     def open_as(self, epoch: int, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         """As `open`. Raises Fenced besides, where a reader with a higher epoch came or is there."""
@@ -213,14 +213,14 @@ def opened(feed: ChangeFeed, partition: str, continuation: str | None, *, epoch:
 
 @runtime_checkable
 class ScopedFeed(Protocol):
-    """What a feed offers besides whose partitions come and go in the source, while leases hold on to a part of it."""
+    """Optional for feeds: partitions change in the source, while leases keep their scope of it."""
 
     def remember(self, scopes: Mapping[str, str]) -> None:
-        """The scopes of leases, by partition. Told before anything is asked about those partitions."""
+        """Takes the scopes of leases, by partition, before any call about those partitions."""
         ...
 
     def uncovered(self, partition: FeedPartition, scopes: Collection[str]) -> list[FeedPartition]:
-        """What of a partition lies in none of the scopes: itself where nothing does, nothing where all does. Pure."""
+        """The rest of a partition outside the scopes: all of it, parts of it, or nothing. Pure."""
         ...
 
 

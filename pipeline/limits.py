@@ -80,7 +80,7 @@ class BatchLimits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
     """attempts: how often an event must have failed before it is blamed. backoff_s: before it is tried on its own once more,
-    doubled each time. most: how much poison of one batch is looked for before it is told."""
+    doubled each time. most: how much poison of one batch is searched for before it is reported."""
 
     attempts: int = 2
     backoff_s: float = 0.0
@@ -116,7 +116,7 @@ class AsyncLimits:
 
     @property
     def buffered_bytes_max(self) -> int:
-        """Of what waits to be sent: what all requests at a time can carry."""
+        """The default for entries that wait: as many as all simultaneous requests can carry."""
         return self.batch_bytes_max * self.in_flight_max
 
     def problems(self) -> Iterator[str]:

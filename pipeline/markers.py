@@ -1,4 +1,4 @@
-"""Protocol F's marker: what a published batch says about itself, so that its broker can be asked how far a lease has come.
+"""Protocol F's marker: a published batch's description of itself, to read a lease's progress from the broker.
 
 A marker is a handful of properties under the reserved prefix `leasehold-`. A broker that keeps nothing but events carries
 one on every event, with the event's index, and the position is found by reading its tail; a broker that keeps batches may

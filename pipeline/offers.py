@@ -1,4 +1,4 @@
-"""What an object offers beside what its protocol demands: asked for every batch and every scan, so the answer is kept."""
+"""Which optional protocols an object implements. This is used for every batch and every scan, so the answer is kept."""
 
 from __future__ import annotations
 

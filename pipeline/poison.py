@@ -1,10 +1,10 @@
 """Finding the events that a transform fails on: which range to try next, and how to name what was found. Pure.
 
 The batch has failed as a whole. Halving leads to its first poison event: where the left half works, the right one has to fail,
-and is halved without being tried. What lies behind that event is tried next. Where it fails too, only as much of it is tried as
-lay before the last poison event, twice as much, and so on until that fails, and is halved. So a lone poison event among n >= 2
-costs at most 2 * log2(n) tries, mostly log2(n) + 2; each of many not much more than log2 of its distance to the last one; and one
-more job makes the output of all the others. An event is blamed only once it has failed on its own.
+and is halved without being tried. The events after it are tried next. If they fail too, only as many of them are tried as
+there were before the last poison event, twice as many, and so on until that fails and is halved. So a lone poison event among
+n >= 2 costs at most 2 * log2(n) tries, mostly log2(n) + 2; each of many not much more than log2 of its distance to the last
+one; and one more job makes the output of all the others. An event is blamed only once it has failed on its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pipeline.errors import EngineUnavailable, FailsTogether, PipelineError, Poi
 from pipeline.event import EVENT_SCHEMA
 from pipeline.limits import FIRST_ONE, Isolation
 
-# A job: what a transform is run over, off the event loop, and how it says that it failed.
+# A job: runs a transform off the event loop, and its errors.
 
 
 class JobFailed(PipelineError):
@@ -30,7 +30,7 @@ class JobFailed(PipelineError):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A slice with events that the engine could tell at once: their bodies do not fit the schema.
+    """A slice with events that the engine recognizes at once: their bodies do not fit the schema.
 
     poison: by place in the slice, at least one. output: what the others became; None where they were not processed.
     """
@@ -66,7 +66,7 @@ class Job(Protocol):
     """Whatever runs a transform over events, off the event loop."""
 
     async def run(self, slices: Sequence[Slice]) -> list[pa.Table | Refused]:
-        """The output of each slice, whose partitions differ. Cancelling it ends the work, before the cancellation goes on.
+        """The output of each slice, whose partitions differ. Cancelling it ends the work first.
 
         Raises JobFailed, TransformError, EngineUnavailable.
         """
@@ -167,7 +167,7 @@ class _Search:
         return Poison(index=one.range.start, reason=reason, attempts=failures)
 
     def _next(self, rest: range, size: int) -> Generator[Trial, str | None, _Failing | None]:
-        """The first range that fails of what lies behind a poison event; None where nothing does. size: how much to try."""
+        """The next range to try after a poison event; None if none is left. size: how much to try."""
         failures = 1
         if rest and not self.poison:  # most often there is but one
             reason = yield from self._tried(Trial(rest))
@@ -204,7 +204,7 @@ def halfway(events: range) -> int:
 
 
 def place_of(events: pa.Table) -> str:
-    """Where people find these events: partition, sequence and, where the feed says so, the record of the source."""
+    """The place of these events, for people: partition, sequence and, if the feed knows it, the record of the source."""
     first, last = events.slice(0, 1).to_pylist()[0], events.slice(events.num_rows - 1).to_pylist()[0]
     partition = f"partition '{first['partition']}'"
     if events.num_rows == 1:
@@ -229,7 +229,7 @@ SEQUENCE = "sequence"
 async def find_culprits(
     batch: Batch, failure: JobFailed, job: Job, isolation: Isolation = FIRST_ONE, clock: Clock | None = None
 ) -> Exception:
-    """What to tell of a batch that has failed alone. Raises what `job.run` does, but for JobFailed."""
+    """The error of a batch that has failed alone. Raises what `job.run` does, but for JobFailed."""
     steps = search(batch.events, str(failure), attempts=isolation.attempts, most=isolation.most)
     trial = next(steps)
     while True:

@@ -113,7 +113,7 @@ def marker_of(claim: Claim, level: int, output: Output, count: int) -> Marker:
 
 
 def published(state: ProducerState, events: int, last: int) -> ProducerState:
-    """After so many events. last: no event of a later batch lies before that sequence of the broker's, or at it."""
+    """After so many events. last: events of later batches are after that sequence of the broker."""
     return replace(state, number=number_after(state.number, events), tail=last)
 
 

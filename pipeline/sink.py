@@ -2,7 +2,7 @@
 
 A sink that holds its position (`holds_position`) keeps output and position in one atomic step, refuses epochs older than it
 has seen, and is the judge of where a partition stands. A sink that does not is given every batch at least once.
-Whoever writes a sink runs `pipeline.contract.SinkContract` over it.
+Test each sink with `pipeline.contract.SinkContract`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 from pipeline.offers import offers
 
 INTERFACE = 1
-"""Version of what is asked of sinks: raised when a class that was written for it would no longer do (docs/plugins.md)."""
+"""Version of the sink interface: raised when an existing class would no longer work (docs/plugins.md)."""
 
 CloseReason = Literal["shutdown", "lost", "stolen", "gone", "failed"]
 """Why a writer is closed. shutdown: the lease was released (stop, or a handoff). lost: an operator released or reset the lease,
@@ -94,7 +94,7 @@ class SinkWriter(Protocol):
         ...
 
     async def end(self, permit: Permit) -> None:
-        """The partition has ended: refuse later writes for it, whoever sends them. Raises as `write` does."""
+        """The partition has ended: refuse later writes for it from any writer. Raises as `write` does."""
         ...
 
     async def close(self, reason: CloseReason) -> None: ...
@@ -115,7 +115,7 @@ def parts_of(writer: SinkWriter, output: Output) -> int:
 
 @runtime_checkable
 class PlacedWriter(Protocol):
-    """What a writer offers besides whose output lies in another partition of the destination than that of the same name."""
+    """Optional for writers: the output is in a partition of the destination with another name."""
 
     @property
     def place(self) -> str: ...
@@ -186,7 +186,7 @@ class Sink(Protocol):
 
     @property
     def identity(self) -> str:
-        """Where output goes, without secrets: two settings with one identity share their positions."""
+        """The destination, without secrets: two settings with one identity share their positions."""
         ...
 
     def claimed(self, state: str) -> str:
@@ -202,7 +202,7 @@ class Sink(Protocol):
         ...
 
     async def open(self, claim: Claim) -> SinkWriter:
-        """Fence older epochs first, then tell the position. Raises Fenced, SinkUnavailable, SinkRejected."""
+        """Fence older epochs first, then return the position. Raises Fenced, SinkUnavailable, SinkRejected."""
         ...
 
     async def close(self) -> None: ...
@@ -217,7 +217,7 @@ class Standing(NamedTuple):
 
 @runtime_checkable
 class StandingSink(Protocol):
-    """What a sink that holds its positions offers besides, for those who move leases. Ask by the function below."""
+    """Optional for sinks that hold positions: for moving leases. Use the function below."""
 
     async def standing(self, pipeline: str, partition: str) -> Standing | None:
         """Only a look: nothing is made or fenced. None where there is none. Raises SinkUnavailable, SinkRejected."""

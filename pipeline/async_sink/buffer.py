@@ -54,7 +54,7 @@ class EntryBuffer:
         self.entries = self.bytes = self.ready = self.ready_bytes = 0
         self._shares_requests = shares_requests
         self._fresh: deque[_Held] = deque()
-        """Of no line, or the first of a new one: just come, and so in their order."""
+        """Entries of no line, or the first of a new one: newly added, and so in their order."""
         self._again: list[_Held] = []
         """What failed, and the first of lines that have waited: a heap."""
         self._lines: dict[str, _Line] = {}
@@ -64,7 +64,7 @@ class EntryBuffer:
 
     @property
     def oldest_since(self) -> float | None:
-        """Of what is ready, since when the first one waits."""
+        """Since when the first ready entry waits."""
         found = self._first_of([])
         return found[0][1] if found else None
 
@@ -108,7 +108,7 @@ class EntryBuffer:
 
     @property
     def rests_until(self) -> float | None:
-        """When the next line goes on that waits for a late request. None: no line waits for one."""
+        """When the next line continues that waits for a late request. None: no line waits for one."""
         return self._resting[0][0] if self._resting else None
 
     def put_back(self, failed: Sequence[Entry], *, late_until: float | None = None) -> None:
@@ -142,14 +142,14 @@ class EntryBuffer:
             self._land(order, now)
 
     def rouse(self, now: float) -> None:
-        """Lines go on whose late requests have had their time."""
+        """Continue lines whose late requests have had their time."""
         while self._resting and self._resting[0][0] <= now:
             order = heappop(self._resting)[1]
             self._lines[order].rests = False
             self._go_on(order, now)
 
     def _first_of(self, followers: list[_Held]) -> _Source | None:
-        """Of what is ready, and what may follow in the same request, where the lowest number is the first."""
+        """The ready entries, and those that may follow in the same request, with the lowest number first."""
         sources: Iterable[_Source] = filter(None, (self._fresh, self._again, followers))
         return min(sources, key=itemgetter(0), default=None)
 

@@ -57,7 +57,7 @@ class Failed:
 
 
 class Destination(Protocol):
-    """Where requests go: this one method, and `prepare` and `close` where they are needed."""
+    """A destination of requests: this one method, and optionally `prepare` and `close`."""
 
     async def submit(self, entries: Sequence[Entry]) -> Sequence[Entry] | Failed:
         """One request. Returns the entries that failed and may be sent again, rewritten if need be.
@@ -99,7 +99,7 @@ Convert = Callable[[Mapping[str, Any], str], Converted | None]
 
 
 SLICE = 100
-"""Rows that are converted at once; whoever renews leases on this loop waits no longer than for these."""
+"""Rows that are converted at once; renewals on the same loop wait no longer than for these."""
 Content = Literal["row", "body"]
 
 

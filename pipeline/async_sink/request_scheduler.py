@@ -35,7 +35,7 @@ class Desk:
 
     @property
     def position(self) -> str | None:
-        """Of the contiguous acknowledged prefix."""
+        """The end of the contiguous acknowledged prefix."""
         return self._prefix.position
 
     @property
@@ -136,7 +136,7 @@ class Desk:
     def failed(
         self, request: Request, now: float, *, retry_after_s: float | None, spread: float, may_land: bool = False
     ) -> None:
-        """All of it. may_land: nobody knows, and the destination may carry it out later."""
+        """The whole request. may_land: its outcome is unknown, and the destination may carry it out later."""
         self._count_out(request)
         self._buffer.put_back(request.entries, late_until=self._late_until(now, may_land))
         self._back_off(request, now, retry_after_s, spread)
@@ -200,7 +200,7 @@ class AckPrefix:
         self._move()
 
     def acknowledge(self, numbers: Collection[int]) -> None:
-        """Of one answer."""
+        """The result of one answer."""
         self.acknowledged += len(numbers)
         self._beyond.update(numbers)
         while self._first in self._beyond:
@@ -217,7 +217,7 @@ INCREASE = 10
 DECREASE = 0.5
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 5.0
 RETRY_AFTER_MAX_S = 300.0
-"""A destination that asks for more is asked again after this long."""
+"""The longest pause, even if a destination wants a longer one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

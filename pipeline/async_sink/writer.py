@@ -1,4 +1,4 @@
-"""One lease's way to a destination: takes output, sends requests beside it, and tells how far all is acknowledged.
+"""One lease's way to a destination: takes output, sends requests meanwhile, and reports how far all is acknowledged.
 
 What to send is decided by `Desk`; here it is done. `write` returns once the output is taken, and waits while there is no room.
 One task sends what is due, one for each request waits for its answer. The first fatal error ends it all, and is raised by
@@ -34,7 +34,7 @@ from pipeline.sink import Claim, CloseReason, Output, Permit
 
 _log = logging.getLogger(__name__)
 SILENT_S_MAX = 5.0
-"""A destination that takes nothing for longer is told of."""
+"""After this time without acceptance, a destination is reported."""
 
 
 class AsyncWriter:
@@ -112,7 +112,7 @@ class AsyncWriter:
         crash_point("flushed")
 
     async def end(self, permit: Permit) -> None:
-        """There is nothing to tell: whoever runs this has flushed, and a destination knows no partitions."""
+        """Nothing to do: the caller has flushed, and a destination knows no partitions."""
 
     async def close(self, reason: CloseReason) -> None:
         """What is not acknowledged now will be read again."""
@@ -155,7 +155,7 @@ class AsyncWriter:
                         await self._wake.wait()
 
     async def _launch(self) -> None:
-        """With leave to send. Where that takes its time, look again at what is due then."""
+        """Wait for permission to send. After a wait, compute again what is due."""
         assert self._permit is not None, "sending begins with the first write"
         try:
             self._permit.check()
@@ -225,7 +225,7 @@ class AsyncWriter:
         return 0.5 + crc32(drawn.encode()) / 2**33
 
     def _tell_failing(self, why: str) -> None:
-        """An outage is waited for, and not in silence; a request that is throttled now and then is nobody's business."""
+        """Reports an outage while waiting for its end. An occasional throttled request is not reported."""
         now = self._clock.monotonic()
         self._failing_since = now if self._failing_since is None else self._failing_since
         if not self._is_told and now - self._failing_since >= SILENT_S_MAX:
@@ -300,7 +300,7 @@ def _encoded(part: str) -> str:
     return part if part.isdecimal() else quote(part, safe="")
 
 
-# A sink of one method: whoever writes `submit(entries) -> failed entries` has batches, retries, back-pressure and positions.
+# A sink of one method: `submit(entries) -> failed entries` gets batches, retries, back-pressure and positions.
 #
 #     class Rates:
 #         async def submit(self, entries):

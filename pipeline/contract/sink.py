@@ -33,7 +33,7 @@ def event_table(partition: str, numbers: Sequence[int]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a destination. start, to: the range of the batch that brought it, both None where nobody can tell."""
+    """One row of a destination. start, to: the range of the batch that brought it, both None if unknown."""
 
     number: int
     start: str | None = None
@@ -341,7 +341,7 @@ class SinkContract:
             writer = await sink.open(lease.claim(sink))
             await _write(writer, _output(harness, lease.partition, 0, to), permit)
             assert await onlooker.standing(lease.pipeline, lease.partition) == (generation, str(to))
-            # nobody was fenced by the question
+            # the question fenced no owner
             await _write(writer, _output(harness, lease.partition, to, to + 1), permit)
         assert await onlooker.standing("another", lease.partition) is None
         assert await onlooker.standing(lease.pipeline, harness.partitions[1]) is None

@@ -1,4 +1,4 @@
-"""Dead letters: events that cannot be processed are kept, whole and exactly once, and their partitions go on.
+"""Dead letters: events that cannot be processed are kept, whole and exactly once, and their partitions continue.
 
 `record`: what is kept. `dead_letter_transform`: a transform over the rest. `rate_guard`: when there is too much of it.
 `side_output_sink`: letters in a place of their own, beside any sink, and `states`: what the lease keeps of both.

@@ -1,7 +1,7 @@
-"""The sieve: a transform over what of a batch it can process, with the rest kept apart as dead.
+"""A transform over the events of a batch that can be processed, with the rest kept apart as dead.
 
 Without a policy the first event that cannot be processed stops the partition. With one it is left out, and goes into the
-output beside what the others became: whoever takes the one takes the other.
+output beside the others' results, so a sink takes both or neither.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pipeline.dead_letters.record import dead_events
 from pipeline.errors import FailsTogether, MalformedRecord, OutputRefused, Poison, PoisonEvent, TooMuchPoison
 from pipeline.transform import Transform
 
-# What a sink refuses for ever, narrowed down to single events: a batch that was refused comes again in halves. Pure.
+# What a sink refuses for ever, narrowed down to single events: a refused batch is retried in halves. Pure.
 #
 # Each refusal ends the run of its partition, and the next one begins where the sink stands. It cuts batches smaller than the one
 # that was refused, up to where that ended; what is accepted is done with. So log2(n) runs find the event among n. Where the sink
-# says which rows it refuses, and these bear their events' sequences, nothing has to be looked for.
+# names the rows that it refuses, and these bear their events' sequences, nothing has to be looked for.
 
 
 Compare = Callable[[str | None, str | None], int]
@@ -40,14 +40,14 @@ class Sent:
 
 
 class _Refused(NamedTuple):
-    """to: up to where it may come again. Its sequence does not tell: in a replay they come in any order."""
+    """to: the position up to which it may be repeated. Its sequence does not show that: a replay has any order."""
 
     poison: Poison
     to: str
 
 
 class Refusals:
-    """Of one partition, from run to run. attempts: how often an event must have been refused, the last time alone."""
+    """Refusals in one partition, from run to run. attempts: how often an event must be refused, the last time alone."""
 
     def __init__(self, attempts: int, compare: Compare) -> None:
         self._attempts = attempts
@@ -69,7 +69,7 @@ class Refusals:
         return self._events_max
 
     def narrowed(self, error: OutputRefused, sent: Sequence[Sent]) -> bool:
-        """Whether another run can tell more. sent: what may have been refused, in its order."""
+        """Whether another run can narrow it down. sent: the rows that may have been refused, in order."""
         if not sent:
             return False
         if error.sequences:
@@ -85,7 +85,7 @@ class Refusals:
         return True
 
     def passed(self, start: str | None) -> None:
-        """Nothing before that position comes again."""
+        """Nothing before that position is repeated."""
         self._refused = {
             sequence: each for sequence, each in self._refused.items() if self._compare(start, each.to) < 0
         }
@@ -113,7 +113,7 @@ class DeadLetters:
     share_events: int = 1000
     stops_at_misfits: bool = False
     guards: dict[str, RateGuard] = field(default_factory=dict)
-    """By partition; a partition that is tried again is not to begin anew."""
+    """By partition; a retry must not start over."""
 
     def guard_of(self, partition: str) -> RateGuard:
         return self.guards.setdefault(partition, RateGuard(events=self.share_events, share_max=self.share_max))
@@ -127,9 +127,9 @@ class Sifted(NamedTuple):
 
 
 class Sieve:
-    """Of one partition. buried: the sequences of events whose dead letters are kept already.
+    """The dead letters of one partition. buried: the sequences of events whose dead letters are kept already.
 
-    moved: called each time poison was found, since a batch with much of it takes its time. refusals: what the sink does not take.
+    moved: called each time poison was found, because a batch with much poison takes long. refusals: of the sink.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Sieve:
         self._refusals = refusals
         self._refused: Mapping[int, Poison] | None = None
         self._known: dict[int, Poison] = {}
-        """By sequence, what was found lately: a batch may come once more, cut into parts."""
+        """By sequence, recent findings: a batch may be repeated, cut into parts."""
 
     async def sift(self, batch: Batch) -> Sifted:
         """Raises what `Transform.apply` does; PoisonEvent only where the partition has to stop."""
@@ -168,7 +168,7 @@ class Sieve:
         return Sifted(table, self._table_of(batch, dead))
 
     def _told_apart(self, batch: Batch, first: int) -> tuple[dict[int, Poison], list[int]]:
-        """By place, those that are dead whatever the transform says; and the places of those that are buried."""
+        """By place, the events that are dead whatever the transform does; and the places of those that are buried."""
         if self._refused is None:
             self._refused = self._refused_from(batch.start)
         known = {**self._known, **self._refused}
@@ -248,7 +248,7 @@ class Sieve:
 
 
 def _malformed(batch: Batch) -> dict[int, str]:
-    """By place, the records that are no events, and why."""
+    """By place, the records that cannot become events, and why."""
     found, start = {}, 0
     for page in batch.pages:
         if page.malformed is not None and page.events.num_rows:
@@ -258,7 +258,7 @@ def _malformed(batch: Batch) -> dict[int, str]:
 
 
 def _refuse_malformed(batch: Batch) -> None:
-    """Raises MalformedRecord, where there is nobody to keep it."""
+    """Raises MalformedRecord if no store keeps it."""
     for reason in _malformed(batch).values():
         raise MalformedRecord(reason)
 

@@ -1,7 +1,7 @@
-"""Dead letters whose partition lies in several strands, each numbered on its own, as a feed by the letters' own partitions.
+"""Dead letters of a partition in several strands, each with its own numbers, as a feed by the letters' own partitions.
 
-In files a pipeline and its replay write a manifest each; a hub's partition holds letters of many partitions. A position says
-how far each strand was read. Such a feed is read up to an end, strand by strand; what comes behind it is for the next reading.
+In files a pipeline and its replay write a manifest each; a hub's partition holds letters of many partitions. A position contains
+the progress in each strand. Such a feed is read up to an end, strand by strand; later letters are for the next reading.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class StrandedLetters:
         return sum([await self._strands.count(partition, each, at.get(each, NONE_READ)) for each in strands])
 
     def compare(self, a: str | None, b: str | None) -> int:
-        """Of two positions that a reader came through one after the other, in no strand does the later one lie behind."""
+        """A reader's later position is at least as far as its earlier one in every strand."""
         return _read(a) - _read(b)
 
     async def close(self) -> None:

@@ -28,7 +28,7 @@ PROPERTY = "dead-letter"
 LEASE = "/dead-letters"
 """Behind the pipeline's name, for the box's own fence and position: no pipeline's name has a slash."""
 ERROR_CHARS_MAX = 4_000
-"""Of a reason, which a trigger or a destination may have written."""
+"""The length of a reason, which a trigger or a destination may have written."""
 
 _TIME = pa.timestamp("us", tz="UTC")
 DEAD_SCHEMA = pa.schema(
@@ -94,7 +94,7 @@ def dead_events(events: pa.Table, poison: Sequence[Poison], at: datetime) -> pa.
 
 
 def _told(reason: str) -> str:
-    """Of bounded size, and without half characters, which no system keeps: no letter is lost for what is said of it."""
+    """Bounded, and without lone surrogates, which no system stores: a letter must not be lost because of its reason."""
     return reason[:ERROR_CHARS_MAX].encode(errors="replace").decode()
 
 
@@ -129,7 +129,7 @@ def published(letters: pa.Table) -> pa.Table:
 
 
 def letter_in(body: bytes | None, envelope: str) -> Letter | None:
-    """None where that is no envelope of a dead letter. A hub has no null bodies: the envelope tells."""
+    """None if that is not an envelope of a dead letter. A hub has no null bodies: the envelope marks them."""
     try:
         found = parsed_json(envelope, JSON_LEVELS_MAX)
         return Letter(**{name: found[name] for name in _ENVELOPE}, body=None if "body" in found else body)
@@ -154,7 +154,7 @@ def kept_events(partition: str, letters: Iterable[tuple[int, datetime, bytes | N
 
 
 def letter_of(event: Mapping[str, Any]) -> Letter | None:
-    """Of an event that a log or a hub holds; None where that is no dead letter."""
+    """The letter in an event of a log or a hub; None if it is not a dead letter."""
     envelope = dict(event["properties"] or ()).get(PROPERTY)
     return None if envelope is None else letter_in(event["body"], envelope)
 
@@ -179,7 +179,7 @@ def _envelope(letter: Letter) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterBox:
-    """feed: the letters, as events whose property tells all but the body; its partitions need not be the letters' own.
+    """feed: the letters, as events whose property holds all but the body; its partitions need not be the letters' own.
 
     sink: where letters are put, on their own; None where the pipeline's sink takes them with its output. rows: the letters
     (LETTER_SCHEMA) as that sink takes them. by_partition: the same letters by the partitions of their events, where `feed` has
@@ -253,9 +253,9 @@ async def read_kept(box: LetterBox, pipeline: str, *, partition: str | None = No
 async def find_buried(
     box: LetterBox, place: str, since: str | None, written: Callable[[Letter], bool]
 ) -> frozenset[int]:
-    """The sequences of the letters for which `written` says so, among those of one of the box's partitions.
+    """The sequences of the letters for which `written` is true, among those of one of the box's partitions.
 
-    since: no such letter lies before it. Raises FeedUnavailable, PositionLost.
+    since: no such letter is before it. Raises FeedUnavailable, PositionLost.
     """
     found = set()
     async with aclosing(until_now(box.feed, place, since)) as pages:

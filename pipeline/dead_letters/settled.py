@@ -85,7 +85,7 @@ class ReplayFeed:
         await asyncio.get_running_loop().create_future()  # what comes later is for the next replay
 
     async def latest(self, partition: str) -> str | None:
-        """As it was when it was first asked for."""
+        """The end at the first call."""
         if partition not in self._ends:
             self._ends[partition] = await self._feed.latest(partition)
         return self._ends[partition]
@@ -105,7 +105,7 @@ class ReplayFeed:
             await self._box.close()
 
     def _letters(self, page: Page, end: str | None) -> list[Letter | None]:
-        """What a page holds before the end; None for what is no letter of the pipeline, or is discarded."""
+        """The letters of a page before the end; None for other pipelines' events and for discarded letters."""
         events = page.events.slice(0, self._count(page, end)).to_pylist()
         if self._discarded_to is not None:
             return [None] * len(events)

@@ -1,7 +1,7 @@
 """Dead letters beside a sink: a batch's letters are put into a box of their own before its output goes out.
 
-The box has its own fence and position, under the same lease. Where a host dies between the letters and the output, the box is
-ahead: the next owner reads which events of the batch to come are buried already, and leaves them out. So every event is in the
+The box has its own fence and position, under the same lease. If a host dies between the letters and the output, the box is
+ahead: the next owner reads which events of the next batch are buried already, and leaves them out. So every event is in the
 output or in a letter, and in one of the two once, as far as the sink itself is exact.
 """
 
@@ -65,7 +65,7 @@ class SinkBesideBox:
         await self._letters.prepare()
 
     async def open(self, claim: Claim) -> SinkWriter:
-        """Both are fenced before the box is read: nobody of an earlier epoch adds to it any more."""
+        """Both are fenced before the box is read, so no earlier epoch adds to it any more."""
         states = states_in(claim.state, self._id)
         writer, letters = await self._open(claim, states)
         place = place_of(letters, claim.partition)
@@ -100,7 +100,7 @@ class SinkBesideBox:
             raise
 
     async def _outrank(self, claim: Claim, states: States, fenced: Fenced) -> Fenced:
-        """Of what the sink says and what the box knows: the next claim is to outrank both at once."""
+        """The state from which the next claim outranks both the sink's and the box's epoch."""
         epoch, outranking = fenced.epoch, states
         try:
             opened = await self._letters.open(_of_letters(claim, states))
@@ -149,7 +149,7 @@ class WriterBesideBox:
         self._box = box
         self._box_id = states.box
         self._ends = deque([(letters.position, states.since)])
-        """Of the batches with letters, where each ends and where the box ended before its letters were put there."""
+        """For each batch with letters: its end, and the box's end before its letters were added."""
         self._put: Output | None = None
 
     @property
@@ -201,7 +201,7 @@ class WriterBesideBox:
             raise _unreadable(error) from error
 
     def _states(self, sink: str, letters: str) -> States:
-        """Whoever is next needs those letters whose batches end behind the sink's position, and so the box from the first on."""
+        """The next owner reads the box from the first letter whose batch ends after the sink's position."""
         while len(self._ends) > 1 and self._claim.compare(self._ends[0][0], self._writer.position) <= 0:
             self._ends.popleft()
         is_ahead = self._claim.compare(self._letters.position, self._writer.position) > 0

@@ -24,8 +24,8 @@ BLOCK_BYTES = 1 << 20
 OPENERS_MAX = JSON_LEVELS_MAX
 """Objects and arrays of one body. A body that nests too deeply for `python_reader` has more of them."""
 _DUBIOUS = r'[:\[,]\s*(-?(NaN|Inf|[0-9.]+[eE])|"[-+]?[0-9.]+[eE][-+]?[0-9]+"|"[-+0-9.eE]*\\u00[2346])'
-"""A value that is no JSON, or a number with an exponent, also in quotes, also with escapes: Arrow's decimals overflow on some of
-those without a word."""
+"""A value that is not JSON, or a number with an exponent, also in quotes or with escapes: Arrow's decimals overflow silently on
+some of those."""
 _FIRST, _LAST = "0001-01-01T00:00:00", "9999-12-31T23:59:59.999999"
 _NO_ZONE = r"^\d{4}-\d{2}-\d{2}([T ][0-9:.]+)?$"
 _FRACTION = r"^[-+]?(\d+[.]?\d*|[.]\d+)([eE][-+]?\d+)?$"

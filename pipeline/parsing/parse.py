@@ -1,10 +1,10 @@
 """The strict parse: JSON bodies into typed columns, and which bodies do not fit and why. Pure.
 
-A value fits where the column's type holds exactly what the body says. Numbers may be written as JSON numbers or as texts, as
+A value fits if the column's type holds exactly the body's value. Numbers may be written as JSON numbers or as texts, as
 CSV files have them. Nothing is nulled, rounded or wrapped around, which Spark's own `from_json` does.
 
-Two readers: `arrow_reader` takes some megabytes at once through Arrow's own JSON reader, and says no where they are not
-plainly fine; `python_reader` then decides, body by body, and knows the reason. Whatever the first one takes, the second
+Two readers: `arrow_reader` takes some megabytes at once through Arrow's own JSON reader, and refuses those that are not
+clearly valid; `python_reader` then decides, body by body, and knows the reason. Whatever the first one takes, the second
 one takes, to the same values. So that a few bad bodies do not cost the others the fast reader, suspects are left out,
 and what has other flaws is read in ever smaller pieces.
 """
@@ -33,7 +33,7 @@ PIECES = 256, 16
 EXACT_BODIES = 32
 """So few are read one by one at once."""
 SUSPECTS_SHARE = 20
-"""One in so many may be suspected. More are no exceptions, and reading them one by one takes longer than reading pieces."""
+"""One in so many may be suspected. With more, reading them one by one takes longer than reading pieces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +127,8 @@ def _pieces(
 
 
 def suspects(schema: Struct, bodies: pa.BinaryArray) -> np.ndarray:
-    """The places of the bodies that probably do not fit, found for all at once: of what is no object, lacks a column that must be
-    there, or has one that is not written as its type is.
+    """The places of the bodies that probably do not fit, found for all at once: not an object, without a required column, or
+    with a value not written like its type.
 
     A hint, and no more: suspects are read exactly, and all others are read as strictly as ever. To look for a few bad bodies
     among many by reading ever smaller pieces takes several times as long as reading them.

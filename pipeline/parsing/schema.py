@@ -52,7 +52,7 @@ class Leaf:
 
     @property
     def bits(self) -> int | None:
-        """Of a whole number."""
+        """A whole number."""
         return _BITS.get(self.name)
 
     @property

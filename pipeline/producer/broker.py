@@ -1,6 +1,6 @@
-"""The port to a broker that keeps the numbers of its producers: what an idempotent producer asks of it, and nothing else.
+"""The port to a broker that keeps the numbers of its producers, as an idempotent producer needs it.
 
-Two stand behind it: Event Hubs over AMQP (connectors/eventhubs/broker.py) and the embedded log (connectors/log/broker.py).
+Two brokers implement it: Event Hubs over AMQP (connectors/eventhubs/broker.py) and the embedded log (connectors/log/broker.py).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Reason(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of the events: surely not published, or nobody knows (yet)."""
+    """The outcome of the events: certainly not published, or unknown (so far)."""
 
     FAILED = "failed"
     UNKNOWN = "unknown"
@@ -56,7 +56,7 @@ ADVICE = {
 
 
 class PublishError(PipelineError):
-    """is_transient: it may go away by itself. The producer has tried again as often as its retry policy says."""
+    """is_transient: it may go away by itself. The producer has retried according to its policy."""
 
     def __init__(
         self, message: str, *, reason: Reason, is_transient: bool = False, outcome: Outcome = Outcome.FAILED
@@ -67,7 +67,7 @@ class PublishError(PipelineError):
         self.outcome = outcome
 
     def with_outcome(self, outcome: Outcome, advice: str = "") -> PublishError:
-        """The same, as what a whole send came to."""
+        """The same, for a whole send."""
         message = f"{self}. {advice}" if advice else str(self)
         told = PublishError(message, reason=self.reason, is_transient=self.is_transient, outcome=outcome)
         told.__cause__ = self

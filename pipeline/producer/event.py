@@ -72,7 +72,7 @@ def number_after(number: int, events: int = 1) -> int:
     return (number + events) & NUMBER_MAX
 
 
-# What a producer tells of a hub, its partitions, and its own state in them.
+# A producer's information about a hub, its partitions, and its own state in them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ async with IdempotentProducer(EventHubsBroker(account, "orders")) as producer:
     batch.starting_sequence_number  # its first event's
 ```
 
-It follows the design proposal for idempotent publishing of Event Hubs; docs/producer.md tells where, and what to do when a
-send fails. Not guaranteed: that an event is published once where *other* contents are sent after an unknown outcome that hold it
-again, or where a producer is made anew without its snapshot.
+It follows the design proposal for idempotent publishing of Event Hubs; see docs/producer.md, also for failed
+sends. Not guaranteed: that an event is published once where *other* contents are sent after an unknown outcome that hold it
+again, or if a producer is created again without its snapshot.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Publishing to one partition: one send at a time, each tried again under its own numbers until it is known what became of it.
 
-Where a try's outcome is unknown, its batch is *unsettled*: no other events get its numbers. It is settled by the same batch under
-the same numbers, which the broker stores or knows again: in the next tries, in a send of the same contents, or before anything
-else is sent.
+If the outcome of a try is unknown, its batch is *unsettled*: no other events get its numbers. It is settled by the same batch
+under the same numbers, which the broker stores or knows again: in the next tries, in a send of the same contents, or before
+anything else is sent.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Flight:
 
 
 class PartitionProducer:
-    """strict: a reply that differs from what was asked for ends the producer, instead of overriding its numbers.
+    """strict: a reply that differs from the request ends the producer, instead of overriding its numbers.
 
-    asked: what the first link asks for, None to leave all to the broker.
+    asked: the first link's request, None to leave all to the broker.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class PartitionProducer:
 
     @property
     def bytes_max(self) -> int:
-        """The largest batch, as the last link told."""
+        """The largest batch, according to the last link."""
         return self._bytes_max
 
     async def ready(self) -> Link:
@@ -137,14 +137,14 @@ class PartitionProducer:
             return True
 
     async def close(self, error: PublishError) -> None:
-        """error: what later sends are told. The send under way is finished first."""
+        """error: raised by later sends. The send under way is finished first."""
         self._end = self._end or error
         async with self._turn:
             await self._drop_link()
 
     @asynccontextmanager
     async def _our_turn(self) -> AsyncIterator[None]:
-        """Whoever closed meanwhile may have given up waiting: then the link is dropped here."""
+        """A caller of `close` may have given up waiting: then the link is dropped here."""
         async with self._turn:
             try:
                 yield
@@ -317,7 +317,7 @@ async def _run_uninterrupted(flight: Flight, sending: Coroutine[Any, Any, T]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Unsettled:
-    """A batch whose outcome is unknown. after: as the numbers stood before it."""
+    """A batch whose outcome is unknown. after: the numbers before it."""
 
     payloads: Sequence[Any]
     key: str | None

@@ -18,7 +18,7 @@ from pipeline.limits import BatchLimits, Share
 
 
 class PageBuffer:
-    """One partition's read-ahead. One reader, one taker. Whoever takes a batch frees its bytes in `share`."""
+    """One partition's read-ahead. One reader, one taker. Taking a batch frees its bytes in `share`."""
 
     def __init__(
         self, partition: str, start: str | None, *, limits: BatchLimits, bytes_max: int, share: Share, clock: Clock
@@ -47,7 +47,7 @@ class PageBuffer:
         return self._bytes
 
     async def room(self) -> None:
-        """Waits while this partition's share has no room for another page. To be asked before the page is read."""
+        """Waits while this partition's share has no room for another page. Call it before the page is read."""
         while not self._share.has_room:
             self._block()
             await self._share.wait_until_freed()

@@ -1,4 +1,4 @@
-"""Batches that a writer has taken and not delivered yet, and what is told once it has.
+"""Batches that a writer has taken and not delivered yet, and the reports of their delivery.
 
 Most writers deliver within `write`; then a batch is settled right after it. A `BufferingWriter` may hold several at a time.
 """
@@ -16,7 +16,7 @@ from pipeline.sink import BufferingWriter, SinkWriter
 
 T = TypeVar("T")
 STOP_S_MAX = 10.0
-"""How long a stop waits for a destination. What it has not taken by then comes again, from the next owner."""
+"""How long a stop waits for a destination. Batches that are left then are repeated by the next owner."""
 LOOK_S = 1.0
 """How often to see what is delivered while a write waits for room."""
 SETTLE = "waiting for acknowledgements"
@@ -59,7 +59,7 @@ class Settling(Generic[T]):
         self._busy.setdefault(SETTLE, self._clock.monotonic())
 
     async def tell(self) -> None:
-        """Of every batch that is delivered by now."""
+        """Report every batch that is delivered by now."""
         if self._buffering is not None and self._buffering.acknowledged != self._acknowledged:
             self._acknowledged = self._buffering.acknowledged
             for stage in self._busy.keys() & {SETTLE, "deliver"}:
@@ -92,7 +92,7 @@ class Settling(Generic[T]):
             _ = task.cancelled() or task.exception()  # where it matters it was raised above
 
     def close(self) -> None:
-        """Whatever is held is nobody's business any more."""
+        """Forget all batches."""
         self._held.clear()
         self._idle()
 

@@ -3,7 +3,7 @@
 Three stages overlap: reading ahead, transforming batch n+1, and delivering batch n. At most one batch is unsettled at any
 time (R2 of docs/protocol.md): n+1 may be read and transformed while n is delivered, and is sent only once n is settled. Writers
 that buffer are the exception: they have several batches under way, and a position that follows.
-No stage keeps a name for what it has passed on while it waits for the next: a hundred idle partitions would hold as many batches.
+No stage keeps a reference to a passed batch while it waits for the next: a hundred idle partitions would hold as many batches.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pipeline.transform import Transform
 
 @dataclass(slots=True)
 class Progress:
-    """What a runner is doing, for whoever watches over it.
+    """A runner's activity, for its supervisor.
 
     busy: stage -> since when it has worked on its present batch (Clock seconds); waiting for events, for room or for a permit
     is not work. events, batches: delivered so far. idle_since: since when there has been nothing to do; None while there is.
@@ -227,7 +227,7 @@ class Runner:
             await self._pass_on(part)
 
     async def _deliver_before(self, batch: Batch, poison: PoisonEvent) -> None:
-        """What precedes a poison event is good: deliver it, so that work goes on from the poison once that is mended."""
+        """Events before a poison event are good: deliver them, so that work continues from the poison once that is corrected."""
         head = batch.head(poison.before) if poison.before else None
         if head is not None:
             await self._pass_on(head)
@@ -272,7 +272,7 @@ class Runner:
         return Sieve(transform, letters, self._partition, buried, moved=self._has_found, refusals=self._refusals)
 
     def _has_found(self) -> None:
-        """To look for poison may take long, and is no standstill as long as some is found."""
+        """A search for poison may take long, and counts as progress while it finds some."""
         self._progress.busy["transform"] = self._clock.monotonic()
 
     async def _deliver(self, stopping: asyncio.Event) -> PartitionEnded | None:
@@ -297,7 +297,7 @@ class Runner:
         return item is not None and await self._write(item, stop)
 
     async def _next(self, stop: asyncio.Task[bool]) -> _Ready | PipelineError | None:
-        """The next batch to deliver; None once stopping. What a writer delivers meanwhile is told."""
+        """The next batch to deliver; None once stopping. Deliveries of the writer are reported meanwhile."""
         while not stop.done():
             if not self._ready.empty():
                 return self._ready.get_nowait()
@@ -378,7 +378,7 @@ async def _end_all(*tasks: asyncio.Task[Any]) -> None:
 
 
 def _unexpected(doing: str, partition: str, error: BaseException) -> PipelineError:
-    """An error that none of ours describes: a fault of a connector or of this package. It stops the partition, not the host."""
+    """An unexpected error: a fault of a connector or of this package. It stops the partition, not the host."""
     wrapped = PipelineError(f"{doing} partition '{partition}' failed unexpectedly: {type(error).__name__}: {error}")
     wrapped.__cause__ = error
     return wrapped

@@ -63,7 +63,7 @@ class SparkEngine:
 
     @property
     def place(self) -> str:
-        """Where Spark runs, for people."""
+        """Spark's location, for people."""
         return self._remote or self._conf["spark.master"]
 
     def begin(self) -> None:

@@ -34,7 +34,7 @@ from pipeline.spark.reason import complaint, end_reason, reason_of, start_advice
 
 # Directories for Spark's shuffles and blocks, removed with their process, or by the next start if it was killed.
 #
-# Each directory holds a file that its process keeps locked, and the JVM with it. The lock says whether the directory is in use;
+# Each directory holds a file that its process keeps locked, and the JVM with it. The lock shows whether the directory is in use;
 # the process id in its name is for people, because another process may have it tomorrow.
 
 
@@ -95,14 +95,14 @@ _ARGUMENTS = (
     *("spark.driver.", "spark.jars", "spark.submit.", "spark.files", "spark.archives"),
     *("spark.master", "spark.app.name"),
 )
-"""What a JVM has to know before it runs, and spark-submit before the JVM. All else is told over the JVM's socket: arguments stand
-in process lists, and a setting may be a key."""
+"""What a JVM has to know before it runs, and spark-submit before the JVM. All else is sent over the JVM's socket: arguments are
+visible in process lists, and a setting may be a key."""
 REGISTRATION_S = 10.0
 """How long a standalone master that answers may take to register us, which takes milliseconds."""
 END_S = 10.0
 """How long a JVM that no longer answers may take to end by itself. Its reason is in what it wrote."""
 _FAILURES = (PySparkException, Py4JError, OSError, EOFError, TypeError)
-"""Of calls to a JVM. TypeError: py4j takes what a JVM that is gone cannot look up for a package, which cannot be called."""
+"""Errors of calls to a JVM. TypeError: py4j takes what a dead JVM cannot look up for a package, which cannot be called."""
 _CLIENT = "org.apache.spark.deploy.client.StandaloneAppClient$ClientEndpoint"
 _CONNECTING = "StandaloneAppClient$ClientEndpoint: Connecting to master"
 
@@ -265,7 +265,7 @@ def _ends(process: subprocess.Popen[bytes], *, within_s: float) -> bool:
 
 @contextmanager
 def _registration(master: str, gateway: Any, output: Output) -> Iterator[None]:
-    """Ends the JVM if a standalone master does not register it in time: Spark would wait for a minute, and then go on without.
+    """Ends the JVM if a standalone master does not register it in time. Spark would wait a minute, and continue without it.
 
     Only the wait for the master is bounded: on a slow machine the rest of a start may take longer. Raises EngineUnavailable.
     """

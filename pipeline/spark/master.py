@@ -13,7 +13,7 @@ from queue import SimpleQueue
 
 from pipeline.errors import EngineUnavailable
 
-# The Spark settings that the fast path stands on, and what no setting may change.
+# The Spark settings that the fast path needs, and those that users cannot change.
 
 
 INVARIANTS = {"spark.sql.ansi.enabled": "true", "spark.sql.session.timeZone": "UTC"}
@@ -76,7 +76,7 @@ def is_standalone(master: str) -> bool:
 
 
 def addresses(master: str) -> list[Address]:
-    """Of `spark://a:7077,b:7077`; none for other kinds of masters. Raises ValueError."""
+    """The addresses in `spark://a:7077,b:7077`; none for other kinds of masters. Raises ValueError."""
     if not is_standalone(master):
         return []
     found = [_ADDRESS.fullmatch(part.strip()) for part in master.removeprefix(_STANDALONE).split(",")]
@@ -135,7 +135,7 @@ def _probe(address: Address) -> str | None:
 
 
 def _first_answer(connection: socket.socket) -> str | None:
-    """Why it is no master's; None also for a connection that is closed, because a master with TLS does that."""
+    """Why it is not a master; None also for a connection that is closed, because a master with TLS does that."""
     connection.settimeout(ANSWER_S)
     try:
         connection.sendall(_REQUEST)

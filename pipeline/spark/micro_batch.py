@@ -1,7 +1,7 @@
 """Group commit: the batches of one pipeline that wait at this moment become one Spark job, and its output is split again.
 
 Some jobs may be under way at a time, so that the next is prepared while one runs. A batch whose caller was cancelled is
-dropped, and its job cancelled once nobody wants any of it. Where a shared job fails, each of its batches is tried alone, so
+dropped, and its job is cancelled once no caller wants any of it. If a shared job fails, each of its batches is tried alone, so
 that one partition's poison never costs another its output; then the poison itself is isolated (pipeline.poison).
 """
 
@@ -84,7 +84,7 @@ class MicroBatches:
             raise EngineUnavailable("the transform is closed")
         waiting = _Waiting(batch)
         self._waiting.append(waiting)
-        # Not at once: whoever becomes ready in the same turn of the loop shares the job.
+        # Not at once: batches that become ready in the same turn of the loop share the job.
         asyncio.get_running_loop().call_soon(self._start_jobs)
         try:
             return await waiting.output
@@ -93,7 +93,7 @@ class MicroBatches:
                 self._cancel_unwanted()
 
     async def close(self) -> None:
-        """End every job. Whoever still waits gets EngineUnavailable."""
+        """End every job. Waiting callers get EngineUnavailable."""
         self._is_closed = True
         for waiting in [*self._waiting, *(each for group in self._running.values() for each in group)]:
             waiting.fail(EngineUnavailable("the transform was closed meanwhile"))
@@ -122,7 +122,7 @@ class MicroBatches:
         if not self._shares_jobs or waiting.is_alone or group[0].is_alone:
             return False
         size = waiting.batch.bytes + sum(each.batch.bytes for each in group)
-        # Of one partition only one batch: their outputs could not be told apart.
+        # One batch of each partition: the outputs of two could not be separated.
         is_new = all(each.batch.partition != waiting.batch.partition for each in group)
         return is_new and size <= self._limits.group_bytes_max
 

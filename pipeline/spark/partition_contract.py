@@ -1,8 +1,8 @@
 """The partition contract, read off Spark's optimized plan: does output keep its partition, may partitions share a job? Pure.
 
 A job may be shared when its result for a partition cannot depend on which other partitions are in it: every aggregate,
-window and join is keyed by the input's `partition`, and nothing limits or sorts over all of it. Whether a column of that name
-comes out does not tell: `row_number() OVER (PARTITION BY account)` keeps it and mixes partitions all the same. So the column
+window and join is keyed by the input's `partition`, and nothing limits or sorts over all of it. A column of that name in the
+output proves nothing: `row_number() OVER (PARTITION BY account)` keeps it and mixes partitions all the same. So the column
 is followed by its id, through aliases. What is not known to keep partitions apart counts as mixing them.
 """
 
@@ -64,7 +64,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """keeps_partition: None where only the output's values can tell. why_not: why batches may not share jobs; None: they may."""
+    """keeps_partition: None if only the output's values show it. why_not: why batches may not share jobs; None: they may."""
 
     keeps_partition: bool | None
     why_not: str | None

@@ -33,7 +33,7 @@ _HINTS = re.compile(
 )
 
 _PLACE = re.compile(r"SQLSTATE: \w+;? \(?line (\d+),? pos (\d+)")
-"""Where in a query an error is, as its parser and its analysis tell it, from (1, 0)."""
+"""The place of an error in a query, as parser and analysis report it, from (1, 0)."""
 _NO_TABLE = re.compile(r"^(\[TABLE_OR_VIEW_NOT_FOUND\] The table or view .+? cannot be found)\..*")
 
 
@@ -49,7 +49,7 @@ def blame(text: str) -> Blame:
 
 
 def reason_of(text: str) -> str:
-    """The first line that tells a person something, without class names, hints to switch checks off, and stack traces."""
+    """The first line that helps a person, without class names, hints to switch checks off, and stack traces."""
     if any(sign in text for sign in _STACK):
         line = "it nests too deeply, or chains too many operators, for Spark's stack: write it flatter"
     elif "Traceback (most recent call last)" in text:
@@ -94,7 +94,7 @@ _WRAPPERS = (
     "Error: A fatal exception has occurred. Program will exit.",
     "Error: A JNI error has occurred, please check your installation and try again",
 )
-"""The reason stands in another line, before or after them."""
+"""The reason is in another line, before or after them."""
 _NOISE = re.compile(
     r"WARNING: |NOTE: |Picked up |Using Spark's default log4j|Setting default log level|To adjust logging level"
     r"|Setting Spark log level|at [\w.$/]+\(|\d\d/\d\d/\d\d [\d:]+ (WARN|INFO) |.* VM warning: "

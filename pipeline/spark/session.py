@@ -1,10 +1,10 @@
 """A pipeline's own Spark session, and what is kept in it: the plan of a small batch, to be run again over the next ones.
 
 Planning a query and generating its code takes Spark longer than running it over a few events. A DataFrame may be run as often as
-one likes, and a plan without a state of its own (pipeline.spark.session) reads its source anew each time; so the source's
-rows are exchanged in between. The query is optimized anew for every batch, and the kept plan is run only where nothing has
-changed: nobody has to know what in a query depends on the moment. Spark has no public name for the rows. Where its insides are
-not as they are known here, nothing is kept, and each batch has a plan to itself.
+one likes, and a plan without a state of its own (pipeline.spark.session) reads its source again each time; so the source's
+rows are exchanged in between. The query is optimized again for every batch, and the kept plan is run only if nothing has
+changed, so it does not matter what in a query depends on the moment. Spark has no public name for the rows. If its internals
+differ from those known here, nothing is kept, and each batch has a plan of its own.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def is_same(output: Any, other: Any) -> bool:
 
 
 def runs_again(source: Any, output: Any) -> bool:
-    """Whether output, run again over other rows of source, is what a plan made anew would yield. source, output: as above.
+    """Whether output, run again over other rows of source, is what a new plan would yield. source, output: as above.
 
     A plan may hold on to what it has computed: shuffles, broadcasts, subqueries. So only nodes are let through that are known
     not to.
@@ -184,7 +184,7 @@ class Kept:
 
 @dataclass(eq=False, slots=True)
 class Own:
-    """A pipeline's own session: its views and temporary functions are nobody else's."""
+    """A pipeline's own session: no other pipeline sees its views and temporary functions."""
 
     running: Running
     session: SparkSession = field(init=False)
@@ -206,7 +206,7 @@ class Own:
             self.session.sparkContext.setJobGroup(group, f"micro-batch of {name}", interruptOnCancel=True)
 
     def has_run_jobs(self) -> bool:
-        """Whether this thread's group has run any jobs so far. Over Connect nobody can tell."""
+        """Whether this thread's group has run any jobs so far. Unknown over Connect."""
         context = self.session.sparkContext
         context._jsc.sc().listenerBus().waitUntilEmpty()  # noqa: SLF001 - the tracker hears of jobs over it
         return bool(context.statusTracker().getJobIdsForGroup(context.getLocalProperty("spark.jobGroup.id")))
@@ -289,6 +289,6 @@ def _is_small(events: pa.Table) -> bool:
 
 
 def _rows_of(source: DataFrame) -> Any:
-    """The one partition of a small batch's RDD. Where it is not as known: AttributeError, TypeError, Py4JError."""
+    """The one partition of a small batch's RDD. If it differs from what is known: AttributeError, TypeError, Py4JError."""
     leaf = source._jdf.queryExecution().analyzed().collectLeaves().apply(0)  # noqa: SLF001
     return leaf.rdd().dependencies().apply(0).rdd().partitions()[0]
