@@ -82,7 +82,7 @@ class PoisonEvent(PipelineError):
     """Events that cannot be processed, isolated as far as they can be.
 
     before: how many events of the batch precede the first of them; those can still be delivered. sequence: the first one's.
-    events: from the first on, how many could not be told apart, 1 as a rule. found: all that were found, by their places.
+    events: from the first on, how many could not be separated, usually 1. found: all that were found, by their places.
     output: what the batch's other events became, where that is known already.
     """
 

@@ -27,7 +27,7 @@ class FeedPartition(NamedTuple):
     """A partition that the feed has now.
 
     parents: the partitions that were split or merged into it. scope: which part of the source it is, where a name alone does not
-    tell that for ever (see `ScopedFeed`); kept with its lease.
+    identify it for ever (see `ScopedFeed`); kept with its lease.
     """
 
     name: str
@@ -72,7 +72,7 @@ class ChangeFeed(Protocol):
     def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         """Pages behind `continuation`, for ever: at the end it waits for more, without holding a thread.
 
-        Closing the generator lets go of everything. A page stays below the feed's page limits in events and bytes, so a
+        Closing the generator releases everything. A page stays below the feed's page limits in events and bytes, so a
         reader's memory is bounded; one event larger than the limit comes in a page of its own.
         Raises FeedUnavailable, PositionLost, MalformedRecord, PartitionEnded; what came before has been yielded.
         """
@@ -127,7 +127,7 @@ class TellingFeed(Protocol):
     async def find_held_back(self, partition: str, continuation: str | None) -> str | None:
         """Why the end of the partition is not yielded yet, where it is there and unfinished: place, reason and remedy.
 
-        None where there is no such thing, or so much lies before it that it is not looked for. Raises as `lag` does.
+        None where there is no such thing, or so much precedes it that it is not searched for. Raises as `lag` does.
         """
         ...
 

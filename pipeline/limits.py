@@ -68,7 +68,7 @@ JSON_LEVELS_MAX = 500
 class BatchLimits:
     """A batch closes when it holds `events_max` events or `bytes_max` bytes, or `age_max_s` after its first event.
 
-    age_max_s = 0 (the default) closes as soon as somebody is ready to take the batch: batches are small while the stream
+    age_max_s = 0 (the default) closes as soon as the transform is ready for the batch: batches are small while the stream
     is slow and grow by themselves while it is fast.
     """
 

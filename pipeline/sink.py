@@ -76,7 +76,7 @@ class Permit(Protocol):
 class SinkWriter(Protocol):
     """One claim's way into the sink. Writes come one at a time, each starting where the one before ended.
 
-    position: up to where the sink holds output; at first where it says the work begins, then the last write's `to`.
+    position: up to where the sink holds output; at first where the work begins, then the last write's `to`.
     state: what to keep in the lease document with that position.
     """
 
@@ -171,7 +171,7 @@ class FollowingWriter(Protocol):
     async def follow(self) -> None:
         """Bring `state` up to date. Called once a renew interval while the partition is idle; a batch may be written meanwhile.
 
-        A destination that does not answer is no error: the state stays as it is.
+        A destination that does not answer is not an error: the state stays as it is.
         """
         ...
 

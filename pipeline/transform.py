@@ -20,7 +20,7 @@ class TransformSpec:
     """A pipeline's transform, as its settings say it.
 
     sql: a query over the view `events`. function: `module:function`, from a DataFrame of events to another. With neither, the
-    events themselves. schema: DDL of the JSON body's columns, which then stand beside the event's own. goes_on: whether the rest
+    events themselves. schema: DDL of the JSON body's columns, which are added to the event's own. goes_on: whether the rest
     of a batch is processed in which some bodies do not fit it.
     """
 
@@ -66,7 +66,7 @@ class Transform(Protocol):
     async def apply(self, batch: Batch) -> pa.Table:
         """The batch's output, sorted by `sequence` where it has that column.
 
-        Calls may run side by side. Cancelling one drops its output and stops its work where nobody else shares it.
+        Calls may run side by side. Cancelling one drops its output and stops its work unless other callers share it.
         Raises TransformError, PoisonEvent, EngineUnavailable.
         """
         ...

@@ -20,10 +20,10 @@ from pipeline.nesting import NestedTooDeeply, parsed_json
 class Entry:
     """One row, as the destination takes it.
 
-    value: what the converter made of it. key: pipeline/partition/position/index, each percent-encoded; a row that comes
-    again has the same. bytes: how large it is in a request. order: entries with the same are sent in their order; None
+    value: what the converter made of it. key: pipeline/partition/position/index, each percent-encoded; a repeated row
+    has the same. bytes: how large it is in a request. order: entries with the same are sent in their order; None
     where order does not matter. number: which entry of its writer it is; a rewritten one keeps it (`dataclasses.replace`).
-    sequence: of the event that the row says it is of, by a column of that name.
+    sequence: of its event, from the row's column of that name.
     """
 
     number: int
@@ -45,7 +45,7 @@ def refused(message: str, *entries: Entry | int | None) -> OutputRefused:
 class Failed:
     """Entries to be sent again, and when at the earliest, where the destination said so.
 
-    is_throttled: whether they failed since the destination takes no more at a time; a plain sequence is taken for that. Where
+    is_throttled: whether they failed since the destination takes no more at a time; a plain sequence is taken for that. If
     each failed for a reason of its own, sending less would not help. may_land: whether one of them may still be carried out (its
     answer was lost, or a gateway gave up waiting).
     """
@@ -63,7 +63,7 @@ class Destination(Protocol):
         """One request. Returns the entries that failed and may be sent again, rewritten if need be.
 
         SinkUnavailable, Ambiguous (with `retry_after_s`) and OSError: all of it failed, and will be sent again. SinkUnavailable
-        says that it will surely not be carried out. After the others, and after a request that was cancelled because it took
+        means that it will certainly not be carried out. After the others, and after a request that was cancelled because it took
         longer than `request_timeout_s`, it may be. Anything else that is raised is fatal: SinkRejected where requests will be
         refused for ever, what `refused` makes where it is for some entries.
         """

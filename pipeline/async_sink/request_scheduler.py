@@ -226,7 +226,7 @@ class RateLimiter:
 
     Additive increase, multiplicative decrease, as in FLIP-171 and TCP: senders that know nothing of each other share what a
     destination takes, and find it again after it changed. Requests that were on their way when the limit was halved say
-    nothing new, and do not halve it again. If the destination says when to come back, nothing is sent before.
+    nothing new, and do not halve it again. If the destination names a time, nothing is sent before.
 
     entries: the limit, in entries on their way; entries_max: where it stops growing.
     paused_until: nothing is sent before. failures: rounds since the last success in which requests failed as a whole.

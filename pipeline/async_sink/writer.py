@@ -278,7 +278,7 @@ class AsyncWriter:
 class IdempotencyKeys:
     """The idempotency keys of one batch's rows, in order: (pipeline, partition, position, index). Pure.
 
-    A row that comes again has the same key, though batches may be cut elsewhere then. So its position is its event's `sequence`,
+    A repeated row has the same key, though batches may be cut elsewhere then. So its position is its event's `sequence`,
     if the output has that column, and its index counts the rows of one sequence. Rows without one (of an aggregate, say) depend
     on how batches are cut: their position is where the batch starts, and their index counts the batch's rows.
     """

@@ -305,8 +305,8 @@ class _SeenBatch:
 class RateGuard:
     """Stops a pipeline that cannot process its events, so that it does not drain its feed into the dead letters. Pure.
 
-    Of any `events` consecutive events of a partition at most `share_max` may be dead. What came before this process counts as
-    good. A batch that comes again, after a failure, counts once.
+    Among any `events` consecutive events of a partition, at most `share_max` may be dead. What came before this process counts as
+    good. A batch that is repeated after a failure counts once.
     """
 
     def __init__(self, *, events: int, share_max: float) -> None:
@@ -318,7 +318,7 @@ class RateGuard:
     def one_too_many(self, first: int, dead: Sequence[int]) -> int | None:
         """The place in a batch of the dead event that is one too many, where there is one. dead: their places, ascending.
 
-        first: the sequence of the batch's first event. What was seen from there on comes again.
+        first: the sequence of the batch's first event. Events seen from there on are repeated.
         """
         while self._seen and self._seen[-1].first >= first:
             self._held -= self._seen.pop().events

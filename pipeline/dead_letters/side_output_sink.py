@@ -253,7 +253,7 @@ class States:
     """The sink states of a sink and of the box beside it, which share the lease's one text. Pure.
 
     letters: the state of the box's own sink. box: which one. since: where the box ended before it was ahead of the sink,
-    so that nobody needs to look before that place for what is buried; None where that is not known. at: the box's position, where
+    so the search for buried events starts there; None where that is not known. at: the box's position, where
     it is ahead: a sink that has settled it does not look for it again.
     """
 

@@ -99,7 +99,7 @@ class HubProperties:
 class PartitionProperties:
     """first, last: sequence of the oldest and the newest event that the broker has, `last` being -1 before the first event.
 
-    They count the partition's events, whoever published them, and have nothing to do with a producer's numbers.
+    They count the partition's events, from all publishers, and have nothing to do with a producer's numbers.
     """
 
     partition: str

@@ -134,7 +134,7 @@ class IdempotentProducer:
     """idempotent: settled here, once. Off, it is a plain producer, which may also let the broker route.
 
     partitions: what to ask for in a partition; the broker chooses where nothing is given. snapshot: what an earlier producer's
-    `snapshot` told; partitions that it knows go on from there. Raises ValueError where these do not fit together.
+    `snapshot` returned; partitions that it knows continue from there. Raises ValueError where these do not fit together.
     """
 
     def __init__(

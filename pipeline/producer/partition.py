@@ -109,7 +109,7 @@ class PartitionProducer:
         """Returns the first event's number. Raises PublishError; whatever `sending` raises, where nothing was sent.
 
         Cancelled before anything is sent, nothing is. Later, the answer of the broker is awaited (a second cancellation
-        ends that, and leaves the batch unsettled): where it accepts, `contents` are kept although the cancellation goes on.
+        ends that, and leaves the batch unsettled): where it accepts, `contents` are kept although the cancellation is raised.
         """
         async with self._our_turn():
             contents.begin()
@@ -335,13 +335,13 @@ def judged(reply: Numbers, asked: Asked | None, unsettled: Unsettled | None, *, 
     """What the reply to an attach means for what was sent before it. Pure.
 
     A link is made again with the numbers that we believe in. If the broker knows better, its reply counts; if the outcome of
-    a batch is unknown, the reply may tell that it was stored. It cannot tell that it was not: the batch may still be on its
-    way, and some brokers reply with what they were asked. Only the same batch under the same numbers settles that.
+    a batch is unknown, the reply may show that it was stored. It cannot show that it was not: the batch may still be on its
+    way, and some brokers repeat the request's numbers. Only the same batch under the same numbers settles that.
 
     strict: whether a reply that differs from `asked` is strange, even where nothing is unsettled.
 
-    go on: with the numbers of the reply. stored: the unsettled batch is published. unsettled: send it again. strange: somebody
-    else publishes under our numbers, or the broker has lost them.
+    `go on`: continue with the numbers of the reply. stored: the unsettled batch is published. unsettled: send it again.
+    strange: another process publishes under our numbers, or the broker has lost them.
     """
     if unsettled is not None:
         return "stored" if reply == unsettled.last else "unsettled" if reply == unsettled.after else "strange"

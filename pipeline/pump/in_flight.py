@@ -25,7 +25,7 @@ SETTLE = "waiting for acknowledgements"
 class Settling(Generic[T]):
     """delivered: awaited for each batch once it is, in their order, with the seconds since its write began.
 
-    busy: where the watch over progress looks; this one's stage begins anew whenever something is delivered.
+    busy: where the watch over progress looks; this stage starts again with each delivery.
     """
 
     def __init__(

@@ -91,7 +91,7 @@ class _Ready:
 class Runner:
     """Runs one partition from where its sink stands. `delivered` is awaited after every batch, before the next is sent.
 
-    epoch: of the lease it is run for, told to feeds that tell readers by it. letters: what becomes of events that cannot be
+    epoch: of the lease it is run for, passed to feeds that rank readers by it. letters: what becomes of events that cannot be
     processed; None to stop at the first. With it the writer has to be one that keeps dead letters. refusals: with letters, what
     is known of output that the sink refused in earlier runs; None where that is to stop the partition.
     """

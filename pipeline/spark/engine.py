@@ -25,7 +25,7 @@ JOB_THREADS_MAX = 32
 class SparkEngine:
     """One Spark context, started when the first transform needs it and stopped with the last.
 
-    Where its JVM dies, whatever runs raises EngineUnavailable, and the next job starts another.
+    If its JVM dies, running jobs raise EngineUnavailable, and the next job starts another.
     """
 
     def __init__(

@@ -111,7 +111,7 @@ _CONNECTING = "StandaloneAppClient$ClientEndpoint: Connecting to master"
 class Running:
     """A root session, and the JVM that serves it where that is ours.
 
-    said: the last lines that the JVM and its Python workers wrote. is_broken: set by whoever finds that no job can run.
+    said: the last lines that the JVM and its Python workers wrote. is_broken: set when a job finds that none can run.
     """
 
     session: SparkSession

@@ -95,7 +95,7 @@ def read_contract(
 ) -> Contract:
     """plan: `optimizedPlan().toJSON()`, decoded. sources: the ids under which the events' `partition` enters it.
 
-    output: the id of the output's `partition`. is_deterministic: what Spark says of the whole plan.
+    output: the id of the output's `partition`. is_deterministic: Spark's verdict on the whole plan.
     """
     rows = _followed(_node(iter(plan)), sources)
     why_not = rows.mixes if is_deterministic or rows.mixes else _RANDOM

@@ -102,7 +102,7 @@ def is_same(output: Any, other: Any) -> bool:
 def runs_again(source: Any, output: Any) -> bool:
     """Whether output, run again over other rows of source, is what a new plan would yield. source, output: as above.
 
-    A plan may hold on to what it has computed: shuffles, broadcasts, subqueries. So only nodes are let through that are known
+    A plan may keep computed results: shuffles, broadcasts, subqueries. So only nodes are let through that are known
     not to.
     """
     rdd = _rdd_of(source.queryExecution().analyzed().collectLeaves().apply(0))
