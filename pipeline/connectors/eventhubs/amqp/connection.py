@@ -18,6 +18,8 @@ class Hub:
     """credential: of azure-identity's kind, for whoever has one already; it is not closed."""
 
     def __init__(self, account: Account, *, credential: Any = None) -> None:
+        """Raises HooksMoved: at the start of a host, which would otherwise try again and again to connect."""
+        sdk()
         self.account = account
         self.name = account.name
         self._credential = credential

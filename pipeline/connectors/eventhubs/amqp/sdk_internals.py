@@ -14,7 +14,8 @@ from typing import Any
 
 import azure.eventhub
 
-VERSION = "5.15.1"
+TESTED = ("5.15.0", "5.15.1")
+"""The oldest and the newest release that `make dist` tries."""
 AMQP = "azure.eventhub._pyamqp"
 
 TAKEN = {
@@ -112,13 +113,16 @@ KEPT = {
 """Class -> which of its attributes are used; those that begin with an underscore are private."""
 
 
-class HooksMoved(RuntimeError):
-    """azure-eventhub is another one than this package was written for."""
+class HooksMoved(ValueError):
+    """The installed azure-eventhub lacks private parts that reading and idempotent publishing need.
+
+    Its public clients cannot stand in: they publish without numbers of ours, and hide why a link was refused.
+    """
 
     def __init__(self, missing: list[str]) -> None:
         super().__init__(
-            f"azure-eventhub {azure.eventhub.__version__} no longer has {', '.join(missing)}: install"
-            f" azure-eventhub=={VERSION}, on whose private parts Leasehold's Event Hubs connector stands"
+            f"azure-eventhub {azure.eventhub.__version__} lacks {', '.join(missing)}, which the Event Hubs connector"
+            f" needs: pip install azure-eventhub=={TESTED[-1]}"
         )
         self.missing = missing
 

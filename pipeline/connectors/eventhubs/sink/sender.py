@@ -155,6 +155,7 @@ async def attach(hub: Hub, partition: str | None, asked: Asked | None, *, idempo
             target=hub.address("" if partition is None else f"Partitions/{partition}"),
             auth=await hub.auth(),
             link_properties=_wished(asked) if idempotent and asked else None,
+            max_message_size=0,  # no limit of ours; azure-eventhub 5.15.0 would announce 1 MiB
             **hub.options(),
         )
         await connect(client)

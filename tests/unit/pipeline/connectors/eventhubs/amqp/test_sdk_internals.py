@@ -6,13 +6,22 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import azure.eventhub
 import azure.eventhub._pyamqp.aio as amqp
 import pytest
+from azure.eventhub._pyamqp import client
 
+from pipeline.connectors.eventhubs import account_of
 from pipeline.connectors.eventhubs.amqp import sdk_internals
+from pipeline.connectors.eventhubs.amqp.connection import Hub
+from pipeline.connectors.eventhubs.sink.sender import attached
+from service.config.settings import Settings
+from service.errors import StartFailed
+from service.wiring.build import pipeline_of
+from service.wiring.spark import engine_of
 
+CONNECTION = "Endpoint=sb://bank.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0"
 PACKAGE = Path(sdk_internals.__file__).parents[1]
 
 
@@ -25,7 +34,6 @@ def _forgotten() -> Iterator[None]:
 
 def test_the_sdk_that_is_installed_has_them_all() -> None:
     assert sdk_internals.missing_hooks() == []
-    assert azure.eventhub.__version__ == sdk_internals.VERSION
     assert sdk_internals.sdk().ReceiveClientAsync is amqp.ReceiveClientAsync
 
 
@@ -33,14 +41,14 @@ def test_the_sdk_that_is_installed_has_them_all() -> None:
 def test_a_name_that_was_moved_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sdk_internals.TAKEN, name, "azure.eventhub._elsewhere")
     with pytest.raises(
-        sdk_internals.HooksMoved, match=rf"no longer has azure\.eventhub\._elsewhere\.{name}: install azure-eventhub=="
+        sdk_internals.HooksMoved, match=rf"^azure-eventhub [0-9.]+ lacks azure\.eventhub\._elsewhere\.{name}, which"
     ):
         sdk_internals.sdk()
 
 
 def test_a_method_that_was_moved_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(amqp.Connection, "_process_incoming_frame")
-    with pytest.raises(sdk_internals.HooksMoved, match=r"no longer has Connection\._process_incoming_frame: install"):
+    with pytest.raises(sdk_internals.HooksMoved, match=r"lacks Connection\._process_incoming_frame, which"):
         sdk_internals.sdk()
 
 
@@ -52,8 +60,37 @@ def test_what_an_instance_no_longer_keeps_is_told(monkeypatch: pytest.MonkeyPatc
         del self.delivery_count
 
     monkeypatch.setattr(amqp.ReceiverLink, "__init__", init)
-    with pytest.raises(sdk_internals.HooksMoved, match=r"no longer has ReceiverLink\.delivery_count: install"):
+    with pytest.raises(sdk_internals.HooksMoved, match=r"lacks ReceiverLink\.delivery_count, which"):
         sdk_internals.sdk()
+
+
+def test_a_host_over_an_sdk_that_lacks_a_part_fails_at_its_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delattr(amqp.Connection, "_process_incoming_frame")
+    feed = {"type": "eventhubs", "connection_string": CONNECTION, "event_hub": "hub"}
+    pipeline = {"name": "orders", "feed": feed, "sink": {"type": "log", "path": str(tmp_path)}}
+    settings = Settings.model_validate({"leases": {"type": "memory"}, "pipelines": [pipeline]})
+    with pytest.raises(
+        StartFailed, match=r"^pipeline 'orders' cannot be made: azure-eventhub [0-9.]+ lacks Connection\."
+    ):
+        pipeline_of(settings.pipelines[0], engine_of(settings.spark), settings.leases.timing)
+
+
+async def test_a_sender_announces_no_limit_of_its_own_whatever_the_sdk_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, announced = amqp.SendClientAsync.__init__, []
+
+    def init(self: amqp.SendClientAsync, *args: Any, **options: Any) -> None:
+        begun(self, *args, **options)
+        announced.append(self._max_message_size)
+        raise TimeoutError
+
+    hub = Hub(account_of(connection_string=CONNECTION, event_hub="hub"))
+    monkeypatch.setattr(client, "LINK_MAX_MESSAGE_SIZE", 1 << 20, raising=False)  # as in 5.15.0
+    monkeypatch.setattr(amqp.SendClientAsync, "__init__", init)
+    with pytest.raises(TimeoutError):
+        await attached(hub, "0", None, idempotent=True)
+    assert announced == [0]
 
 
 def test_no_private_part_is_used_that_is_not_named() -> None:
