@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections import deque
@@ -17,19 +16,26 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FunctionType
-from typing import Any, cast
+from typing import Any
 
 import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import SparkConf, SparkContext, java_gateway
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark.jre import Output, end_process, read_output, require_java
 from pipeline.spark.master import is_standalone, require_master, roomy_shm
+from pipeline.spark.pyspark_internals import (
+    fallbacks,
+    find_at_once,
+    forget_context,
+    launch_gateway,
+    quieten,
+    require_parts,
+    run_this_python,
+)
 from pipeline.spark.reason import complaint, end_reason, reason_of, start_advice, start_reason
 
 # Directories for Spark's shuffles and blocks, removed with their process, or by the next start if it was killed.
@@ -91,6 +97,7 @@ def _held(path: Path) -> Iterator[None]:
         os.close(folder)
 
 
+_log = logging.getLogger(__name__)
 _ARGUMENTS = (
     *("spark.driver.", "spark.jars", "spark.submit.", "spark.files", "spark.archives"),
     *("spark.master", "spark.app.name"),
@@ -143,7 +150,7 @@ class Running:
             with suppress(PySparkException, Py4JError, OSError):
                 self.session.stop()
         end_process(self.process)
-        _forget_context()
+        forget_context()
         if self.scratch is not None:
             self.scratch.remove()
             self.scratch = None
@@ -154,6 +161,11 @@ def started(conf: Mapping[str, str], launched: Callable[[subprocess.Popen[bytes]
 
     Raises EngineUnavailable.
     """
+    require_parts()
+    if slower := fallbacks():
+        _log.warning(
+            "PySpark %s lacks %s: public calls are used, which are slower", pyspark.__version__, ", ".join(slower)
+        )
     require_java()
     require_master(conf["spark.master"])
     try:
@@ -182,22 +194,22 @@ def _start(
         with _registration(master, gateway, output):
             context = SparkContext(gateway=gateway, conf=_spark_conf(conf))
         if master.startswith("local"):
-            context.pythonExec = sys.executable  # else workers take PYSPARK_PYTHON, or another python3 from PATH
-        _quieten(context)
-        _find_at_once(context)
+            run_this_python(context)
+        quieten(context)
+        find_at_once(context)
         return Running(SparkSession(context), gateway.proc, output.lines, scratch)
     except _FAILURES as error:
         text = text_of(error)
         is_of_jvm = text is not None and isinstance(error, Py4JJavaError | PySparkException)
         has_ended = not is_of_jvm and _ends(gateway.proc, within_s=END_S)
         end_process(gateway.proc)
-        _forget_context()
+        forget_context()
         output.wait()
         reason = end_reason(output.lines) if has_ended or text is None else reason_of(text)
         raise _not_started(reason, conf) from error
     except BaseException:
         end_process(gateway.proc)
-        _forget_context()
+        forget_context()
         raise
 
 
@@ -221,10 +233,8 @@ def _launch(
         "start_new_session": True,  # so that a terminal's Ctrl-C does not take the JVM away before we have stopped
         "pass_fds": () if scratch is None else (scratch.lock,),
     }
-    # PySpark hands the process over once it has started, which takes seconds; so its own function gets our Popen.
-    launch_here = FunctionType(launch_gateway.__code__, {**vars(java_gateway), "Popen": launch}, argdefs=(None, None))
     try:
-        return launch_here(arguments, options), output
+        return launch_gateway(arguments, options, launch), output
     except (PySparkException, Py4JError, OSError) as error:
         if process is not None:
             end_process(process)
@@ -308,19 +318,6 @@ def _spark_conf(conf: Mapping[str, str]) -> SparkConf:
     return SparkConf(loadDefaults=False).setAll(list(conf.items()))
 
 
-def _quieten(context: SparkContext) -> None:
-    """Everything that goes wrong is raised; pyspark and py4j print it as well, some of it past all logging."""
-    logging.getLogger("SQLQueryContextLogger").disabled = True
-    context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
-
-
-def _find_at_once(context: SparkContext) -> None:
-    """Classes that every batch asks for by names without a package: or else the JVM looks through all jars for them each time."""
-    jvm = cast(Any, context)._jvm  # noqa: SLF001
-    for name in ("PythonSQLUtils", "PythonUtils"):
-        setattr(jvm, name, getattr(jvm, name))
-
-
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
     return not (record.module in ("java_gateway", "clientserver") and record.name == "root")
 
@@ -341,12 +338,3 @@ def text_of(error: BaseException) -> str | None:
         return str(error)
     except Exception:  # refused connections, and assertions of PySpark's about its own gateway
         return None
-
-
-def _forget_context() -> None:
-    """Leave nothing of a context that is gone, or the next one could not start. pyspark has no other way."""
-    if SparkContext._gateway is not None:  # noqa: SLF001
-        with suppress(Py4JError, OSError):
-            SparkContext._gateway.shutdown()  # noqa: SLF001
-    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
-    SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001

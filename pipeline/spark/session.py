@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +28,7 @@ from pipeline.nesting import parsed_json
 from pipeline.spark.jvm import Running
 from pipeline.spark.master import INVARIANTS
 from pipeline.spark.partition_contract import PARTITION, Contract, read_contract
+from pipeline.spark.pyspark_internals import cancel_jobs, has_run_jobs, of_plans, plan_of, sent
 
 # The plans of a DataFrame, and what is read off them. Handles objects of Spark's JVM, which have no types here.
 
@@ -172,10 +174,10 @@ class Kept:
     def is_current(self) -> bool:
         """The output is what the query means now, and can be run again. False where it never can."""
         now = self.query(self.source)
-        if is_same(self.output._jdf, now._jdf):  # noqa: SLF001 - Spark tells its plans nowhere else
+        if is_same(plan_of(self.output), plan_of(now)):
             return True
         self.output = now
-        return runs_again(self.source._jdf, now._jdf)  # noqa: SLF001
+        return runs_again(plan_of(self.source), plan_of(now))
 
     def run(self, rows: Any) -> pa.Table:
         getattr(self.rows, "values_$eq")(rows.values())
@@ -205,18 +207,16 @@ class Own:
         else:
             self.session.sparkContext.setJobGroup(group, f"micro-batch of {name}", interruptOnCancel=True)
 
-    def has_run_jobs(self) -> bool:
-        """Whether this thread's group has run any jobs so far. Unknown over Connect."""
-        context = self.session.sparkContext
-        context._jsc.sc().listenerBus().waitUntilEmpty()  # noqa: SLF001 - the tracker hears of jobs over it
-        return bool(context.statusTracker().getJobIdsForGroup(context.getLocalProperty("spark.jobGroup.id")))
+    def has_run_jobs(self) -> bool | None:
+        """Whether this thread's group has run any jobs so far. None if this Spark does not show it. Not over Connect."""
+        return has_run_jobs(self.session.sparkContext)
 
     def cancel(self, group: str) -> None:
         with suppress(PySparkException, Py4JError, OSError):  # it has ended, or all of Spark has
             if self.running.is_remote:
                 self.session.interruptTag(group)
             else:
-                self.session.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(group)  # noqa: SLF001 - in Scala alone
+                cancel_jobs(self.session.sparkContext, group)
 
     def events(self, table: pa.Table) -> DataFrame:
         """What the transform sees."""
@@ -237,8 +237,9 @@ class Own:
             source = Own(self.running).events(events)
             source.createOrReplaceTempView(VIEW)
             first, second = query(source), query(source)
-            if is_same(first._jdf, second._jdf) and runs_again(source._jdf, second._jdf):  # noqa: SLF001
-                self.kept = Kept(query, source, _rows_of(source), second, events.schema)
+            is_alike = is_same(plan_of(first), plan_of(second)) and runs_again(plan_of(source), plan_of(second))
+            if is_alike and (rows := _rows_of(source)) is not None:
+                self.kept = Kept(query, source, rows, second, events.schema)
 
     def run_again(self, events: pa.Table) -> pa.Table | None:
         """The output of the query that was kept; None where there is none, or not for these events, or it is busy."""
@@ -248,10 +249,11 @@ class Own:
         if not kept.is_free.acquire(blocking=False):
             return None
         try:
-            if kept.is_current():
-                return kept.run(_rows_of(self._sent(events)))
-            self.kept = None
-            return None
+            if not kept.is_current():
+                self.kept = None
+                return None
+            rows = _rows_of(self._sent(events))
+            return None if rows is None else kept.run(rows)
         finally:
             kept.is_free.release()
 
@@ -264,8 +266,7 @@ class Own:
         rows = SMALL_BATCH_EVENTS
         if table.num_rows > rows:  # a task for each core, since tasks of Spark's usual size cost half as much again
             rows = max(rows, -(-table.num_rows // self.session.sparkContext.defaultParallelism))
-        # What createDataFrame does, less the two dozen calls to the JVM that ask for these settings.
-        return self.session._create_from_arrow_table(table, schema, "UTC", True, False, rows)  # noqa: SLF001
+        return sent(self.session, table, schema, rows)
 
     def unknown(self, none: pa.Table) -> DataFrame:
         """As `events`, of a source that the optimizer cannot know to be empty."""
@@ -277,7 +278,8 @@ class Own:
     def contract(self, source: DataFrame, output: DataFrame) -> Contract:
         if self.running.is_remote:
             return Contract(None, "Spark Connect does not show plans")
-        return contract_of(source._jdf, output._jdf)  # noqa: SLF001 - Spark tells its plan nowhere else
+        unknown = Contract(None, f"the plans of PySpark {pyspark.__version__} cannot be read")
+        return of_plans(lambda: contract_of(plan_of(source), plan_of(output)), unknown)
 
 
 def _schema_of(events: pa.Table) -> StructType:
@@ -289,6 +291,10 @@ def _is_small(events: pa.Table) -> bool:
 
 
 def _rows_of(source: DataFrame) -> Any:
-    """The one partition of a small batch's RDD. If it differs from what is known: AttributeError, TypeError, Py4JError."""
-    leaf = source._jdf.queryExecution().analyzed().collectLeaves().apply(0)  # noqa: SLF001
-    return leaf.rdd().dependencies().apply(0).rdd().partitions()[0]
+    """The one partition of a small batch's RDD; None if `spark.conf` makes it several.
+
+    If Spark differs from what is known: AttributeError, TypeError, Py4JError.
+    """
+    leaf = plan_of(source).queryExecution().analyzed().collectLeaves().apply(0)
+    partitions = leaf.rdd().dependencies().apply(0).rdd().partitions()
+    return partitions[0] if len(partitions) == 1 else None

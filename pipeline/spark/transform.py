@@ -16,6 +16,7 @@ from typing import TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
@@ -35,6 +36,7 @@ from pipeline.spark.engine import SparkEngine
 from pipeline.spark.jvm import Running, text_of
 from pipeline.spark.micro_batch import MicroBatches, gathered, split
 from pipeline.spark.partition_contract import PARTITION, Contract
+from pipeline.spark.pyspark_internals import of_plans, plan_of
 from pipeline.spark.reason import blame, last_words, reason_of
 from pipeline.spark.session import VIEW, Own, columns_read
 from pipeline.sql_text import schema_problem, sql_problem
@@ -267,7 +269,7 @@ class SparkTransform:
         every: list[str] = none.column_names
         if self._spec.sql is None or own.running.is_remote:
             return every
-        read = columns_read(source._jdf, output._jdf)  # noqa: SLF001 - as for the contract
+        read = of_plans(lambda: columns_read(plan_of(source), plan_of(output)), frozenset(every))
         reads = [name for name in every if name in read]
         try:
             of_these = self._analyzed(own.unknown(none.select(reads)))
@@ -277,9 +279,10 @@ class SparkTransform:
 
     def _jobs_of_its_own(self, own: Own) -> str | None:
         """Why batches share no jobs, where the function ran some when it was called: asked before the check runs one."""
-        if self._function is None or own.running.is_remote or not own.has_run_jobs():
+        if self._function is None or own.running.is_remote or (has_run := own.has_run_jobs()) is False:
             return None
-        return f"'{self._spec.function}' runs Spark jobs of its own, over all partitions"
+        runs = "runs Spark jobs" if has_run else f"may, as far as PySpark {pyspark.__version__} tells, run Spark jobs"
+        return f"'{self._spec.function}' {runs} of its own, over all partitions"
 
 
 def _kept(contract: Contract) -> Contract:

@@ -97,7 +97,7 @@ START = """
     from pipeline.spark.transform import SparkTransform
 
     async def main():
-        spark_jvm._quieten = lambda context: print("a session was made")
+        spark_jvm.quieten = lambda context: print("a session was made")
         engine = spark.SparkEngine(master="local[1]", driver_memory="512m")
         launched, told = asyncio.Event(), engine._launched
         processes, loop = [], asyncio.get_running_loop()

@@ -1,0 +1,161 @@
+"""What PySpark does not promise and is used all the same: the only module that touches its private parts.
+
+PARTS are needed to end a JVM and to start another one, so without them Spark does not start. Every other function here falls back
+to public calls, which are slower and keep the same guarantees; `fallbacks` names them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import FunctionType
+from typing import Any, TypeVar, cast
+
+import pyarrow as pa
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext, java_gateway
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from pipeline.errors import EngineUnavailable
+
+T = TypeVar("T")
+TESTED = ("4.0.0", "4.3.0")
+"""The oldest and the newest release that `make dist` tries."""
+PARTS: Mapping[type, tuple[str, ...]] = {
+    SparkContext: ("_gateway", "_jvm", "_active_spark_context"),
+    SparkSession: ("_instantiatedSession", "_activeSession"),
+}
+"""Class -> its attributes that keep what has ended."""
+_SENDS = (
+    *("self", "table", "schema", "timezone"),
+    *("prefer_timestamp_ntz", "prefers_large_var_types", "arrow_batch_size"),
+)
+"""The parameters of `_create_from_arrow_table`, since PySpark 4.2."""
+
+
+def require_parts() -> None:
+    """Raises EngineUnavailable, which names what is missing."""
+    if missing := missing_parts():
+        raise _lacks(missing)
+
+
+def missing_parts() -> list[str]:
+    launch = getattr(java_gateway, "launch_gateway", None)
+    code = getattr(launch, "__code__", None)
+    is_known = code is not None and code.co_varnames[: code.co_argcount] == ("conf", "popen_kwargs")
+    calls_popen = code is not None and "Popen" in code.co_names
+    found = [] if is_known and calls_popen else ["launch_gateway(conf, popen_kwargs), which calls Popen"]
+    return found + [
+        f"{kind.__name__}.{name}" for kind, names in PARTS.items() for name in names if not hasattr(kind, name)
+    ]
+
+
+def fallbacks() -> list[str]:
+    """What is done by public calls, because this PySpark lacks a private part. What only a JVM can tell is noticed later."""
+    return [] if _sends_at_once() else ["SparkSession._create_from_arrow_table with a batch size"]
+
+
+def launch_gateway(conf: SparkConf, options: Mapping[str, Any], popen: Callable[..., Any]) -> Any:
+    """PySpark's gateway to a JVM. popen: instead of its own Popen, whose process it would hand over after seconds."""
+    launch = java_gateway.launch_gateway
+    return FunctionType(launch.__code__, {**vars(java_gateway), "Popen": popen}, argdefs=(None, None))(conf, options)
+
+
+def forget_context() -> None:
+    """Leave nothing of a context that is gone, or the next one could not start."""
+    if SparkContext._gateway is not None:
+        with suppress(Py4JError, OSError):
+            SparkContext._gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+
+
+def run_this_python(context: SparkContext) -> None:
+    """Or workers run PYSPARK_PYTHON, or another python3 from PATH. Raises EngineUnavailable."""
+    if not hasattr(context, "pythonExec"):
+        raise _lacks(["SparkContext.pythonExec"])
+    context.pythonExec = sys.executable
+
+
+def quieten(context: SparkContext) -> None:
+    """Everything that goes wrong is raised; pyspark and py4j print it as well, some of it past all logging."""
+    logging.getLogger("SQLQueryContextLogger").disabled = True
+    if (server := getattr(context, "_accumulatorServer", None)) is not None:
+        server.handle_error = lambda *_: None
+
+
+def find_at_once(context: SparkContext) -> None:
+    """Classes that every batch asks for by names without a package: or else the JVM looks through all jars for them each time."""
+    jvm = cast(Any, context)._jvm
+    for name in ("PythonSQLUtils", "PythonUtils"):
+        setattr(jvm, name, getattr(jvm, name))
+
+
+def sent(session: SparkSession, table: pa.Table, schema: StructType, partition_rows: int) -> DataFrame:
+    """The table in Spark. partition_rows: rows of each Spark partition; the public call takes those that `spark.conf` names."""
+    if not _sends_at_once():
+        return session.createDataFrame(table, schema)
+    # What createDataFrame does, less the two dozen calls to the JVM that ask for these settings.
+    return cast(Any, session)._create_from_arrow_table(table, schema, "UTC", True, False, partition_rows)  # type: ignore[no-any-return]
+
+
+def _sends_at_once() -> bool:
+    send = getattr(SparkSession, "_create_from_arrow_table", None)
+    return send is not None and tuple(inspect.signature(send).parameters) == _SENDS
+
+
+def plan_of(frame: DataFrame) -> Any:
+    """The JVM's DataFrame, which shows its plans."""
+    return frame._jdf
+
+
+def of_plans(read: Callable[[], T], otherwise: T) -> T:
+    """What is read off plans of the JVM; otherwise, where this Spark's plans have no such part. Raises what else goes wrong."""
+    try:
+        return read()
+    except (AttributeError, TypeError):
+        return otherwise
+    except Py4JError as error:
+        if not _is_missing(error):
+            raise
+        return otherwise
+
+
+def has_run_jobs(context: SparkContext) -> bool | None:
+    """Whether this thread's group has run any jobs so far. None: this Spark does not tell."""
+
+    def wait() -> bool:  # the tracker hears of jobs over the bus
+        context._jsc.sc().listenerBus().waitUntilEmpty()
+        return True
+
+    if not of_plans(wait, False):
+        return None
+    return bool(context.statusTracker().getJobIdsForGroup(context.getLocalProperty("spark.jobGroup.id")))
+
+
+def cancel_jobs(context: SparkContext, group: str) -> None:
+    """Those of the group, and those that it would begin later. The public call ends only the former."""
+
+    def cancel() -> bool:
+        context._jsc.sc().cancelJobGroupAndFutureJobs(group)  # in Scala alone
+        return True
+
+    if not of_plans(cancel, False):
+        context.cancelJobGroup(group)
+
+
+def _is_missing(error: Py4JError) -> bool:
+    """Whether the JVM has no such method or field, rather than one that fails, or no connection."""
+    return type(error) is Py4JError and "does not exist" in str(error)
+
+
+def _lacks(missing: list[str]) -> EngineUnavailable:
+    return EngineUnavailable(
+        f"PySpark {pyspark.__version__} lacks {', '.join(missing)}, without which its JVM cannot be started and ended:"
+        f" pip install 'pyspark=={TESTED[-1]}'"
+    )

@@ -1,0 +1,117 @@
+"""The private parts of PySpark: a release without one is refused by name, or used through public calls."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark import java_gateway
+from pyspark.sql import SparkSession
+
+from pipeline.errors import EngineUnavailable
+from pipeline.spark import pyspark_internals as internals
+from pipeline.spark.conf import defaults
+from pipeline.spark.jvm import started
+
+PACKAGE = Path(internals.__file__).parent
+NO_METHOD = Py4JError("An error occurred while calling o1.sc. Trace:\npy4j.Py4JException: Method sc([]) does not exist")
+
+
+def test_the_pyspark_that_is_installed_has_them_all() -> None:
+    assert internals.missing_parts() == []
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in internals.PARTS.items() for name in names])
+def test_no_jvm_is_launched_if_a_part_is_missing(kind: type, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(kind, name)
+    launched: list[object] = []
+    with pytest.raises(
+        EngineUnavailable, match=rf"^PySpark [0-9.]+ lacks {kind.__name__}\.{name}, .*: pip install 'pyspark=="
+    ):
+        started(defaults("local[1]", "512m", 1 << 20), launched.append)
+    assert not launched
+
+
+def launch_without_options(conf: object = None) -> None:
+    java_gateway.Popen([str(conf)])  # type: ignore[attr-defined]
+
+
+def launch_by_other_means(conf: object = None, popen_kwargs: object = None) -> None:
+    pass
+
+
+@pytest.mark.parametrize("launch", [launch_without_options, launch_by_other_means, None])
+def test_another_way_to_launch_a_jvm_is_refused(launch: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java_gateway, "launch_gateway", launch)
+    with pytest.raises(
+        EngineUnavailable, match=r"lacks launch_gateway\(conf, popen_kwargs\), which calls Popen, without"
+    ):
+        internals.require_parts()
+
+
+def test_a_context_without_a_python_of_its_own_is_refused() -> None:
+    with pytest.raises(EngineUnavailable, match=r"lacks SparkContext\.pythonExec, without"):
+        internals.run_this_python(SimpleNamespace())  # type: ignore[arg-type]
+
+
+def test_a_table_is_sent_by_the_public_call_if_the_private_one_takes_other_arguments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def send(self: object, table: object, schema: object, timezone: str) -> None:  # as in 4.0
+        raise AssertionError
+
+    monkeypatch.setattr(SparkSession, "_create_from_arrow_table", send)
+    session: Any = SimpleNamespace(createDataFrame=lambda table, schema: (table, schema))
+    assert internals.fallbacks() == ["SparkSession._create_from_arrow_table with a batch size"]
+    table, schema = object(), object()
+    sent: object = internals.sent(session, table, schema, 1)  # type: ignore[arg-type]
+    assert sent == (table, schema)
+
+
+def raising(error: Exception) -> Any:
+    def call(*_: object) -> Any:
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize("error", [NO_METHOD, AttributeError("_jdf"), TypeError("no number")])
+def test_a_plan_that_has_no_such_part_is_unknown(error: Exception) -> None:
+    assert internals.of_plans(raising(error), "unknown") == "unknown"
+
+
+@pytest.mark.parametrize("error", [Py4JError("An error occurred"), Py4JNetworkError("it does not exist any more")])
+def test_a_jvm_that_fails_is_no_other_release(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        internals.of_plans(raising(error), "unknown")
+
+
+def test_jobs_that_this_spark_does_not_tell_are_unknown() -> None:
+    context: Any = SimpleNamespace(_jsc=SimpleNamespace(sc=raising(NO_METHOD)))
+    assert internals.has_run_jobs(context) is None
+
+
+def test_jobs_are_cancelled_by_the_public_call_if_the_private_one_is_missing() -> None:
+    cancelled: list[str] = []
+    context: Any = SimpleNamespace(_jsc=SimpleNamespace(sc=raising(NO_METHOD)), cancelJobGroup=cancelled.append)
+    internals.cancel_jobs(context, "group")
+    assert cancelled == ["group"]
+
+
+def test_no_other_module_touches_private_parts() -> None:
+    found = {path.name for path in PACKAGE.glob("*.py") if any(_private_of_others(path))}
+    assert found == {"pyspark_internals.py"}
+
+
+def _private_of_others(path: Path) -> Iterator[str]:
+    """Attributes with an underscore that are taken of anything but `self` and `cls`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        is_private = isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr)
+        if is_private and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
+            yield node.attr
