@@ -12,9 +12,8 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import FunctionType
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import pyarrow as pa
 import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext, java_gateway
@@ -22,6 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from pipeline.errors import EngineUnavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 TESTED = ("4.0.0", "4.3.0")
@@ -56,7 +58,7 @@ def missing_parts() -> list[str]:
 
 
 def fallbacks() -> list[str]:
-    """What is done by public calls, because this PySpark lacks a private part. What only a JVM can tell is noticed later."""
+    """What is done by public calls, because this PySpark lacks a private part. What only a JVM shows is noticed later."""
     return [] if _sends_at_once() else ["SparkSession._create_from_arrow_table with a batch size"]
 
 
@@ -127,7 +129,7 @@ def of_plans(read: Callable[[], T], otherwise: T) -> T:
 
 
 def has_run_jobs(context: SparkContext) -> bool | None:
-    """Whether this thread's group has run any jobs so far. None: this Spark does not tell."""
+    """Whether this thread's group has run any jobs so far. None if this Spark does not show it."""
 
     def wait() -> bool:  # the tracker hears of jobs over the bus
         context._jsc.sc().listenerBus().waitUntilEmpty()

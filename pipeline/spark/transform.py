@@ -281,7 +281,7 @@ class SparkTransform:
         """Why batches share no jobs, where the function ran some when it was called: asked before the check runs one."""
         if self._function is None or own.running.is_remote or (has_run := own.has_run_jobs()) is False:
             return None
-        runs = "runs Spark jobs" if has_run else f"may, as far as PySpark {pyspark.__version__} tells, run Spark jobs"
+        runs = "runs Spark jobs" if has_run else f"may, with PySpark {pyspark.__version__}, run Spark jobs"
         return f"'{self._spec.function}' {runs} of its own, over all partitions"
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from leases.keeper import Keeper
     from pipeline.connectors.files.sink import Snapshot
     from pipeline.connectors.files.sink.storage import Place
-    from pipeline.connectors.log.reader import LogReader
+    from pipeline.connectors.log.feed import LogReader
     from service.group.view import View
 
 
@@ -64,8 +64,8 @@ def read_log(file: Path, pipeline: str, partition: str | None, start: int, limit
     printed is escaped as in JSON, and a body that is not UTF-8 is printed in base64. Hosts may be at work: the command only
     reads the log, and does not wait for new events.
     """
+    from pipeline.connectors.log.feed import LogReader
     from pipeline.connectors.log.partition_file import LogError
-    from pipeline.connectors.log.reader import LogReader
 
     reader = LogReader(_log_of(file, pipeline))
     found = False
@@ -110,7 +110,7 @@ def _partitions(reader: LogReader, pipeline: str, wanted: str | None) -> list[st
 
 def _events(reader: LogReader, partitions: list[str], start: int) -> Iterator[dict[str, Any]]:
     """Rows of EVENT_SCHEMA. Events that retention has dropped are reported on standard error."""
-    from pipeline.connectors.log.reader import Forgotten
+    from pipeline.connectors.log.feed import Forgotten
 
     for partition in partitions:
         for found in reader.read(partition, start):

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark import pyspark_internals as internals
-from pipeline.spark.conf import defaults
 from pipeline.spark.jvm import started
+from pipeline.spark.master import defaults
 
 PACKAGE = Path(internals.__file__).parent
 NO_METHOD = Py4JError("An error occurred while calling o1.sc. Trace:\npy4j.Py4JException: Method sc([]) does not exist")

@@ -15,7 +15,7 @@ from azure.eventhub._pyamqp import client
 from pipeline.connectors.eventhubs import account_of
 from pipeline.connectors.eventhubs.amqp import sdk_internals
 from pipeline.connectors.eventhubs.amqp.connection import Hub
-from pipeline.connectors.eventhubs.sink.sender import attached
+from pipeline.connectors.eventhubs.sink.sender import attach
 from service.config.settings import Settings
 from service.errors import StartFailed
 from service.wiring.build import pipeline_of
@@ -89,7 +89,7 @@ async def test_a_sender_announces_no_limit_of_its_own_whatever_the_sdk_would(mon
     monkeypatch.setattr(client, "LINK_MAX_MESSAGE_SIZE", 1 << 20, raising=False)  # as in 5.15.0
     monkeypatch.setattr(amqp.SendClientAsync, "__init__", init)
     with pytest.raises(TimeoutError):
-        await attached(hub, "0", None, idempotent=True)
+        await attach(hub, "0", None, idempotent=True)
     assert announced == [0]
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.connectors.log import append, reader
+from pipeline.connectors.log import append, feed
+from pipeline.connectors.log.feed import Forgotten, LogReader
 from pipeline.connectors.log.partition_file import BLOCK_SCHEMA, LogMissing, LogUnavailable, file_name
-from pipeline.connectors.log.reader import Forgotten, LogReader
 from pipeline.connectors.log.store import Log, PartitionLog, Retention
 
 Found = list[int | Forgotten]
@@ -92,7 +92,7 @@ def test_only_what_is_committed_is_read_beside_a_writer(tmp_path: Path) -> None:
 
 
 def test_what_is_written_while_it_reads_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "EVENTS_MAX", 2)
+    monkeypatch.setattr(feed, "EVENTS_MAX", 2)
     for body in "012":
         append(tmp_path, "a", [body])
     found = LogReader(tmp_path).read("a", 0)
