@@ -1,18 +1,21 @@
-"""Builds the wheel into dist/ and lives with it as a stranger would: `make dist`.
+"""Builds the wheel into dist/ and tries it as a user would: `make dist`.
 
-It is installed in an empty environment outside of the tree, with the dependencies that uv.lock names; it brings the packages that
-are named below, and nothing else at the top; and its demo runs there.
+It is installed in empty environments outside of the tree, with the dependencies of uv.lock and then with other releases of those
+whose private parts are used (`RELEASES`). It brings the packages that are named below, and nothing else at the top. In each
+environment the private parts are found, and the demo runs.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -20,6 +23,11 @@ UV = str(Path(sys.executable).with_name("uv"))
 PACKAGES = {"leasehold", "leases", "pipeline", "service"}
 """Of those names, no other package can be imported beside this one: README says so."""
 DEMO_S = 600
+RELEASES: tuple[tuple[str, ...], ...] = ((), ("pyspark==4.1.*",), ("pyspark==4.0.*", "azure-eventhub==5.15.0"))
+"""What each environment has instead of the releases in uv.lock, which are the newest."""
+ALONG = {"pyspark": {"pyspark", "py4j"}, "azure-eventhub": {"azure-eventhub"}}
+"""Packages of uv.lock that give way with one of RELEASES."""
+PRIVATE_PARTS = "from pipeline.connectors.eventhubs.amqp.sdk_internals import sdk; sdk()"
 
 
 def run(*command: str, cwd: Path, timeout_s: float = 900) -> str:
@@ -45,11 +53,19 @@ def top_level(wheel: Path) -> set[str]:
     return {name for name in names if not name.endswith(".dist-info")}
 
 
-def installed(wheel: Path, folder: Path) -> Path:
+def constraints(locked: str, releases: Collection[str]) -> str:
+    """`locked`, the lines of a requirements file, with these releases instead. Pure."""
+    gone = {name for release in releases for name in ALONG[release.partition("==")[0]]}
+    kept = [line for line in locked.splitlines() if re.split(r"[=\[ ;]", line, maxsplit=1)[0] not in gone]
+    return "\n".join([*kept, *releases, ""])
+
+
+def install(wheel: Path, folder: Path, releases: Collection[str]) -> Path:
     """The Python of an environment that has nothing but the wheel and what it needs."""
     python, locked = folder / "environment/bin/python", folder / "locked.txt"
     what = ("--locked", "--all-extras", "--no-dev", "--no-hashes", "--no-emit-project")
     run(UV, "export", "--quiet", *what, "--output-file", str(locked), cwd=ROOT)
+    locked.write_text(constraints(locked.read_text(), releases))
     run(UV, "venv", "--quiet", "--python", sys.executable, str(folder / "environment"), cwd=folder)
     needed = ("--constraint", str(locked), f"leasehold[demo] @ {wheel.as_uri()}")
     run(UV, "pip", "install", "--quiet", "--python", str(python), *needed, cwd=folder)
@@ -60,16 +76,23 @@ def main() -> None:
     wheel = built(ROOT / "dist")
     if (found := top_level(wheel)) != PACKAGES:
         sys.exit(f"dist: {wheel.name} installs {sorted(found)}, and is to install {sorted(PACKAGES)}")
-    with tempfile.TemporaryDirectory(prefix="leasehold-dist-") as directory:
-        folder = Path(directory)
-        python = installed(wheel, folder)
-        place = run(str(python), "-c", "import service; print(service.__path__[0])", cwd=folder).strip()
-        if not Path(place).is_relative_to(folder / "environment"):
-            sys.exit(f"dist: `service` is imported from {place}, not from the wheel")
-        told = json.loads(run(str(python.with_name("leasehold")), "demo", "--json", cwd=folder, timeout_s=DEMO_S))
-        if not told["balances"] or told["lost"] or told["duplicated"]:
-            sys.exit(f"dist: the demo's balances are wrong: {told}")
-    sys.stdout.write(f"dist/{wheel.name}: {', '.join(sorted(found))}; installed elsewhere, its demo's balances match\n")
+    sys.stdout.write(f"dist/{wheel.name}: {', '.join(sorted(found))}\n")
+    for releases in RELEASES:
+        with tempfile.TemporaryDirectory(prefix="leasehold-dist-") as directory:
+            try_out(wheel, Path(directory), releases)
+        sys.stdout.write(f"  with {' and '.join(releases) or 'the releases of uv.lock'}: the demo's balances match\n")
+
+
+def try_out(wheel: Path, folder: Path, releases: Collection[str]) -> None:
+    """Raises SystemExit."""
+    python = install(wheel, folder, releases)
+    place = run(str(python), "-c", "import service; print(service.__path__[0])", cwd=folder).strip()
+    if not Path(place).is_relative_to(folder / "environment"):
+        sys.exit(f"dist: `service` is imported from {place}, not from the wheel")
+    run(str(python), "-c", PRIVATE_PARTS, cwd=folder)
+    told = json.loads(run(str(python.with_name("leasehold")), "demo", "--json", cwd=folder, timeout_s=DEMO_S))
+    if not told["balances"] or told["lost"] or told["duplicated"]:
+        sys.exit(f"dist: the demo's balances are wrong: {told}")
 
 
 if __name__ == "__main__":

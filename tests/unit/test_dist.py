@@ -26,3 +26,12 @@ def test_whatever_else_a_wheel_installs_at_the_top_is_found(tmp_path: Path) -> N
         for name in ("leases/lease.py", "tests/dist.py", "stray.py", "leasehold-1.dist-info/METADATA"):
             opened.writestr(name, "")
     assert dist.top_level(wheel) == {"leases", "tests", "stray.py"}
+
+
+def test_releases_take_the_place_of_those_in_the_lock() -> None:
+    locked = (
+        "py4j==0.10.9.9\npyspark==4.3.0\npyspark-client==1\nazure-eventhub==5.15.1 ; python_version > '3'\nclick==8"
+    )
+    assert dist.constraints(locked, ()).split() == locked.split()
+    found = dist.constraints(locked, ("pyspark==4.0.*", "azure-eventhub==5.15.0"))
+    assert found.split("\n") == ["pyspark-client==1", "click==8", "pyspark==4.0.*", "azure-eventhub==5.15.0", ""]
