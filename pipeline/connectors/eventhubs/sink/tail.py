@@ -79,9 +79,8 @@ class Tails:
         async with self._turn(target):
             began = time.monotonic()
             end = await _Run(self, target, reading, report_progress, is_binding=is_binding).to_end()
-        self._ends[target] = max(
-            self._ends.get(target, (-inf, -1)), (began, end)
-        )  # the end is as old as the first answer
+        if end >= self._ends.get(target, (-inf, -1))[1]:
+            self._ends[target] = began, end  # as old as the first answer may be
         return end
 
     async def look(self, target: str, behind: int, *, age_max_s: float) -> int:

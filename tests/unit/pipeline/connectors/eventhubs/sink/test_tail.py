@@ -99,3 +99,22 @@ def test_the_end_that_a_long_claim_saw_is_as_old_as_its_beginning(monkeypatch: p
 
     monkeypatch.setattr(tail, "open_receiver", open_receiver)
     run_virtual(main())
+
+
+def test_a_claim_that_sees_the_end_makes_up_for_a_look_that_did_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub: Any = GrowingHub()
+    hub.answers = [(3.0, 0, 0), (0.0, 0, 0), (0.0, 5, 5)]
+
+    @asynccontextmanager
+    async def open_receiver(*_: object) -> AsyncIterator[SlowHub]:
+        yield hub
+
+    async def main() -> None:
+        tails = Tails(hub, "sinks", timeout_s=20.0)
+        assert await tails.look("0", -1, age_max_s=5.0) == -1, "it took too long"
+        assert await tails.read("0", Reading(Search("lease", 0), -1, -1)) == 0
+        await asyncio.sleep(6)
+        assert await tails.look("0", 0, age_max_s=5.0) == 5
+
+    monkeypatch.setattr(tail, "open_receiver", open_receiver)
+    run_virtual(main())
