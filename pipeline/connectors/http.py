@@ -25,7 +25,7 @@ from pipeline.errors import Ambiguous, SinkNotFound, SinkRejected, SinkUnavailab
 from pipeline.limits import JSON_LEVELS_MAX
 from pipeline.nesting import parsed_json
 
-# What a POST of entries says, and what its answer means. Pure.
+# The POST of entries, and the meaning of its answer. Pure.
 
 
 Format = Literal["json", "lines"]
@@ -33,12 +33,12 @@ Results = Literal["whole", "items"]
 TYPES: Mapping[Format, str] = {"json": "application/json", "lines": "application/x-ndjson"}
 RETRIED = (408, 425, 429)
 NEVER = (501, 505)
-"""Of the server's own errors those that no second request changes."""
+"""Server errors that a second request does not change."""
 THROTTLING = (429, 503)
 IN_DOUBT = (408, 502, 504)
 """After these the request may still be carried out: a gateway lost it, or gave up waiting."""
 OF_CONTENT, TOO_LARGE = (400, 409, 422), 413
-"""What an endpoint says to entries that it does not want, while it takes others."""
+"""Statuses for unwanted entries, while others are accepted."""
 SAID_MAX = 200
 ENCODING = "gzip"
 """How an answer may be compressed."""
@@ -93,7 +93,7 @@ def request_key(entries: Sequence[Entry]) -> str:
 def inflated(said: bytes, encoding: str, bytes_max: int) -> bytes:
     """The first bytes of an answer's body, at most bytes_max: a thousandth of them may be what was sent.
 
-    encoding: the answer's Content-Encoding. Empty where that was not asked for, or the body is not what it says.
+    encoding: the answer's Content-Encoding. Empty if it was not requested, or the body is not of that type.
     """
     if encoding in ("", "identity"):
         return said[:bytes_max]
@@ -120,7 +120,7 @@ def failed_of(answer: Answer, entries: Sequence[Entry], results: Results, what: 
 
 
 def retry_after_s(answer: Answer) -> float | None:
-    """Seconds, or a time by the clock of whoever answered."""
+    """Seconds, or a time by the clock of the server."""
     text = answer.headers.get("retry-after", "").strip()
     if text.isascii() and text.isdecimal() and len(text) < 10:
         return float(text)
@@ -194,7 +194,7 @@ def _said(answer: Answer) -> str:
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 SECRET_CHARS_MIN = 6
-"""What is shorter is hardly a secret, and may be a part of anything."""
+"""Shorter texts are hardly secrets, and may occur anywhere."""
 
 
 def http_sink(
@@ -239,7 +239,7 @@ class HttpDestination:
         self._session: aiohttp.ClientSession | None = None
 
     async def prepare(self) -> None:
-        """Sends nothing: what an endpoint makes of a request, nobody else knows. Only its name is looked up."""
+        """Sends nothing, because the effect of a request is unknown. Only the host's name is looked up."""
         if await is_nowhere(urlsplit(self._url).hostname or ""):
             raise SinkNotFound(f"{self._what} cannot be reached: its host does not exist: look at `url`")
         if self._session is None:

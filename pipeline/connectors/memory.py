@@ -1,7 +1,7 @@
 """A feed and a sink that live in this process: for trying things out, for tests, and for simulations.
 
 Both keep the whole contract. What happens between a process and the system it talks to goes through one method, `_request`;
-whoever wants late, lost or refused requests overrides it.
+override it for late, lost or refused requests.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class MemoryFeed:
         log.notify()
 
     def trim(self, partition: str, to: str) -> None:
-        """Forget what lies before the position `to`, as retention does."""
+        """Forget events before the position `to`, as retention does."""
         log = self._log(partition)
         cut = self._index(partition, to)
         log.events, log.first = log.behind(cut), cut
@@ -243,7 +243,7 @@ class MemoryDestination:
         ]
 
     def claim(self, claim: Claim) -> str | None:
-        """Let no earlier epoch write again, and tell the position. Raises Fenced."""
+        """Fence earlier epochs, and return the position. Raises Fenced."""
         self._admit(claim, newer=True)
         self._epochs[claim.pipeline, claim.partition] = claim.epoch
         return self._positions.setdefault(_place(claim), claim.continuation)

@@ -1,4 +1,4 @@
-"""Whether waiting is no use, because an address or a path is wrong."""
+"""Whether waiting is useless, because an address or a path is wrong."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pipeline.errors import FeedUnavailable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pauses:
-    """first_s, longest_s: between tries, doubled each time, a part of it drawn; `retry_after_s` where the source names one.
+    """first_s, longest_s: between tries, doubled each time, with jitter; `retry_after_s` where the source names one.
 
-    patience_s: how long nothing may succeed before the error goes on to whoever reads.
+    patience_s: how long nothing may succeed before the error reaches the caller.
     """
 
     first_s: float = 0.1

@@ -3,16 +3,16 @@
     class Printer:
         async def open(self, context): ...                    # the lease was taken
         async def process(self, context, table): ...          # a batch; it is safe once this returns
-        async def close(self, context, reason): ...           # the lease is let go: shutdown, lost, stolen, gone or failed
+        async def close(self, context, reason): ...           # the lease is released: shutdown, lost, stolen, gone or failed
 
 There is one handler a lease, and its methods are called one at a time; `close` follows every `open` that returned. Batches
-come at least once: after a crash or a stolen lease the last one comes again, under the same (partition, position). A batch
+come at least once: after a crash or a stolen lease the last one is repeated, with the same (partition, position). A batch
 without output does not come at all.
 
 Methods may be plain functions. They run in a thread that belongs to the handler (the same one throughout), so they may
 block. What an `async def` method awaits is cancelled when the lease is lost. A plain one cannot be cancelled: it runs on to
-its end, beside the next owner's, and `close` waits for it. Where the host does not wait as long, a plain `close` still comes
-when its turn has come, and an `async def` one is left out. No plain method keeps a process from exiting.
+its end, beside the next owner's, and `close` waits for it. If the host does not wait as long, a plain `close` is still called
+in its turn, and an `async def` one is skipped. No plain method keeps a process from exiting.
 
 Raise SinkUnavailable to be given the batch again after a while. Anything else that is raised stops the partition.
 """
@@ -153,7 +153,7 @@ class PythonWriter:
         self.position = output.to
 
     async def end(self, permit: Permit) -> None:
-        """There is nothing to tell but `close`, with the reason "gone"."""
+        """Nothing to do; `close` follows, with the reason "gone"."""
 
     async def close(self, reason: CloseReason) -> None:
         try:
@@ -190,7 +190,7 @@ class PythonWriter:
 
 @contextmanager
 def _failing(what: str) -> Generator[None]:
-    """Whatever a handler raises becomes a sink's error; an exit and a cancellation that nobody asked for are failures too."""
+    """Whatever a handler raises becomes a sink's error; an exit and an unrequested cancellation are failures, too."""
     try:
         yield
     except (SinkUnavailable, SinkRejected, GeneratorExit, KeyboardInterrupt):

@@ -1,6 +1,6 @@
-"""One request for changes and its answer, as plain values: what stands on the wire, without the SDK that carries it. Pure.
+"""One request for changes and its answer, as plain values: the contents of the wire, without the SDK that carries it. Pure.
 
-https://learn.microsoft.com/rest/api/cosmos-db/list-documents says which headers a change feed takes.
+https://learn.microsoft.com/rest/api/cosmos-db/list-documents lists the headers of a change feed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GONE, NOT_MODIFIED, OK, TIMEOUT, THROTTLED = 410, 304, 200, 408, 429
 OTHER_CONTAINER = 1024
 """Substatus: the container's name leads to another container now than when the client first asked."""
 WIRE_FORMAT = "2021-09-15"
-"""Of all versions and deletes: metadata apart from the document, times as `crts`."""
+"""For all versions and deletes: metadata apart from the document, times as `crts`."""
 FROM_NOW = "*"
 SAID_MAX = 300
 
@@ -88,7 +88,7 @@ class Answer:
 
     @property
     def said(self) -> str:
-        """What the service says of it, for people: one line."""
+        """The service's message, for people: one line."""
         text = self.body.decode("utf-8", "replace")
         try:
             found = parsed_json(text, JSON_LEVELS_MAX)

@@ -3,7 +3,7 @@
 The SDK's change feed hands out continuations of its own, which neither .NET nor KEDA can read, and follows splits by itself. So
 its reading of all documents is taken instead: azure-core's public hooks add the change feed's headers to its request, and take
 the raw answer before the SDK looks at it. What only the SDK can do (another region's turn) is left to it.
-`tests/integration/cosmos/test_client.py` says which part has moved, should a new version of the SDK move one.
+`tests/integration/cosmos/test_client.py` names the part that a new version of the SDK has moved.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Container:
         self._credential: Any = None
 
     async def changes(self, ask: Ask) -> Answer:
-        """Any answer that says something about the container; where none comes in time, as if it had said so (408)."""
+        """Any answer about the container; without one in time, a 408."""
         hooks = _Hooks(ask.headers())
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -134,9 +134,9 @@ class Container:
         )
 
     async def write(self, write: Write) -> Answer:
-        """One document upserted, patched or deleted. Any answer that says something of it, 429 too: the SDK waits for nothing.
+        """Upsert, patch or delete one document. Returns any answer about it, also a 429: the SDK does not wait.
 
-        Raises FeedUnavailable where there is none, FeedError.
+        Raises FeedUnavailable without an answer, FeedError.
         """
         return await self._call(self._execute(write))
 
@@ -166,7 +166,7 @@ class Container:
         return urlsplit(self._account.endpoint).hostname or ""
 
     async def key_paths(self) -> tuple[str, ...]:
-        """Of the partition key, like /account."""
+        """The paths of the partition key, like /account."""
         properties = await self._call(self._properties())
         return tuple(str(path) for path in properties["partitionKey"]["paths"])
 
@@ -252,8 +252,8 @@ class _Unauthorized(Exception):
 
 
 class _Transport(AioHttpTransport):  # type: ignore[misc]  # the SDK exports it where types do not see it
-    """tls: None for whom the SDK trusts. is_opening: the SDK asks for the account, and where it is refused asks again and again,
-    so that a wrong key would only be told seconds later."""
+    """tls: None for the SDK's default. is_opening: the SDK requests the account, and repeats that after a refusal, so a wrong key
+    would be reported seconds later."""
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
         super().__init__()
@@ -332,7 +332,7 @@ class _WriteHooks(_Hooks):
 
 
 def _is_ours(answer: Answer) -> bool:
-    """Whether it says something of the container, and not of a region, from which the SDK turns to another one."""
+    """Whether it is about the container, and not about a region, from which the SDK turns to another one."""
     if answer.status in (OK, NOT_MODIFIED):
         return True
     if answer.status == 403:

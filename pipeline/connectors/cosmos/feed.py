@@ -1,7 +1,7 @@
 """A container's change feed: a partition for each of its ranges, with the server's own ETags as continuations.
 
 Pages come as the server cuts them, at the ends of transactions; a position is the ETag behind a page, or `"<lsn>"` between two
-transactions of one. Where a range was split or merged, what was read ends there, and the children begin at what was delivered.
+transactions of one. If a range was split or merged, reading ends there, and the children begin at the delivered position.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from pipeline.errors import FeedUnavailable, PositionLost
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import FeedPartition, PartitionEnded, Start
 
-# Where a feed's partitions are read now: the container's ranges as they were last listed, and what earlier ones were.
+# The ranges that a feed's partitions are read from: as they were last listed, and earlier ones.
 
 
 class Whereabouts:
@@ -68,11 +68,11 @@ class Whereabouts:
         return self._live
 
     def remember(self, scopes: Mapping[str, str]) -> None:
-        """What cannot be read is as good as unknown: it is one lease's affair, and told where that one is read."""
+        """An unreadable position counts as unknown: its own lease reports it."""
         self._scopes |= {name: span for name, scope in scopes.items() if (span := span_of(scope)) is not None}
 
     def forget(self, place: Place) -> None:
-        """It is gone: the next look lists the ranges anew."""
+        """It is gone: the next call lists the ranges again."""
         self._live = [each for each in self._live if each.id != place.range_id]
 
     async def heirs(self, partition: str) -> list[Successor]:
@@ -107,11 +107,11 @@ REFRESHED_S = 3600.0
 
 
 class _Gone(FeedUnavailable):
-    """The range that was asked is not there any more."""
+    """The requested range no longer exists."""
 
 
 class CosmosFeed:
-    """mode: `latest` tells each changed document's latest version; `all_versions` every version and delete, from now on."""
+    """mode: `latest` yields each changed document's latest version; `all_versions` every version and delete, from now on."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class CosmosFeed:
         return await self._container.rid()
 
     async def partitions(self) -> list[FeedPartition]:
-        """An account that throttles says when to ask again, and is asked again then."""
+        """An account that throttles names a time, and the request is repeated then."""
         patience = Patience(self._pauses)
         while True:
             try:
@@ -209,7 +209,7 @@ class CosmosFeed:
                 yield pages.pop(0)
 
     async def latest(self, partition: str) -> str | None:
-        """Of a range that was split or merged, the furthest of its successors'."""
+        """For a range that was split or merged, the furthest of its successors' positions."""
         last = max(await self._everywhere(partition, self._end_of), key=lsn_of)
         return last if lsn_of(last) > BEGINNING else None
 
@@ -220,7 +220,7 @@ class CosmosFeed:
         return sum(await self._everywhere(partition, lambda place: self._lag_at(place, continuation)))
 
     def compare(self, a: str | None, b: str | None) -> int:
-        """Within a partition, and between it and its successors, who go on with its LSNs."""
+        """Within a partition, and between it and its successors, which continue its LSNs."""
         return lsn_of(a) - lsn_of(b)
 
     async def close(self) -> None:
@@ -228,7 +228,7 @@ class CosmosFeed:
         self._threads.shutdown(wait=False)
 
     async def _everywhere(self, partition: str, ask: Callable[[Place], Awaitable[T]]) -> list[T]:
-        """Where the partition is, or where its successors are; once more where that turns out to be old."""
+        """The ranges of the partition or of its successors; read again if they turn out to be outdated."""
         try:
             return [await ask(place) for place in await self._where.places(partition)]
         except _Gone:
@@ -283,7 +283,7 @@ class CosmosFeed:
         return estimated(session_lsn(answer.session), records[0].lsn) if records else 0
 
     async def _pages(self, partition: str, answer: Answer, after: str | None) -> list[Page]:
-        """Empty if nothing lies behind `after`, whatever a lagging replica answers. Raises FeedError."""
+        """Empty if nothing is after `after`, whatever a lagging replica answers. Raises FeedError."""
         if answer.status not in (OK, NOT_MODIFIED):
             raise self._refused(partition, answer)
         lsn_of(answer.etag)
@@ -303,7 +303,7 @@ class CosmosFeed:
         return await self._run_on_thread(lambda: self._behind(answer, paths, after))
 
     def _behind(self, answer: Answer, paths: tuple[str, ...], after: str | None) -> list[Record]:
-        """What an answer holds behind `after`: a replica that lags may repeat what lies before."""
+        """The changes of an answer after `after`: a replica that lags may repeat earlier ones."""
         read = lsn_of(after)
         records = records_of(answer.body, paths, all_versions=self._mode == "all_versions")
         return [record for record in records if record.lsn > read]

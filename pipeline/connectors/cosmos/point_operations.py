@@ -50,7 +50,7 @@ RETRY_WITH, NO_CONTAINER = 449, 1003
 NOT_DONE = (GONE, THROTTLED, RETRY_WITH)
 """Passing answers that say that the write was refused. After the others (408, 5xx, none) it may still be done."""
 OF_CONTENT = (400, 404, 409, 413)
-"""What is said of one document, while others can be written: a value, a patch of what is not there, a unique key, its size."""
+"""Refusals of one document, while others can be written: a value, a patch of a missing document, a unique key, its size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Writing:
     """How rows become writes.
 
     content: "row" for all columns but `operation`, "body" for the JSON object in the column `body`. operation: the column
-    that says what to do; without it rows are upserted. key_paths: of the container's partition key, like /account.
+    with the operation; without it rows are upserted. key_paths: of the container's partition key, like /account.
     """
 
     content: Content
@@ -103,7 +103,7 @@ class Writing:
 
     def _write(self, kind: Kind, document: dict[str, Any], key: str) -> Write:
         if kind == "upsert":
-            # its key, so that a row that comes again replaces itself; a slash is not allowed in an id
+            # its key, so that a repeated row replaces itself; a slash is not allowed in an id
             document.setdefault("id", key.replace("/", ":"))
         name, values = _id(document), tuple(_value(document, path) for path in self.key_paths)
         if kind == "patch":

@@ -1,6 +1,6 @@
 """Which part of a container a partition is, where it is read, and who takes over when it was split or merged. Pure.
 
-A partition is a physical range, named by the range's id ("0"), or a part of the space of effective partition keys, named by its
+A partition is a physical range, named by the range's id ("0"), or a section of the effective partition keys, named by its
 bounds ("05C1-7F", from inclusive, to exclusive): the lease tokens of the .NET processor, versions 0 and 1. A range's id leads
 nowhere once the range was split or merged; bounds are served by whichever range holds them now, so only a cut between them ends
 such a partition (docs/decisions/0007-a-merged-range-keeps-its-leases.md).
@@ -24,7 +24,7 @@ from pipeline.feed import FeedPartition
 
 _ETAG = re.compile(r'"([0-9]{1,18})"', re.ASCII)
 BEGINNING = 0
-"""Of None: no document has this LSN."""
+"""The LSN of None: no document has it."""
 
 
 def lsn_of(position: str | None) -> int:
@@ -50,7 +50,7 @@ def position_behind(lsn: int) -> str:
 
 
 def furthest(a: str | None, b: str) -> str:
-    """The later one: a replica that lags answers with an earlier position than it was asked for."""
+    """The later one: a replica that lags answers with an earlier position than the requested one."""
     return a if a is not None and lsn_of(a) > lsn_of(b) else b
 
 
@@ -109,7 +109,7 @@ class PhysicalRange:
 
 
 class Place(NamedTuple):
-    """Where a partition is read: a range, and the part of it; None for the whole."""
+    """The range that a partition is read from, and the section of it; None for the whole."""
 
     range_id: str
     span: Span | None = None
@@ -147,9 +147,9 @@ def place_of(partition: str, live: Iterable[PhysicalRange]) -> Place | None:
 def successors(partition: str, scope: Span | None, live: Sequence[PhysicalRange]) -> list[Successor]:
     """Who takes over from a partition that has no place: together they are exactly what it was.
 
-    scope: of a range that is gone. A range that lies within goes on under its own id, a part of one (it was merged with others)
-    under the bounds of that part. Raises FeedUnavailable while the listed ranges have gaps, FeedError where nobody knows what the
-    partition was.
+    scope: of a range that is gone. A range within it continues under its own id; a section of one (merged with others) under the
+    section's bounds. Raises FeedUnavailable while the listed ranges have gaps, FeedError if the former partition is
+    unknown.
     """
     bounds = span_of(partition)
     mine = bounds or scope or _of_direct_children(partition, live)
@@ -163,7 +163,7 @@ def successors(partition: str, scope: Span | None, live: Sequence[PhysicalRange]
 
 
 def _of_direct_children(partition: str, live: Sequence[PhysicalRange]) -> Span:
-    """What a range was whose bounds nobody recorded, as long as it was split and nothing else has happened since."""
+    """The former bounds of an unrecorded range, if it was split and nothing else has happened since."""
     children = sorted((each for each in live if each.parents[-1:] == (partition,)), key=_min)
     if not any(partition in each.parents for each in live):
         raise unknown(partition, live)
@@ -183,7 +183,7 @@ def unknown(partition: str, live: Iterable[PhysicalRange]) -> FeedError:
 
 
 def uncovered(partition: FeedPartition, scopes: Collection[str]) -> list[FeedPartition]:
-    """What of a partition lies in none of the scopes: itself, nothing, or its parts under their bounds."""
+    """The rest of a partition outside the scopes: itself, nothing, or its sections under their bounds."""
     whole = span_of(partition.scope or "")
     held = [part for scope in scopes if whole and (span := span_of(scope)) and (part := whole.common(span))]
     if whole is None or not held:

@@ -64,7 +64,7 @@ def _latest(text: str, start: tuple[int, int], item: Any, key_paths: Sequence[st
 
 
 def _version(text: str, start: tuple[int, int], item: Any, key_paths: Sequence[str]) -> Record:
-    """Of the all-versions-and-deletes mode: `current`, `metadata`, and `previous` where the container keeps it."""
+    """An item of the all-versions-and-deletes mode: `current`, `metadata`, and `previous` if the container keeps it."""
     metadata = item.get("metadata") if isinstance(item, dict) else None
     lsn, time_s = _numbers(metadata, "lsn", "crts")
     assert isinstance(metadata, dict)
@@ -81,7 +81,7 @@ def _version(text: str, start: tuple[int, int], item: Any, key_paths: Sequence[s
 
 
 def _deleted(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What a delete says of its document: its id, and the partition key by path."""
+    """What a delete contains of its document: its id, and the partition key by path."""
     keys = metadata.get("partitionKey")
     document: dict[str, Any] = {"id": metadata.get("id", "")}
     for path, value in keys.items() if isinstance(keys, dict) else ():
@@ -107,7 +107,7 @@ def _key(document: Mapping[str, Any], paths: Sequence[str]) -> str | None:
     return value if isinstance(value, str) or value is None else json.dumps(value, ensure_ascii=False)
 
 
-# Where things stand in the text
+# Places in the text
 
 
 def _slice(text: str, start: int, name: str) -> str:
@@ -116,7 +116,7 @@ def _slice(text: str, start: int, name: str) -> str:
 
 
 def _value_of(text: str, wanted: str, at: int = 0) -> int:
-    """Where the member's value stands in the object at `at`. Raises ValueError."""
+    """The place of the member's value in the object at `at`. Raises ValueError."""
     at = _expected(text, "{", at)
     while True:
         name, at = _JSON.raw_decode(text, _skipped(text, at))

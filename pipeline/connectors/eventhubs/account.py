@@ -17,9 +17,9 @@ _LOOKS = "Endpoint=sb://NAMESPACE.servicebus.windows.net/;SharedAccessKeyName=..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """host: the namespace's, with a port where it is not the usual one. Without a connection string azure-identity finds who we
-    are; identity: the client id that it has to take. ca_file: authorities to trust, instead of the usual ones. is_emulator: of
-    a namespace that speaks without TLS, as the connection string says.
+    """host: the namespace's, with a port where it is not the usual one. Without a connection string azure-identity finds the
+    credentials; identity: the client id to use. ca_file: authorities to trust, instead of the usual ones. is_emulator: the
+    namespace has no TLS, according to the connection string.
     """
 
     host: str

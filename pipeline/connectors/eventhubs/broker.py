@@ -20,7 +20,7 @@ ENVELOPE_BYTES = ENVELOPE_KEY_BYTES + KEY_BYTES_MAX
 
 
 class EventHubsBroker:
-    """One hub. Implements pipeline.producer.Broker. credential: of azure-identity's kind, for whoever has one already."""
+    """One hub. Implements pipeline.producer.Broker. credential: an existing one of azure-identity's kind."""
 
     envelope_bytes = ENVELOPE_BYTES
 

@@ -1,8 +1,8 @@
 """Continuations: `<sequence number>@<offset>` of the last event that was read. Pure.
 
 Either may stand alone, for people and for what was taken over from others: `41`, `@4294967296`. Offsets are the service's own
-affair (where it is replicated between regions they are no numbers), so that they are not compared; the first event read from an
-offset alone tells the rest.
+affair (with replication between regions they are not numbers), so they are not compared; the first event read from an
+offset alone has both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Position(NamedTuple):
 
 
 BEGINNING = Position(_BEFORE_ALL)
-"""Of None: before the event 0."""
+"""The sequence of None: before event 0."""
 
 
 def position_of(continuation: str | None) -> Position:
@@ -61,7 +61,7 @@ def compared(a: Position, b: Position) -> int:
 
 
 def selector(position: Position) -> str:
-    """For the receiver: what lies behind it."""
+    """For the receiver: the events after it."""
     if position == BEGINNING:
         return "amqp.annotation.x-opt-offset > '-1'"
     if position.offset is not None:

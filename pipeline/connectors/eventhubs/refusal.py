@@ -24,7 +24,7 @@ STOLEN = "amqp:link:stolen"
 
 
 class PositionRefused(PositionLost):
-    """The service attaches no receiver there: behind the newest event, or at what is no position."""
+    """The service attaches no receiver there: after the newest event, or at an invalid position."""
 
 
 def refusal(error: BaseException, what: str) -> PipelineError:
@@ -42,7 +42,7 @@ def refusal(error: BaseException, what: str) -> PipelineError:
 
 
 def ended(error: BaseException, what: str) -> PipelineError:
-    """What ended a link. Whether it may be attached once more (its token has expired, its hub is gone), the next attach tells."""
+    """The reason that a link ended. The next attach shows whether another one is possible (token expired, hub gone)."""
     why = refusal(error, what)
     return FeedUnavailable(str(why)) if type(why) is FeedError else why
 

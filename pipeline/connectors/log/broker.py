@@ -1,7 +1,7 @@
 """The embedded log as a broker of idempotent producers: the same port as Event Hubs, on files of this machine.
 
-A producer's line is kept under a name of its own beside those of the leases. It goes on at the level it has: attaching again with
-the last number, or with the one before the last batch, is how a lost answer is made up for.
+A producer's line is kept under a name of its own beside those of the leases. It continues at its level: attaching again with
+the last number, or with the one before the last batch, settles a lost answer.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _before_last(line: Line) -> int | None:
 
 
 async def run_on_thread(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
-    """Of `call` on a thread. Raises PublishError."""
+    """The result of `call` on a thread. Raises PublishError."""
     try:
         return await asyncio.get_running_loop().run_in_executor(threads, call)
     except LogError as error:

@@ -180,7 +180,7 @@ class LogFeed:
         return _position((await self._extent(partition)).end - 1)
 
     async def lag(self, partition: str, continuation: str | None) -> int:
-        """Exact. Events that retention has forgotten do not count: nobody can read them."""
+        """Exact. Events removed by retention do not count."""
         first = _number(continuation) + 1
         extent = await self._extent(partition)
         self._check_end(partition, first, extent)

@@ -1,7 +1,7 @@
-"""Where a partition lies: one SQLite file in the log's directory, whole from the moment it can be seen.
+"""A partition: one SQLite file in the log's directory, whole from the moment it can be seen.
 
-The file's name is the partition's, percent-encoded; a name too long for a file system is cut and told apart by a digest,
-and stands in full inside the file.
+The file's name is the partition's, percent-encoded; a name too long for a file system is cut and extended by a digest,
+and is stored in full inside the file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pipeline.publishing_writer import PUBLISHED_SCHEMA
 # LogError
 # ├── LogUnavailable             surely not done: locked, full, read-only, damaged; the message tells what to do
 # │   └── LogMissing             there is no such partition (yet)
-# ├── LogUncertain               a write whose outcome nobody knows: send the same again, or ask at a higher level
+# ├── LogUncertain               a write with an unknown outcome: send the same again, or ask at a higher level
 # ├── Outranked                  a claim of this rank or a later one is attached
 # ├── OutOfOrder                 not the sequence number that follows, or other events under the last one's number
 # └── ProducerEnded              the producer said that it would write no more
@@ -38,7 +38,7 @@ class LogError(Exception):
 
 
 class LogUnavailable(LogError):
-    """Nothing was changed. What stands in the way may go away by itself, or need a person."""
+    """Nothing was changed. The obstacle may go away by itself, or need a person."""
 
 
 class LogMissing(LogUnavailable):
@@ -58,7 +58,7 @@ class Outranked(LogError):
 
 
 class OutOfOrder(LogError):
-    """Somebody else used our numbers, or we lost count."""
+    """Another process used our numbers, or we lost count."""
 
 
 class ProducerEnded(LogError):
@@ -108,7 +108,7 @@ def encoded(events: pa.Table) -> Encoded:
 
 
 def decoded(body: bytes) -> pa.Table:
-    """BLOCK_SCHEMA. Raises pa.ArrowException where the bytes are no block."""
+    """BLOCK_SCHEMA. Raises pa.ArrowException if the bytes are not a block."""
     return pa.ipc.open_stream(body, options=_READING).read_all()
 
 
@@ -153,7 +153,7 @@ SUFFIX = ".db"
 READ_WRITE = "rw"
 READ_ONLY = "ro"
 UNCHANGING = "ro&immutable=1"
-"""Of a file that no other process has open: whoever reads it so has to look afterwards whether that was true."""
+"""A reader for a file that no other process has open; check afterwards whether that was true."""
 APPLICATION_ID = 0x4C48_4C47
 FORMAT = 1
 ENCODED_MAX = 150
@@ -252,7 +252,7 @@ def partitions_in(directory: Path, mode_of: Callable[[Path], str] = lambda path:
 
 
 def create(directory: Path, partition: str) -> None:
-    """Make the partition's file unless it is there. Whoever sees it sees all of it, however many make it at once."""
+    """Make the partition's file unless it is there. It is complete once it is visible, also if several create it at once."""
     path = directory / file_name(partition)
     if path.exists():
         return

@@ -73,12 +73,12 @@ class Line(Producer):
         return marker.to if marker is not None else None
 
     def repeated(self, number: int, digest: bytes) -> int | None:
-        """Where the last batch is, if this is the last batch again."""
+        """The place of the last batch, if this is the last batch again."""
         return self.batch_first if (self.batch_number, self.batch_digest) == (number, digest) else None
 
 
 def attached(held: Line | None, producer: Producer, number: int = 0) -> Line:
-    """The line of a new claim: it starts anew behind `number`, but for the marker. Raises Outranked.
+    """The line of a new claim: it starts again after `number`, but for the marker. Raises Outranked.
 
     A rank is attached once. A lease document that was put back gives its rank out again, and what an earlier tenure has on
     its way would pass for this one's.

@@ -139,7 +139,7 @@ class LogSink:
 
 
 class LogWriter(PublishingWriter):
-    """Where a cancelled write is not yet committed, it never will be; where it is, the next `open` tells."""
+    """If a cancelled write is not yet committed, it never will be; if it is, the next `open` shows it."""
 
     def __init__(
         self,

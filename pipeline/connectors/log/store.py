@@ -5,7 +5,7 @@ last batch, sent again, is recognised by its number and its contents, and is not
 
 Everything here blocks, and belongs on a thread. Any number of processes may use one directory.
 Not guaranteed: a process that is stopped (not killed) inside a write keeps the partition's other writers out, each for
-`busy_timeout_s` at a time, until it goes on or is killed.
+`busy_timeout_s` at a time, until it continues or is killed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Version = tuple[int, int]
 class Retention:
     """What a log forgets when it is appended to, in whole blocks; the newest is always kept. None: nothing.
 
-    A partition that nobody appends to keeps what it has, however old; it does not grow either.
+    A partition without new events keeps its old ones; it does not grow either.
     """
 
     age_s: float | None = None
@@ -104,7 +104,7 @@ class Log:
         return partitions_in(self.path)
 
     def partition(self, name: str, *, new: bool = False) -> PartitionLog:
-        """`new`: made unless it is there. Otherwise its use raises LogMissing until somebody has made it."""
+        """`new`: created if missing. Otherwise its use raises LogMissing until it is created."""
         if new:
             create(self.path, name)
         with self._lock:
@@ -145,7 +145,7 @@ class PartitionLog:
     # Writing
 
     def append(self, events: pa.Table) -> int:
-        """Store a batch (BLOCK_SCHEMA) that nobody will send again. Returns the sequence of its first event."""
+        """Store a batch (BLOCK_SCHEMA) that is never sent again. Returns the sequence of its first event."""
         if not events.num_rows:
             return self.extent().end
         batch = encoded(events)
@@ -323,7 +323,7 @@ class PartitionLog:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             if primary_code(error) == sqlite3.SQLITE_IOERR:
-                # What reached the disk may be found there after a crash, though nobody sees it now.
+                # What reached the disk may be found there after a crash, though no reader sees it now.
                 raise LogUncertain(f"log file '{self.path}': the commit failed ({error})") from error
             raise
 

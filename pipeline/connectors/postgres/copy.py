@@ -1,7 +1,7 @@
 """An Arrow table as COPY takes it: columns with PostgreSQL's types, and rows as CSV. Pure.
 
 CSV and not the binary format: Arrow writes it in C++, every value keeps its exact text (decimals, shortest floats), and the
-server tells null (nothing) from an empty text ("").
+server distinguishes null (nothing) from an empty text ("").
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def load(table: pa.Table) -> Load:
 
 
 def last_per_key(table: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Of the rows with one key only the last: an upsert cannot touch a row twice. Raises SinkRejected."""
+    """Only the last of the rows with one key: an upsert cannot touch a row twice. Raises SinkRejected."""
     if missing := [name for name in key if name not in table.column_names]:
         raise SinkRejected(f"the output has no column '{missing[0]}', which `key` names: it has {table.column_names}")
     keys = [f"key{i}" for i in range(len(key))]

@@ -45,7 +45,7 @@ def storable(letters: pa.Table) -> pa.Table:
 
 
 def kept(tables: Tables, letters: pa.Table) -> Composed:
-    """To be the last before COMMIT: whoever waits for the lock then waits for nobody who waits for us."""
+    """Must be the last before COMMIT: then no cycle of waits can include this lock."""
     rows = [_row(tuple(row.values())) for row in storable(letters).to_pylist()]
     return _inserted(tables, SQL("(VALUES {}) AS given ({})").format(SQL(", ").join(rows), _NAMES))
 

@@ -15,7 +15,7 @@ TIMEOUT_S = 60
 
 
 class AccessToken(Protocol):
-    """Of azure-core, as far as it is used."""
+    """The used part of azure-core's interface."""
 
     @property
     def token(self) -> str: ...

@@ -17,7 +17,7 @@ _PASSING = (
 _OF_ROWS = ("21", "22", "23", "44", "54", "P0001")
 """Rows that may not be there twice, values, constraints, WITH CHECK OPTION, limits of the server, and what a trigger raises."""
 _LOGIN_REFUSED = re.compile(r"FATAL: .*(?:authentication|token)", re.IGNORECASE)
-"""Of Entra ID, whose texts have changed with its name."""
+"""Errors of Entra ID, whose texts have changed with its name."""
 _SETTINGS_ARE_WRONG = (
     "password authentication failed",
     "no password supplied",
@@ -34,7 +34,7 @@ _NO_SUCH_HOST = (
     "No address associated with hostname",
     "nodename nor servname provided",
 )
-"""What getaddrinfo says of a name that does not exist; a name server that is away is another error."""
+"""getaddrinfo's errors for a name that does not exist; a name server that is away is another error."""
 
 _REMEDIES = {
     "23": "change the transform or the merge so that the table takes the output, or change the table",

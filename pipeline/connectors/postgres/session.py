@@ -29,7 +29,7 @@ _ENCRYPTED = ("require", "verify-ca", "verify-full")
 
 
 def read_dsn(dsn: str) -> dict[str, Any]:
-    """Its parameters by their names. Raises ValueError, whose text begins where "`dsn` ..." would go on."""
+    """Its parameters by their names. Raises ValueError, whose text continues "`dsn` ..."."""
     try:
         given = conninfo_to_dict(dsn)
     except (Error, UnicodeError):  # their texts quote the DSN, password and all
@@ -73,7 +73,7 @@ def _is_port(text: str) -> bool:
 T = TypeVar("T")
 
 ATTEMPTS = 4
-"""Of one conversation that collided with another, or met a connection that a server's restart had cut."""
+"""Retries of one conversation that collided with another, or used a connection that a restart had cut."""
 
 VERSION_MIN = 14
 
@@ -124,7 +124,7 @@ class Session:
             await copy.write(batch.csv)
 
     async def within(self, seconds: float, conversation: Awaitable[T]) -> T:
-        """Cancelled or timed out, the connection is cut and the server rolls back what it has not been told to commit.
+        """Cancelled or timed out, the connection is cut and the server rolls back what was not committed.
 
         Left to itself, the driver would first ask the server to cancel and wait for it, on a stalled network for long.
         """
@@ -150,7 +150,7 @@ class Session:
 
 
 class Server:
-    """Holds conversations with a server, and says in our words how they failed. `address` names it, without secrets."""
+    """Holds conversations with a server, and translates their errors. `address` names it, without secrets."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Server:
         identity: str | None = None,
         credential: Credential | None = None,
     ) -> None:
-        """identity, credential: as of TokenSource. Without an identity, the DSN says how to log in. Raises ValueError."""
+        """identity, credential: as of TokenSource. Without an identity, the DSN has the credentials. Raises ValueError."""
         self._tokens = None if identity is None else TokenSource(identity, credential=credential)
         self._parameters = _parameters(dsn, timeouts, application_name, has_token=identity is not None)
         self._timeouts = timeouts
@@ -256,7 +256,7 @@ def _may_repeat(session: Session, error: Error) -> bool:
 
 
 def _parameters(dsn: str, timeouts: Timeouts, application_name: str, *, has_token: bool) -> dict[str, Any]:
-    """What the connection is made with: ours, unless the DSN says otherwise."""
+    """The parameters of the connection: ours, unless the DSN has others."""
     try:
         given = read_dsn(dsn)
     except ValueError as error:

@@ -36,15 +36,15 @@ class PostgresSink:
     merge: one INSERT, UPDATE, DELETE or MERGE (WITH before it as you like) that reads this batch's output as table `batch`. It
     should touch rows in the order of their keys (`ORDER BY`), as other partitions do the same at the same time.
     table: a table ("name" or "schema.name") with the output's columns. append: every row is inserted. upsert: a row whose
-    `key` is there already is replaced; `key` needs a unique index. Of one batch's rows with one key the last counts.
+    `key` is there already is replaced; `key` needs a unique index. Among one batch's rows with one key, the last counts.
     setup: SQL to run once per process, one host after the other; it has to be repeatable (IF NOT EXISTS).
     schema: where `leasehold_positions` and `leasehold_history` are, and are created if absent.
     history: note every batch in `leasehold_history`, in its own transaction: pipeline, partition, generation, epoch, owner,
-    from, to, events, committed_at. Nobody deletes there but you.
+    from, to, events, committed_at. Only you delete there.
     letters: take dead letters, into `leasehold_dead_letters`, in their batch's transaction.
     identity: for Azure Database for PostgreSQL, "default" or a managed identity's client id. Every new connection gets an access
     token of Microsoft Entra ID as its password, so `dsn` must not have one.
-    credential: of azure-identity's asynchronous kind, to be asked for tokens instead; it is not closed.
+    credential: of azure-identity's asynchronous kind, used for tokens instead; it is not closed.
     """
 
     holds_position = True
@@ -295,7 +295,7 @@ class Target:
 
     @property
     def kind(self) -> str:
-        """The setting to mend where the server refuses."""
+        """The setting to correct after a refusal."""
         return "table" if self.table else "merge"
 
     def load(self, table: pa.Table) -> Load:

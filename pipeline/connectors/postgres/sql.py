@@ -35,7 +35,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Where positions are kept and, where wanted, their history and dead letters."""
+    """The tables of positions and, if wanted, of their history and dead letters."""
 
     schema: str
     history: bool = False
@@ -68,7 +68,7 @@ def one_message(*statements: Statement) -> Composed:
 
 
 def alone(*statements: Statement) -> Composed:
-    """One transaction, while nobody else's runs. Where it fails, the lock goes with the session.
+    """One transaction, alone under a lock. If it fails, the lock ends with the session.
 
     The lock has a transaction of its own: one that had waited would still believe what it knew of the catalog before.
     """
@@ -79,7 +79,7 @@ def alone(*statements: Statement) -> Composed:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Something that has to exist. exists: an expression that tells; creation: what creates it."""
+    """Something that has to exist. exists: an expression for that; creation: what creates it."""
 
     exists: Statement
     creation: Statement

@@ -1,4 +1,4 @@
-"""One event hub, as the SDK's AMQP clients have to be told of it: address, transport, tokens."""
+"""One event hub, as the SDK's AMQP clients need it: address, transport, tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLOSING_TIMEOUT_S = 2.0
 
 
 class Hub:
-    """credential: of azure-identity's kind, for whoever has one already; it is not closed."""
+    """credential: an existing one of azure-identity's kind; it is not closed."""
 
     def __init__(self, account: Account, *, credential: Any = None) -> None:
         """Raises HooksMoved: at the start of a host, which would otherwise try again and again to connect."""
@@ -28,7 +28,7 @@ class Hub:
         self._context: Any = None
 
     def address(self, path: str = "") -> str:
-        """Of the hub, or of something in it: `Partitions/0`."""
+        """The address of the hub, or of something in it: `Partitions/0`."""
         return f"amqps://{self.account.host}/{self.account.hub}" + (f"/{path}" if path else "")
 
     def options(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Hub:
         return self._client
 
     def _trusted(self) -> Any:
-        """As the SDK would make it for each connection anew, which stops the event loop for as long as reading takes."""
+        """As the SDK would create it for each connection, which blocks the event loop while it reads the file."""
         if self._context is None and not self.account.is_emulator:
             options = sdk().AMQPClientAsync("localhost", connection_verify=self.account.ca_file)._ssl_opts
             try:
@@ -120,7 +120,7 @@ async def connect(client: Any) -> None:
 
 
 def _answers(authenticator: Any) -> list[tuple[int, str]]:
-    """Status and description of the service's answers to tokens: of a refusal the SDK forgets them, and tells none."""
+    """Status and description of the service's answers to tokens: the SDK drops those of a refusal."""
     found: list[tuple[int, str]] = []
     done = authenticator._on_execute_operation_complete
 

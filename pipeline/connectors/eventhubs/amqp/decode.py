@@ -20,14 +20,14 @@ from pipeline.markers import PREFIX
 # What AMQP's values are in the event table, where a property is a text. Pure.
 #
 # Texts and symbols are themselves; numbers as they are written, true and false; a time in ISO 8601; octets in base64; lists, maps
-# and arrays in JSON; null stays null. Of .NET's own types the address, the time and the span (in seconds) are known.
+# and arrays in JSON; null stays null. The known types of .NET are the address, the time and the span (in seconds).
 
 
 KEYS_WITHIN_KEYS_MAX = 4
 """A map that is a key is a text in a text, and each such level doubles its backslashes: 30 of them would fill any memory."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICKS = 10_000_000
-"""Of .NET, in a second; its times begin with the year 1."""
+"""The ticks of .NET in a second; its times begin with the year 1."""
 
 
 def text_of(value: Any) -> str | None:
@@ -96,11 +96,11 @@ def _time_of(ticks: int) -> str:
 Pairs = tuple[tuple[str, str | None], ...]
 HEADER, DELIVERY, ANNOTATIONS, PROPERTIES, APPLICATION, DATA, SEQUENCE, VALUE, FOOTER = range(0x70, 0x79)
 SYSTEM = "sys."
-"""Before the names of what is no property of the application's."""
+"""The prefix of names that are not application properties."""
 BODY = f"{SYSTEM}body"
-"""Of what kind a body is that is no octets: `value` or `sequence`, which are told in JSON."""
+"""The kind of a body that is not binary: `value` or `sequence`, which are converted to JSON."""
 KEY, OPERATION = PREFIX + "key", PREFIX + "operation"
-"""Where our sink puts key and operation: a partition key would route it, and idempotent publishing goes to a partition."""
+"""The properties with our sink's key and operation: a partition key would route the event away from its partition."""
 
 _SECTIONS: dict[Any, int] = {code: code for code in range(HEADER, FOOTER + 1)} | {
     f"amqp:{name}": code
@@ -166,7 +166,7 @@ _SHORT, _LONG = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0"
 _DELIVERY = b"\x00\x53\x71"
 END = "last_enqueued_sequence_number"
 _SIZES = {0xC1: (1, 5), 0xD1: (4, 8)}
-"""Of a map, by its constructor: octets of its size, and where what is counted begins."""
+"""For a map, by its constructor: octets of its size, and the offset of the counted content."""
 _U32, _I64 = struct.Struct(">I"), struct.Struct(">q")
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999, which dates have."""
@@ -174,7 +174,7 @@ _OF_64_BITS = range(-(2**63), 2**63)
 
 
 def event_at(data: bytes, at: int, end: int) -> Event:
-    """The event of the message that stands there. Raises Malformed."""
+    """The event of the message at that place. Raises Malformed."""
     found = _HEAD.match(data, at, end)
     if found is None:
         return event_of(data[at:end])
@@ -212,7 +212,7 @@ def reported_end(data: bytes, at: int) -> int | None:
 
 
 def _only_body(data: bytes, at: int, end: int) -> int | None:
-    """Where the body begins, if it is one data section and nothing else follows."""
+    """The offset of the body, if it is one data section and nothing else follows."""
     if data.startswith(_SHORT, at, end) and at + 5 <= end:
         return at + 5 if at + 5 + data[at + 4] == end else None
     if data.startswith(_LONG, at, end) and at + 8 <= end:
@@ -235,7 +235,7 @@ def event_of(message: bytes) -> Event:
 
 
 def _event(sequence: int, offset: bytes, time_ms: int, key: str | None, body: bytes | None, properties: Pairs) -> Event:
-    """With key and operation where our sink put them. A partition key is the key, whatever a property says."""
+    """With key and operation from our sink's properties. A partition key takes precedence as the key."""
     found = {name: value for name, value in properties if name == OPERATION or (name == KEY and key is None)}
     if found:
         properties = tuple(pair for pair in properties if pair[0] not in found)
@@ -285,7 +285,7 @@ def _system(fields: Any) -> list[tuple[str, str | None]]:
 
 
 def _other_body(sections: list[tuple[int, Any]]) -> tuple[str, bytes | None]:
-    """Of values and sequences. A text or octets are as they are, anything else in JSON; sequences are one, item after item."""
+    """The body of values and sequences: text and octets unchanged, anything else in JSON; sequences are joined."""
     if {code for code, _ in sections} == {SEQUENCE}:
         items = [item for _, value in sections for item in _list(value)]
         return "sequence", str(text_of(items)).encode()

@@ -1,7 +1,7 @@
-"""A receiving connection's octets -> the events of one link, and the frames that are somebody else's. Pure.
+"""A receiving connection's octets -> the events of one link, and all other frames. Pure.
 
 https://docs.oasis-open.org/amqp/core/v1.0/os/amqp-core-transport-v1.0-os.html: a frame is its size, four octets more, a
-performative, and of a transfer the message, or a part of it.
+performative, and in a transfer the message, or a piece of it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SIZE, _U16 = struct.Struct(">I"), struct.Struct(">H")
 
 
 class Transfer(NamedTuple):
-    """What a transfer says besides its message. begin: where that is. more: it goes on in the next one."""
+    """The fields of a transfer. begin: the offset of its message. more: the message continues in the next transfer."""
 
     handle: int
     begin: int
@@ -57,7 +57,7 @@ class Read:
 
 
 class Frames:
-    """Of one connection, whose octets come in pieces. Our link is the one that the other side calls `handle` on `channel`."""
+    """The frames of one connection, whose octets arrive in pieces. Our link is the peer's `handle` on `channel`."""
 
     def __init__(self, channel: int, handle: int) -> None:
         self._channel = channel
@@ -70,7 +70,7 @@ class Frames:
         """The partition's end, as it was reported last; None if it was not."""
 
     def read(self, octets: bytes) -> Read:
-        """All frames that are whole by now. A message that is no event ends it: what came before it is there, nothing else."""
+        """All complete frames. A message that is not an event ends it: only earlier events are returned."""
         data = self._left + octets if self._left else octets
         read, at, end = Read(), 0, len(data)
         while end - at >= FRAME_BYTES_MIN and read.malformed is None:
@@ -86,7 +86,7 @@ class Frames:
         return read
 
     def _read_report(self) -> None:
-        """Of the last event alone: each has one, and the last is the newest."""
+        """From the last event alone: each has one, and the last is the newest."""
         report, self._report = self._report, None
         with suppress(Malformed):
             if report is not None and (end := reported_end(*report)) is not None:
@@ -142,7 +142,7 @@ class Frames:
 
 
 def _transfer_of(performative: bytes, at: int) -> Transfer:
-    """Field by field. at: where it stands in the whole."""
+    """Field by field. at: the offset in the whole."""
     described, begin = value_at(performative)
     fields = described.value if isinstance(described, Described) else None
     if not isinstance(fields, list) or not fields or type(fields[0]) is not int:

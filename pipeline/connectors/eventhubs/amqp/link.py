@@ -1,7 +1,7 @@
 """A receiving link: opened, authorised and granted credit by the SDK; read past it, octets as they come.
 
 The SDK decodes every message into objects, one task for each frame, which is where its consumers' time goes. So once the link is
-attached nobody but us reads from its connection; frames that are not our transfers are handed to the SDK, which answers them.
+attached, only this module reads from its connection; frames that are not our transfers are handed to the SDK, which answers them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ CHUNK_BYTES_MAX = 256 * 1024
 SIGN_OF_LIFE_S = 60.0
 """The service is asked to send something at least this often, be it an empty frame: who is silent for longer has gone."""
 RENEWAL_S = 1800.0
-"""How long the answer to a new token may wait behind events that nobody takes. When a token ends, the service takes the link."""
+"""How long the answer to a new token may wait behind unread events. When a token ends, the service closes the link."""
 _COUNT = 0xFFFF_FFFF
 """AMQP's counters wrap; the SDK's do not, and fail after four thousand million events on one connection."""
 
 
 class Link:
-    """Use `attach`. Its methods raise what the SDK, the socket or the service does: `refusal` says what that means."""
+    """Use `attach`. Its methods raise the errors of the SDK, the socket or the service; `refusal` translates them."""
 
     def __init__(self, client: Any, credit: int) -> None:
         self._client = client
@@ -81,7 +81,7 @@ class Link:
         return int(self._link.remote_handle)
 
     def read_already(self) -> bytes:
-        """What the SDK has read of the connection and not looked at. To be asked once, before `read`."""
+        """What the SDK has read from the connection and not parsed. Call it once, before `read`."""
         transport = self._connection._transport
         left = transport._read_buffer.read()
         transport._read_buffer = type(transport._read_buffer)()
@@ -135,7 +135,7 @@ class Link:
 
 
 async def _renew(authenticator: Any) -> None:
-    """Where nobody gives us a new token, the present one is used on, and the next beat asks again, until it has expired."""
+    """If no new token can be had, the present one is used until it expires, and the next beat tries again."""
     states = sdk().CbsAuthState
     try:
         await authenticator.handle_token()

@@ -1,6 +1,6 @@
-"""What the service tells of a hub: its partitions, and where each begins and ends.
+"""The service's information about a hub: its partitions, and the begin and end of each.
 
-The service allows 50 questions a second in a consumer group, of all clients together. So one of ours asks few at a time, and at
+The service allows 50 requests a second in a consumer group, for all clients together. So a client sends few at a time, and at
 a pace. Connections are opened when there is something to ask, kept for a minute at most, and not kept alive in between.
 """
 
@@ -101,7 +101,7 @@ class _Line:
         self._opened_at = 0.0
 
     async def ask(self, kind: str, what: str, more: Mapping[str, str]) -> Mapping[bytes, Any]:
-        """The answer's fields. A connection that was kept may have been closed meanwhile: then it is asked once more."""
+        """The answer's fields. A kept connection may have been closed meanwhile: then the request is repeated once."""
         if time.monotonic() - self._opened_at > KEPT_S:
             await self.close()
         is_kept = self._client is not None

@@ -1,7 +1,7 @@
-"""What azure-eventhub does not promise and is used all the same, by name: an SDK that has moved one of these says which.
+"""The private parts of azure-eventhub that are used, by name, so that a missing one is reported.
 
 Its public clients neither receive fast enough nor publish with sequence numbers of ours. So its private AMQP clients are taken,
-below which everything is public: TLS, WebSockets, SASL, tokens, sessions, links. Whoever uses another part of them adds it here.
+below which everything is public: TLS, WebSockets, SASL, tokens, sessions, links. Add every further part that is used.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ KEPT = {
 class HooksMoved(ValueError):
     """The installed azure-eventhub lacks private parts that reading and idempotent publishing need.
 
-    Its public clients cannot stand in: they publish without numbers of ours, and hide why a link was refused.
+    Its public clients cannot replace them: they publish without numbers of ours, and hide why a link was refused.
     """
 
     def __init__(self, missing: list[str]) -> None:

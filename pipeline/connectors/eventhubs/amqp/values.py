@@ -1,6 +1,6 @@
 """AMQP 1.0 values, read from their octets with their types kept. Pure.
 
-https://docs.oasis-open.org/amqp/core/v1.0/os/amqp-core-types-v1.0-os.html says how each is encoded.
+https://docs.oasis-open.org/amqp/core/v1.0/os/amqp-core-types-v1.0-os.html defines the encodings.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from uuid import UUID
 Taken = tuple[Any, int]
 """A value, and where the next one begins."""
 _Reader = Callable[[bytes, int, int], Taken]
-"""Of octets, from where on, and how many levels of values within values may follow."""
+"""Octets, an offset, and how many levels of nested values may follow."""
 LEVELS_MAX = 100
 """Values within values: reading them, and writing them as texts, recurses."""
 ITEMS_WITHOUT_OCTETS_MAX = 64
-"""Of an array whose items take no room: its count is all that stands there and could be anything, and arrays may be many."""
+"""For an array whose items take no room: only its count is encoded and could be anything, and there may be many arrays."""
 
 
 class Malformed(ValueError):
-    """Octets that are no value of AMQP's."""
+    """Octets that are not an AMQP value."""
 
 
 class Symbol(str):
@@ -132,7 +132,7 @@ def _decimal_of(raw: int, bits: int, exponent_bits: int, digits: int, bias: int)
 
 
 def _character(number: int) -> str:
-    """.NET's chars are UTF-16: half of one that takes two is no text by itself."""
+    """.NET's chars are UTF-16: half of a surrogate pair is not a text by itself."""
     is_one = number <= sys.maxunicode and not 0xD800 <= number <= 0xDFFF
     return chr(number) if is_one else "\N{REPLACEMENT CHARACTER}"
 
@@ -208,7 +208,7 @@ def _array(size: struct.Struct) -> _Reader:
 
 
 def _item_reader(data: bytes, at: int, levels: int) -> tuple[_Reader, int]:
-    """What stands before an array's items is said once."""
+    """The constructor of an array's items is encoded once."""
     if data[at] != 0:
         return _READERS[data[at]], at + 1
     levels = _one_less(levels)

@@ -37,7 +37,7 @@ from pipeline.feed import FeedPartition, KnownLag, Start, reset_of_a_new_source
 T = TypeVar("T")
 DECODING_THREADS = 2
 AT_ONCE_S = 0.25
-"""How long the next event may take before the service is asked whether there can be one."""
+"""How long the next event may take before the feed requests whether there can be one."""
 _PARTITION = re.compile(r"[0-9]{1,6}", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -59,7 +59,7 @@ class _Reader:
         self.is_waiting = True
 
     def note(self, end: int | None, at: float) -> None:
-        """None: no end was reported. An end that lies before what was delivered, or before another one, is an old answer."""
+        """None: no end was reported. An end before the delivered position, or before another end, is an old answer."""
         if end is not None and all(other is None or end >= other for other in (self.end, self.delivered)):
             self.end, self.at = end, at
 
@@ -129,7 +129,7 @@ class EventHubsFeed:
         return await self._at(partition, _milliseconds(start), extent)
 
     def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
-        """Without a rank: for looking. The service refuses it where somebody reads with one, in this consumer group."""
+        """Without a rank: for looking. The service refuses it if a receiver with a rank reads in this consumer group."""
         return self._read_on(partition, continuation, None)
 
     def open_as(self, epoch: int, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
@@ -165,7 +165,7 @@ class EventHubsFeed:
         self._threads.shutdown(wait=False)
 
     async def _read_on(self, partition: str, continuation: str | None, epoch: int | None) -> AsyncGenerator[Page, None]:
-        """Attached anew wherever it broke off, until patience is used up."""
+        """Attached again after each break, until patience is used up."""
         self._check(partition)
         delivered, patience = position_of(continuation), Patience(self._pauses)
         reader = self._readers[partition] = _Reader(delivered.sequence)
@@ -219,7 +219,7 @@ class EventHubsFeed:
                 raise
 
     async def _first(self, partition: str, delivered: Position, arrivals: AsyncGenerator[Received, None]) -> Received:
-        """What comes first. Unless that is at once, it is asked meanwhile whether anything can come: PositionLost if not."""
+        """The first events. Unless they arrive at once, checks meanwhile whether any can come: PositionLost if not."""
         first = asyncio.ensure_future(anext(arrivals))
         checked = asyncio.ensure_future(self._check_soon(partition, delivered))
         try:
@@ -290,7 +290,7 @@ class EventHubsFeed:
         return self._beyond(partition, position, extent) if is_beyond else refused
 
     async def _check_order(self, partition: str, delivered: Position, first: int | None) -> None:
-        """Where numbers are left out, retention may have passed while we were away. Raises PositionLost."""
+        """After a gap in the numbers, retention may have passed the position. Raises PositionLost."""
         if first is None or delivered.sequence is None or first == delivered.sequence + 1:
             return
         if first <= delivered.sequence:
@@ -350,7 +350,7 @@ def _milliseconds(time: datetime) -> int:
 
 
 class HubLetters:
-    """Implements pipeline.dead_letters.merged_feed.Strands over `feed`, which is somebody else's to close."""
+    """Implements pipeline.dead_letters.merged_feed.Strands over `feed`, which the caller closes."""
 
     def __init__(self, feed: EventHubsFeed, pipeline: str) -> None:
         self._feed = feed
@@ -375,7 +375,7 @@ class HubLetters:
         return max(0, await self.end(partition, strand) - max(behind, await self._before(strand)))
 
     async def read(self, partition: str, strand: str, behind: int, end: int) -> AsyncGenerator[Stretch, None]:
-        """What retention has forgotten is passed over: nobody can read it any more."""
+        """Events removed by retention are skipped: they cannot be read any more."""
         start = max(behind, await self._before(strand))
         async with aclosing(until(self._feed, strand, _position(start), str(end))) as pages:
             async for page in pages:
@@ -405,7 +405,7 @@ class HubLetters:
         return sorted(found)
 
     def _partitions_in(self, events: pa.Table) -> list[str | None]:
-        """Of each event the partition of its letter, where it is one of this pipeline's."""
+        """For each event the partition of its letter, if it is one of this pipeline's."""
         letters = map(letter_of, events.to_pylist())
         return [each.partition if each is not None and each.pipeline == self._pipeline else None for each in letters]
 

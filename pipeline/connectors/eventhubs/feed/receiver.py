@@ -82,7 +82,7 @@ def repeated(text: str, count: int) -> pa.Array:
 
 
 def whole_numbers(values: Sequence[int]) -> pa.Array:
-    """Of 64 bits. Raises OverflowError."""
+    """A column of 64-bit integers. Raises OverflowError."""
     return pa.Array.from_buffers(
         pa.int64(), len(values), [None, pa.py_buffer(np.fromiter(values, np.int64, len(values)))]
     )
@@ -130,26 +130,26 @@ def _with_nulls(
 
 
 def _ends(lengths: Iterable[int], count: int) -> pa.Buffer:
-    """Where each begins, and the last one ends."""
+    """The offset of each, and the end of the last one."""
     ends = np.zeros(count + 1, np.int32)
     np.cumsum(np.fromiter(lengths, np.int32, count), out=ends[1:])
     return pa.py_buffer(ends)
 
 
-# What waits between a link and whoever reads its events: octets, bounded, taken all at once.
+# The buffer between a link and its reader: octets, bounded, taken all at once.
 #
-# A reader that has no room for now still keeps its link: its heartbeats go on and its token is renewed, while the connection
+# A reader without room still keeps its link: its heartbeats continue and its token is renewed, while the connection
 # itself holds back what would not fit here.
 
 
 BYTES_MAX = 1024 * 1024
 BEAT_S = 5.0
 SILENCE_S = 90.0
-"""After that the other end has gone without a word: it was asked for a sign of life every `link.SIGN_OF_LIFE_S`."""
+"""After that the peer counts as gone: it should have answered every `link.SIGN_OF_LIFE_S`."""
 
 
 class Intake:
-    """Of one link, from now on. To be closed; the link is whoever's it was."""
+    """Reads one link from now on. Close it; the link stays the caller's."""
 
     def __init__(self, link: Link, what: str, *, bytes_max: int = BYTES_MAX) -> None:
         self._link = link
@@ -237,7 +237,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Received:
-    """Some pages. first: number of the first event in them, None where there is none. malformed: what follows is no event."""
+    """Some pages. first: number of the first event in them, or None. malformed: the next message is not an event."""
 
     pages: list[Page]
     first: int | None
@@ -303,7 +303,7 @@ async def open_receiver(hub: Hub, place: Place, limits: Limits, threaded: Thread
 
 
 async def try_attach(hub: Hub, partition: str, group: str, timeout_s: float) -> None:
-    """Attaches without a rank, and detaches. Raises as `receive` does: Fenced where somebody reads there with one."""
+    """Attaches without a rank, and detaches. Raises as `receive` does: Fenced if a receiver with a rank reads there."""
     place = Place(partition=partition, group=group, selector=LATEST)
     try:
         link = await Link.attach(hub, place.path, LATEST, epoch=None, credit=1, timeout_s=timeout_s)

@@ -30,7 +30,7 @@ from pipeline.sink import Claim
 # What a claim has to know and to close before it publishes to a hub. The decisions are pure.
 #
 # The service keeps a producer per partition and group. Each claim attaches its group at a higher level, with a starting number of
-# its own making: that level is then nobody else's, since the service refuses another number at it (where it should not, its reply
+# its own making: that level is then only its own, since the service refuses another number at it (where it should not, its reply
 # shows it). A group whose levels are used up, or whose lease got a new generation, is closed by the level above all claims.
 
 
@@ -121,7 +121,7 @@ class Groups:
         """What the service knows of the claim's group: level 0 and number 0 or -1 if nothing, the closing level if it is
         closed for good. Raises Fenced if the claim is outranked.
 
-        It attaches at a level of earlier claims, which fences none that is later. A null level is asked for only once the claim
+        It attaches at a level of earlier claims, which fences none that is later. A null level is requested only once the claim
         is known to be outranked: the service may take it as the next level, which disturbs the later claim once.
         """
         ours = group(claim, state)

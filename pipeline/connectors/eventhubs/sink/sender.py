@@ -18,7 +18,7 @@ from pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
 from pipeline.producer import NOTHING_YET, Asked, Numbers, Outcome, PublishError, Reason
 from pipeline.producer.errors import refused
 
-# What Event Hubs says when it refuses, as the reasons of publishing. Pure.
+# Refusals of Event Hubs, as the reasons of publishing. Pure.
 
 
 OUT_OF_ORDER = "com.microsoft:out-of-order-sequence"
@@ -60,7 +60,7 @@ BROKEN = Meaning(Reason.SERVICE_COMMUNICATION_PROBLEM, is_transient=True, is_sur
 """Whatever else ends a link: forced detaches, closed connections, sockets. A batch on it may have been stored."""
 TOKEN_ENDED = ("amqp:unauthorized-access", "com.microsoft:auth-failed")
 EXPIRED = Meaning(Reason.GENERAL_ERROR, is_transient=True)
-"""A link that was attached is let go of when its token ends. Whether we may have another, the next attach tells."""
+"""The service ends an attached link when its token ends. The next attach shows whether another one is possible."""
 NAMED = {
     "com.microsoft:auth-failed": "check key or identity, and that it may send",
     "amqp:unauthorized-access": "check key or identity, and that it may send",
@@ -106,16 +106,16 @@ def _text(place: str, what: str, condition: str, said: str) -> str:
 
 IDEMPOTENT = b"com.microsoft:idempotent-producer"
 IDLE_S = 60.0
-"""A link that has been idle for longer is replaced before it is used: the service may have let go of it, and nobody listens."""
+"""A link that has been idle for longer is replaced before it is used: the service may have dropped it unnoticed."""
 TOKENS = {
     401: "amqp:unauthorized-access",
     403: "amqp:unauthorized-access",
     404: "amqp:not-found",
     503: "com.microsoft:server-busy",
 }
-"""What the service answers to a token -> what it says of links for the same reason."""
+"""The service's answer to a token -> its answer to links for the same reason."""
 BYTES_MAX = 1024 * 1024
-"""Where the service does not tell how much a batch may take."""
+"""If the service does not report a batch's maximum size."""
 
 
 @cache
@@ -243,7 +243,7 @@ class SenderLink:
         raise batch_refused(self._place, *_texts(*[*fields, None, None][:2]))
 
     def _unanswered(self, reason: Any) -> PublishError:
-        """The link has let go of the batch: with its own reason, if it has one."""
+        """The link has given up the batch: with its own reason, if it has one."""
         try:
             self._client._link.get_state()
         except Exception as error:
@@ -275,7 +275,7 @@ def _replied(client: Any, place: str) -> Numbers:
 
 
 def said_by(error: BaseException) -> tuple[str, str]:
-    """Condition and description, as far as the SDK tells them."""
+    """Condition and description, as far as the SDK has them."""
     if isinstance(error, TokenRefused):
         return TOKENS.get(error.status_code, ""), f"the token is answered {error}"
     condition = getattr(error, "condition", None)

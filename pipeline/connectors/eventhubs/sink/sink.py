@@ -84,7 +84,7 @@ class EventHubsSink:
         return claimed(state)
 
     async def prepare(self) -> None:
-        """Whoever may not read in the consumer group learns it now, and not after a crash."""
+        """A missing right to read in the consumer group shows now, and not after a crash."""
         try:
             await self._look()
         except SinkUnavailable as error:

@@ -29,7 +29,7 @@ QUIET_S = 10.0
 """An attached receiver that gets nothing for so long is one of an empty partition, if `$management` agrees. It answers what was
 true this long ago, or later: docs/guarantees.md lists this among what is assumed."""
 READERS_MAX = 2
-"""Of one partition at a time. The service allows five in a consumer group, of all hosts together."""
+"""Readers of one partition at a time. The service allows five in a consumer group, for all hosts together."""
 LOOK_TIMEOUT_S = 2.0
 UNSEEN_S = 60.0
 """How long a partition is left alone that did not show its end in time. Each look that waits in vain delays a batch."""
@@ -61,7 +61,7 @@ class Tails:
         self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(READERS_MAX))
         self._looks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._ends: dict[str, tuple[float, int]] = {}
-        """Of each partition, when its end was last looked for, and the last one that was seen."""
+        """For each partition: the time of the last look for its end, and the last end that was seen."""
 
     async def read(
         self,
@@ -161,7 +161,7 @@ class _Run:
         return self._end is not None and self._reading.behind >= self._end
 
     async def _read_link(self) -> None:
-        """Up to the end, or up to an event that cannot be read: it is not one of ours, and is passed."""
+        """Up to the end, or up to an unreadable event, which is not from here and is skipped."""
         place = Place(
             partition=self._target,
             group=self._tails.consumer_group,

@@ -85,14 +85,14 @@ def _map_bytes(table: pa.Table) -> int:
 
 
 def _pairs_bytes(maps: pa.MapArray) -> int:
-    """Of a slice, the slice alone."""
+    """For a slice, the slice alone."""
     first, end = maps.offsets[0].as_py(), maps.offsets[-1].as_py()
     texts = sum(_text_bytes(pa.chunked_array([side.slice(first, end - first)])) for side in (maps.keys, maps.items))
     return texts + PAIR_BYTES * int(end - first)
 
 
 def _text_bytes(column: pa.ChunkedArray) -> int:
-    """As UTF-8. Of a type that is not published, nothing: it is refused for that."""
+    """As UTF-8. Nothing for a type that is not published: that is refused separately."""
     kind = column.type
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
@@ -174,7 +174,7 @@ class HubWriter(PublishingWriter):
 
     async def _verify(self, marker: Marker) -> None:
         """Find the claim's first batch in the partition: after a raise of the level, the service may take new events for known
-        ones, which it acknowledges and discards. If a group does this twice, the lease goes on with the next series of groups.
+        ones, which it acknowledges and discards. If a group does this twice, the lease continues with the next series of groups.
         """
         where, search = self._tails.named(self._target), Search(marker.lease, marker.generation)
         reading = Reading(search, self._state.tail, self._state.tail)

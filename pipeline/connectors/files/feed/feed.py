@@ -4,7 +4,7 @@
 
 Files may grow at their end, and new files may come. Whatever was read stays as it is: a file that was truncated, edited before
 the place that was read, or replaced by another raises PositionLost and never yields an event twice or past a gap. An edit
-behind that place is allowed, which is how a malformed record is mended. While a file grows, only the last bytes that were read
+behind that place is allowed, which is how a malformed record is corrected. While a file grows, only the last bytes that were read
 are looked at again; all of them are verified whenever a partition is opened, and when the file was changed without growing.
 
 An event's body is the record as a JSON object (the line itself in JSON lines), its sequence the number of the record in the
@@ -42,13 +42,13 @@ from pipeline.feed import FeedPartition, Start
 #
 # The pattern is a glob: `*`, `?` and `[...]` within one name, `**` for any number of directories. A partition is named by the
 # file's path below the pattern's fixed directory, so that equal names in several sub-directories stay apart. Names that
-# begin with a dot match only where the pattern says the dot; `**` does not follow links to directories.
+# begin with a dot match only if the pattern has the dot; `**` does not follow links to directories.
 #
 # Python's glob is not used: it takes a directory that may not be read for an empty one, and its files for gone.
 
 
 NAME_BYTES_MAX = 512
-"""Of a partition; every single file name is shorter."""
+"""The longest name of a partition; every single file name is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +145,14 @@ _FORMATS: dict[str, FormatName] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": 
 class FilesFeed:
     """Files as partitions.
 
-    path: a glob; `**` stands for any directories. format: as the path's suffix says (.csv, .jsonl, .ndjson) where not given.
+    path: a glob; `**` stands for any directories. format: by default according to the path's suffix (.csv, .jsonl, .ndjson).
     final_record: whether a last record without a line end waits for it, or is accepted when the file ends (continued later, it
-    costs the position). What waits is held back, and told. key: the column or field that holds an event's key.
-    record_bytes_max: a larger record (with its line end) is malformed. yields_malformed: for those who keep dead letters: what is
-    malformed is a page of its own, as it is, unless it is in doubt where it ends (a stray quote, a record too large).
-    columns: those of the schema, each with whether it is NOT NULL. A CSV file whose header lacks one is reported in the log,
-    since it is null in all events of the file; `probe` refuses the file if the column is NOT NULL.
+    costs the position). A waiting record is held back, and reported. key: the column or field that holds an event's key.
+    record_bytes_max: a larger record (with its line end) is malformed. yields_malformed: for dead letters: a malformed record
+    is a page of its own, as it is, unless it is in doubt where it ends (a stray quote, a record too large). columns: those of
+    the schema, each with whether it is NOT NULL. A CSV file whose header lacks one is reported in the log, since it is null in
+    all events of the file; `probe` refuses the file if the column is NOT NULL.
+
     Raises ValueError for settings that cannot work.
     """
 
@@ -248,7 +249,7 @@ class FilesFeed:
                 await self._wait_for_change(reader, step)
 
     async def _wait_for_change(self, reader: FileReader, step: Step) -> None:
-        """Waits until the file changes; what it holds back is told, unless that is finished at the next look."""
+        """Waits until the file changes. Reports an unfinished record, unless it is finished at the next look."""
         is_first = True
         while await self._run(reader.look) == step.cursor.seen:
             if step.held and not is_first:
@@ -324,7 +325,7 @@ class FilesFeed:
         return (await self._ahead(partition, continuation)).held
 
     def compare(self, a: str | None, b: str | None) -> int:
-        """Raises PositionLost for what is no position of a file."""
+        """Raises PositionLost for an invalid position."""
         return compare(a, b)
 
     async def close(self) -> None:
@@ -335,7 +336,7 @@ class FilesFeed:
         return await self._run(reader.ahead, _decoded(continuation))
 
     async def _cursor(self, reader: FileReader, position: Position | None) -> Cursor:
-        """Where reading goes on from `position`, with everything before it verified."""
+        """The cursor at `position`, with everything before it verified."""
         cursor = await self._run(reader.begun, position)
         while position and cursor.position != position:
             cursor = await self._run(reader.verified, cursor, position)

@@ -1,9 +1,9 @@
 """The position in a file: how far it was read, and what proves that it is still the same file.
 
 A continuation is one line of JSON. What counts in it is the fingerprint of every byte that was read: a file that was copied
-elsewhere or restored from a backup with equal contents goes on under its old position, because nothing can be skipped or
+elsewhere or restored from a backup with equal contents continues from its old position, because nothing can be skipped or
 repeated there. Device and inode (`file`) prove nothing, as a volume has another device number on every host that mounts
-it; they only tell whether a changed file was replaced or edited.
+it; they only show whether a changed file was replaced or edited.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Fingerprint:
 
     @property
     def text(self) -> str:
-        """128 bits: it has to tell accidents, not attacks."""
+        """128 bits: it has to detect accidents, not attacks."""
         return self._hash.hexdigest()[:32]
 
 
@@ -85,7 +85,7 @@ def decode(continuation: str) -> Position:
 
 
 def compare(a: str | None, b: str | None) -> int:
-    """By records: a last record that was taken without its line end is no further behind once the line end has come."""
+    """By records: a last record that was taken without its line end is not further behind once the line end is there."""
     return _records(a) - _records(b)
 
 

@@ -1,7 +1,7 @@
 """Reads one file forward, one bounded step at a time.
 
 Everything here blocks and computes: it runs on the feed's threads. Between two steps nothing is held but a `Cursor`, which is
-a value. Every step opens the file anew by its name, so what happened to it meanwhile is seen: it grew, it was edited, another
+a value. Every step opens the file again by its name, so changes are seen: it grew, it was edited, another
 file has taken its place. What may be another file is verified from its first byte before it is read on.
 """
 
@@ -64,13 +64,13 @@ VERIFY_BYTES = 16 * 1024 * 1024
 COUNT_BYTES = 16 * 1024 * 1024
 OVERLAP_BYTES = 1024
 OPENING_BYTES = 8
-"""Beside the header itself: a byte order mark, and what tells that the header is too large."""
+"""In addition to the header: a byte order mark, and the octet that shows that the header is too large."""
 WITHIN_QUOTES = "the file ends within quotes"
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the file system said of a file."""
+    """The file system's data about a file."""
 
     device: int
     inode: int
@@ -92,7 +92,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
-    """Where reading stands in a file.
+    """The position of reading in a file.
 
     opening: what precedes its first record; None where that is not read yet. offset, record, line: of what comes next.
     prefix: fingerprint of the bytes before `offset`; overlap: the last of them, which every read looks at once more.
@@ -136,7 +136,7 @@ class Cursor:
 class Step:
     """then: read on; wait until the file changes; or verify that it is still the file that `cursor.position` is from.
 
-    held: what the file ends with that is no whole record yet, as people are told of it.
+    held: the unfinished record at the end of the file, as a message.
     """
 
     cursor: Cursor
@@ -147,7 +147,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What lies behind a position: whole records, malformed ones too, and what the file ends with that is none yet."""
+    """The rest after a position: whole records, malformed ones too, and an unfinished record at the end."""
 
     records: int
     held: str | None = None
@@ -155,7 +155,7 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """What tells the position behind any record of a page, once somebody asks.
+    """Computes the position after any record of a page on request.
 
     before: where the page began. data: the bytes that it was made from. ends, lines: of its records, as in `Cut`.
     reached: behind how many records the last position lay, and its cursor. A page is cut from front to back, so that each of its
@@ -314,13 +314,13 @@ class FileReader:
         return os.pread(file, self.reading.record_bytes_max + OPENING_BYTES, 0)
 
     def _held_opening(self, file: int) -> str | None:
-        """Of a file that ends before its first record begins."""
+        """For a file that ends before its first record begins."""
         data = self._beginning(file)
         rest = data.removeprefix(BOM).lstrip(b"\r\n")
         return None if self.reading.accepts_unterminated else self._held(rest, 1 + data[: -len(rest)].count(b"\n"))
 
     def _held(self, rest: bytes, line: int) -> str | None:
-        """What to tell of the end of a file, behind its last whole record; `line` is where it begins."""
+        """The message about the end of a file after its last whole record; `line` is where it begins."""
         if rest in (b"", b"\r"):
             return None
         what = "the last line has no line end yet: end it, or have it taken as it is with `final_record: accept`"
@@ -386,7 +386,7 @@ class FileReader:
         return Step(replace(behind, window=window), "read", Page(events, behind.encoded, trail.position_behind))
 
     def _apart(self, cursor: Cursor, data: bytes, trouble: Unreadable) -> Step:
-        """A page with a malformed record alone, as it is; raises MalformedRecord where nobody keeps it, or where it may go on."""
+        """A page with a malformed record alone, unchanged. Raises MalformedRecord if no store keeps it, or if it may continue."""
         if trouble.span is None or not self.reading.yields_malformed:
             raise self._malformed(cursor, trouble)
         start, end = trouble.span

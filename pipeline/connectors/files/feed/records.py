@@ -91,15 +91,15 @@ class RecordFormat(Protocol):
         ...
 
     def cut(self, data: bytes, opening: Opening | None) -> Cut:
-        """Data that begins with a record. Without an opening, only what can be told without one is checked."""
+        """Data that begins with a record. Without an opening, only checks that need none are made."""
         ...
 
     def is_within_quotes(self, data: bytes) -> bool:
-        """Whether data that begins with a record ends in a quoted field, which may go on over line ends."""
+        """Whether data that begins with a record ends in a quoted field, which may continue over line ends."""
         ...
 
     def content(self, cut: Cut, opening: Opening, count: int) -> Content:
-        """Of the cut's first `count` records (at least one)."""
+        """The content of the cut's first `count` records (at least one)."""
         ...
 
     def sizes(self, cut: Cut, opening: Opening) -> Offsets:
@@ -112,7 +112,7 @@ def octets(data: bytes) -> npt.NDArray[np.uint8]:
 
 
 def starts_of(ends: Offsets) -> Offsets:
-    """Of lines that follow one another from the beginning of the data."""
+    """The ends of consecutive lines from the beginning of the data."""
     return np.concatenate((np.zeros(min(1, len(ends)), np.int64), ends[:-1]))
 
 

@@ -1,7 +1,7 @@
 """A container of Azure Blob Storage as a place for files; the one file with azure-storage-blob in it.
 
 `put` is Put Blob with If-None-Match: *, which the service answers with 409 where the blob is there. The SDK sends each request
-once: tried again by itself, a put whose answer was lost would be told that somebody else came first.
+once: tried again by itself, a put whose answer was lost would look like another writer's.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class BlobContainer:
 
     @property
     def identity(self) -> str:
-        """Tells accounts apart by their address, and asks nobody."""
+        """Distinguishes accounts by their address, without a request."""
         return f"files:{self._to().url.partition('?')[0]}/{self._prefix}".rstrip("/")
 
     def prepare(self) -> None:
@@ -170,7 +170,7 @@ class BlobContainer:
 
     def delete(self, name: str) -> None:
         try:
-            # what is deleted is never named again, so whether an answer is lost is no matter
+            # what is deleted is never named again, so a lost answer does not matter
             self._run(f"deleting '{name}'", lambda to: to.delete_blob(self._prefix + name), is_write=False)
         except _Missing:
             return
@@ -282,7 +282,7 @@ def _retry_after_s(error: HttpResponseError) -> float | None:
 
 
 def _is_unreached(error: Exception) -> bool:
-    """Whether no connection came about, so that nothing was sent. The SDK says as much of connections that broke."""
+    """Whether no connection came about, so that nothing was sent. The SDK raises the same for broken connections."""
     inner = str(getattr(error, "inner_exception", "") or error)
     return any(sign in inner for sign in ("NewConnectionError", "Failed to establish", "Name or service not known"))
 

@@ -135,7 +135,7 @@ def _rows(content: bytes) -> Iterable[tuple[bytes | None, str]]:
 
 
 def _lines(content: bytes) -> Iterable[tuple[bytes | None, str]]:
-    """Of any length, which Arrow's reader does not take."""
+    """Lines of any length, which Arrow's reader does not take."""
     for line in content.splitlines():
         try:
             row = parsed_json(line, JSON_LEVELS_MAX)

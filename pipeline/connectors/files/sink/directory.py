@@ -20,7 +20,7 @@ from pipeline.crash_point import crash_point
 ROOM = "_leasehold/.writing"
 """Where files are written before they have their names."""
 ABANDONED_S = 86_400.0
-"""When a file there is nobody's any more. Too early would do no harm: who still writes it is told to try again."""
+"""The age of an abandoned file. Too early does no harm: its writer tries again."""
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 

@@ -1,6 +1,6 @@
-"""Entries of a manifest: what each says, and which may follow which. Pure.
+"""Entries of a manifest: their contents, and which may follow which. Pure.
 
-An entry holds all that a partition's next writer must know, so the newest one alone tells where the sink stands.
+An entry holds all that a partition's next writer must know, so the newest one alone has the sink's position.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipeline.sink import Claim, Output
 #     {pipeline}/{partition}/000000000/000000000042-{unique}.parquet         the data file of entry 42, or of an attempt at it
 #
 # A data file bears the number of the entry that it is written for. Once there is an entry of that number which does not name it,
-# nobody can ever name it: that is how leftovers are told from what is still under way, without a look at any clock.
+# it can never be named: that separates leftovers from writes under way, without any clock.
 
 
 MANIFEST = "_leasehold"
@@ -40,7 +40,7 @@ _DATA = re.compile(rf"(\d{{{DIGITS}}})-[0-9a-f]{{32}}\.(?:parquet|jsonl)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folders:
-    """Of one partition. manifest, data: without a slash at the end."""
+    """The folders of one partition. manifest, data: without a slash at the end."""
 
     manifest: str
     data: str
@@ -79,7 +79,7 @@ def folders_of(pipeline: str, partition: str) -> Folders:
 
 
 def folders_in(names: Iterable[str]) -> dict[Folders, list[str]]:
-    """Of names below MANIFEST: each partition's folders -> the names in its manifest."""
+    """From names below MANIFEST: each partition's folders -> the names in its manifest."""
     found: dict[Folders, list[str]] = {}
     for name in names:
         parts = name.split("/")
@@ -90,7 +90,7 @@ def folders_in(names: Iterable[str]) -> dict[Folders, list[str]]:
 
 
 def listing_of(names: Iterable[str]) -> Listing:
-    """Of the names in one partition's manifest; what is called otherwise is nobody's."""
+    """From the names in one partition's manifest; other names are ignored."""
     last_parts = [name.rpartition("/")[2] for name in names]
     entries = frozenset(int(found[1]) for part in last_parts if (found := _ENTRY.fullmatch(part)))
     folds: dict[int, int] = {}
@@ -105,13 +105,13 @@ def listing_of(names: Iterable[str]) -> Listing:
 
 
 def version_of(name: str) -> int | None:
-    """Of a data file; None where it is none of ours."""
+    """The version of a data file; None for other files."""
     found = _DATA.fullmatch(name.rpartition("/")[2])
     return int(found[1]) if found else None
 
 
 def folder_of(name: str) -> str:
-    """A pipeline or partition as a folder: percent-encoded; one too long for a file system is cut and told apart by a digest.
+    """A pipeline or partition as a folder: percent-encoded; one too long for a file system is cut and extended by a digest.
 
     Raises ValueError for a name that is not text (a lone surrogate).
     """

@@ -1,4 +1,4 @@
-"""One partition's manifest: entries numbered from 0, each made by whoever was first to put its number.
+"""One partition's manifest: entries numbered from 0, each by the first writer that put its number.
 
 To put entry n + 1 after having read entry n is a compare-and-swap: one writer gets it, and the others learn that they were
 outranked. Nothing else decides what counts.
@@ -31,9 +31,9 @@ from pipeline.sink import Claim, to_write_again
 
 # How a manifest stays short: 64 entries are folded into one file, and 64 of those into one again. Pure.
 #
-# What a fold holds follows from its name, so whoever folds makes the same file. A name goes away only where a longer fold covers
-# it, and readers take the longest fold there is: what a writer that was stalled for long puts where names went away is seen by
-# nobody.
+# A fold's contents follow from its name, so every writer makes the same file. A name goes away only where a longer fold covers
+# it, and readers take the longest fold there is: a late entry of a stalled writer, under a name
+# that went away, is never read.
 
 
 FAN = 64
@@ -74,7 +74,7 @@ def steps(listing: Listing, start: int = 0) -> Iterator[Step]:
 
 
 def is_past(version: int, listing: Listing) -> bool:
-    """Whether an entry of this version is read by nobody, since a fold covers it."""
+    """Whether no reader needs an entry of this version, because a fold covers it."""
     return any(first <= version <= last for first, last in listing.folds.items())
 
 
@@ -98,7 +98,7 @@ def is_due(version: int) -> bool:
 
 
 def superseded(listing: Listing) -> list[Step]:
-    """What may go. The last complete range of each length stays, for those who read right now."""
+    """What may be removed. The last complete range of each length stays, for present readers."""
     head = listing.head or 0
     entries = [Step(each, each) for each in sorted(listing.entries) if each < _kept_from(head, FAN)]
     shorts = [
@@ -149,7 +149,7 @@ class Manifest:
             self.fold()
 
     def fold(self) -> None:
-        """Raises Fenced where others have written since: we were stalled, perhaps for so long that our entry lies in the past."""
+        """Raises Fenced where others have written since: we were stalled, perhaps for so long that our entry is in the past."""
         listing = listed(self._place, self.folders)
         if (listing.head or 0) > self.head.version:
             raise outranked(self.head, entry_of(self._place, self.folders, listing.head or 0))

@@ -2,7 +2,7 @@
 
 A claim is an entry of the manifest, and so is every batch; each is put under the number that follows the last one's, which one
 writer alone can do. So a later claim shuts out every earlier writer, output and position move in one step, and a data file
-that no entry names is seen by nobody.
+that no entry names is seen by no reader.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class FilesSink:
 
 
 class FilesWriter:
-    """Where a cancelled write is not yet in the manifest, it never will be once the partition is claimed anew."""
+    """If a cancelled write is not yet in the manifest, it never will be once the partition is claimed again."""
 
     def __init__(self, sink: FilesSink, manifest: Manifest, compare: Callable[[str | None, str | None], int]) -> None:
         self._sink = sink

@@ -58,7 +58,7 @@ class Snapshot:
 
     @property
     def files(self) -> list[DataFile]:
-        """Of each partition in the order in which they were delivered."""
+        """The files of each partition in the order of delivery."""
         return [file for partition in self.partitions for file in partition.files]
 
     @property
@@ -112,9 +112,9 @@ def snapshot_of(place: Place, *, pipeline: str | None = None, partition: str | N
 
 
 def leftovers(place: Place, snapshot: Snapshot) -> list[str]:
-    """Data files that attempts left which came to nothing. Deleting them is safe, whoever writes meanwhile.
+    """Data files of attempts that failed. Deleting them is safe, also during writes.
 
-    Of each partition: files for an entry that there is, and which no entry names. What is written for the next entry stays.
+    For each partition: files for an entry that there is, and which no entry names. What is written for the next entry stays.
     """
     left = []
     for partition in snapshot.partitions:
@@ -127,7 +127,7 @@ def leftovers(place: Place, snapshot: Snapshot) -> list[str]:
 
 
 def _partition(place: Place, folders: Folders) -> PartitionFiles | None:
-    """Begun anew where a fold took the place of what it was about to read."""
+    """Starts over if a fold replaced what it was about to read."""
     for _ in range(READS_MAX):
         listing = listed(place, folders)
         if listing.head is None:

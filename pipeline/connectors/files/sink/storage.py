@@ -1,6 +1,6 @@
-"""Where files lie: four calls, one of which decides everything. A directory and a container of blobs answer them alike.
+"""A place for files: four calls, one of which decides everything. A directory and a container of blobs answer them alike.
 
-`put` makes a file unless it is there: of all who put one name, in any process, one is told True. A manifest that numbers its
+`put` makes a file unless it is there: if several put one name, in any process, one gets True. A manifest that numbers its
 entries needs no more than that; nothing is ever replaced.
 """
 
@@ -41,7 +41,7 @@ class FilesNowhere(FilesUnavailable):
 
 
 class FilesUncertain(FilesError):
-    """A file may be there, or may still come to be there. To put the same bytes under the same name once more is harmless."""
+    """A file may exist, or may still appear. To put the same bytes under the same name once more is harmless."""
 
 
 class FilesDamaged(FilesError):
@@ -53,7 +53,7 @@ class Place(Protocol):
 
     @property
     def identity(self) -> str:
-        """Where it is, without secrets."""
+        """Its address, without secrets."""
         ...
 
     def prepare(self) -> None:
@@ -71,7 +71,7 @@ class Place(Protocol):
         ...
 
     def names(self, folder: str) -> list[str]:
-        """Of all files in a folder and below, in any order. What is there before and after the call is among them."""
+        """The names of all files in a folder and below, in any order. What is there before and after the call is among them."""
         ...
 
     def delete(self, name: str) -> None:
@@ -79,7 +79,7 @@ class Place(Protocol):
         ...
 
     def locate(self, name: str) -> str:
-        """Where other programs find it: an absolute path, or an address."""
+        """Its location for other programs: an absolute path, or an address."""
         ...
 
     def close(self) -> None: ...
