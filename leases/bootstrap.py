@@ -281,7 +281,7 @@ class Bootstrap:
             return True
 
         turn = self._turn(born, hosts, scan)
-        if turn and self._is_unused:
+        if self._is_unused and (turn or leases):
             await self.use()
         made = sum(await run_side_by_side(turn, make, doing="creating a lease of"))
         forgetful = followed(leases, {*created, *unreadable})

@@ -433,6 +433,20 @@ def test_a_name_without_leases_passes_to_another_feed_or_sink(identity: Identity
     run_virtual(main())
 
 
+def test_a_document_that_is_made_again_beside_leases_does_not_stay_unused() -> None:
+    """An operator deleted it and started the pipeline again: its leases are older than the document."""
+
+    async def main() -> None:
+        store = Store()
+        await Host(store).run(named("0"))
+        stored = await store.read(info_id("p"))
+        await store.delete(stored.id, stored.etag)
+        await Host(store, "b").run(named("0"))
+        assert await info(store) == Info(pipeline="p", identity=IDENTITY, complete=True)
+
+    run_virtual(main())
+
+
 def test_a_name_does_not_pass_on_while_a_lease_is_there_whatever_the_document_says() -> None:
     async def main() -> None:
         store = Store()
