@@ -158,7 +158,7 @@ def test_warnings_of_python_are_logged(tmp_path: Path) -> None:
         warnings.simplefilter("always")
         logging.captureWarnings(True)
         warnings.warn("old ways", stacklevel=1)
-    assert "old ways" in lines()[0]["event"]
+    assert any("old ways" in line["event"] for line in lines())
 
 
 def test_configuring_again_replaces_what_was(tmp_path: Path) -> None:
