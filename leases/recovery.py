@@ -147,9 +147,7 @@ async def recover(lease: Lease, family: Sequence[str], standing_of: StandingOf |
     """A lost lease at the position that its sink reports for it or for its ancestors; None if that is unknown. And a
     message.
     """
-    if (
-        standing_of is None and not family
-    ):  # docs/decisions/0006: nothing of it is skipped, whoever left it without a lease
+    if standing_of is None and not family:  # docs/decisions/0006: nothing of it is skipped, however it lost its lease
         return (
             lease,
             "it had no lease (was it deleted?), and its position is unknown: it begins at the feed's beginning",

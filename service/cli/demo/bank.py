@@ -132,7 +132,9 @@ class DemoView:
 
 
 def _shown(lease: Lease) -> str:
-    return f"{lease.partition.removesuffix('.csv').rsplit('-', 1)[-1]}: {lease.owner or 'nobody'} (epoch {lease.epoch})"
+    return (
+        f"{lease.partition.removesuffix('.csv').rsplit('-', 1)[-1]}: {lease.owner or 'no owner'} (epoch {lease.epoch})"
+    )
 
 
 PARTITIONS = 4

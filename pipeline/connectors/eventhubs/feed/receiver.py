@@ -90,7 +90,7 @@ def whole_numbers(values: Sequence[int]) -> pa.Array:
 
 def octets(values: Sequence[bytes | None]) -> pa.Array:
     try:
-        joined = b"".join(values)  # type: ignore[arg-type]  # a null is told by the error
+        joined = b"".join(values)  # type: ignore[arg-type]  # the error reports a null
     except TypeError:
         return _with_nulls(pa.binary(), values, b"", octets)
     return _joined(pa.binary(), map(len, values), len(values), joined)  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ def octets(values: Sequence[bytes | None]) -> pa.Array:
 
 def texts(values: Sequence[str | None]) -> pa.Array:
     try:
-        joined = "".join(values)  # type: ignore[arg-type]  # a null is told by the error
+        joined = "".join(values)  # type: ignore[arg-type]  # the error reports a null
     except TypeError:
         return _with_nulls(pa.string(), values, "", texts)
     whole: Sequence[str] = values  # type: ignore[assignment]  # or it could not be joined
