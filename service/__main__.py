@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from service.cli.common import open_closed_streams, watched_output
-from service.cli.fast_imports import importing
+from service.cli.common import importing, open_closed_streams, watched_output
 
 INTERRUPTED = 130
 

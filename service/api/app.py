@@ -16,7 +16,8 @@ from structlog.typing import FilteringBoundLogger as Log
 from leases.errors import StoreError
 from service import dashboard
 from service.api import schemas
-from service.api.auth import READING, Access, Audit
+from service.api.audit import Audit
+from service.api.auth import READING, Access
 from service.api.events import events
 from service.api.metrics import CONTENT_TYPE, Metrics
 from service.api.middleware import Guard

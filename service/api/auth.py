@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated
@@ -21,11 +19,8 @@ from typing import Annotated
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
-from structlog.typing import FilteringBoundLogger as Log
 
-from leases.lease import Lease
 from service.errors import StartFailed
-from service.stats import Action, ActionOutcome, Tally
 
 FOR_OPERATORS = "this is for operators: send one of the tokens in the file api.operators"
 
@@ -155,92 +150,3 @@ def _operator(request: Request, scheme: Annotated[object, Security(_OPERATE)]) -
 
 
 Operator = Annotated[Caller, Depends(_operator)]
-
-
-# The log of what operators did: one line for each action, also for one that was refused, and a count.
-#
-# The log contains the name of the token, never the token.
-
-
-TEXT_CHARACTERS_MAX = 200
-
-_ACTIONS: Mapping[tuple[str, str], Action] = {
-    ("POST", r"/api/leases/([^/]+)/([\s\S]+)/release"): "release",
-    ("POST", r"/api/leases/([^/]+)/([\s\S]+)/handoff"): "handoff",
-    ("PUT", r"/api/leases/([^/]+)/([\s\S]+)/continuation"): "reset",
-    ("POST", r"/api/leases/([^/]+)/([\s\S]+)/close"): "close",
-    ("POST", r"/api/pipelines/([^/]+)()/pause"): "pause",
-    ("POST", r"/api/pipelines/([^/]+)()/resume"): "resume",
-    ("POST", r"/api/leases()()/import"): "import",
-    ("GET", r"/api/leases()()/export"): "export",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorAction:
-    """An operator's request and its result. before, after: of a lease or an order; is_change: whether anything was done."""
-
-    action: Action
-    pipeline: str = ""
-    partition: str = ""
-    before: Mapping[str, object] | None = None
-    after: Mapping[str, object] | None = None
-    is_change: bool = True
-
-
-def operator_action_of(method: str, path: str) -> OperatorAction | None:
-    """None: nothing that an operator does."""
-    for (verb, pattern), action in _ACTIONS.items():
-        if verb == method and (found := re.fullmatch(pattern, path)):
-            return OperatorAction(action=action, pipeline=found[1], partition=found[2])
-    return None
-
-
-def lease_facts(lease: Lease) -> dict[str, object]:
-    """The fields of a lease that actions change."""
-    return {
-        "owner": lease.owner,
-        "handoff_to": lease.handoff_to,
-        "epoch": lease.epoch,
-        "generation": lease.generation,
-        "continuation": lease.continuation and _cut(lease.continuation),
-        **({"closed": True} if lease.closed else {}),
-    }
-
-
-def outcome_of(status: int, *, is_change: bool) -> ActionOutcome:
-    """done, unchanged, denied (who), refused (what), failed (we could not)."""
-    if status < 300:
-        return "done" if is_change else "unchanged"
-    if status in (401, 403):
-        return "denied"
-    return "refused" if status < 500 else "failed"
-
-
-class Audit:
-    """Records actions in the log, and in the stats of this host."""
-
-    def __init__(self, log: Log, tally: Tally) -> None:
-        self._log = log
-        self._tally = tally
-
-    def note(self, action: OperatorAction, *, caller: Caller | None, client: str, status: int, why: str = "") -> None:
-        outcome = outcome_of(status, is_change=action.is_change)
-        self._tally.acted(action.action, outcome)
-        cut = replace(action, pipeline=_cut(action.pipeline), partition=_cut(action.partition))
-        told = {"pipeline": cut.pipeline, "partition": cut.partition, "before": cut.before, "after": cut.after}
-        level = self._log.info if status < 300 else self._log.warning
-        level(
-            "operator action",
-            action=action.action,
-            outcome=outcome,
-            status=status,
-            who=caller.name if caller else "nobody known",
-            client=client,
-            **{name: value for name, value in told.items() if value},
-            **({"why": _cut(why)} if why else {}),
-        )
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= TEXT_CHARACTERS_MAX else text[:TEXT_CHARACTERS_MAX] + "..."

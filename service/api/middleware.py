@@ -19,7 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import dashboard
 from service.api import limits
-from service.api.auth import FOR_OPERATORS, Access, Audit, Caller, OperatorAction, operator_action_of
+from service.api.audit import Audit, OperatorAction, operator_action_of
+from service.api.auth import FOR_OPERATORS, Access, Caller
 from service.api.problems import LOOK_FIRST, problem
 from service.config.types import is_loopback
 

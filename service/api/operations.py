@@ -15,7 +15,8 @@ from leases.errors import StoreConflict
 from leases.keeper import Seen
 from leases.pause_orders import Control
 from service.api import schemas
-from service.api.auth import Operator, OperatorAction, lease_facts
+from service.api.audit import OperatorAction, lease_facts
+from service.api.auth import Operator
 from service.api.limits import TOLD, JsonRoute, meant_by, tag_of
 from service.api.problems import documented
 from service.api.queries import known, lease_in

@@ -11,7 +11,8 @@ from starlette.exceptions import HTTPException
 
 from leases.import_.plan import Change
 from service.api import schemas
-from service.api.auth import Operator, OperatorAction
+from service.api.audit import OperatorAction
+from service.api.auth import Operator
 from service.api.limits import LINES, check_type
 from service.api.problems import documented, problem
 from service.api.queries import PipelineFilter, known

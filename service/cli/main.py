@@ -26,6 +26,7 @@ from service.cli.common import (
     PathName,
     done,
     fail,
+    importing,
     log_of,
     named,
     read_offline,
@@ -33,7 +34,6 @@ from service.cli.common import (
     unread_is_fine,
 )
 from service.cli.dead_letters import dead_letters
-from service.cli.fast_imports import importing
 from service.cli.files import files, log
 from service.cli.migration import export_leases, import_leases, reset_leases
 from service.texts import counted, redacted

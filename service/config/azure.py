@@ -122,7 +122,7 @@ def check_postgres_identity(dsn: Secret, identity: str | None) -> None:
 # How an account of Azure Storage is reached: the same words for leases and for files.
 
 
-class Access(Whom):
+class StorageAccess(Whom):
     """The arguments of the connectors' `account_of`."""
 
     account_url: str | None
@@ -146,10 +146,54 @@ class StorageAccount(Section):
     )
 
     @property
-    def account(self) -> Access:
+    def account(self) -> StorageAccess:
         """How to reach it, secrets and all."""
         return {
             "account_url": self.account_url,
+            "ca_file": self.ca_file,
+            **whom(self.key, self.connection_string, self.identity),
+        }
+
+
+# How a Cosmos DB account is reached: the same words for leases and for feeds.
+
+
+class CosmosAccess(Whom):
+    """The arguments of `pipeline.connectors.cosmos.account_of`."""
+
+    endpoint: str | None
+    ca_file: Path | None
+
+
+class CosmosAccount(Section):
+    endpoint: Text | None = Field(
+        default=None, description="The account's address, like https://account.documents.azure.com."
+    )
+    key: Secret | None = Field(
+        default=None,
+        description="The account's key; to read a feed a read-only one will do. By default azure-identity provides the"
+        " credentials.",
+    )
+    connection_string: Secret | None = Field(
+        default=None, description="Instead of `endpoint` and `key`, as the portal shows it."
+    )
+    identity: Text | None = Field(default=None, description=IDENTITY + "Cosmos DB Built-in Data Reader.")
+    ca_file: Certificates | None = Field(
+        default=None, description="Certificates (PEM) to trust instead of the system's, for an emulator with its own."
+    )
+
+    @model_validator(mode="after")
+    def _reaches(self) -> CosmosAccount:
+        from pipeline.connectors.cosmos import account_of  # here, so that only who uses it waits for its SDK
+
+        account_of(**self.account)
+        return self
+
+    @property
+    def account(self) -> CosmosAccess:
+        """How to reach it, secrets and all."""
+        return {
+            "endpoint": self.endpoint,
             "ca_file": self.ca_file,
             **whom(self.key, self.connection_string, self.identity),
         }

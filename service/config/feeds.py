@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, Tag, model_validator
 
 from pipeline.errors import FeedError
-from service.config.azure import ConsumerGroup, EventHub
-from service.config.cosmos import CosmosAccount
+from service.config.azure import ConsumerGroup, CosmosAccount, EventHub
 from service.config.section import CUSTOM, Custom, Section, tag_of
 from service.config.types import (
     Conf,

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, Tag, model_validator
 
 from leases.timing import Timing, derived_timing
-from service.config.azure import IDENTITY, StorageAccount
-from service.config.cosmos import CosmosAccount
+from service.config.azure import IDENTITY, CosmosAccount, StorageAccount
 from service.config.section import CUSTOM, Custom, Section, tag_of
 from service.config.types import (
     BlobContainerName,

@@ -13,7 +13,7 @@ from leases.import_.export_format import groups_in
 from leases.import_.plan import Candidate
 from leases.store import LeaseStore, SharedContainer, TimedStore
 from service.errors import NothingToImport
-from service.group.lease_closing import Held
+from service.group.liveness import Held
 from service.pipeline import Pipeline
 
 Source = Literal["leasehold", "dotnet", "java", "eventprocessorhost", "checkpointstore"]

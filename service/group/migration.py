@@ -34,7 +34,7 @@ from pipeline.errors import FeedError, PipelineError
 from pipeline.feed import ChangeFeed, FeedPartition, Start, uncovered
 from pipeline.sink import Standing, standing
 from service.group.import_sources import Import, read_held, read_source, recent
-from service.group.lease_closing import Held, find_alive
+from service.group.liveness import Held, find_alive
 from service.pipeline import Pipeline
 from service.texts import counted
 

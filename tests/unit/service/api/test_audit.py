@@ -12,7 +12,8 @@ import structlog
 
 from leases.lease import Lease
 from service.api import create_app
-from service.api.auth import Access, OperatorAction, Tokens, operator_action_of, outcome_of
+from service.api.audit import OperatorAction, operator_action_of, outcome_of
+from service.api.auth import Access, Tokens
 
 READER, OPERATOR = "reader-" + "r" * 32, "operator-" + "o" * 32
 LEASE = "/api/leases/bank/a"

@@ -9,7 +9,7 @@ from simulation.loop import VirtualClock, run_virtual
 
 from leases.errors import StoreUnavailable
 from leases.timing import Timing
-from service.group.lease_closing import FAILED_LOOKS_MAX, Held, find_alive
+from service.group.liveness import FAILED_LOOKS_MAX, Held, find_alive
 
 
 class Container:
