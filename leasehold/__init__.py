@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         StoreUnavailable,
     )
     from leases.store import INTERFACE as STORE_INTERFACE
-    from leases.store import LeaseStore, SharedContainer, Stored
+    from leases.store import LeaseStore, Stored
     from leases.stores.memory import MemoryStore
     from leases.stores.sqlite import SqliteStore
     from leases.timing import Timing, derived_timing
@@ -64,15 +64,9 @@ if TYPE_CHECKING:
     from pipeline.feed import (
         ChangeFeed,
         FeedPartition,
-        FencedFeed,
-        FinishingFeed,
         KnownLag,
-        MeteredFeed,
         PartitionEnded,
-        ProbedFeed,
-        ScopedFeed,
         Start,
-        TellingFeed,
     )
     from pipeline.limits import AsyncLimits, BatchLimits
     from pipeline.markers import Marker, lease_of, marker_in, without_markers
@@ -92,18 +86,13 @@ if TYPE_CHECKING:
     from pipeline.publishing_writer import PUBLISHED_SCHEMA, events_of, generation_lost
     from pipeline.sink import INTERFACE as SINK_INTERFACE
     from pipeline.sink import (
-        BoundedWriter,
-        BufferingWriter,
         Claim,
         CloseReason,
-        LetterWriter,
         Output,
         Permit,
-        PlacedWriter,
         Sink,
         SinkWriter,
         Standing,
-        StandingSink,
     )
     from service.config.leases import SqliteLeases
     from service.config.settings import HostSettings, LogSettings
@@ -154,12 +143,6 @@ __all__ = [
     "FeedPartition",
     "Start",
     "KnownLag",
-    "TellingFeed",
-    "FinishingFeed",
-    "FencedFeed",
-    "ProbedFeed",
-    "ScopedFeed",
-    "MeteredFeed",
     "FEED_INTERFACE",
     "Page",
     "EVENT_SCHEMA",
@@ -176,11 +159,6 @@ __all__ = [
     "Permit",
     "CloseReason",
     "Standing",
-    "StandingSink",
-    "BoundedWriter",
-    "PlacedWriter",
-    "LetterWriter",
-    "BufferingWriter",
     "SINK_INTERFACE",
     "PipelineError",
     "SinkError",
@@ -215,7 +193,6 @@ __all__ = [
     # Lease stores
     "LeaseStore",
     "Stored",
-    "SharedContainer",
     "STORE_INTERFACE",
     "StoreError",
     "StoreConflict",
@@ -264,12 +241,6 @@ _HOMES = {
     "FeedPartition": "pipeline.feed",
     "Start": "pipeline.feed",
     "KnownLag": "pipeline.feed",
-    "TellingFeed": "pipeline.feed",
-    "FinishingFeed": "pipeline.feed",
-    "FencedFeed": "pipeline.feed",
-    "ProbedFeed": "pipeline.feed",
-    "ScopedFeed": "pipeline.feed",
-    "MeteredFeed": "pipeline.feed",
     "FEED_INTERFACE": "pipeline.feed:INTERFACE",
     "Page": "pipeline.event",
     "EVENT_SCHEMA": "pipeline.event",
@@ -285,11 +256,6 @@ _HOMES = {
     "Permit": "pipeline.sink",
     "CloseReason": "pipeline.sink",
     "Standing": "pipeline.sink",
-    "StandingSink": "pipeline.sink",
-    "BoundedWriter": "pipeline.sink",
-    "PlacedWriter": "pipeline.sink",
-    "LetterWriter": "pipeline.sink",
-    "BufferingWriter": "pipeline.sink",
     "SINK_INTERFACE": "pipeline.sink:INTERFACE",
     "PipelineError": "pipeline.errors",
     "SinkError": "pipeline.errors",
@@ -321,7 +287,6 @@ _HOMES = {
     "AsyncLimits": "pipeline.limits",
     "LeaseStore": "leases.store",
     "Stored": "leases.store",
-    "SharedContainer": "leases.store",
     "STORE_INTERFACE": "leases.store:INTERFACE",
     "StoreError": "leases.errors",
     "StoreConflict": "leases.errors",
@@ -334,6 +299,16 @@ _HOMES = {
 }
 """The module that defines each name, and its name there if that differs."""
 
+_MERGED = {
+    **dict.fromkeys(
+        ("TellingFeed", "FinishingFeed", "FencedFeed", "ProbedFeed", "ScopedFeed", "MeteredFeed"), "ChangeFeed"
+    ),
+    "StandingSink": "Sink",
+    **dict.fromkeys(("BoundedWriter", "PlacedWriter", "LetterWriter", "BufferingWriter"), "SinkWriter"),
+    "SharedContainer": "LeaseStore",
+}
+"""Protocols whose methods belong to a base class since 0.2.0. Until the next release they are `object`, to derive from."""
+
 
 def _load(name: str) -> object:
     """Import the name and keep it. Raises AttributeError with the most similar name."""
@@ -344,6 +319,11 @@ def _load(name: str) -> object:
     elif home := _HOMES.get(name):
         module, _, attribute = home.partition(":")
         value = getattr(import_module(module), attribute or name)
+    elif base := _MERGED.get(name):
+        from warnings import warn
+
+        warn(f"leasehold.{name} is part of leasehold.{base}: derive from that", DeprecationWarning, stacklevel=2)
+        return object
     else:
         from difflib import get_close_matches
 

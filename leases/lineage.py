@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from leases.lease import Lease
@@ -132,6 +132,11 @@ def outlived(partitions: Sequence[Partition], leases: Mapping[str, Lease]) -> tu
             and all(child.partition in leases for child in lease.children)
         )
     )
+
+
+def scopes_of(leases: Iterable[Lease]) -> dict[str, str]:
+    """By partition, of those that have one."""
+    return {lease.partition: lease.scope for lease in leases if lease.scope is not None}
 
 
 def _is_found(scope: str | None, partitions: Sequence[Partition], uncovered: Uncovered) -> bool:

@@ -13,8 +13,9 @@ are opaque, and an id never gets the same one twice, not even if its document wa
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import NamedTuple, TypeVar
 
 from leases.errors import StoreAmbiguous, StoreUnavailable
 
@@ -31,42 +32,40 @@ class Stored(NamedTuple):
     etag: str
 
 
-class LeaseStore(Protocol):
+class LeaseStore(ABC):
+    @abstractmethod
     async def list(self, prefix: str) -> list[Stored]:
         """Every document whose id starts with `prefix`, in id order. Raises StoreUnavailable."""
-        ...
 
+    @abstractmethod
     async def read(self, id: str) -> Stored:
         """Raises StoreMissing, StoreUnavailable."""
-        ...
 
+    @abstractmethod
     async def create(self, id: str, body: str) -> str:
         """The new document's ETag. Raises StoreConflict if it exists, StoreUnavailable, StoreAmbiguous."""
-        ...
 
+    @abstractmethod
     async def replace(self, id: str, body: str, etag: str) -> str:
         """The new ETag. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous."""
-        ...
 
+    @abstractmethod
     async def delete(self, id: str, etag: str) -> None:
         """Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous."""
-        ...
 
+    @abstractmethod
     async def close(self) -> None:
         """Close connections and threads. The store is not used afterwards."""
-        ...
+
+    async def documents(self, prefix: str) -> Sequence[Mapping[str, object]] | None:
+        """For a container that also holds leases of other programs: every document whose id begins with `prefix`, as stored.
+
+        None if there are no such leases. Raises StoreUnavailable, StoreMissing.
+        """
+        return None
 
 
-@runtime_checkable
-class SharedContainer(Protocol):
-    """Also offered by a store whose container holds leases of other programs."""
-
-    async def documents(self, prefix: str) -> Sequence[Mapping[str, object]]:
-        """Every document whose id begins with `prefix`, as stored. Raises StoreUnavailable, StoreMissing."""
-        ...
-
-
-class TimedStore:
+class TimedStore(LeaseStore):
     """A store whose every call ends within `timeout_s`: a read as StoreUnavailable, a write as StoreAmbiguous.
 
     The timeout must be well below the trust window, or a single slow answer would end an owner's trust.
@@ -75,11 +74,6 @@ class TimedStore:
     def __init__(self, store: LeaseStore, timeout_s: float) -> None:
         self._store: LeaseStore = store
         self._timeout_s = timeout_s
-
-    @property
-    def store(self) -> LeaseStore:
-        """The wrapped store."""
-        return self._store
 
     async def list(self, prefix: str) -> list[Stored]:
         return await self._read(self._store.list(prefix), f"listing '{prefix}'")
@@ -95,6 +89,10 @@ class TimedStore:
 
     async def delete(self, id: str, etag: str) -> None:
         await self._write(self._store.delete(id, etag), f"deleting '{id}'")
+
+    async def documents(self, prefix: str) -> Sequence[Mapping[str, object]] | None:
+        """Without the timeout: a migration may read much, and holds no lease meanwhile."""
+        return await self._store.documents(prefix)
 
     async def close(self) -> None:
         """Later calls are refused: an API may outlive its host by a moment."""
@@ -116,7 +114,7 @@ class TimedStore:
             raise StoreAmbiguous(f"{doing} got no answer within {self._timeout_s:g} s") from None
 
 
-class _Closed:
+class _Closed(LeaseStore):
     """A store that is no longer used."""
 
     async def list(self, prefix: str) -> list[Stored]:
@@ -132,6 +130,9 @@ class _Closed:
         raise self._refusal
 
     async def delete(self, id: str, etag: str) -> None:
+        raise self._refusal
+
+    async def documents(self, prefix: str) -> Sequence[Mapping[str, object]] | None:
         raise self._refusal
 
     async def close(self) -> None:

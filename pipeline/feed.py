@@ -5,15 +5,15 @@ Test each feed with `pipeline.contract.ChangeFeedContract`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Collection, Mapping
 from datetime import datetime
 from shlex import quote
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Literal, NamedTuple
 
 from pipeline.errors import FeedError, PositionLost
 from pipeline.event import Page
-from pipeline.offers import offers
 
 INTERFACE = 1
 """Version of the feed interface: raised when an existing class would no longer work (docs/plugins.md)."""
@@ -27,7 +27,7 @@ class FeedPartition(NamedTuple):
     """A partition that the feed has now.
 
     parents: the partitions that were split or merged into it. scope: which part of the source it is, where a name alone does not
-    identify it for ever (see `ScopedFeed`); kept with its lease.
+    identify it for ever (see `ChangeFeed.remember`); kept with its lease.
     """
 
     name: str
@@ -53,22 +53,33 @@ class PartitionEnded(FeedError):
         self.scopes = scopes
 
 
-class ChangeFeed(Protocol):
-    """Positions (continuations) are opaque texts, ordered by `compare` alone. None is the feed's beginning."""
+class KnownLag(NamedTuple):
+    """events: behind a position. age_s: how old that is; 0 if nothing can have come since."""
+
+    events: int
+    age_s: float
+
+
+class ChangeFeed(ABC):
+    """Positions (continuations) are opaque texts, ordered by `compare` alone. None is the feed's beginning.
+
+    A feed defines what is abstract here, and the rest where its source offers more.
+    """
 
     @property
+    @abstractmethod
     def identity(self) -> str:
         """What is read, without secrets: two settings with one identity see the same events under the same positions."""
-        ...
 
+    @abstractmethod
     async def partitions(self) -> list[FeedPartition]:
         """The partitions that exist now, in name order. May grow. Raises FeedUnavailable."""
-        ...
 
+    @abstractmethod
     async def start_of(self, partition: str, start: Start) -> str | None:
         """The position at which a partition without a lease begins. Raises FeedUnavailable."""
-        ...
 
+    @abstractmethod
     def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         """Pages behind `continuation`, for ever: at the end it waits for more, without holding a thread.
 
@@ -76,24 +87,76 @@ class ChangeFeed(Protocol):
         reader's memory is bounded; one event larger than the limit comes in a page of its own.
         Raises FeedUnavailable, PositionLost, MalformedRecord, PartitionEnded; what came before has been yielded.
         """
-        ...
 
+    @abstractmethod
     async def latest(self, partition: str) -> str | None:
         """The position behind the last event that can be read now; None where there was never one."""
-        ...
 
+    @abstractmethod
     async def lag(self, partition: str, continuation: str | None) -> int:
         """How many events are after `continuation`: exact if the feed knows, else its best estimate, 0 only for none.
 
-        What the feed holds back (see `TellingFeed`) counts as one.
+        What the feed holds back (see `find_held_back`) counts as one.
         """
-        ...
 
+    @abstractmethod
     def compare(self, a: str | None, b: str | None) -> int:
         """Negative, zero or positive if `a` is before, at or after `b`. Pure."""
-        ...
 
+    @abstractmethod
     async def close(self) -> None: ...
+
+    @property
+    def no_partitions(self) -> str:
+        """Why there are no partitions, if there are none."""
+        return f"the feed {self.identity} has no partitions yet"
+
+    async def find_held_back(self, partition: str, continuation: str | None) -> str | None:
+        """Why the end of the partition is not yielded yet, if it exists and is unfinished: place, reason and remedy.
+
+        None if there is no such thing, or if so much precedes it that the feed does not search for it. Raises as `lag` does.
+        """
+        return None
+
+    @property
+    def partitions_finish(self) -> bool:
+        """Whether partitions end without a signal, as files do.
+
+        An operator may close the lease of such a partition while the feed still lists it.
+        """
+        return False
+
+    def known_lag(self, partition: str, continuation: str | None) -> KnownLag | None:
+        """For a source that allows few requests: as `lag`, by what the partition's open reader knows. Sends no request.
+
+        None if the reader does not know, or none is open. The hosts of a group call `lag`, `latest` and `partitions` of a feed
+        that defines this at a common pace, and share what their readers know (service.group.metered_lag).
+        """
+        return None
+
+    @property
+    def is_metered(self) -> bool:
+        return type(self).known_lag is not ChangeFeed.known_lag
+
+    def open_as(self, epoch: int, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
+        """As `open`, for a source that ranks readers: a later owner's reader displaces an earlier one's.
+
+        Also raises Fenced, if a reader with a higher epoch came or is there.
+        """
+        return self.open(partition, continuation)
+
+    async def probe(self) -> None:
+        """For `leasehold check --probe`: whether the feed may be read, if that can be known before. Raises FeedError."""
+
+    def remember(self, scopes: Mapping[str, str]) -> None:
+        """Take the scopes of leases, by partition, before any call about those partitions.
+
+        For a source whose partitions change, while leases keep their scope of it.
+        """
+
+    def uncovered(self, partition: FeedPartition, scopes: Collection[str]) -> list[FeedPartition]:
+        """The rest of a partition outside the scopes: all of it, parts of it, or nothing. Pure."""
+        return [partition]
 
 
 def check_forward(feed: ChangeFeed, partition: str, start: str | None, to: str, *, events: int) -> None:
@@ -115,123 +178,8 @@ def check_forward(feed: ChangeFeed, partition: str, start: str | None, to: str, 
         )
 
 
-@runtime_checkable
-class TellingFeed(Protocol):
-    """Optional for feeds: reports what the feed waits for. Use the functions below: most feeds do not have it."""
-
-    @property
-    def no_partitions(self) -> str:
-        """Why there are no partitions, where there are none."""
-        ...
-
-    async def find_held_back(self, partition: str, continuation: str | None) -> str | None:
-        """Why the end of the partition is not yielded yet, where it is there and unfinished: place, reason and remedy.
-
-        None where there is no such thing, or so much precedes it that it is not searched for. Raises as `lag` does.
-        """
-        ...
-
-
-def no_partitions(feed: ChangeFeed) -> str:
-    return (
-        cast(TellingFeed, feed).no_partitions
-        if offers(feed, TellingFeed)
-        else f"the feed {feed.identity} has no partitions yet"
-    )
-
-
 def reset_of_a_new_source(partition: str) -> str:
     """Advice if a partition ends before its lease's position. What is there now was never read, unless it is an older copy."""
     command = f"leasehold leases reset FILE PIPELINE {quote(partition)}"
     read = f"To read all events that are there now: `{command} --to earliest --yes`"
     return f"{read}. To skip all of them: `{command} --to latest --yes`"
-
-
-async def find_held_back(feed: ChangeFeed, partition: str, continuation: str | None) -> str | None:
-    return await cast(TellingFeed, feed).find_held_back(partition, continuation) if offers(feed, TellingFeed) else None
-
-
-@runtime_checkable
-class FinishingFeed(Protocol):
-    """Optional for feeds: partitions end without a signal, as files do.
-
-    An operator may close the lease of such a partition while the feed still lists it.
-    """
-
-    @property
-    def partitions_finish(self) -> bool: ...
-
-
-def partitions_finish(feed: ChangeFeed) -> bool:
-    return isinstance(feed, FinishingFeed) and feed.partitions_finish
-
-
-class KnownLag(NamedTuple):
-    """events: behind a position. age_s: how old that is; 0 if nothing can have come since."""
-
-    events: int
-    age_s: float
-
-
-@runtime_checkable
-class MeteredFeed(Protocol):
-    """What a feed offers besides if its source allows few questions. The hosts of a group then ask `lag`, `latest` and
-    `partitions` at a common pace, and share what their readers know (service.group.metered_lag)."""
-
-    def known_lag(self, partition: str, continuation: str | None) -> KnownLag | None:
-        """As `lag`, by what the partition's open reader knows. Asks nothing. None if it does not know, or none is open."""
-        ...
-
-
-def metered(feed: ChangeFeed) -> MeteredFeed | None:
-    return cast(MeteredFeed, feed) if offers(feed, MeteredFeed) else None
-
-
-@runtime_checkable
-class FencedFeed(Protocol):
-    """Optional for feeds: the source ranks readers, and a later owner's reader displaces an earlier one's."""
-
-    def open_as(self, epoch: int, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
-        """As `open`. Raises Fenced besides, where a reader with a higher epoch came or is there."""
-        ...
-
-
-@runtime_checkable
-class ProbedFeed(Protocol):
-    """What a feed offers besides that can be known before anything is read."""
-
-    async def probe(self) -> None:
-        """For `leasehold check --probe`: whether it may be read. Raises FeedError."""
-        ...
-
-
-def opened(feed: ChangeFeed, partition: str, continuation: str | None, *, epoch: int) -> AsyncGenerator[Page, None]:
-    if isinstance(feed, FencedFeed):
-        return feed.open_as(epoch, partition, continuation)
-    return feed.open(partition, continuation)
-
-
-@runtime_checkable
-class ScopedFeed(Protocol):
-    """Optional for feeds: partitions change in the source, while leases keep their scope of it."""
-
-    def remember(self, scopes: Mapping[str, str]) -> None:
-        """Takes the scopes of leases, by partition, before any call about those partitions."""
-        ...
-
-    def uncovered(self, partition: FeedPartition, scopes: Collection[str]) -> list[FeedPartition]:
-        """The rest of a partition outside the scopes: all of it, parts of it, or nothing. Pure."""
-        ...
-
-
-def remember(feed: ChangeFeed, scopes: Mapping[str, str | None]) -> None:
-    if (scoped := _scoped(feed)) is not None:
-        scoped.remember({name: scope for name, scope in scopes.items() if scope is not None})
-
-
-def uncovered(feed: ChangeFeed, partition: FeedPartition, scopes: Collection[str]) -> list[FeedPartition]:
-    return [partition] if (scoped := _scoped(feed)) is None else scoped.uncovered(partition, scopes)
-
-
-def _scoped(feed: ChangeFeed) -> ScopedFeed | None:
-    return cast(ScopedFeed, feed) if offers(feed, ScopedFeed) else None

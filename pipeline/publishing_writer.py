@@ -7,7 +7,7 @@ last one's. An empty output moves the position alone.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cmp_to_key
@@ -19,7 +19,7 @@ from pipeline.errors import Fenced, PipelineError, SinkRejected
 from pipeline.event import EVENT_SCHEMA
 from pipeline.markers import Marker, lease_of, without_markers
 from pipeline.producer import LEVEL_MAX, ProducerState, number_after
-from pipeline.sink import Claim, CloseReason, Output, Permit
+from pipeline.sink import Claim, Output, Permit, SinkWriter
 
 # What is published of a batch's output: the events in it, and nothing else.
 
@@ -131,8 +131,11 @@ def generation_lost(claim: Claim, where: str, held: int) -> PipelineError:
     )
 
 
-class PublishingWriter(ABC):
-    """One claim's way into a broker. Implements pipeline.sink.SinkWriter. A cancelled write is there whole, or never will be."""
+class PublishingWriter(SinkWriter):
+    """One claim's way into a broker. A cancelled write is there whole, or never will be."""
+
+    position: str | None = None
+    state: str = ""
 
     def __init__(
         self, state: ProducerState, *, position: str | None, compare: Callable[[str | None, str | None], int]
@@ -153,9 +156,3 @@ class PublishingWriter(ABC):
     @abstractmethod
     async def _publish(self, output: Output, permit: Permit) -> ProducerState:
         """All of it or nothing. Returns the state after it. Raises what `SinkWriter.write` does."""
-
-    @abstractmethod
-    async def end(self, permit: Permit) -> None: ...
-
-    @abstractmethod
-    async def close(self, reason: CloseReason) -> None: ...

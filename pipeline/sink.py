@@ -7,14 +7,13 @@ Test each sink with `pipeline.contract.SinkContract`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from shlex import quote
-from typing import Literal, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
-
-from pipeline.offers import offers
 
 INTERFACE = 1
 """Version of the sink interface: raised when an existing class would no longer work (docs/plugins.md)."""
@@ -73,139 +72,73 @@ class Permit(Protocol):
         ...
 
 
-class SinkWriter(Protocol):
+class SinkWriter(ABC):
     """One claim's way into the sink. Writes come one at a time, each starting where the one before ended.
 
-    position: up to where the sink holds output; at first where the work begins, then the last write's `to`.
-    state: what to keep in the lease document with that position.
+    A writer may return from `write` once it has taken the output, and deliver it beside the writes that follow, if it belongs to
+    a sink that does not hold its position. It then defines `acknowledged`, `wait_for_progress` and `flush`.
     """
 
     @property
-    def position(self) -> str | None: ...
+    @abstractmethod
+    def position(self) -> str | None:
+        """Up to where the sink holds output; at first where the work begins, then the `to` of the last write that is delivered
+        with all before it."""
 
     @property
-    def state(self) -> str: ...
+    @abstractmethod
+    def state(self) -> str:
+        """What to keep in the lease document with that position."""
 
+    @abstractmethod
     async def write(self, output: Output, permit: Permit) -> None:
         """All of it or nothing, with `permit.check()` right before the send.
 
         Raises NotTrusted, Fenced, Ambiguous, SinkUnavailable, SinkRejected.
         """
-        ...
 
+    @abstractmethod
     async def end(self, permit: Permit) -> None:
         """The partition has ended: refuse later writes for it from any writer. Raises as `write` does."""
-        ...
 
+    @abstractmethod
     async def close(self, reason: CloseReason) -> None: ...
 
+    buried: Collection[int] | None = None
+    """For a writer that takes an output's dead letters: the sequences of events behind `position` whose dead letters are kept
+    already, because the batch that was to move the position over them was not written. They are left out of what is transformed,
+    and their letters are not written again. None: it takes no dead letters."""
 
-@runtime_checkable
-class BoundedWriter(Protocol):
-    """What a writer offers besides whose destination takes only so much in one step. Ask by the function below."""
+    @property
+    def place(self) -> str | None:
+        """The partition of the destination that holds the output, if it has another name."""
+        return None
 
     def parts(self, output: Output) -> int:
-        """Into how many outputs this one should be cut so that each fits; 1 where it does."""
-        ...
+        """Into how many outputs this one should be cut so that the destination takes each in one step; 1 if it fits."""
+        return 1
 
+    async def follow(self) -> None:
+        """Bring `state` up to date, if it grows old by what others write to the destination.
 
-def parts_of(writer: SinkWriter, output: Output) -> int:
-    return cast(BoundedWriter, writer).parts(output) if offers(writer, BoundedWriter) else 1
-
-
-@runtime_checkable
-class PlacedWriter(Protocol):
-    """Optional for writers: the output is in a partition of the destination with another name."""
+        Called once a renew interval while the partition is idle; a batch may be written meanwhile. A destination that does not
+        answer is not an error: the state stays as it is.
+        """
 
     @property
-    def place(self) -> str: ...
-
-
-def place_of(writer: SinkWriter, partition: str) -> str:
-    """Where in the destination the output of a partition lies."""
-    return cast(PlacedWriter, writer).place if offers(writer, PlacedWriter) else partition
-
-
-@runtime_checkable
-class LetterWriter(Protocol):
-    """What a writer offers besides that takes an output's dead letters. Ask by the function below.
-
-    buried: the sequences of events behind `position` whose dead letters are kept already: the batch that was to move the position
-    over them was not written. They are left out of what is transformed, and their letters are not written again.
-    """
-
-    @property
-    def buried(self) -> Collection[int]: ...
-
-
-def letter_writer(writer: SinkWriter) -> LetterWriter | None:
-    return cast(LetterWriter, writer) if offers(writer, LetterWriter) else None
-
-
-@runtime_checkable
-class BufferingWriter(SinkWriter, Protocol):
-    """A writer that may return from `write` once it has taken the output, and deliver it beside the writes that follow.
-
-    position: the `to` of the last write before which everything is delivered. Such a writer belongs to a sink that does not
-    hold its position.
-    """
+    def is_buffering(self) -> bool:
+        return type(self).flush is not SinkWriter.flush
 
     @property
     def acknowledged(self) -> int:
-        """How many rows are delivered so far: who waits for this one sees by it that there is progress."""
-        ...
+        """How many rows are delivered so far, which shows that a buffering writer makes progress."""
+        return 0
 
     async def wait_for_progress(self) -> None:
         """Returns once something was delivered since the last call. Raises as `write` does."""
-        ...
 
     async def flush(self) -> None:
         """Returns once everything is delivered. Raises as `write` does."""
-        ...
-
-
-@runtime_checkable
-class FollowingWriter(Protocol):
-    """What a writer offers besides whose `state` grows old by what others write to its destination. Ask by the function below."""
-
-    async def follow(self) -> None:
-        """Bring `state` up to date. Called once a renew interval while the partition is idle; a batch may be written meanwhile.
-
-        A destination that does not answer is not an error: the state stays as it is.
-        """
-        ...
-
-
-async def follow(writer: SinkWriter) -> None:
-    if offers(writer, FollowingWriter):
-        await cast(FollowingWriter, writer).follow()
-
-
-class Sink(Protocol):
-    holds_position: bool
-
-    @property
-    def identity(self) -> str:
-        """The destination, without secrets: two settings with one identity share their positions."""
-        ...
-
-    def claimed(self, state: str) -> str:
-        """The sink state of the next claim (a raised owner level, say), made from the last one's. Pure.
-
-        It is written by the same compare-and-swap that raises the lease's epoch.
-        """
-        ...
-
-    async def prepare(self) -> None:
-        """Once per process, before any `open`: connect, create what is needed. Raises SinkRejected, and SinkUnavailable,
-        after which it is called again."""
-        ...
-
-    async def open(self, claim: Claim) -> SinkWriter:
-        """Fence older epochs first, then return the position. Raises Fenced, SinkUnavailable, SinkRejected."""
-        ...
-
-    async def close(self) -> None: ...
 
 
 class Standing(NamedTuple):
@@ -215,22 +148,43 @@ class Standing(NamedTuple):
     position: str | None
 
 
-@runtime_checkable
-class StandingSink(Protocol):
-    """Optional for sinks that hold positions: for moving leases. Use the function below."""
+class Sink(ABC):
+    holds_position: bool
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """The destination, without secrets: two settings with one identity share their positions."""
+
+    @abstractmethod
+    def claimed(self, state: str) -> str:
+        """The sink state of the next claim (a raised owner level, say), made from the last one's. Pure.
+
+        It is written by the same compare-and-swap that raises the lease's epoch.
+        """
+
+    @abstractmethod
+    async def prepare(self) -> None:
+        """Once per process, before any `open`: connect, create what is needed. Raises SinkRejected, and SinkUnavailable,
+        after which it is called again."""
+
+    @abstractmethod
+    async def open(self, claim: Claim) -> SinkWriter:
+        """Fence older epochs first, then return the position. Raises Fenced, SinkUnavailable, SinkRejected."""
+
+    @abstractmethod
+    async def close(self) -> None: ...
 
     async def standing(self, pipeline: str, partition: str) -> Standing | None:
-        """Only a look: nothing is made or fenced. None where there is none. Raises SinkUnavailable, SinkRejected."""
-        ...
+        """For a sink that can report positions, which moving leases needs: only a look, nothing is made or fenced.
 
+        None if there is no position. Raises SinkUnavailable, SinkRejected.
+        """
+        return None
 
-async def standing(sink: Sink, pipeline: str, partition: str) -> Standing | None:
-    told = standing_of(sink)
-    return None if told is None else await told.standing(pipeline, partition)
-
-
-def standing_of(sink: Sink) -> StandingSink | None:
-    return cast(StandingSink, sink) if offers(sink, StandingSink) else None
+    @property
+    def reports_standing(self) -> bool:
+        return type(self).standing is not Sink.standing
 
 
 def to_write_again(claim: Claim) -> str:

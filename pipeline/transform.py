@@ -6,9 +6,9 @@ never depends on which partitions happen to share a host. Where order matters it
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -52,39 +52,35 @@ class Checked:
         return f"yields {', '.join(self.columns.names)}; {sharing}"
 
 
-class Transform(Protocol):
+class Transform(ABC):
     @property
+    @abstractmethod
     def description(self) -> str:
         """For people, once it is prepared: what it yields, and how its batches share jobs."""
-        ...
 
+    @property
+    def waits_for(self) -> str | None:
+        """What `prepare` starts, if that takes seconds; for the log: Spark (local[2])."""
+        return None
+
+    @abstractmethod
     async def prepare(self) -> None:
         """Once per process, before any `apply`: start what it runs on, check what it is. Raises TransformError,
         EngineUnavailable."""
-        ...
 
+    @abstractmethod
     async def apply(self, batch: Batch) -> pa.Table:
         """The batch's output, sorted by `sequence` where it has that column.
 
         Calls may run side by side. Cancelling one drops its output and stops its work unless other callers share it.
         Raises TransformError, PoisonEvent, EngineUnavailable.
         """
-        ...
 
+    @abstractmethod
     async def close(self) -> None: ...
 
 
-@runtime_checkable
-class WaitingTransform(Protocol):
-    """A transform whose `prepare` takes seconds, because it starts something."""
-
-    @property
-    def waits_for(self) -> str:
-        """What it starts, for the log: Spark (local[2])."""
-        ...
-
-
-class Identity:
+class Identity(Transform):
     """No transform: output is the events themselves, and Spark is not involved."""
 
     description = "none: events are delivered as they are"

@@ -21,14 +21,13 @@ from leases.clock import Clock
 from leases.errors import Undecided
 from leases.keeper import Keeper, Scan
 from leases.lease import Lease
-from leases.lineage import Partition
+from leases.lineage import Partition, scopes_of
 from leases.recovery import Standing
 from leases.side_by_side import AT_ONCE_MAX
 from leases.timing import Timing, retry_after_s
 from pipeline.cancellation import is_cancelled
 from pipeline.errors import FeedError, FeedUnavailable
-from pipeline.feed import FeedPartition, metered, no_partitions, remember, uncovered
-from pipeline.sink import standing_of
+from pipeline.feed import FeedPartition
 from service.failures import Streak
 from service.group.metered_lag import LISTINGS_PER_S
 from service.pipeline import Pipeline
@@ -202,7 +201,7 @@ class Partitions:
         pipeline = self._pipelines[name]
         feed = pipeline.feed
         try:
-            remember(feed, {lease.partition: lease.scope for lease in scan.leases if lease.pipeline == name})
+            feed.remember(scopes_of(lease for lease in scan.leases if lease.pipeline == name))
             found = await self._list(pipeline, scan, len(hosts))
             audit = await self.bootstraps[name].reconcile(
                 [Partition(*partition) for partition in found],
@@ -211,7 +210,7 @@ class Partitions:
                     "start", (name, partition), lambda: feed.start_of(partition, pipeline.start), "its feed"
                 ),
                 lambda partition, scopes: [
-                    Partition(*part) for part in uncovered(feed, FeedPartition(*partition), scopes)
+                    Partition(*part) for part in feed.uncovered(FeedPartition(*partition), scopes)
                 ],
                 self._standing_in(pipeline),
                 hosts,
@@ -231,7 +230,7 @@ class Partitions:
         if (fields := self._streaks[name].end()) is not None:
             self._log.info("listing partitions recovered", pipeline=name, **fields)
         if not found:
-            self._report("no partitions", name, f"pipeline '{name}': {no_partitions(feed)}", None)
+            self._report("no partitions", name, f"pipeline '{name}': {feed.no_partitions}", None)
         if audit.created:
             self._log.info("leases created", pipeline=name, partitions=list(audit.created))
         self._attend(name, audit, scan)
@@ -244,7 +243,7 @@ class Partitions:
         A lease that is newer than the last listing may be of a partition that is newer, too: it is not an orphan.
         """
         name, now = pipeline.name, self._clock.monotonic()
-        if metered(pipeline.feed) is None:
+        if not pipeline.feed.is_metered:
             return await self._await_answer(pipeline.feed.partitions(), f"the feed of pipeline '{name}'")
         leases = {lease.partition for lease in scan.leases if lease.pipeline == name}
         listed_at, known = self._listed.get(name, (-inf, frozenset()))
@@ -307,15 +306,14 @@ class Partitions:
 
     def _standing_in(self, pipeline: Pipeline) -> Callable[[str], Awaitable[Standing | None]] | None:
         """None if the sink does not know."""
-        telling = standing_of(pipeline.sink)
-        if telling is None:
+        if not pipeline.sink.reports_standing:
             return None
 
         async def standing(partition: str) -> Standing | None:
             found = await self._asks[pipeline.name].get(
                 "standing",
                 (pipeline.name, partition),
-                lambda: telling.standing(pipeline.name, partition),
+                lambda: pipeline.sink.standing(pipeline.name, partition),
                 "its sink",
             )
             return None if found is None else Standing(*found)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from leases.bootstrap import Identity
 from pipeline.dead_letters import DeadLetters, LetterBox, sink_alone
 from pipeline.feed import ChangeFeed, Start
+from pipeline.interface import adopt
 from pipeline.limits import BatchLimits
 from pipeline.sink import Sink
 from pipeline.transform import Identity as NoTransform
@@ -40,6 +41,11 @@ class Pipeline:
     unkept_s: float = 0.0
     letters: DeadLetters | None = None
     box: LetterBox | None = None
+
+    def __post_init__(self) -> None:
+        adopt(self.feed, ChangeFeed)
+        adopt(self.sink, Sink)
+        adopt(self.transform, Transform)
 
     @property
     def lag_s(self) -> float:

@@ -29,7 +29,6 @@ from leases.timing import Timing, retry_after_s
 from pipeline.cancellation import await_shielded
 from pipeline.errors import PipelineError, SinkNotFound, SinkUnavailable
 from pipeline.limits import BYTES_MAX, Budget
-from pipeline.transform import WaitingTransform
 from service.errors import StartFailed
 from service.failures import Streak
 from service.group.activity import activity_document, activity_of
@@ -231,8 +230,7 @@ class Processor:
 
     async def _report_wait(self) -> None:
         """Report what this process waits for."""
-        slow = [each.transform for each in self.pipelines if isinstance(each.transform, WaitingTransform)]
-        waits = ", ".join(sorted({transform.waits_for for transform in slow}))
+        waits = ", ".join(sorted({what for each in self.pipelines if (what := each.transform.waits_for)}))
         if not waits:
             return
         self._log.info("getting ready: Spark takes some seconds to start", waits_for=waits)

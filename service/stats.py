@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Collection, Iterable
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal, TypeVar, get_args
@@ -186,7 +186,7 @@ class Tally:
         self.actions[action, outcome] += 1
 
 
-class CountingStore:
+class CountingStore(LeaseStore):
     """A store whose every call is counted by its outcome. It goes outside the TimedStore, so that timeouts count too."""
 
     def __init__(self, store: LeaseStore, tally: Tally) -> None:
@@ -207,6 +207,9 @@ class CountingStore:
 
     async def delete(self, id: str, etag: str) -> None:
         await self._count("delete", self._store.delete(id, etag))
+
+    async def documents(self, prefix: str) -> Sequence[Mapping[str, object]] | None:
+        return await self._store.documents(prefix)
 
     async def close(self) -> None:
         await self._store.close()

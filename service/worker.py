@@ -41,9 +41,10 @@ from pipeline.errors import (
     SinkUnavailable,
 )
 from pipeline.feed import PartitionEnded
+from pipeline.interface import adopt
 from pipeline.limits import Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
-from pipeline.sink import Claim, CloseReason, SinkWriter, follow
+from pipeline.sink import Claim, CloseReason, SinkWriter
 from service.checkpoints import Checkpoints
 from service.errors import BatchHung
 from service.failures import Failures, Streak
@@ -241,7 +242,7 @@ class Worker:
             report_progress=lambda: self.progress.advance(OPENING, self._clock.monotonic()),
         )
         with self.progress.working(OPENING, self._clock.monotonic()):
-            writer = self._writer = await self.pipeline.sink.open(claim)
+            writer = self._writer = adopt(await self.pipeline.sink.open(claim), SinkWriter)
         crash_point("sink claimed")
         if (writer.position, writer.state) != (lease.continuation, lease.sink_state):
             await self.owned.checkpoint(writer.position, writer.state)
@@ -383,7 +384,7 @@ class Worker:
             if writer is None or not self.progress.is_idle:
                 continue
             before = writer.state
-            await follow(writer)
+            await writer.follow()
             if writer is self._writer and writer.state != before:
                 self._checkpoints.has_moved(writer.position, writer.state)
 

@@ -6,10 +6,10 @@ import asyncio
 from itertools import count
 
 from leases.errors import StoreConflict, StoreMissing
-from leases.store import Stored
+from leases.store import LeaseStore, Stored
 
 
-class MemoryStore:
+class MemoryStore(LeaseStore):
     """Hosts that share this object share the container. Every call lets other tasks run once, then acts in one step."""
 
     def __init__(self) -> None:

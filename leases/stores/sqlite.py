@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
-from leases.store import Stored
+from leases.store import LeaseStore, Stored
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ _REMEDIES = {
 }
 
 
-class SqliteStore:
+class SqliteStore(LeaseStore):
     """Every write is one SQL statement in its own transaction, synced to disk before it is answered.
 
     busy_timeout_s: how long a call waits for another process's write. Keep it well below the caller's timeout: calls

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -56,9 +57,10 @@ class Failed:
     may_land: bool = False
 
 
-class Destination(Protocol):
-    """A destination of requests: this one method, and optionally `prepare` and `close`."""
+class Destination(ABC):
+    """A destination of requests."""
 
+    @abstractmethod
     async def submit(self, entries: Sequence[Entry]) -> Sequence[Entry] | Failed:
         """One request. Returns the entries that failed and may be sent again, rewritten if need be.
 
@@ -67,19 +69,12 @@ class Destination(Protocol):
         longer than `request_timeout_s`, it may be. Anything else that is raised is fatal: SinkRejected where requests will be
         refused for ever, what `refused` makes where it is for some entries.
         """
-        ...
 
-
-@runtime_checkable
-class Preparing(Protocol):
     async def prepare(self) -> None:
         """Once per process: connect, create what is needed. Raises SinkUnavailable, SinkRejected."""
-        ...
 
-
-@runtime_checkable
-class Closing(Protocol):
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Release everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

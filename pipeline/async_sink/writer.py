@@ -16,11 +16,9 @@ from urllib.parse import quote
 from zlib import crc32
 
 from pipeline.async_sink.request_entry import (
-    Closing,
     Convert,
     Destination,
     Failed,
-    Preparing,
     json_row,
     refused,
     row_slices,
@@ -29,16 +27,17 @@ from pipeline.async_sink.request_scheduler import Desk, Request
 from pipeline.clock import Clock, LoopClock
 from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, NotTrusted, PipelineError, SinkRejected, SinkUnavailable
+from pipeline.interface import adopt
 from pipeline.limits import AsyncLimits
-from pipeline.sink import Claim, CloseReason, Output, Permit
+from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
 
 _log = logging.getLogger(__name__)
 SILENT_S_MAX = 5.0
 """After this time without acceptance, a destination is reported."""
 
 
-class AsyncWriter:
-    """Implements pipeline.sink.BufferingWriter."""
+class AsyncWriter(SinkWriter):
+    state: str = ""
 
     def __init__(
         self,
@@ -302,7 +301,7 @@ def _encoded(part: str) -> str:
 
 # A sink of one method: `submit(entries) -> failed entries` gets batches, retries, back-pressure and positions.
 #
-#     class Rates:
+#     class Rates(Destination):
 #         async def submit(self, entries):
 #             answer = await post([entry.value for entry in entries])
 #             return [entry for entry, taken in zip(entries, answer) if not taken]
@@ -315,7 +314,7 @@ def _encoded(part: str) -> str:
 # (docs/sinks.md).
 
 
-class AsyncSink:
+class AsyncSink(Sink):
     """identity: where entries go, without secrets. convert: what becomes of a row, by default bytes of JSON.
     takes_whole: the destination takes the entries of a request in their order, all of them or none. Then entries with the same
     order key share requests; without it, a request has one of them.
@@ -335,7 +334,7 @@ class AsyncSink:
         clock: Clock | None = None,
         takes_whole: bool = False,
     ) -> None:
-        self._destination = destination
+        self._destination = adopt(destination, Destination)
         self._identity = identity
         self._convert = convert or json_row()
         self._limits = limits or AsyncLimits()
@@ -352,8 +351,7 @@ class AsyncSink:
         return state
 
     async def prepare(self) -> None:
-        if isinstance(self._destination, Preparing):
-            await self._destination.prepare()
+        await self._destination.prepare()
 
     async def open(self, claim: Claim) -> AsyncWriter:
         return AsyncWriter(
@@ -367,5 +365,4 @@ class AsyncSink:
         )
 
     async def close(self) -> None:
-        if isinstance(self._destination, Closing):
-            await self._destination.close()
+        await self._destination.close()

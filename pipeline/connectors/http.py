@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 import aiohttp
 
 from pipeline.async_sink import AsyncSink, Entry, Failed, Limits, json_row, refused
-from pipeline.async_sink.request_entry import Content
+from pipeline.async_sink.request_entry import Content, Destination
 from pipeline.connectors.network import is_nowhere
 from pipeline.errors import Ambiguous, SinkNotFound, SinkRejected, SinkUnavailable
 from pipeline.limits import JSON_LEVELS_MAX
@@ -216,7 +216,7 @@ def http_sink(
     return AsyncSink(destination, identity=identity, convert=convert, limits=limits, takes_whole=takes_whole)
 
 
-class HttpDestination:
+class HttpDestination(Destination):
     """Entries are bytes of JSON."""
 
     def __init__(

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from pipeline.errors import FeedError, Fenced, PositionLost, SinkRejected
 from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.feed import FeedPartition, PartitionEnded, Start
-from pipeline.sink import Claim, CloseReason, Output, Permit, Standing
+from pipeline.feed import ChangeFeed, FeedPartition, PartitionEnded, Start
+from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing
 
 T = TypeVar("T")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -60,7 +60,7 @@ class _Log:
         self.changed = asyncio.Event()
 
 
-class MemoryFeed:
+class MemoryFeed(ChangeFeed):
     """Partitions as lists. `append`, `split` and `trim` belong on the event loop that reads."""
 
     def __init__(
@@ -286,7 +286,7 @@ def _place(claim: Claim) -> tuple[str, str, int]:
     return claim.pipeline, claim.partition, claim.generation
 
 
-class MemorySink:
+class MemorySink(Sink):
     """One process's way to a destination. Output and position are taken in one step, and earlier epochs are refused."""
 
     holds_position = True
@@ -319,7 +319,10 @@ class MemorySink:
         return request()
 
 
-class MemoryWriter:
+class MemoryWriter(SinkWriter):
+    position: str | None = None
+    state: str = ""
+
     def __init__(
         self,
         destination: MemoryDestination,

@@ -35,7 +35,7 @@ import pyarrow as pa
 from pipeline.cancellation import await_shielded, heeding
 from pipeline.errors import NotImportable, SinkRejected, SinkUnavailable
 from pipeline.imports import imported
-from pipeline.sink import Claim, CloseReason, Output, Permit
+from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class Handler(Protocol):
     def close(self, context: HandlerContext, reason: CloseReason) -> Awaitable[None] | None: ...
 
 
-class PythonSink:
+class PythonSink(Sink):
     """`handler`: what makes a handler, called without arguments, or `module:factory` where that is found.
 
     The factory runs on the event loop; what takes time belongs in the handler's `open`.
@@ -128,8 +128,11 @@ def _named(factory: Callable[[], Handler]) -> str:
     return f"{factory.__module__}:{getattr(factory, '__qualname__', type(factory).__qualname__)}"
 
 
-class PythonWriter:
+class PythonWriter(SinkWriter):
     """One handler at work on one lease."""
+
+    position: str | None = None
+    state: str = ""
 
     def __init__(self, name: str, handler: Handler, claim: Claim) -> None:
         self.position = claim.continuation

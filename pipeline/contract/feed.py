@@ -15,7 +15,7 @@ import pytest
 
 from pipeline.errors import FeedError
 from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.feed import ChangeFeed, find_held_back, no_partitions
+from pipeline.feed import ChangeFeed
 
 PATIENCE_S = 20.0
 FOREIGN = ("", "garbage", "\x00", "-1", "9" * 30, "1e999", "null", "{}", "[]", '{"offset":', "é" * 40)
@@ -154,13 +154,13 @@ class ChangeFeedContract:
 
     async def test_nothing_is_held_back_where_every_event_is_whole(self, harness: FeedHarness) -> None:
         feed, partition = harness.feed, harness.partitions[0]
-        assert await find_held_back(feed, partition, harness.beginning) is None
+        assert await feed.find_held_back(partition, harness.beginning) is None
         pages = await _read(feed, partition, harness.beginning, await _fill(harness, partition))
         for position in _positions(pages):
-            assert await find_held_back(feed, partition, position) is None
+            assert await feed.find_held_back(partition, position) is None
 
     async def test_what_is_said_of_a_feed_without_partitions_is_one_line(self, harness: FeedHarness) -> None:
-        assert len(no_partitions(harness.feed).splitlines()) == 1
+        assert len(harness.feed.no_partitions.splitlines()) == 1
 
     async def test_at_the_end_a_reader_waits_and_yields_what_is_appended(self, harness: FeedHarness) -> None:
         feed, partition = harness.feed, harness.partitions[0]

@@ -16,7 +16,7 @@ import pytest
 from pipeline.contract.feed import body
 from pipeline.errors import Fenced, NotTrusted, SinkError
 from pipeline.event import EVENT_SCHEMA
-from pipeline.sink import BufferingWriter, Claim, CloseReason, Output, Permit, Sink, SinkWriter, StandingSink
+from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
 
 STATE_BYTES_MAX = 4096
 
@@ -122,8 +122,7 @@ async def _numbers_in(harness: SinkHarness, partition: str) -> list[int]:
 async def _write(writer: SinkWriter, output: Output, permit: Permit) -> None:
     """Written, and delivered: of a writer that buffers the one does not imply the other."""
     await writer.write(output, permit)
-    if isinstance(writer, BufferingWriter):
-        await writer.flush()
+    await writer.flush()
 
 
 @pytest.mark.asyncio
@@ -205,8 +204,7 @@ class SinkContract:
             safe = int(writer.position or 0)
             assert safe in range(0, start + 5, 4)
             assert set(await _numbers_in(harness, lease.partition)) >= set(range(1, safe + 1))
-        if isinstance(writer, BufferingWriter):
-            await writer.flush()
+        await writer.flush()
         assert writer.position == "40"
 
     async def test_after_a_crash_nothing_is_missing_and_only_what_was_not_checkpointed_comes_again(
@@ -332,7 +330,7 @@ class SinkContract:
     async def test_who_moves_leases_is_told_the_newest_position_and_claims_nothing(self, harness: SinkHarness) -> None:
         lease, sink, permit = _Lease(harness.partitions[0]), await _require_exact_sink(harness), _Permit()
         onlooker = await harness.sink()
-        if not isinstance(onlooker, StandingSink):
+        if not onlooker.reports_standing:
             pytest.skip("this sink does not report its position")
         assert await onlooker.standing(lease.pipeline, lease.partition) is None
         for generation, to in ((0, 2), (3, 4)):

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from pipeline.clock import Clock, LoopClock
+from pipeline.dead_letters.record import BoundedFeed
 from pipeline.errors import PositionLost
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import FeedPartition, Start
@@ -62,9 +63,7 @@ class Strands(Protocol):
     async def close(self) -> None: ...
 
 
-class StrandedLetters:
-    """Implements pipeline.feed.ChangeFeed, and is a `BoundedFeed` of pipeline.dead_letters.record."""
-
+class StrandedLetters(BoundedFeed):
     def __init__(self, strands: Strands, *, clock: Clock | None = None) -> None:
         self._strands = strands
         self._clock = clock or LoopClock()

@@ -8,11 +8,12 @@ columns for people.
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -21,7 +22,6 @@ from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import ChangeFeed
 from pipeline.limits import JSON_LEVELS_MAX, REPLAY
 from pipeline.nesting import parsed_json
-from pipeline.offers import offers
 from pipeline.sink import Claim, Output, Sink
 
 PROPERTY = "dead-letter"
@@ -206,19 +206,18 @@ class Kept(NamedTuple):
     letter: Letter
 
 
-@runtime_checkable
-class BoundedFeed(Protocol):
-    """What a feed of letters offers besides whose reader has to know beforehand up to where it reads."""
+class BoundedFeed(ChangeFeed):
+    """A feed of letters whose reader has to know beforehand up to where it reads."""
 
+    @abstractmethod
     def until(self, partition: str, behind: str | None, end: str | None) -> AsyncGenerator[Page, None]:
         """The pages behind a position, none of which passes `end`; the last one's `to` is that."""
-        ...
 
 
 async def until(feed: ChangeFeed, partition: str, behind: str | None, end: str | None) -> AsyncGenerator[Page, None]:
     """The pages behind a position, up to that with `end` in it. Raises FeedUnavailable, PositionLost."""
-    if offers(feed, BoundedFeed):
-        pages = cast(BoundedFeed, feed).until(partition, behind, end)
+    if isinstance(feed, BoundedFeed):
+        pages = feed.until(partition, behind, end)
     elif feed.compare(behind, end) < 0:
         pages = feed.open(partition, behind)
     else:

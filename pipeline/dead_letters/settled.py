@@ -20,7 +20,7 @@ import pyarrow as pa
 from pipeline.dead_letters.record import Kept, Letter, LetterBox, event_of, letter_of, until, until_now
 from pipeline.errors import FeedError, FeedUnavailable
 from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.feed import FeedPartition, Start
+from pipeline.feed import ChangeFeed, FeedPartition, Start
 from pipeline.limits import REPLAY
 
 # A pipeline's dead letters as a feed: their events, as they were, from the first letter up to the last one of this moment.
@@ -32,8 +32,8 @@ from pipeline.limits import REPLAY
 # left out since it is buried, and as the new one. Both have one sequence. So the new one is read under a claim of its own.
 
 
-class ReplayFeed:
-    """Implements pipeline.feed.ChangeFeed over a box. partition: of the pipeline's feed; None for all.
+class ReplayFeed(ChangeFeed):
+    """Reads a box. partition: of the pipeline's feed; None for all.
 
     discarded_to: if given, discard all letters up to these positions, by partition: their pages come without events. Partitions
     that it does not name are left alone.

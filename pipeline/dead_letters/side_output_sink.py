@@ -19,9 +19,7 @@ from pipeline.dead_letters.record import LEASE, Letter, LetterBox, find_buried, 
 from pipeline.errors import FeedError, Fenced, OutputRefused, SinkRejected, SinkUnavailable
 from pipeline.limits import JSON_LEVELS_MAX
 from pipeline.nesting import parsed_json
-from pipeline.offers import offers
 from pipeline.sink import (
-    BufferingWriter,
     Claim,
     CloseReason,
     Output,
@@ -29,20 +27,15 @@ from pipeline.sink import (
     Sink,
     SinkWriter,
     Standing,
-    StandingSink,
-    follow,
-    parts_of,
-    place_of,
-    standing_of,
 )
 
 
 def beside(sink: Sink, box: LetterBox) -> Sink:
     """A sink that puts dead letters into `box`. It owns both."""
-    return SinkBesideBox(sink, box) if standing_of(sink) is None else StandingBesideBox(sink, box)
+    return SinkBesideBox(sink, box)
 
 
-class SinkBesideBox:
+class SinkBesideBox(Sink):
     def __init__(self, sink: Sink, box: LetterBox) -> None:
         assert box.sink is not None, "a box without a sink is its pipeline's sink's own affair"
         self.holds_position = sink.holds_position
@@ -68,7 +61,7 @@ class SinkBesideBox:
         """Both are fenced before the box is read, so no earlier epoch adds to it any more."""
         states = states_in(claim.state, self._id)
         writer, letters = await self._open(claim, states)
-        place = place_of(letters, claim.partition)
+        place = letters.place or claim.partition
         try:
             is_ahead = claim.compare(letters.position, writer.position) > 0
             buried = await self._find_buried(claim, place, states.since, writer.position) if is_ahead else frozenset()
@@ -79,12 +72,18 @@ class SinkBesideBox:
             if isinstance(error, FeedError):
                 raise _unreadable(error) from error
             raise
-        kind = BufferingWriterBesideBox if offers(writer, BufferingWriter) else WriterBesideBox
-        return kind(claim, writer, letters, self._box, buried, replace(states, since=since))
+        return WriterBesideBox(claim, writer, letters, self._box, buried, replace(states, since=since))
 
     async def close(self) -> None:
         await self._sink.close()
         await self._box.close()
+
+    async def standing(self, pipeline: str, partition: str) -> Standing | None:
+        return await self._sink.standing(pipeline, partition)
+
+    @property
+    def reports_standing(self) -> bool:
+        return self._sink.reports_standing
 
     async def _open(self, claim: Claim, states: States) -> tuple[SinkWriter, SinkWriter]:
         try:
@@ -123,15 +122,8 @@ class SinkBesideBox:
         return await find_buried(self._box, place, since, is_ahead)
 
 
-class StandingBesideBox(SinkBesideBox):
-    async def standing(self, pipeline: str, partition: str) -> Standing | None:
-        told: StandingSink | None = standing_of(self._sink)
-        assert told is not None
-        return await told.standing(pipeline, partition)
-
-
-class WriterBesideBox:
-    """One claim's way into both."""
+class WriterBesideBox(SinkWriter):
+    """One claim's way into both. The letters are safe before the sink's writer has taken the output."""
 
     def __init__(
         self,
@@ -161,12 +153,12 @@ class WriterBesideBox:
         return self._states(self._writer.state, self._letters.state).encoded()
 
     def parts(self, output: Output) -> int:
-        of_letters = 1 if output.dead is None else parts_of(self._letters, self._letters_in(output))
-        return max(parts_of(self._writer, output), of_letters)
+        of_letters = 1 if output.dead is None else self._letters.parts(self._letters_in(output))
+        return max(self._writer.parts(output), of_letters)
 
     async def follow(self) -> None:
-        await follow(self._writer)
-        await follow(self._letters)
+        await self._writer.follow()
+        await self._letters.follow()
 
     async def write(self, output: Output, permit: Permit) -> None:
         if output.dead is not None and self._put is not output:
@@ -196,7 +188,7 @@ class WriterBesideBox:
 
     async def _end(self) -> str | None:
         try:
-            return await self._box.feed.latest(place_of(self._letters, self._claim.partition))
+            return await self._box.feed.latest(self._letters.place or self._claim.partition)
         except FeedError as error:
             raise _unreadable(error) from error
 
@@ -215,11 +207,9 @@ class WriterBesideBox:
         rows = self._box.rows(letters_of(self._claim, output))
         return Output(table=rows, start=at, to=to, events=rows.num_rows)
 
-
-class BufferingWriterBesideBox(WriterBesideBox):
-    """Over a writer that delivers beside the writes that follow. The letters are safe before it has taken the output."""
-
-    _writer: BufferingWriter
+    @property
+    def is_buffering(self) -> bool:
+        return self._writer.is_buffering
 
     @property
     def acknowledged(self) -> int:

@@ -1,6 +1,6 @@
 """Batches that a writer has taken and not delivered yet, and the reports of their delivery.
 
-Most writers deliver within `write`; then a batch is settled right after it. A `BufferingWriter` may hold several at a time.
+Most writers deliver within `write`; then a batch is settled right after it. A buffering writer may hold several at a time.
 """
 
 from __future__ import annotations
@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from pipeline.clock import Clock
-from pipeline.offers import offers
-from pipeline.sink import BufferingWriter, SinkWriter
+from pipeline.sink import SinkWriter
 
 T = TypeVar("T")
 STOP_S_MAX = 10.0
@@ -37,7 +36,6 @@ class Settling(Generic[T]):
         delivered: Callable[[T, float], Awaitable[None]],
     ) -> None:
         self._writer = writer
-        self._buffering = cast(BufferingWriter, writer) if offers(writer, BufferingWriter) else None
         self._busy = busy
         self._clock = clock
         self._delivered = delivered
@@ -60,8 +58,8 @@ class Settling(Generic[T]):
 
     async def tell(self) -> None:
         """Report every batch that is delivered by now."""
-        if self._buffering is not None and self._buffering.acknowledged != self._acknowledged:
-            self._acknowledged = self._buffering.acknowledged
+        if self._writer.acknowledged != self._acknowledged:
+            self._acknowledged = self._writer.acknowledged
             for stage in self._busy.keys() & {SETTLE, "deliver"}:
                 self._busy[stage] = self._clock.monotonic()
         for _ in range(self._count()):
@@ -71,16 +69,15 @@ class Settling(Generic[T]):
 
     async def wait_for_progress(self) -> None:
         """Returns once something was delivered, which may be no whole batch."""
-        assert self._buffering is not None, "only such a writer holds batches"
-        await self._buffering.wait_for_progress()
+        await self._writer.wait_for_progress()
 
     async def flush(self, stop: asyncio.Task[bool]) -> bool:
         """Whether all is delivered. Once told to stop, it is waited for a little longer, and then given up."""
-        return self._buffering is None or await self.carry_out(self._buffering.flush(), stop)
+        return await self.carry_out(self._writer.flush(), stop)
 
     async def carry_out(self, step: Coroutine[Any, Any, None], stop: asyncio.Task[bool]) -> bool:
         """A write or flush, and telling what is delivered meanwhile. False where a stop came and it did not end soon."""
-        if self._buffering is None:
+        if not self._writer.is_buffering:
             await step
             return True
         task = asyncio.create_task(step, name="write or flush")

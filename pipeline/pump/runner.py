@@ -21,11 +21,11 @@ from pipeline.crash_point import crash_point
 from pipeline.dead_letters.dead_letter_transform import DeadLetters, Refusals, Sent, Sieve
 from pipeline.errors import FailsTogether, NotTrusted, OutputRefused, OutputSuspected, PipelineError, PoisonEvent
 from pipeline.event import Page
-from pipeline.feed import ChangeFeed, PartitionEnded, check_forward, opened
+from pipeline.feed import ChangeFeed, PartitionEnded, check_forward
 from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.buffer import PageBuffer
 from pipeline.pump.in_flight import Settling
-from pipeline.sink import Output, Permit, SinkWriter, letter_writer, parts_of
+from pipeline.sink import Output, Permit, SinkWriter
 from pipeline.transform import Transform
 
 
@@ -157,7 +157,7 @@ class Runner:
 
     async def _read(self) -> None:
         try:
-            pages = opened(self._feed, self._partition, self._writer.position, epoch=self._epoch)
+            pages = self._feed.open_as(self._epoch, self._partition, self._writer.position)
             async with aclosing(pages):
                 while await self._read_page(pages):
                     pass
@@ -210,7 +210,7 @@ class Runner:
         except PoisonEvent as poison:
             await self._deliver_before(batch, poison)
             raise
-        parts = batch.cut(parts_of(self._writer, ready.output))
+        parts = batch.cut(self._writer.parts(ready.output))
         if len(parts) == 1:
             await self._ready.put(ready)
             return
@@ -264,11 +264,8 @@ class Runner:
         return [ready.sent for ready in (*self._settling.held, *writing)]
 
     def _sieve_of(self, transform: Transform, letters: DeadLetters | None, writer: SinkWriter) -> Sieve:
-        keeping = letter_writer(writer) if letters is not None else None
-        assert letters is None or keeping is not None, (
-            f"the sink of partition '{self._partition}' keeps no dead letters"
-        )
-        buried = () if keeping is None else keeping.buried
+        buried = () if letters is None else writer.buried
+        assert buried is not None, f"the sink of partition '{self._partition}' keeps no dead letters"
         return Sieve(transform, letters, self._partition, buried, moved=self._has_found, refusals=self._refusals)
 
     def _has_found(self) -> None:

@@ -40,7 +40,7 @@ from pipeline.spark.pyspark_internals import of_plans, plan_of
 from pipeline.spark.reason import blame, last_words, reason_of
 from pipeline.spark.session import VIEW, Own, columns_read
 from pipeline.sql_text import schema_problem, sql_problem
-from pipeline.transform import Checked, TransformSpec
+from pipeline.transform import Checked, Transform, TransformSpec
 
 T = TypeVar("T")
 CANCEL_TIMEOUT_S = 30.0
@@ -48,8 +48,8 @@ CANCEL_TIMEOUT_S = 30.0
 `module:function` that never returns a DataFrame cannot be ended."""
 
 
-class SparkTransform:
-    """One pipeline's transform, in a session of its own. Implements pipeline.transform.Transform and micro_batch.Job.
+class SparkTransform(Transform):
+    """One pipeline's transform, in a session of its own. Implements micro_batch.Job.
 
     sql: over the view `events`. function: `module:function` from DataFrame to DataFrame. With a schema alone the parsed columns
     are the output as they are.

@@ -12,7 +12,6 @@ from leases.keeper import Keeper
 from leases.store import TimedStore
 from leases.timing import Timing
 from pipeline.errors import PipelineError
-from pipeline.feed import ProbedFeed, no_partitions
 from pipeline.spark.engine import SparkEngine
 from service.api.server import listen
 from service.config.settings import ApiSettings, Settings
@@ -88,9 +87,8 @@ async def _check_leases(store: TimedStore, pipelines: list[Pipeline], timing: Ti
 async def _check_feed(pipeline: Pipeline) -> str:
     count = len(await pipeline.feed.partitions())
     if not count:
-        return f"warning: {no_partitions(pipeline.feed)}"
-    if isinstance(pipeline.feed, ProbedFeed):
-        await pipeline.feed.probe()
+        return f"warning: {pipeline.feed.no_partitions}"
+    await pipeline.feed.probe()
     return f"fine, {counted(count, 'partition')} now ({pipeline.feed.identity})"
 
 

@@ -20,7 +20,7 @@ from pipeline.dead_letters import DeadLetters, LetterBox
 from pipeline.dead_letters.settled import Replayed, ReplayFeed
 from pipeline.errors import PipelineError
 from pipeline.limits import REPLAY
-from pipeline.sink import Sink, Standing, standing, standing_of
+from pipeline.sink import Sink, Standing
 from service.cli.run import run
 from service.config.leases import MemoryLeases
 from service.config.settings import PipelineSettings, Settings
@@ -82,9 +82,9 @@ async def _ask_sink(settings: Settings, pipeline: PipelineSettings, leases: list
     letters = pipeline.letters
     sink: Sink = sink_of(pipeline.sink, settings.leases.timing, letters=letters is not None)
     try:
-        if standing_of(sink) is None:
+        if not sink.reports_standing:
             return {}
-        found = {lease.partition: await standing(sink, lease.pipeline, lease.partition) for lease in leases}
+        found = {lease.partition: await sink.standing(lease.pipeline, lease.partition) for lease in leases}
     finally:
         await sink.close()
     return {partition: each for partition, each in found.items() if each is not None}

@@ -11,7 +11,7 @@ from leases.import_.checkpoint_blobs import Blob, Deployment, Kind, blobs_of, de
 from leases.import_.cosmos_import import Document, candidates, documents_in, leases_among
 from leases.import_.export_format import groups_in
 from leases.import_.plan import Candidate
-from leases.store import LeaseStore, SharedContainer, TimedStore
+from leases.store import LeaseStore
 from service.errors import NothingToImport
 from service.group.liveness import Held
 from service.pipeline import Pipeline
@@ -137,10 +137,10 @@ async def read_held(order: Import, store: LeaseStore) -> Mapping[str, Held]:
 async def _read_documents(order: Import, store: LeaseStore) -> Sequence[Document]:
     if order.text is not None:
         return documents_in(order.text)
-    shared = store.store if isinstance(store, TimedStore) else store
-    if not isinstance(shared, SharedContainer):
+    found = await store.documents(order.prefix or "")
+    if found is None:
         raise NothingToImport("name an INPUT: this lease store holds no documents of other processors to read instead")
-    return await shared.documents(order.prefix or "")
+    return found
 
 
 async def _read_deployment(order: Import) -> Deployment:

@@ -25,8 +25,9 @@ from typing import Generic, Literal, TypeVar, cast
 from leases.balance import Key
 from leases.clock import Clock
 from leases.lease import Lease
+from leases.lineage import scopes_of
 from pipeline.errors import FeedError
-from pipeline.feed import ChangeFeed, FeedPartition, KnownLag, find_held_back, metered, remember, uncovered
+from pipeline.feed import ChangeFeed, FeedPartition, KnownLag
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -245,7 +246,7 @@ async def read_backlog(
     still_open = {lease.key: lease for lease in leases if not lease.closed}
     failed = {key: why for key, why in failures.items() if key in still_open and still_open[key].owner is None}
     listed = await _list(feeds, listings, patience)
-    rare = {key: lease for key, lease in still_open.items() if ask and metered(feeds[lease.pipeline]) is not None}
+    rare = {key: lease for key, lease in still_open.items() if ask and feeds[lease.pipeline].is_metered}
     ends = await _ask_all(
         {key: _ends_of(feeds[lease.pipeline], lease) for key, lease in still_open.items() if key not in rare},
         patience=patience,
@@ -313,7 +314,7 @@ async def wait_until_idle(
 
 def _remind(feeds: Mapping[str, ChangeFeed], leases: Collection[Lease]) -> None:
     for name, feed in feeds.items():
-        remember(feed, {lease.partition: lease.scope for lease in leases if lease.pipeline == name})
+        feed.remember(scopes_of(lease for lease in leases if lease.pipeline == name))
 
 
 def _missing(
@@ -323,7 +324,7 @@ def _missing(
     ours = [lease for lease in leases if lease.pipeline == pipeline]
     known = {lease.partition for lease in ours}
     held = {lease.scope for lease in ours if lease.scope is not None and not lease.closed}
-    parts = (part for each in partitions if each.name not in known for part in uncovered(feed, each, held))
+    parts = (part for each in partitions if each.name not in known for part in feed.uncovered(each, held))
     return (part.name for part in parts if part.name not in known)
 
 
@@ -343,7 +344,7 @@ def _ends_of(feed: ChangeFeed, lease: Lease) -> Callable[[], Awaitable[_End]]:
         latest = await feed.latest(lease.partition)
         # Not `compare`: retention may have emptied what lies between, and a malformed record is after the latest position.
         lag = await feed.lag(lease.partition, lease.continuation)
-        held = await find_held_back(feed, lease.partition, lease.continuation) if lag == 1 else None
+        held = await feed.find_held_back(lease.partition, lease.continuation) if lag == 1 else None
         return _End((lease.continuation, latest), is_behind=lag > (held is not None), held=held)
 
     return ask
@@ -351,10 +352,8 @@ def _ends_of(feed: ChangeFeed, lease: Lease) -> Callable[[], Awaitable[_End]]:
 
 def known_lag_of(feed: ChangeFeed, lease: Lease) -> KnownLag | None:
     """The lag that the reader of a metered feed knows. Never raises: after a failure the feed is read."""
-    if (source := metered(feed)) is None:
-        return None
     try:
-        return source.known_lag(lease.partition, lease.continuation)
+        return feed.known_lag(lease.partition, lease.continuation)
     except Exception:
         return None
 

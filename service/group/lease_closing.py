@@ -16,12 +16,11 @@ from dataclasses import dataclass, replace
 from leases.errors import StoreConflict
 from leases.keeper import Keeper
 from leases.lease import Lease
-from leases.lineage import Partition, orphans
+from leases.lineage import Partition, orphans, scopes_of
 from leases.membership import DEAD_AFTER
 from leases.timing import Timing
 from pipeline.errors import FeedUnavailable, PipelineError
-from pipeline.feed import ChangeFeed, FeedPartition, find_held_back, partitions_finish, remember, uncovered
-from pipeline.sink import standing
+from pipeline.feed import ChangeFeed, FeedPartition
 from service.errors import NotNow
 from service.group.actions import CONFLICTS_MAX, Change
 from service.pipeline import Pipeline
@@ -95,7 +94,7 @@ async def _plan_close(
     if lease.closed:
         return replace(lease, tombstone=lease.tombstone and not forget), None
     rest = await _measure_rest(pipeline, lease, is_listed=not gone([lease], pipeline.feed, listed))
-    finishes = partitions_finish(pipeline.feed)
+    finishes = pipeline.feed.partitions_finish
     if why := refusal(lease, rest, finishes=finishes, skip_rest=skip_rest):
         raise NotNow(why)
     return lease.finished(rest.position, tombstone=finishes and not forget), rest
@@ -104,10 +103,10 @@ async def _plan_close(
 def gone(leases: Iterable[Lease], feed: ChangeFeed, listed: Sequence[Partition]) -> list[str]:
     """The open leases whose partition the feed no longer lists."""
     still_open = {lease.partition: lease for lease in leases if not lease.closed}
-    remember(feed, {name: lease.scope for name, lease in still_open.items()})
+    feed.remember(scopes_of(still_open.values()))
 
     def rest_of(partition: Partition, scopes: Collection[str]) -> list[Partition]:
-        return [Partition(*part) for part in uncovered(feed, FeedPartition(*partition), scopes)]
+        return [Partition(*part) for part in feed.uncovered(FeedPartition(*partition), scopes)]
 
     return list(orphans(listed, still_open, rest_of))
 
@@ -181,11 +180,11 @@ async def _count_rest(pipeline: Pipeline, lease: Lease, rest: Rest) -> Rest:
     """Count from the sink's position if it holds one, because the lease's may lag. Raises PipelineError."""
     feed, partition = pipeline.feed, lease.partition
     events = await feed.lag(partition, rest.position)
-    held = await standing(pipeline.sink, pipeline.name, partition) if events else None
+    held = await pipeline.sink.standing(pipeline.name, partition) if events else None
     if held and held.generation == lease.generation and feed.compare(held.position, rest.position) > 0:
         rest = replace(rest, position=held.position)
         events = await feed.lag(partition, rest.position)
-    why = await find_held_back(feed, partition, rest.position) if events == 1 else None
+    why = await feed.find_held_back(partition, rest.position) if events == 1 else None
     return replace(rest, events=events, why=why or "")
 
 

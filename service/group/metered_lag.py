@@ -1,4 +1,4 @@
-"""The lag that a group knows of feeds whose source allows few requests (`pipeline.feed.MeteredFeed`).
+"""The lag that a group knows of feeds whose source allows few requests (`ChangeFeed.known_lag`).
 
 Owners know where their partitions end by what they read. Each host writes the lags that it knows into its host document, and the
 others read them there. Only unknown lags are requested, by one host, at its share of the group's pace.
@@ -25,7 +25,7 @@ from leases.expiry import Mark
 from leases.lease import Lease
 from leases.membership import HostRecord, host_id
 from pipeline.clock import Pace
-from pipeline.feed import ChangeFeed, KnownLag, metered
+from pipeline.feed import ChangeFeed, KnownLag
 from service.group.lag import PATIENCE, PartitionLag, answer_of, known_lag_of
 
 QUESTIONS_PER_S = 4.0
@@ -69,7 +69,7 @@ class GroupLag:
     """As one process knows it. hosts: how many are alive, this process among them; they share the pace."""
 
     def __init__(self, feeds: Mapping[str, ChangeFeed], clock: Clock) -> None:
-        self.feeds = {name: feed for name, feed in feeds.items() if metered(feed) is not None}
+        self.feeds = {name: feed for name, feed in feeds.items() if feed.is_metered}
         self.hosts = 1
         self._clock = clock
         self._answers: dict[Key, _Answer] = {}

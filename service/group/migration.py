@@ -31,8 +31,8 @@ from leases.lease import Lease
 from leases.store import LeaseStore
 from leases.timing import Timing
 from pipeline.errors import FeedError, PipelineError
-from pipeline.feed import ChangeFeed, FeedPartition, Start, uncovered
-from pipeline.sink import Standing, standing
+from pipeline.feed import ChangeFeed, FeedPartition, Start
+from pipeline.sink import Standing
 from service.group.import_sources import Import, read_held, read_source, recent
 from service.group.liveness import Held, find_alive
 from service.pipeline import Pipeline
@@ -190,7 +190,7 @@ async def move(keeper: Keeper, pipeline: Pipeline, seen: Seen, to: Start | str) 
     lease = seen.lease
     _check_open(lease)
     place = await _check_place(pipeline.feed, lease.partition, to)
-    held = await standing(pipeline.sink, pipeline.name, lease.partition)
+    held = await pipeline.sink.standing(pipeline.name, lease.partition)
     newest = max(lease.generation, held.generation if held else 0)
     return await keeper.rewrite(seen, replace(lease.reset(place), generation=newest + 1))
 
@@ -238,7 +238,7 @@ async def _part_of(pipeline: Pipeline, partition: str, leases: Collection[Lease]
     still_open = [lease for lease in leases if not lease.closed]
     held, names = [lease.scope for lease in still_open if lease.scope is not None], {x.partition for x in still_open}
     listed = await pipeline.feed.partitions()
-    free = [part for each in listed if not names & {*each.parents} for part in uncovered(pipeline.feed, each, held)]
+    free = [part for each in listed if not names & {*each.parents} for part in pipeline.feed.uncovered(each, held)]
     return next((part for part in free if part.name == partition), None)
 
 
@@ -247,7 +247,7 @@ async def _read_new_lease(
 ) -> Lease:
     """A lease of which only the operator's position is known. Its epoch is higher than any count of owners."""
     place = await _check_place(pipeline.feed, partition, to)
-    held = await standing(pipeline.sink, pipeline.name, partition)
+    held = await pipeline.sink.standing(pipeline.name, partition)
     return Lease(
         pipeline=pipeline.name,
         partition=partition,
@@ -337,7 +337,7 @@ async def _plan_changes(
 
 async def _read_standings(pipeline: Pipeline, candidates: Iterable[Candidate]) -> dict[str, Standing]:
     names = {name for each in candidates for name in (each.partition, *(part.partition for part in each.parts))}
-    found = {name: await standing(pipeline.sink, pipeline.name, name) for name in sorted(names)}
+    found = {name: await pipeline.sink.standing(pipeline.name, name) for name in sorted(names)}
     return {name: one for name, one in found.items() if one is not None}
 
 
@@ -428,6 +428,6 @@ def _overlapping(feed: ChangeFeed, lease: Lease, others: Collection[Lease]) -> l
         return []
     own = FeedPartition(lease.partition, (), lease.scope)
     scopes = {other.partition: other.scope for other in others if other.scope is not None}
-    if uncovered(feed, own, scopes.values()) == [own]:
+    if feed.uncovered(own, scopes.values()) == [own]:
         return []
-    return [name for name, scope in scopes.items() if uncovered(feed, own, [scope]) != [own]]
+    return [name for name, scope in scopes.items() if feed.uncovered(own, [scope]) != [own]]

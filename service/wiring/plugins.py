@@ -21,6 +21,7 @@ from pipeline.errors import NotImportable, SinkRejected
 from pipeline.feed import INTERFACE as OF_FEEDS
 from pipeline.feed import ChangeFeed
 from pipeline.imports import imported, require_module
+from pipeline.interface import adopt
 from pipeline.sink import INTERFACE as OF_SINKS
 from pipeline.sink import Sink
 from service.config.section import Custom, Section, said_of
@@ -38,7 +39,7 @@ class Kind:
     """name: for people. interface: the version that this Leasehold has."""
 
     name: str
-    protocol: type
+    base: type
     interface: int
 
 
@@ -110,6 +111,10 @@ async def _problem(kind: Kind, section: Section, where: str) -> str | None:
 def _made(kind: Kind, settings: Custom) -> Any:
     """Raises StartFailed."""
     path, make = settings.type, _maker(kind, settings.type)
+    if missing := sorted(getattr(make, "__abstractmethods__", ())):
+        raise StartFailed(
+            f"'{path}' is not a {kind.name}: {'; '.join(f'it has no `{name}`' for name in missing)}. {PAGE}"
+        )
     given, problems = _checked(make, settings.options)
     if problems:
         raise StartFailed(f"{kind.name} '{path}' does not take its settings: {'; '.join(problems)}")
@@ -117,9 +122,12 @@ def _made(kind: Kind, settings: Custom) -> Any:
         made = make(**given)
     except Exception as error:  # anybody's code
         raise StartFailed(f"{kind.name} '{path}' cannot be made of its settings: {_words(error)}") from error
-    if problems := [*lacks(made, kind.protocol)]:
+    if problems := [*lacks(made, kind.base)]:
         raise StartFailed(f"'{path}' is not a {kind.name}: {'; '.join(problems)}. {PAGE}")
-    return made
+    try:
+        return adopt(made, kind.base)
+    except TypeError:
+        raise StartFailed(f"'{path}' has to derive from leasehold.{kind.base.__name__}. {PAGE}") from None
 
 
 def _maker(kind: Kind, path: str) -> Any:
@@ -200,18 +208,23 @@ def _place(loc: tuple[int | str, ...]) -> str:
 # The interface
 
 
-def lacks(thing: object, protocol: type) -> Iterator[str]:
-    """What a protocol demands, and this does not have, or has so that it cannot be called as it will be."""
-    members = dict.fromkeys(inspect.get_annotations(protocol)) | {
+def lacks(thing: object, base: type) -> Iterator[str]:
+    """What a base class demands that is missing here; what cannot be called as it will be, or is probably misspelt."""
+    members = dict.fromkeys(inspect.get_annotations(base)) | {
         name: member
-        for name, member in vars(protocol).items()
+        for name, member in vars(base).items()
         if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property))
     }
     for name, member in members.items():
         if not hasattr(thing, name):
-            yield f"it has no `{name}`"
+            if not hasattr(base, name) or name in getattr(base, "__abstractmethods__", ()):
+                yield f"it has no `{name}`"
         elif inspect.isfunction(member):
             yield from _misfits(name, getattr(thing, name), member)
+    for name in sorted(name for name in vars(type(thing)).keys() - members.keys() if not name.startswith("_")):
+        near = difflib.get_close_matches(name, members.keys() - vars(type(thing)).keys(), n=1, cutoff=0.8)
+        if near and callable(getattr(thing, name)):
+            yield f"`{name}` is never called: did you mean `{near[0]}`?"
 
 
 def _misfits(name: str, method: Any, wanted: Any) -> Iterator[str]:

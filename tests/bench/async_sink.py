@@ -18,6 +18,7 @@ import pyarrow as pa
 from results import RESULT, Target, add, machine, say
 
 from pipeline.async_sink import AsyncSink, Entry, Limits
+from pipeline.async_sink import Destination as RequestDestination
 from pipeline.sink import Claim, Output
 
 TAKES_S, IN_FLIGHT, ENTRIES = 0.02, 8, 100
@@ -32,7 +33,7 @@ class Trusted:
     async def wait_until_granted(self) -> None: ...
 
 
-class Destination:
+class Destination(RequestDestination):
     taken = 0
 
     async def submit(self, entries: Sequence[Entry]) -> Sequence[Entry]:

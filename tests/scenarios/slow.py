@@ -8,12 +8,12 @@ from typing import Any
 
 from pipeline.connectors.log import LogSink
 from pipeline.connectors.postgres import PostgresSink
-from pipeline.sink import Claim, CloseReason, Output, Permit, SinkWriter, parts_of
+from pipeline.sink import Claim, CloseReason, Output, Permit, SinkWriter
 
 LOOK_S = 0.02
 
 
-class SlowWriter:
+class SlowWriter(SinkWriter):
     def __init__(self, writer: SinkWriter, gate: Path) -> None:
         self._writer = writer
         self._gate = gate
@@ -34,7 +34,7 @@ class SlowWriter:
         await self._writer.write(output, permit)
 
     def parts(self, output: Output) -> int:
-        return parts_of(self._writer, output)
+        return self._writer.parts(output)
 
     async def end(self, permit: Permit) -> None:
         await self._writer.end(permit)

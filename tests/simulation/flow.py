@@ -16,6 +16,7 @@ from pipeline.connectors import memory
 from pipeline.errors import EngineUnavailable, FeedUnavailable
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import FeedPartition, PartitionEnded
+from pipeline.transform import Transform
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -177,7 +178,7 @@ def _columns(thousand: int) -> Mapping[str, pa.Array]:
 _ZEROS = pa.array([0] * 1000, pa.int32())
 
 
-class WeatheredTransform:
+class WeatheredTransform(Transform):
     """Takes its time, now and then fails, and may filter. Implements pipeline.transform.Transform."""
 
     description = "simulated"

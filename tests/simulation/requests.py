@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from simulation.process import current, incarnation
 from simulation.weather import Fate, Request, Weather, answered, host_of
 
-from pipeline.async_sink import AsyncSink, Converted, Entry, Failed
+from pipeline.async_sink import AsyncSink, Converted, Destination, Entry, Failed
 from pipeline.async_sink.writer import AsyncWriter
 from pipeline.errors import Ambiguous, SinkUnavailable
 from pipeline.limits import AsyncLimits
@@ -102,12 +102,12 @@ class _Sink(AsyncSink):
         return writer
 
 
-class _Nowhere:
+class _Nowhere(Destination):
     async def submit(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         raise AssertionError("each claim has a destination of its own")
 
 
-class _Line:
+class _Line(Destination):
     """The destination, as one claim sees it."""
 
     def __init__(self, endpoint: Endpoint, claim: Claim) -> None:

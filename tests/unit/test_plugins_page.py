@@ -21,7 +21,7 @@ from service.wiring.plugins import problems_of
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "plugins.md").read_text()
 PLUGIN = sorted((ROOT / "tests" / "plugins" / "jetstream").glob("*.py"))
-PROTOCOLS = (pipeline.feed.ChangeFeed, pipeline.sink.Sink, pipeline.sink.SinkWriter, leases.store.LeaseStore)
+INTERFACES = (pipeline.feed.ChangeFeed, pipeline.sink.Sink, pipeline.sink.SinkWriter, leases.store.LeaseStore)
 BASES = (pipeline.errors.FeedError, pipeline.errors.SinkError, leases.errors.StoreError)
 OUT_OF_THE_SKY = {"SinkError", "StoreError", "OutputSuspected"}
 """Bases alone, and what the pump says to the host."""
@@ -38,13 +38,8 @@ def test_what_it_shows_of_a_file_stands_there(path: str, block: str) -> None:
     assert block in (ROOT / path).read_text()
 
 
-def test_every_member_of_every_protocol_is_told() -> None:
-    members = {
-        name
-        for protocol in PROTOCOLS
-        for name in (*vars(protocol), *protocol.__annotations__)
-        if not name.startswith("_")
-    }
+def test_every_member_of_every_base_class_is_told() -> None:
+    members = {name for base in INTERFACES for name in (*vars(base), *base.__annotations__) if not name.startswith("_")}
     assert {"compare", "claimed", "holds_position", "replace"} <= members
     assert [name for name in sorted(members) if not re.search(rf"`{name}[`(]", PAGE)] == []
 
@@ -58,17 +53,6 @@ def test_every_error_that_a_part_may_raise_is_told() -> None:
     }
     assert len(errors) > 10
     assert [name for name in sorted(errors - OUT_OF_THE_SKY) if f"| `{name}` |" not in PAGE] == []
-
-
-def test_every_protocol_that_is_an_offer_is_told() -> None:
-    offers = {
-        name
-        for module in (pipeline.feed, pipeline.sink, leases.store)
-        for name, found in vars(module).items()
-        if getattr(found, "_is_runtime_protocol", False) and found.__module__ == module.__name__
-    }
-    assert {"TellingFeed", "StandingSink", "BoundedWriter", "SharedContainer"} <= offers
-    assert [name for name in sorted(offers) if f"`{name}`" not in PAGE] == []
 
 
 def test_the_plugin_uses_what_the_page_tells_of_and_nothing_else() -> None:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from leases.document import BODY_BYTES_MAX
 from leases.errors import StoreMissing
-from leases.store import Stored
+from leases.store import LeaseStore, Stored
 from leases.stores.blob.codec import (
     Packed,
     blob_name,
@@ -26,7 +26,7 @@ READS_AT_ONCE_MAX = 8
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-class BlobStore:
+class BlobStore(LeaseStore):
     """Bodies are in the blobs' metadata. The few that are too large for it are read one by one after the listing.
 
     Every write keeps metadata that is not ours. A foreign blob in the place of a lease is unreadable, and is never

@@ -11,7 +11,7 @@ from leases.bootstrap import decode_info, encode_info, info_id
 from leases.document import decode_lease, lease_prefix
 from leases.dotnet import document_id, encode, marker_id
 from leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreUnavailable
-from leases.store import Stored
+from leases.store import LeaseStore, Stored
 from leases.stores.cosmos.container import Container
 from leases.stores.cosmos.documents import (
     Document,
@@ -40,7 +40,7 @@ class Monitored(Protocol):
         ...
 
 
-class CosmosStore:
+class CosmosStore(LeaseStore):
     """Leases of the pipelines in `monitored` are .NET's documents; all others are documents of our own.
 
     .NET's marker (`{prefix}.info`: all leases exist) is created once a pipeline's `info` reports that its first round
@@ -97,7 +97,7 @@ class CosmosStore:
         return await self._container.delete(document_id(family.prefix, lease[1]), etag)
 
     async def documents(self, prefix: str) -> Sequence[Document]:
-        """The stored documents of any program: `leases.store.SharedContainer`."""
+        """The stored documents of any program."""
         return await self._container.query(prefix)
 
     async def close(self) -> None:

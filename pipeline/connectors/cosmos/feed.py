@@ -49,7 +49,7 @@ from pipeline.connectors.cosmos.records import Record, pages_of, records_of
 from pipeline.connectors.network import Patience, Pauses
 from pipeline.errors import FeedUnavailable, PositionLost
 from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.feed import FeedPartition, PartitionEnded, Start
+from pipeline.feed import ChangeFeed, FeedPartition, PartitionEnded, Start
 
 # The ranges that a feed's partitions are read from: as they were last listed, and earlier ones.
 
@@ -110,7 +110,7 @@ class _Gone(FeedUnavailable):
     """The requested range no longer exists."""
 
 
-class CosmosFeed:
+class CosmosFeed(ChangeFeed):
     """mode: `latest` yields each changed document's latest version; `all_versions` every version and delete, from now on."""
 
     def __init__(

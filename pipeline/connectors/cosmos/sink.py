@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.async_sink import AsyncSink, Converted, Entry, Failed, Limits, refused
-from pipeline.async_sink.request_entry import Content
+from pipeline.async_sink.request_entry import Content, Destination
 from pipeline.connectors.cosmos.change_feed_request import THROTTLED, Answer
 from pipeline.connectors.cosmos.client import Account, Container
 from pipeline.connectors.cosmos.point_operations import (
@@ -65,7 +65,7 @@ class _Outcome:
     is_of_content: bool = False
 
 
-class CosmosDestination:
+class CosmosDestination(Destination):
     """Entries are `Write`s."""
 
     def __init__(self, container: Container, *, content: Content, operation: str, patch_missing: Missing) -> None:

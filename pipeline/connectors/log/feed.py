@@ -32,7 +32,7 @@ from pipeline.connectors.log.partition_file import (
 from pipeline.connectors.log.store import Extent, Log, PartitionLog, Retention, Version
 from pipeline.errors import FeedUnavailable, PositionLost
 from pipeline.event import Page
-from pipeline.feed import FeedPartition, Start, reset_of_a_new_source
+from pipeline.feed import ChangeFeed, FeedPartition, Start, reset_of_a_new_source
 
 # Reads a log from outside, beside hosts at work or without any: nothing in its directory is created or changed.
 #
@@ -129,7 +129,7 @@ POSITION_DIGITS_MAX = 18
 READING_THREADS = 4
 
 
-class LogFeed:
+class LogFeed(ChangeFeed):
     """A partition is there once its writer has made it; until then it is FeedUnavailable.
 
     None, the beginning, is the place before the event 0: where retention has forgotten that event, it is lost like any other

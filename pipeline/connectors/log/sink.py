@@ -42,7 +42,7 @@ from pipeline.publishing_writer import (
     outranked,
     published,
 )
-from pipeline.sink import Claim, CloseReason, Output, Permit, Standing, to_write_again
+from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, Standing, to_write_again
 
 T = TypeVar("T")
 SENDS_MAX = 3
@@ -50,7 +50,7 @@ SENDS_MAX = 3
 WRITING_THREADS = 4
 
 
-class LogSink:
+class LogSink(Sink):
     """One source partition goes to the log partition of the same name.
 
     Output columns: `body` (STRING or BINARY); `key`, `operation` (STRING) and `properties` (MAP<STRING, STRING>) where wanted.

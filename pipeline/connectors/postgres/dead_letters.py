@@ -18,7 +18,7 @@ from pipeline.connectors.postgres.sql import BATCH, LETTERS, Statement, Tables
 from pipeline.dead_letters.record import LETTER_SCHEMA, kept_events
 from pipeline.errors import FeedUnavailable, PositionLost, SinkError
 from pipeline.event import Page
-from pipeline.feed import FeedPartition, Start
+from pipeline.feed import ChangeFeed, FeedPartition, Start
 
 # The SQL of dead letters, pure: into a table in the transaction of their batch, and out of it in the order of their numbers.
 
@@ -112,9 +112,7 @@ POLL_S = 1.0
 PAGE_ROWS = 1000
 
 
-class PostgresLetters:
-    """Implements pipeline.feed.ChangeFeed."""
-
+class PostgresLetters(ChangeFeed):
     def __init__(
         self,
         dsn: str,

@@ -25,12 +25,12 @@ from pipeline.dead_letters.record import letters_of
 from pipeline.errors import Fenced, SinkRejected
 from pipeline.markers import lease_of
 from pipeline.publishing_writer import generation_lost
-from pipeline.sink import Claim, CloseReason, Output, Permit, Standing, to_write_again
+from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing, to_write_again
 
 Mode = Literal["append", "upsert"]
 
 
-class PostgresSink:
+class PostgresSink(Sink):
     """Either `merge`, or `table` with `mode`.
 
     merge: one INSERT, UPDATE, DELETE or MERGE (WITH before it as you like) that reads this batch's output as table `batch`. It
@@ -157,8 +157,11 @@ class PostgresSink:
             await session.execute(sql.unchecked())
 
 
-class PostgresWriter:
+class PostgresWriter(SinkWriter):
     """One claim's way in. `position` is the server's word, never ours."""
+
+    position: str | None = None
+    state: str = ""
 
     buried: Collection[int] = ()
     """Letters and position move together."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, SecretStr
 
-from leasehold import EVENT_SCHEMA, FeedError, FeedPartition, FeedUnavailable, Page, PositionLost, Start
+from leasehold import EVENT_SCHEMA, ChangeFeed, FeedError, FeedPartition, FeedUnavailable, Page, PositionLost, Start
 from plugins.jetstream.connection import Connection, NatsError, Refused
 from plugins.jetstream.consumer import Broken, Consumer, consuming
 from plugins.jetstream.message import table_of
@@ -27,7 +27,7 @@ LATEST = datetime(2200, 1, 1, tzinfo=UTC)
 """The server counts nanoseconds in 63 bits."""
 
 
-class JetStreamFeed:
+class JetStreamFeed(ChangeFeed):
     """Partitions are there from the beginning: `{subject}.0` to `{subject}.{partitions - 1}`.
 
     Retention takes messages from a stream's front, whoever they are for. A position is lost where it may have taken events

@@ -27,9 +27,11 @@ from leasehold import (
     OutputTooLarge,
     Permit,
     PipelineError,
+    Sink,
     SinkNotFound,
     SinkRejected,
     SinkUnavailable,
+    SinkWriter,
     Standing,
     crash_point,
     events_of,
@@ -60,7 +62,7 @@ class Outgoing:
     headers: dict[str, str]
 
 
-class JetStreamSink:
+class JetStreamSink(Sink):
     """Events go to the partition of the source partition's name, else to one that its name chooses for good.
 
     Output columns: `body` (STRING or BINARY); `key`, `operation` and `properties` where wanted. The stream is made where it is
@@ -147,7 +149,7 @@ class JetStreamSink:
         await self._stream.connection.close()
 
 
-class JetStreamWriter:
+class JetStreamWriter(SinkWriter):
     """entry: the last one that was put. sequence: where it stands in the stream."""
 
     def __init__(self, stream: Stream, claim: Claim, sequence: int, entry: Entry) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 from pydantic import Field, SecretStr
 
-from leasehold import StoreAmbiguous, StoreConflict, Stored, StoreMissing, StoreUnavailable
+from leasehold import LeaseStore, StoreAmbiguous, StoreConflict, Stored, StoreMissing, StoreUnavailable
 from plugins.jetstream.connection import Connection, NatsError, Refused, Unanswered
 from plugins.jetstream.consumer import Broken, Message, consuming
 from plugins.jetstream.stream import NO_STREAM, OUTPACED, STREAM_EXISTS, Kept, Stream
@@ -26,7 +26,7 @@ TOMBSTONE_S = 3600
 _ETAG = re.compile(r"[1-9][0-9]{0,17}")
 
 
-class JetStreamLeases:
+class JetStreamLeases(LeaseStore):
     """The stream is made by the first call that misses it, and holds nothing else."""
 
     leasehold_interface = 1

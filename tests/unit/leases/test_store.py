@@ -12,7 +12,7 @@ ID = "pipeline/leases/0"
 T = TypeVar("T")
 
 
-class SilentStore:
+class SilentStore(LeaseStore):
     """A container that carries out every call and answers none."""
 
     def __init__(self, store: LeaseStore) -> None:

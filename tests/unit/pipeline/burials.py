@@ -25,11 +25,12 @@ from pipeline.errors import FailsTogether, OutputSuspected, Poison, PoisonEvent
 from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
 from pipeline.sink import Claim, Output, Permit, Sink
+from pipeline.transform import Transform
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
-class Picky:
+class Picky(Transform):
     """Passes events on; fails on bodies with a `!`, on each of them for as long as it holds one, and tells some at once."""
 
     description = "picky"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.async_sink import Entry, Failed
+from pipeline.async_sink import Destination, Entry, Failed
 from pipeline.errors import NotTrusted, SinkUnavailable
 from pipeline.sink import Claim
 
@@ -62,7 +62,7 @@ class Trouble:
 
 
 @dataclass(slots=True)
-class Scripted:
+class Scripted(Destination):
     """takes_s: for each request. troubles: what happens when. most_at_once, sizes: requests as they came."""
 
     takes_s: float = 0.02

@@ -15,6 +15,7 @@ from unit.pipeline.destinations import Scripted, Trust, claim
 from pipeline.async_sink import AsyncSink, Converted, Limits
 from pipeline.async_sink.writer import AsyncWriter
 from pipeline.batch import Batch
+from pipeline.connectors.memory import MemoryFeed
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import PartitionEnded
 from pipeline.limits import BatchLimits, Budget
@@ -25,10 +26,11 @@ PAGE = 500
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-class Numbers:
+class Numbers(MemoryFeed):
     """A feed of the numbers from 1 up to `events`, a page at a time; then it ends, or waits for more."""
 
     def __init__(self, events: int, *, ends: bool = False) -> None:
+        super().__init__(["7"])
         self.events = events
         self.ends = ends
         self.read = 0

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.async_sink import AsyncSink, Entry, Limits
+from pipeline.async_sink import AsyncSink, Destination, Entry, Limits
 from pipeline.connectors.memory import MemoryFeed
 
 PARTITIONS = ("a", "b", "c", "d")
 
 
-class Slow:
+class Slow(Destination):
     """taken: (partition, sequence) of what arrived, 2 ms after it was sent."""
 
     def __init__(self) -> None:

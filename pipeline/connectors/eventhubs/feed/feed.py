@@ -32,7 +32,7 @@ from pipeline.dead_letters.merged_feed import NONE_READ, Stretch
 from pipeline.dead_letters.record import letter_of, until, until_now
 from pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PositionLost
 from pipeline.event import Page
-from pipeline.feed import FeedPartition, KnownLag, Start, reset_of_a_new_source
+from pipeline.feed import ChangeFeed, FeedPartition, KnownLag, Start, reset_of_a_new_source
 
 T = TypeVar("T")
 DECODING_THREADS = 2
@@ -72,7 +72,7 @@ class _Reader:
         return max(self.end, self.delivered), max(0.0, now - self.at)
 
 
-class EventHubsFeed:
+class EventHubsFeed(ChangeFeed):
     """start_positions: where single partitions begin that have no lease, by name. prefetch: how many events the service may send
     ahead, of each open partition. timeout_s: for one answer of its.
     """

@@ -38,10 +38,10 @@ from pipeline.producer import (
     decoded,
 )
 from pipeline.publishing_writer import generation_lost, newest
-from pipeline.sink import Claim, Standing
+from pipeline.sink import Claim, Sink, Standing
 
 
-class EventHubsSink:
+class EventHubsSink(Sink):
     """A source partition goes to the hub's partition of its name, or else to one that is chosen once.
 
     Output columns: as for the log. consumer_group: in which the sink reads a partition's end; no reader with an epoch may use it.

@@ -36,7 +36,7 @@ from pipeline.connectors.files.feed.reader import Ahead, Cursor, FileReader, Rea
 from pipeline.connectors.files.feed.records import CsvRecords, JsonRecords
 from pipeline.errors import FeedError, FeedUnavailable, MalformedRecord
 from pipeline.event import Page
-from pipeline.feed import FeedPartition, Start
+from pipeline.feed import ChangeFeed, FeedPartition, Start
 
 # Which files a pattern names, and what their partitions are called.
 #
@@ -142,7 +142,7 @@ _log = logging.getLogger(__name__)
 _FORMATS: dict[str, FormatName] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
-class FilesFeed:
+class FilesFeed(ChangeFeed):
     """Files as partitions.
 
     path: a glob; `**` stands for any directories. format: by default according to the path's suffix (.csv, .jsonl, .ndjson).

@@ -32,14 +32,14 @@ from pipeline.connectors.files.sink.storage import (
 )
 from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkNotFound, SinkRejected, SinkUnavailable
-from pipeline.sink import Claim, CloseReason, Output, Permit, Standing
+from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing
 
 T = TypeVar("T")
 THREADS = 16
 _STATE = re.compile(r"(\d{1,18}):(\d{1,18})")
 
 
-class FilesSink:
+class FilesSink(Sink):
     """place: a Directory or a BlobContainer; the sink closes it. `Permit.check` is called on a thread too."""
 
     holds_position = True
@@ -143,8 +143,11 @@ class FilesSink:
         return file
 
 
-class FilesWriter:
+class FilesWriter(SinkWriter):
     """If a cancelled write is not yet in the manifest, it never will be once the partition is claimed again."""
+
+    position: str | None = None
+    state: str = ""
 
     def __init__(self, sink: FilesSink, manifest: Manifest, compare: Callable[[str | None, str | None], int]) -> None:
         self._sink = sink

@@ -16,11 +16,11 @@ from simulation.loop import run_virtual
 from unit.pipeline.destinations import Scripted, Taken, Trouble, Trust, Trusted, claim, now
 
 from pipeline.async_sink import AsyncSink, Entry, Failed, Limits, json_row
-from pipeline.async_sink.request_entry import Converted
+from pipeline.async_sink.request_entry import Converted, Destination
 from pipeline.async_sink.writer import AsyncWriter
 from pipeline.contract import Row, SinkContract, SinkHarness, event_table
 from pipeline.errors import Ambiguous, NotTrusted, SinkUnavailable
-from pipeline.sink import BufferingWriter, Output
+from pipeline.sink import Output
 
 SMALL = Limits(batch_entries_max=2, in_flight_max=3, buffered_entries_max=7, buffer_age_max_s=0.01)
 
@@ -54,7 +54,7 @@ class TestAsyncSink(SinkContract):
 
 async def opened(destination: Any, continuation: str | None = None, **given: Any) -> AsyncWriter:
     writer = await AsyncSink(destination, identity="scripted", **given).open(claim(continuation))
-    assert isinstance(writer, BufferingWriter)
+    assert writer.is_buffering
     return writer
 
 
@@ -225,7 +225,7 @@ def test_a_successor_waits_after_failures_whose_request_may_still_be_carried_out
         await writer.close("shutdown")
 
 
-class Forgetful:
+class Forgetful(Destination):
     """Takes each request as a whole, and then every third time its answer is lost, or comes too late."""
 
     def __init__(self) -> None:
@@ -276,7 +276,7 @@ def test_rows_of_one_order_key_share_requests_and_repeat_from_the_first_that_is_
 
 
 def test_a_rewritten_entry_is_what_is_sent_again() -> None:
-    class Shortening:
+    class Shortening(Destination):
         def __init__(self) -> None:
             self.seen: list[list[bytes]] = []
 

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from unit.pipeline.burials import NOW, Group, bodies
 
-from pipeline.async_sink import AsyncSink, Converted, Entry, Limits, refused
+from pipeline.async_sink import AsyncSink, Converted, Destination, Entry, Limits, refused
 from pipeline.connectors.http import Answer, failed_of
 from pipeline.connectors.memory import MemoryDestination, MemorySink, MemoryWriter
 from pipeline.connectors.postgres import refusal
@@ -135,7 +135,7 @@ async def test_a_letter_that_was_put_before_a_crash_is_not_put_again_for_what_th
     assert (await group.buried(), group.delivered) == (bodies("b?"), bodies("a"))
 
 
-class Items:
+class Items(Destination):
     """A destination that says which entries it refuses, or of a whole request only that it does."""
 
     def __init__(self, *, tells: bool) -> None:

@@ -12,10 +12,11 @@ import pytest
 from unit.pipeline.burials import Group, bodies
 
 from pipeline.async_sink import AsyncSink, Converted, Entry, Limits
+from pipeline.async_sink import Destination as RequestDestination
 from pipeline.errors import SinkRejected
 
 
-class Destination:
+class Destination(RequestDestination):
     """Takes entries one by one; refuses a body for good, as often as it is told to."""
 
     def __init__(self) -> None:

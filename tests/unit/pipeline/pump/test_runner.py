@@ -31,7 +31,8 @@ from pipeline.event import Page
 from pipeline.feed import PartitionEnded
 from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.runner import Delivered, Progress, Runner
-from pipeline.sink import CloseReason, Output, Permit
+from pipeline.sink import CloseReason, Output, Permit, SinkWriter
+from pipeline.transform import Transform as TransformBase
 
 
 class Trust:
@@ -49,12 +50,13 @@ class Trust:
         await self.given.wait()
 
 
-class Writer:
+class Writer(SinkWriter):
     """Takes `takes_s` for a write. began, outputs: what was sent, and what has arrived."""
 
+    position: str | None = None
+    state = ""
+
     def __init__(self, takes_s: float = 0.0) -> None:
-        self.position: str | None = None
-        self.state = ""
         self.takes_s = takes_s
         self.began: list[Output] = []
         self.outputs: list[Output] = []
@@ -86,7 +88,7 @@ class Writer:
         return [number for output in self.outputs for number in output.table["sequence"].to_pylist()]
 
 
-class Transform:
+class Transform(TransformBase):
     """Passes events on after `takes_s`; fails on the sequences in `poison`, and with `error` where there is one."""
 
     description = "slow"

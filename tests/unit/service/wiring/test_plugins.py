@@ -29,6 +29,7 @@ from pydantic import Field, SecretStr
 
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryFeed, MemorySink
+from pipeline.feed import ChangeFeed
 
 class Feed(MemoryFeed):
     def __init__(self, partitions: list[str], *, age_s: Annotated[float, Field(gt=0)] = 1.0,
@@ -58,6 +59,24 @@ class OnePage(MemoryFeed):
         super().__init__(["0"])
     async def open(self, partition, continuation):
         return None
+
+class Misspelt(MemoryFeed):
+    def __init__(self):
+        super().__init__(["0"])
+    async def find_heldback(self, partition, continuation):
+        return "an open line"
+
+class Unfinished(ChangeFeed):
+    identity = "unfinished"
+
+class Slotted:
+    __slots__ = ()
+    async def list(self, prefix): ...
+    async def read(self, id): ...
+    async def create(self, id, body): ...
+    async def replace(self, id, body, etag): ...
+    async def delete(self, id, etag): ...
+    async def close(self): ...
 
 class Store(MemoryStore):
     pass
@@ -135,6 +154,8 @@ def test_everything_that_is_wrong_with_its_settings_is_told_at_once_and_no_value
             "is made for version 2 of the interface of feeds, and this Leasehold has 1: install a version of either that",
         ),
         ("OnePage", "`open` has to be an async generator, with `yield`"),
+        ("Misspelt", "is not a feed: `find_heldback` is never called: did you mean `find_held_back`?"),
+        ("Unfinished", "is not a feed: it has no `close`; it has no `compare`; it has no `lag`; it has no `latest`"),
         ("Store", "is not a feed: it has no `identity`; it has no `partitions`; it has no `start_of`"),
     ],
 )
@@ -167,6 +188,12 @@ def test_a_lease_store_may_be_somebody_else_s(parts: str) -> None:
     assert isinstance(store_made(CustomLeases(type=f"{parts}:Store")), MemoryStore)
     with pytest.raises(StartFailed, match="is not a lease store: it has no `list`"):
         store_made(CustomLeases(type=f"{parts}:Picky"))
+
+
+def test_a_part_that_cannot_be_taken_without_its_base_class_says_so(parts: str) -> None:
+    with pytest.warns(DeprecationWarning, match="Slotted"), pytest.raises(StartFailed) as failed:
+        store_made(CustomLeases(type=f"{parts}:Slotted"))
+    assert "has to derive from leasehold.LeaseStore" in str(failed.value)
 
 
 @pytest.mark.parametrize(
