@@ -17,9 +17,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from zlib import crc32
 
-from leases.lease import Lease
-
-Key = tuple[str, str]
+from leases.lease import Lease, LeaseKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +38,8 @@ class Peer:
 class Plan:
     """What a host does in this round."""
 
-    take: tuple[Key, ...]
-    ask: tuple[Key, ...]
+    take: tuple[LeaseKey, ...]
+    ask: tuple[LeaseKey, ...]
     share: int
 
 
@@ -49,11 +47,11 @@ def plan(
     leases: Collection[Lease],
     peers: Collection[Peer],
     me: str,
-    working: Collection[Key],
-    expired: Collection[Key],
-    overdue: Collection[Key],
+    working: Collection[LeaseKey],
+    expired: Collection[LeaseKey],
+    overdue: Collection[LeaseKey],
     rng: random.Random,
-    last: Collection[Key] = (),
+    last: Collection[LeaseKey] = (),
     paused: Collection[str] = (),
 ) -> Plan:
     """What `me` should do now.
@@ -134,7 +132,7 @@ def holder(lease: Lease, able: Mapping[str, Peer], is_expired: bool) -> str | No
 
 
 def shares_of(
-    leases: Iterable[Lease], able: Mapping[str, Peer], holders: Mapping[Key, str | None]
+    leases: Iterable[Lease], able: Mapping[str, Peer], holders: Mapping[LeaseKey, str | None]
 ) -> dict[str, dict[str, int]]:
     """pipeline -> host -> how many of the pipeline's leases that host should hold."""
     held = Counter((lease.pipeline, holders[lease.key]) for lease in leases)
@@ -173,19 +171,21 @@ def _divided(count: int, ranked: Sequence[str], room: Mapping[str, int]) -> dict
     return shares
 
 
-def _picked(free: Sequence[Lease], need: int, rng: random.Random, last: Collection[Key]) -> list[Key]:
+def _picked(free: Sequence[Lease], need: int, rng: random.Random, last: Collection[LeaseKey]) -> list[LeaseKey]:
     """Available leases before expired ones, whose owner might still be processing."""
     ordered = rng.sample(free, len(free))
     ordered.sort(key=lambda lease: (lease.key in last, lease.owner is not None))
     return [lease.key for lease in ordered[:need]]
 
 
-def _asked(leases: Sequence[Lease], shares: Mapping[str, int], holders: Mapping[Key, str | None], me: str) -> list[Key]:
+def _asked(
+    leases: Sequence[Lease], shares: Mapping[str, int], holders: Mapping[LeaseKey, str | None], me: str
+) -> list[LeaseKey]:
     """The leases that `me` receives when hosts above their share give to hosts below theirs, in an order all hosts
     agree on.
     """
     held = Counter(holders[lease.key] for lease in leases)
-    settled: dict[str, list[Key]] = {}
+    settled: dict[str, list[LeaseKey]] = {}
     for lease in sorted(leases, key=lambda lease: lease.partition):
         if lease.owner is not None and holders[lease.key] == lease.owner:
             settled.setdefault(lease.owner, []).append(lease.key)
@@ -201,7 +201,7 @@ def _interleaved(lists: Iterable[Sequence[object]]) -> list:  # type: ignore[typ
     return [item for row in zip_longest(*lists) for item in row if item is not None]
 
 
-def _is_takeable(lease: Lease, expired: Collection[Key], overdue: Collection[Key]) -> bool:
+def _is_takeable(lease: Lease, expired: Collection[LeaseKey], overdue: Collection[LeaseKey]) -> bool:
     return lease.owner is None or lease.key in expired or lease.key in overdue
 
 
@@ -209,5 +209,5 @@ def _serves(able: Mapping[str, Peer], name: str, lease: Lease) -> bool:
     return name in able and lease.pipeline in able[name].pipelines
 
 
-def _count(keys: Iterable[Key], pipeline: str) -> int:
-    return sum(key[0] == pipeline for key in keys)
+def _count(keys: Iterable[LeaseKey], pipeline: str) -> int:
+    return sum(key.pipeline == pipeline for key in keys)

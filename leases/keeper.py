@@ -17,7 +17,7 @@ from leases.clock import Clock
 from leases.document import advised, decode_lease, encode_lease, lease_id, lease_prefix, partition_of
 from leases.errors import InvalidDocument, LeaseLost, LeaseReset, StoreAmbiguous, StoreConflict, StoreMissing
 from leases.expiry import Mark
-from leases.lease import Child, Lease
+from leases.lease import Child, Lease, LeaseKey
 from leases.side_by_side import rounds_of, run_side_by_side
 from leases.store import LeaseStore, Stored
 from leases.timing import Timing
@@ -29,7 +29,7 @@ in a loop.
 
 Shape = tuple[tuple[object, ...], ...]
 """Scans with equal shapes lead to equal plans."""
-Ticks = dict[tuple[str, str], int]
+Ticks = dict[LeaseKey, int]
 """By lease, the highest tick that this incarnation may have written."""
 Claimed = Callable[[str], str]
 """The sink's pure part of a claim: the last tenure's sink state -> the next one's."""
@@ -46,11 +46,11 @@ class Seen(NamedTuple):
 class Scan:
     """All leases of some pipelines, read between `started` and `ended` (Clock seconds)."""
 
-    seen: Mapping[tuple[str, str], Seen]
+    seen: Mapping[LeaseKey, Seen]
     invalid: tuple[InvalidDocument, ...]
     started: float
     ended: float
-    unreadable: Mapping[tuple[str, str], InvalidDocument] = field(default_factory=lambda: MappingProxyType({}))
+    unreadable: Mapping[LeaseKey, InvalidDocument] = field(default_factory=lambda: MappingProxyType({}))
     listings: int = 1
 
     @cached_property
@@ -71,7 +71,7 @@ class Scan:
         )
 
     @property
-    def marks(self) -> dict[tuple[str, str], Mark]:
+    def marks(self) -> dict[LeaseKey, Mark]:
         """What to watch for expiry: the owned leases."""
         return {
             key: (lease.owner, lease.incarnation, lease.epoch, lease.tick)
@@ -104,8 +104,8 @@ class Keeper:
             names, lambda name: self.store.list(lease_prefix(name)), doing="listing leases of"
         )
         documents = [(name, stored) for name, found in zip(names, found_of, strict=True) for stored in found]
-        seen: dict[tuple[str, str], Seen] = {}
-        unreadable: dict[tuple[str, str], InvalidDocument] = {}
+        seen: dict[LeaseKey, Seen] = {}
+        unreadable: dict[LeaseKey, InvalidDocument] = {}
         known: dict[str, tuple[Stored, Seen]] = {}
         for n, (name, stored) in enumerate(documents):
             if n and n % PARSED_AT_ONCE == 0:
@@ -117,7 +117,7 @@ class Keeper:
                 seen[found.lease.key] = found
             except InvalidDocument as error:
                 partition = partition_of(stored.id)
-                unreadable[name, partition] = advised(error, name, partition)
+                unreadable[LeaseKey(name, partition)] = advised(error, name, partition)
         self._known = known
         ended = self._clock.monotonic()
         return Scan(seen, tuple(unreadable.values()), started, ended, unreadable, rounds_of(len(names)))

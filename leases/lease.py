@@ -18,11 +18,19 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 RESTORED_ABOVE = 1000
 """How far a restored lease's epoch is above the one that was seen: its owner may have raised it since."""
 SINK_STATE_BYTES_MAX = 4096
 """A sink's state is stored in the lease document; it is a few numbers, never data."""
+
+
+class LeaseKey(NamedTuple):
+    """A lease of a container."""
+
+    pipeline: str
+    partition: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +65,8 @@ class Lease:
     unknown: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
-    def key(self) -> tuple[str, str]:
-        return self.pipeline, self.partition
+    def key(self) -> LeaseKey:
+        return LeaseKey(self.pipeline, self.partition)
 
     def is_same_tenure(self, other: Lease) -> bool:
         """Whether both belong to one tenure of one owner. Only this entitles an owner to continue after a conflict."""

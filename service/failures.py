@@ -7,9 +7,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from leases.balance import Key
 from leases.clock import Clock
-from leases.lease import Lease
+from leases.lease import Lease, LeaseKey
 
 HOLD_OFF_MAX_S = 60.0
 """A partition is left alone for 1 s, then 2, 4, ... up to this."""
@@ -76,47 +75,47 @@ def recovery_fields(count: int, for_s: float) -> dict[str, object]:
     return {"after_attempts": count, "failing_for_s": round(for_s, 1)}
 
 
-class Failures(Mapping[Key, Failure]):
+class Failures(Mapping[LeaseKey, Failure]):
     """The last failure of every partition that has not recovered since."""
 
     def __init__(
-        self, clock: Clock, recovered: Callable[[Key, dict[str, object]], None] = lambda key, fields: None
+        self, clock: Clock, recovered: Callable[[LeaseKey, dict[str, object]], None] = lambda key, fields: None
     ) -> None:
         """recovered: called once for each partition that works again, with the fields to log."""
         self._clock = clock
         self._recovered = recovered
-        self._last: dict[Key, Failure] = {}
+        self._last: dict[LeaseKey, Failure] = {}
 
-    def __getitem__(self, key: Key) -> Failure:
+    def __getitem__(self, key: LeaseKey) -> Failure:
         return self._last[key]
 
-    def __iter__(self) -> Iterator[Key]:
+    def __iter__(self) -> Iterator[LeaseKey]:
         return iter(self._last)
 
     def __len__(self) -> int:
         return len(self._last)
 
     @property
-    def held_off(self) -> list[Key]:
+    def held_off(self) -> list[LeaseKey]:
         """Those that are not to be tried yet."""
         return [key for key in self._last if self.holds_off(key)]
 
-    def holds_off(self, key: Key) -> bool:
+    def holds_off(self, key: LeaseKey) -> bool:
         failure = self._last.get(key)
         return failure is not None and not failure.is_retried and self._clock.monotonic() < failure.until
 
-    def record_failure(self, key: Key, error: Exception, position: str | None = None) -> None:
+    def record_failure(self, key: LeaseKey, error: Exception, position: str | None = None) -> None:
         """Its worker ended: the partition is left alone for twice as long as last time."""
         releases = self._last[key].releases + 1 if key in self._last else 1
         pause_s = min(2.0 ** min(releases - 1, 16), HOLD_OFF_MAX_S)
         self._keep(key, error, pause_s, position, releases=releases, counts=1)
 
-    def record_retry(self, key: Key, error: Exception, pause_s: float, position: str | None) -> None:
+    def record_retry(self, key: LeaseKey, error: Exception, pause_s: float, position: str | None) -> None:
         """Its worker continues and tries again after pause_s."""
         releases = self._last[key].releases if key in self._last else 0
         self._keep(key, error, pause_s, position, releases=releases, counts=1, is_retried=True)
 
-    def would_fail(self, key: Key, error: Exception, position: str | None = None) -> None:
+    def would_fail(self, key: LeaseKey, error: Exception, position: str | None = None) -> None:
         """It was not tried, as that would be in vain: left alone for as long as any."""
         known = self._last.get(key)
         self._keep(
@@ -128,20 +127,20 @@ class Failures(Mapping[Key, Failure]):
             counts=0 if known else 1,
         )
 
-    def record_recovery(self, key: Key, **about: object) -> None:
+    def record_recovery(self, key: LeaseKey, **about: object) -> None:
         """It works again. about: more fields to log."""
         failure = self._last.pop(key, None)
         if failure is not None:
             for_s = self._clock.monotonic() - failure.since
             self._recovered(key, {**recovery_fields(failure.count, for_s), **about})
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: LeaseKey) -> None:
         """It is no longer ours to report, whether it works or not."""
         self._last.pop(key, None)
 
     def _keep(
         self,
-        key: Key,
+        key: LeaseKey,
         error: Exception,
         pause_s: float,
         position: str | None,

@@ -23,12 +23,12 @@ from typing import TypeVar
 
 from structlog.typing import FilteringBoundLogger as Log
 
-from leases.balance import Key, Plan, plan
+from leases.balance import Plan, plan
 from leases.clock import Clock
 from leases.errors import DuplicateHost, StoreConflict, StoreError
 from leases.expiry import Watch
 from leases.keeper import Keeper, Scan
-from leases.lease import Lease
+from leases.lease import Lease, LeaseKey
 from leases.membership import DEAD_AFTER, Membership, Roll, mismatched
 from leases.pause_orders import Controls
 from leases.side_by_side import run_side_by_side
@@ -86,13 +86,13 @@ class Host:
     ) -> None:
         self.name = keeper.host
         self.pipelines = {pipeline.name: pipeline for pipeline in pipelines}
-        self.workers: dict[Key, Worker] = {}
+        self.workers: dict[LeaseKey, Worker] = {}
         self.failures = Failures(clock, self._log_recovery)
-        self.outcomes: deque[tuple[Key, Outcome]] = deque(maxlen=OUTCOMES_KEPT)
+        self.outcomes: deque[tuple[LeaseKey, Outcome]] = deque(maxlen=OUTCOMES_KEPT)
         self.scan: Scan | None = None
         self.roll: Roll | None = None
         self.has_met_others = False
-        self.expired: frozenset[Key] = frozenset()
+        self.expired: frozenset[LeaseKey] = frozenset()
         self.paused: frozenset[str] = frozenset()
         self.tally = tally or Tally(clock)
         self.budget = budget or Budget()
@@ -119,9 +119,9 @@ class Host:
             orphaned=self._set_aside,
             wake=self._wake.set,
         )
-        self._watch: Watch[Key] = Watch()
-        self._requests: Watch[Key] = Watch()
-        self._outlived: Watch[Key] = Watch()
+        self._watch: Watch[LeaseKey] = Watch()
+        self._requests: Watch[LeaseKey] = Watch()
+        self._outlived: Watch[LeaseKey] = Watch()
         self._rested_on: tuple[object, ...] = ()
         self._reports = Reports(clock)
         self._refusals = Streak(clock)
@@ -132,7 +132,7 @@ class Host:
         return self._stopping.is_set()
 
     @property
-    def waiting(self) -> dict[Key, str]:
+    def waiting(self) -> dict[LeaseKey, str]:
         """Partitions that get no lease for now, and why."""
         return self._partitions.waiting
 
@@ -142,7 +142,7 @@ class Host:
         return self._partitions.listings
 
     @property
-    def own_leases(self) -> dict[Key, Lease]:
+    def own_leases(self) -> dict[LeaseKey, Lease]:
         """Those that this host works on, as it has them."""
         return {key: worker.owned.lease for key, worker in self.workers.items()}
 
@@ -254,7 +254,7 @@ class Host:
         wanted = self._planned(scan, roll)
         changes = await self._take_all(wanted.take, scan, group)
         await run_side_by_side(wanted.ask, lambda key: self._ask(key, scan, changes), doing="asking for")
-        outlived = [(name, each) for name, audit in audits.items() for each in audit.outlived]
+        outlived = [LeaseKey(name, each) for name, audit in audits.items() for each in audit.outlived]
         await self._clear_away(roll, scan, [key for key in outlived if key in scan.seen])
         is_left = any(audit.left for audit in audits.values())
         if any(audit.created for audit in audits.values()):
@@ -328,15 +328,15 @@ class Host:
             self._log.info("pipeline resumed", pipeline=name)
         self.paused = paused
         for key, worker in self.workers.items():
-            if key[0] in paused:
+            if key.pipeline in paused:
                 worker.stop()
 
-    def _set_aside(self, key: Key, error: Exception, scan: Scan) -> None:
+    def _set_aside(self, key: LeaseKey, error: Exception, scan: Scan) -> None:
         """Not to be tried in vain: an orphan would fail each time under a higher epoch."""
         if key not in self.workers and self._is_ours_to_try(key, scan):
             self.failures.would_fail(key, error, scan.seen[key].lease.continuation)
 
-    async def _take_all(self, keys: Sequence[Key], scan: Scan, group: asyncio.TaskGroup) -> Changes:
+    async def _take_all(self, keys: Sequence[LeaseKey], scan: Scan, group: asyncio.TaskGroup) -> Changes:
         """Take those that have not changed since the scan."""
         changes = Changes()
         await run_side_by_side(
@@ -347,10 +347,10 @@ class Host:
         )
         return changes
 
-    async def _take(self, key: Key, scan: Scan, changes: Changes) -> Worker | None:
+    async def _take(self, key: LeaseKey, scan: Scan, changes: Changes) -> Worker | None:
         if self.is_draining or changes.are_over or key in self.workers or self.failures.holds_off(key):
             return None
-        pipeline, before, began = self.pipelines[key[0]], scan.seen[key].lease, self._clock.monotonic()
+        pipeline, before, began = self.pipelines[key.pipeline], scan.seen[key].lease, self._clock.monotonic()
         try:
             owned = await self._keeper.take(scan.seen[key], pipeline.claimed)
         except StoreError as error:
@@ -377,17 +377,17 @@ class Host:
             failures=self.failures,
         )
 
-    def _start_worker(self, key: Key, worker: Worker | None, group: asyncio.TaskGroup) -> None:
+    def _start_worker(self, key: LeaseKey, worker: Worker | None, group: asyncio.TaskGroup) -> None:
         if worker is None:
             return
         self.workers[key] = worker
-        task = group.create_task(self._work(key, worker), name=f"worker {key[0]}/{key[1]}")
+        task = group.create_task(self._work(key, worker), name=f"worker {key.pipeline}/{key.partition}")
         self._tasks[task] = worker
         task.add_done_callback(self._tasks.pop)
         if self._stopping.is_set():  # while it was being taken
             worker.stop()
 
-    async def _ask(self, key: Key, scan: Scan, changes: Changes) -> None:
+    async def _ask(self, key: LeaseKey, scan: Scan, changes: Changes) -> None:
         if self.is_draining or changes.are_over:
             return
         lease = scan.seen[key].lease
@@ -399,7 +399,7 @@ class Host:
             self._refuse(changes, error, "asking for a lease failed", lease)
             return
         except Exception as error:  # its document has no room for our name
-            text = f"lease '{key[1]}' of pipeline '{key[0]}' cannot be requested: {_told(error)}"
+            text = f"lease '{key.partition}' of pipeline '{key.pipeline}' cannot be requested: {_told(error)}"
             self._report("request", key, text, key)
             return
         self.tally.lease_asked_for(lease)
@@ -411,7 +411,7 @@ class Host:
             self._log.warning(event, **about(lease), error=str(error), attempt=self._refusals.count)
         changes.refused.append(error)
 
-    def _overdue(self, scan: Scan) -> frozenset[Key]:
+    def _overdue(self, scan: Scan) -> frozenset[LeaseKey]:
         """The leases that we requested a lease duration ago and did not get: the owner renews but does not answer.
 
         Time in which the container could not be read does not count: the owner could not answer then.
@@ -422,7 +422,7 @@ class Host:
         self._requests = self._requests.scanned(asked, scan.started, scan.ended, self._timing, scan.listings)
         return self._requests.expired(scan.started, self._timing)
 
-    async def _clear_away(self, roll: Roll, scan: Scan, outlived: Sequence[Key]) -> None:
+    async def _clear_away(self, roll: Roll, scan: Scan, outlived: Sequence[LeaseKey]) -> None:
         """The documents of hosts that are long dead, and of partitions that are long gone.
 
         Not at once: a host that was stopped may still act on what it read when the children of those had no leases.
@@ -455,7 +455,7 @@ class Host:
 
     # Workers
 
-    async def _work(self, key: Key, worker: Worker) -> None:
+    async def _work(self, key: LeaseKey, worker: Worker) -> None:
         outcome = Outcome("shutdown")
         try:
             outcome = await worker.run()
@@ -463,7 +463,7 @@ class Host:
             del self.workers[key]
             self._record_end(key, worker, outcome)
 
-    def _record_end(self, key: Key, worker: Worker, outcome: Outcome) -> None:
+    def _record_end(self, key: LeaseKey, worker: Worker, outcome: Outcome) -> None:
         self.outcomes.append((key, outcome))
         self.tally.lease_let_go(worker.owned.lease, outcome.reason)
         if outcome.reason == "failed" and outcome.error is not None:
@@ -473,7 +473,7 @@ class Host:
         if outcome.reason != "shutdown":
             self._wake.set()
 
-    def _is_ours_to_try(self, key: Key, scan: Scan) -> bool:
+    def _is_ours_to_try(self, key: LeaseKey, scan: Scan) -> bool:
         """Whether no other host has taken a partition that failed here."""
         return key in scan.seen and scan.seen[key].lease.owner in (None, self.name) and not scan.seen[key].lease.closed
 
@@ -490,16 +490,16 @@ class Host:
             elif found == "recovered" and lease is not None:
                 self.failures.record_recovery(key, **({} if lease.owner == self.name else {"by": lease.owner}))
 
-    def _is_idle(self, key: Key) -> bool:
+    def _is_idle(self, key: LeaseKey) -> bool:
         """Whether its worker has had nothing to do for a while. To be idle for a moment is what a worker looks like too that
         has not yet read what it will fail at."""
         worker = self.workers.get(key)
         idle_since = None if worker is None else worker.progress.idle_since
         return idle_since is not None and self._clock.monotonic() - idle_since >= self._timing.balance_s
 
-    def _log_recovery(self, key: Key, fields: Mapping[str, object]) -> None:
+    def _log_recovery(self, key: LeaseKey, fields: Mapping[str, object]) -> None:
         worker = self.workers.get(key)
-        lease = {"pipeline": key[0], "partition": key[1]} if worker is None else about(worker.owned.lease)
+        lease = {"pipeline": key.pipeline, "partition": key.partition} if worker is None else about(worker.owned.lease)
         self._log.info("partition recovered", **lease, **fields)
 
     def _record_failure(self, streak: Streak, event: str, error: BaseException) -> float:
@@ -542,10 +542,10 @@ class Host:
         except (StoreError, DuplicateHost) as error:
             self._log.warning(f"{doing} failed", error=str(error))
 
-    def _report(self, kind: str, subject: Hashable, text: str, key: Key | None = None) -> None:
+    def _report(self, kind: str, subject: Hashable, text: str, key: LeaseKey | None = None) -> None:
         """A condition that lasts is reported once. key: of the partition that it is about, whose lease may not be readable."""
         if self._reports.is_due(kind, subject, text):
-            fields = {} if key is None else {"pipeline": key[0], "partition": key[1]}
+            fields = {} if key is None else {"pipeline": key.pipeline, "partition": key.partition}
             self._log.warning("needs attention", what=text, **fields)
 
 

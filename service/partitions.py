@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 
 from structlog.typing import FilteringBoundLogger as Log
 
-from leases.balance import Key, Peer
+from leases.balance import Peer
 from leases.bootstrap import Audit, Bootstrap
 from leases.clock import Clock
 from leases.errors import Undecided
 from leases.keeper import Keeper, Scan
-from leases.lease import Lease
+from leases.lease import Lease, LeaseKey
 from leases.lineage import Partition, scopes_of
 from leases.recovery import Standing
 from leases.side_by_side import AT_ONCE_MAX
@@ -48,7 +48,7 @@ ANSWER_MAX_S = 3600.0
 class _Question:
     """task: never raises; what it returns is in `answer` or `error`. failures: in a row. due_at: the time of the next call."""
 
-    key: Key
+    key: LeaseKey
     began: float
     failures: int = 0
     due_at: float = inf
@@ -65,10 +65,10 @@ class Asks:
         self._timing = timing
         self._rng = rng
         self._answered = answered
-        self._questions: dict[tuple[str, Key], _Question] = {}
+        self._questions: dict[tuple[str, LeaseKey], _Question] = {}
         self._gate = asyncio.Semaphore(AT_ONCE_MAX)
 
-    async def get(self, kind: str, key: Key, call: Callable[[], Awaitable[T]], what: str) -> T:
+    async def get(self, kind: str, key: LeaseKey, call: Callable[[], Awaitable[T]], what: str) -> T:
         """The answer, if it is there or comes soon; the same one until `forget`. Raises Undecided.
 
         kind, key: name the question. what: the system that answers, for people.
@@ -77,7 +77,9 @@ class Asks:
         if question is None or self._clock.monotonic() >= question.due_at:
             failures = 0 if question is None else question.failures
             question = self._questions[kind, key] = _Question(key, self._clock.monotonic(), failures)
-            question.task = asyncio.create_task(self._ask(question, call), name=f"{kind} of {key[0]}/{key[1]}")
+            question.task = asyncio.create_task(
+                self._ask(question, call), name=f"{kind} of {key.pipeline}/{key.partition}"
+            )
         left_s = ANSWERED_SOON_S - (self._clock.monotonic() - question.began)
         if left_s > 0 and question.task is not None:
             await asyncio.wait({question.task}, timeout=left_s)
@@ -91,7 +93,7 @@ class Asks:
         answer: T = question.answer
         return answer
 
-    def forget(self, having: Collection[Key] | None = None) -> None:
+    def forget(self, having: Collection[LeaseKey] | None = None) -> None:
         """Drop the answers about partitions that have a lease now; without an argument, all of them."""
         for name, question in list(self._questions.items()):
             is_over = question.task is not None and question.task.done()
@@ -127,7 +129,7 @@ def _told(error: BaseException) -> str:
 
 
 T = TypeVar("T")
-Report = Callable[[str, Hashable, str, Key | None], None]
+Report = Callable[[str, Hashable, str, LeaseKey | None], None]
 """(kind, subject, text, the partition that it is about): as `service.host.Host` reports what needs attention."""
 NAMED_MAX = 5
 """How many closed partitions a warning names."""
@@ -151,11 +153,11 @@ class Partitions:
         log: Log,
         rng: random.Random,
         report: Report,
-        orphaned: Callable[[Key, Exception, Scan], None],
+        orphaned: Callable[[LeaseKey, Exception, Scan], None],
         wake: Callable[[], None],
     ) -> None:
         self.bootstraps = {name: Bootstrap(keeper, name, each.identity) for name, each in pipelines.items()}
-        self.waiting: dict[Key, str] = {}
+        self.waiting: dict[LeaseKey, str] = {}
         self._pipelines = pipelines
         self._clock = clock
         self._timing = timing
@@ -207,7 +209,7 @@ class Partitions:
                 [Partition(*partition) for partition in found],
                 scan,
                 lambda partition: self._asks[name].get(
-                    "start", (name, partition), lambda: feed.start_of(partition, pipeline.start), "its feed"
+                    "start", LeaseKey(name, partition), lambda: feed.start_of(partition, pipeline.start), "its feed"
                 ),
                 lambda partition, scopes: [
                     Partition(*part) for part in feed.uncovered(FeedPartition(*partition), scopes)
@@ -265,19 +267,19 @@ class Partitions:
                 (pipeline, names),
                 f"pipeline '{pipeline}': the feed lists"
                 f" {counted(len(returned), 'partition whose lease', 'partitions whose leases')} an operator closed ({names})."
-                f" No host reads {noun(len(returned), 'it', 'them')}. {_reopening(scan.seen[pipeline, one].lease)}",
-                (pipeline, one) if len(returned) == 1 else None,
+                f" No host reads {noun(len(returned), 'it', 'them')}. {_reopening(scan.seen[LeaseKey(pipeline, one)].lease)}",
+                LeaseKey(pipeline, one) if len(returned) == 1 else None,
             )
 
     def _attend(self, pipeline: str, audit: Audit, scan: Scan) -> None:
         """Report problems that need a person."""
         for text in audit.told:
             self._report("event", text, f"pipeline '{pipeline}': {text}", None)
-        self.waiting = {key: why for key, why in self.waiting.items() if key[0] != pipeline}
+        self.waiting = {key: why for key, why in self.waiting.items() if key.pipeline != pipeline}
         self._attend_undecided(pipeline, audit, scan)
         for partition, why in sorted(audit.waiting.items()):
-            self.waiting[pipeline, partition] = why
-            key = (pipeline, partition)
+            key = LeaseKey(pipeline, partition)
+            self.waiting[key] = why
             self._report("waits", key, f"pipeline '{pipeline}', partition '{partition}' waits: {why}", key)
         for partition in audit.orphaned:
             error = FeedError(
@@ -285,11 +287,12 @@ class Partitions:
                 " it is set aside. Look at what the feed reads. If the partition is done, close its lease:"
                 f" `leasehold leases close FILE {quote(pipeline)} {quote(partition)}`"
             )
-            self._report("orphaned", (pipeline, partition), str(error), (pipeline, partition))
-            self._orphaned((pipeline, partition), error, scan)
+            key = LeaseKey(pipeline, partition)
+            self._report("orphaned", key, str(error), key)
+            self._orphaned(key, error, scan)
 
     def _attend_undecided(self, pipeline: str, audit: Audit, scan: Scan) -> None:
-        self.waiting |= {(pipeline, partition): str(error) for partition, error in audit.undecided.items()}
+        self.waiting |= {LeaseKey(pipeline, partition): str(error) for partition, error in audit.undecided.items()}
         slow = {partition: error for partition, error in sorted(audit.undecided.items()) if error.is_slow}
         streak = self._undecided_streaks[pipeline]
         if slow and streak.count_failure():
@@ -312,7 +315,7 @@ class Partitions:
         async def standing(partition: str) -> Standing | None:
             found = await self._asks[pipeline.name].get(
                 "standing",
-                (pipeline.name, partition),
+                LeaseKey(pipeline.name, partition),
                 lambda: pipeline.sink.standing(pipeline.name, partition),
                 "its sink",
             )

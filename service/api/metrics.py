@@ -68,9 +68,9 @@ class Metrics(Collector):
         suspended = GaugeMetricFamily("leasehold_leases_suspended", "Owned, and not trusted now.", labels=["pipeline"])
         paused = GaugeMetricFamily("leasehold_pipeline_paused", "1 while no host works on it.", labels=["pipeline"])
         for name in host.pipelines:
-            workers = [worker for key, worker in host.workers.items() if key[0] == name]
+            workers = [worker for key, worker in host.workers.items() if key.pipeline == name]
             owned.add_metric([name], len(workers))
-            failing.add_metric([name], sum(key[0] == name and key not in host.workers for key in host.failures))
+            failing.add_metric([name], sum(key.pipeline == name and key not in host.workers for key in host.failures))
             suspended.add_metric([name], sum(not worker.owned.is_trusted for worker in workers))
             paused.add_metric([name], int(name in host.paused))
         yield from (owned, failing, suspended, paused)

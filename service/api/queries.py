@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 
+from leases.lease import LeaseKey
 from service.api import schemas
 from service.api.auth import READING
 from service.api.limits import TOLD, etag_of, is_known
@@ -146,7 +147,7 @@ def known(view: View, pipeline: str | None) -> None:
 
 def lease_in(group: Group, pipeline: str, partition: str) -> LeaseStatus:
     """Raises HTTPException."""
-    key = (pipeline, partition)
+    key = LeaseKey(pipeline, partition)
     if key in group.leases:
         return group.leases[key]
     if key in group.unreadable:

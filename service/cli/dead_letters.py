@@ -100,7 +100,7 @@ def replay(file: Path, pipeline: str, partition: str | None) -> None:
             f"{counted(sent, 'dead letter')} of pipeline '{pipeline}' replayed: {sent - again} processed, {again} dead again"
         )
     if last is None or last.failed:
-        fail(*(f"partition '{key[1]}': {why}" for key, why in sorted((last.failed if last else {}).items())))
+        fail(*(f"partition '{key.partition}': {why}" for key, why in sorted((last.failed if last else {}).items())))
 
 
 @dead_letters.command("discard", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
@@ -137,7 +137,7 @@ def discard(file: Path, pipeline: str, partition: str | None, yes: bool) -> None
             run_replay(settings, one, partition, host=host, log=log_of(settings, host), discarded_to=ends)
         )
     if last is None or last.failed:
-        fail(*(f"partition '{key[1]}': {why}" for key, why in sorted((last.failed if last else {}).items())))
+        fail(*(f"partition '{key.partition}': {why}" for key, why in sorted((last.failed if last else {}).items())))
     with unread_is_fine():
         click.echo(f"{count} of pipeline '{pipeline}' discarded")
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from leases.errors import InvalidDocument, StoreMissing
+from leases.lease import LeaseKey
 from service.cli.close import close_leases
 from service.cli.common import (
     FAILED,
@@ -39,7 +40,6 @@ from service.cli.migration import export_leases, import_leases, reset_leases
 from service.texts import counted, redacted
 
 if TYPE_CHECKING:
-    from leases.balance import Key
     from leases.keeper import Keeper
     from service.cli.offline_view import Read
     from service.group.lag import Backlog, Lag
@@ -164,13 +164,13 @@ def list_leases(file: Path, pipeline: str | None, as_json: bool) -> None:
     from service.cli.tables import lease_fields, leases_table, reasons, screen_of, unreadable_fields
     from service.group.status import Standstill, failures_of, read_standstills, unlisted_failures
 
-    async def read(view: View, keeper: Keeper) -> tuple[Group, dict[Key, tuple[Standstill, ...]]]:
+    async def read(view: View, keeper: Keeper) -> tuple[Group, dict[LeaseKey, tuple[Standstill, ...]]]:
         return await read_standstills(view)
 
     group, standing = read_offline(file, read, pipeline)
     found = [status for status in group.leases.values() if pipeline in (None, status.lease.pipeline)]
-    unreadable = {key: why for key, why in group.unreadable.items() if pipeline in (None, key[0])}
-    held_up = {key: each for key, each in standing.items() if pipeline in (None, key[0])}
+    unreadable = {key: why for key, why in group.unreadable.items() if pipeline in (None, key.pipeline)}
+    held_up = {key: each for key, each in standing.items() if pipeline in (None, key.pipeline)}
     if as_json:
         failures = failures_of(group)
         rows = [lease_fields(each, failures.get(each.lease.key), held_up.get(each.lease.key, ())) for each in found]
@@ -192,7 +192,7 @@ def show_lease(file: Path, pipeline: str, partition: str) -> None:
     from service.cli.tables import lease_fields
     from service.group.status import Standstill, failures_of, read_standstills
 
-    async def read(view: View, keeper: Keeper) -> tuple[LeaseStatus, Group, dict[Key, tuple[Standstill, ...]]]:
+    async def read(view: View, keeper: Keeper) -> tuple[LeaseStatus, Group, dict[LeaseKey, tuple[Standstill, ...]]]:
         return await _one(pipeline, partition)(view, keeper), *await read_standstills(view)
 
     found, group, standing = read_offline(file, read, pipeline)
@@ -248,7 +248,7 @@ def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
 
     found, group = read_offline(file, measure, pipeline)
     failures = failures_of(group)
-    held_up = {key: each for key, each in standstills(group, found.errors).items() if pipeline in (None, key[0])}
+    held_up = {key: each for key, each in standstills(group, found.errors).items() if pipeline in (None, key.pipeline)}
     unreadable = [
         f"pipeline '{name}', partition '{partition}': {why}"
         for (name, partition), why in group.unreadable.items()
@@ -310,9 +310,10 @@ def run_postgres(directory: Path, sql: str | None) -> None:
 def _one(pipeline: str, partition: str) -> Read[LeaseStatus]:
     async def read(view: View, keeper: Keeper) -> LeaseStatus:
         group = await view.group()
-        if (why := group.unreadable.get((pipeline, partition))) is not None:
+        key = LeaseKey(pipeline, partition)
+        if (why := group.unreadable.get(key)) is not None:
             raise InvalidDocument(why)
-        found = group.leases.get((pipeline, partition))
+        found = group.leases.get(key)
         if found is None:
             raise StoreMissing(
                 f"pipeline '{pipeline}' has no lease '{partition}': `leasehold leases list` lists its leases"

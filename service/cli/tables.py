@@ -16,14 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from leases.import_.plan import Change
-from leases.lease import Lease
+from leases.lease import Lease, LeaseKey
 from pipeline.dead_letters.settled import Judged
 from service.group.activity import FailureStatus
 from service.group.lag import Lag
 from service.group.status import LeaseStatus, Standstill
 
 CONTINUATION_SHOWN = 48
-NOTHING: Mapping[tuple[str, str], Sequence[Standstill]] = MappingProxyType({})
+NOTHING: Mapping[LeaseKey, Sequence[Standstill]] = MappingProxyType({})
 WIDTH_ELSEWHERE = 4096
 """The width without a terminal: a file or a program needs the whole table."""
 
@@ -40,10 +40,10 @@ def stopped(pipeline: str, partition: str, error: str) -> str:
 
 def leases_table(
     leases: Iterable[LeaseStatus],
-    unreadable: Iterable[tuple[str, str]] = (),
-    held_up: Mapping[tuple[str, str], Sequence[Standstill]] = NOTHING,
+    unreadable: Iterable[LeaseKey] = (),
+    held_up: Mapping[LeaseKey, Sequence[Standstill]] = NOTHING,
 ) -> Table:
-    """unreadable: (pipeline, partition) of those whose documents cannot be read. held_up: why others stand still."""
+    """unreadable: those whose documents cannot be read. held_up: why others stand still."""
     table = _table("pipeline", "partition", "state", "owner", "epoch>", "generation>", "continuation")
     for status in leases:
         lease = status.lease
@@ -129,7 +129,7 @@ def balances_table(expected: Mapping[str, Decimal], found: Mapping[str, Decimal]
     return table
 
 
-def reasons(held_up: Mapping[tuple[str, str], Sequence[Standstill]]) -> list[str]:
+def reasons(held_up: Mapping[LeaseKey, Sequence[Standstill]]) -> list[str]:
     """Lines to print under a table."""
     return [
         f"pipeline '{pipeline}'" + (f", partition '{partition}' {each.why}" if partition else f" {each.why}")
@@ -184,9 +184,9 @@ def lease_fields(
     }
 
 
-def unreadable_fields(key: tuple[str, str], why: str) -> dict[str, object]:
+def unreadable_fields(key: LeaseKey, why: str) -> dict[str, object]:
     """A lease whose document cannot be read, as `leases list --json` has it."""
-    return {"pipeline": key[0], "partition": key[1], "state": "unreadable", "error": why}
+    return {"pipeline": key.pipeline, "partition": key.partition, "state": "unreadable", "error": why}
 
 
 def body_fields(body: bytes | None) -> dict[str, str | None]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from heapq import nlargest
 
-from leases.balance import Key
 from leases.clock import Clock
 from leases.document import NAME_BYTES_MAX, Fields
+from leases.lease import LeaseKey
 from leases.membership import HostRecord, host_id
 from pipeline.feed import KnownLag
 from service.failures import Failure
@@ -114,7 +114,7 @@ class Activity:
     suspended: int = 0
     suspensions: int = 0
     at: datetime | None = None
-    lags: Mapping[Key, KnownLag] = field(default_factory=dict)
+    lags: Mapping[LeaseKey, KnownLag] = field(default_factory=dict)
 
 
 def reporter(clock: Clock, now: Callable[[], datetime]) -> Callable[[Host], Mapping[str, object]]:
@@ -219,11 +219,11 @@ def _totals(pipeline: str, tally: Tally) -> Totals:
     )
 
 
-def _failure(host: str, key: tuple[str, str], failure: Failure, wall: Callable[[float], datetime]) -> FailureStatus:
+def _failure(host: str, key: LeaseKey, failure: Failure, wall: Callable[[float], datetime]) -> FailureStatus:
     return FailureStatus(
         host=host,
-        pipeline=key[0],
-        partition=key[1],
+        pipeline=key.pipeline,
+        partition=key.partition,
         error=cut(str(failure.error) or type(failure.error).__name__, ERROR_BYTES_MAX),
         failures=failure.count,
         retry_at=wall(failure.until),
@@ -238,8 +238,8 @@ def position_of(continuation: str | None) -> str:
     return cut(continuation or "", POSITION_BYTES_MAX)
 
 
-def _waiting(key: tuple[str, str], why: str) -> WaitingStatus:
-    return WaitingStatus(pipeline=key[0], partition=key[1], why=cut(why, ERROR_BYTES_MAX))
+def _waiting(key: LeaseKey, why: str) -> WaitingStatus:
+    return WaitingStatus(pipeline=key.pipeline, partition=key.partition, why=cut(why, ERROR_BYTES_MAX))
 
 
 def cut(text: str, bytes_max: int) -> str:

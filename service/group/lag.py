@@ -22,9 +22,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Generic, Literal, TypeVar, cast
 
-from leases.balance import Key
 from leases.clock import Clock
-from leases.lease import Lease
+from leases.lease import Lease, LeaseKey
 from leases.lineage import scopes_of
 from pipeline.errors import FeedError
 from pipeline.feed import ChangeFeed, FeedPartition, KnownLag
@@ -47,8 +46,8 @@ class Patience:
 
 
 PATIENCE = Patience()
-NONE: Mapping[Key, str] = MappingProxyType({})
-NO_ANSWERS: Mapping[Key, PartitionLag] = MappingProxyType({})
+NONE: Mapping[LeaseKey, str] = MappingProxyType({})
+NO_ANSWERS: Mapping[LeaseKey, PartitionLag] = MappingProxyType({})
 NO_LISTINGS: Mapping[str, Sequence[FeedPartition]] = MappingProxyType({})
 NO_LEASE = "it has no lease (yet): a host creates one, or reports why not"
 UNLISTED = ""
@@ -75,8 +74,8 @@ class PartitionLag:
     age_s: float = 0.0
 
     @property
-    def key(self) -> Key:
-        return self.pipeline, self.partition
+    def key(self) -> LeaseKey:
+        return LeaseKey(self.pipeline, self.partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ class Lag:
         return sum(partition.events is None for partition in self.partitions)
 
     @property
-    def errors(self) -> dict[Key, str]:
+    def errors(self) -> dict[LeaseKey, str]:
         """Why feeds did not answer for partitions."""
         return {partition.key: partition.error for partition in self.partitions if partition.error is not None}
 
@@ -118,14 +117,15 @@ class LastKnown:
     def __init__(self, clock: Clock, pipelines: Iterable[str]) -> None:
         self._clock = clock
         self._pipelines = tuple(pipelines)
-        self._kept: dict[Key, tuple[int, float]] = {}
+        self._kept: dict[LeaseKey, tuple[int, float]] = {}
         """Events, and when they were counted, by Clock."""
 
     def complete(self, lag: Lag) -> Lag:
         """Keep what is known, and fill in what is not. lag: of all pipelines."""
         now = self._clock.monotonic()
         known = {one.key: (one.events, now - one.age_s) for one in lag.partitions if one.events is not None}
-        listed = {(name, UNLISTED): (0, now) for name in self._pipelines if (name, UNLISTED) not in lag.errors}
+        unlisted = {LeaseKey(name, UNLISTED) for name in self._pipelines}
+        listed = dict.fromkeys(unlisted - lag.errors.keys(), (0, now))
         kept = {**self._kept, **known, **listed}
         self._kept = {key: (events, at) for key, (events, at) in kept.items() if now - at <= KEPT_S}
         return Lag(tuple(self._completed(one, now) for one in lag.partitions))
@@ -159,9 +159,9 @@ async def measure_lag(
     leases: Iterable[Lease],
     feeds: Mapping[str, ChangeFeed],
     *,
-    unreadable: Mapping[Key, str] = NONE,
-    waiting: Mapping[Key, str] = NONE,
-    known: Mapping[Key, PartitionLag] = NO_ANSWERS,
+    unreadable: Mapping[LeaseKey, str] = NONE,
+    waiting: Mapping[LeaseKey, str] = NONE,
+    known: Mapping[LeaseKey, PartitionLag] = NO_ANSWERS,
     listings: Mapping[str, Sequence[FeedPartition]] = NO_LISTINGS,
     patience: Patience = PATIENCE,
 ) -> Lag:
@@ -179,15 +179,19 @@ async def measure_lag(
         patience=patience,
     )
     missing = {
-        (name, part): waiting.get((name, part), NO_LEASE)
+        key: waiting.get(key, NO_LEASE)
         for name, found in listed.found.items()
-        for part in _missing(name, found, feeds[name], leases)
+        for key in _missing(name, found, feeds[name], leases)
     }
-    unlisted = {(name, UNLISTED): f"the feed cannot list its partitions ({why})" for name, why in listed.errors.items()}
+    unlisted = {
+        LeaseKey(name, UNLISTED): f"the feed cannot list its partitions ({why})" for name, why in listed.errors.items()
+    }
     leaseless = {key: why for key, why in waiting.items() if key not in {lease.key for lease in leases}}
     errors = {**unlisted, **leaseless, **missing, **unreadable, **answers.errors}
     asked = {
-        key: PartitionLag(pipeline=key[0], partition=key[1], events=answers.found.get(key), error=errors.get(key))
+        key: PartitionLag(
+            pipeline=key.pipeline, partition=key.partition, events=answers.found.get(key), error=errors.get(key)
+        )
         for key in still_open.keys() | errors.keys()
     }
     found = {**asked, **{key: known[key] for key in still_open.keys() & known.keys()}}
@@ -204,12 +208,12 @@ class Backlog:
     the partition is not behind either.
     """
 
-    ends: Mapping[Key, Ends]
-    behind: frozenset[Key]
-    missing: frozenset[Key]
-    failed: Mapping[Key, str]
+    ends: Mapping[LeaseKey, Ends]
+    behind: frozenset[LeaseKey]
+    missing: frozenset[LeaseKey]
+    failed: Mapping[LeaseKey, str]
     unknown: tuple[str, ...]
-    held: Mapping[Key, str] = field(default_factory=dict)
+    held: Mapping[LeaseKey, str] = field(default_factory=dict)
 
     @property
     def is_done(self) -> bool:
@@ -229,9 +233,9 @@ def verdict(before: Backlog | None, now: Backlog) -> Verdict:
 async def read_backlog(
     leases: Collection[Lease],
     feeds: Mapping[str, ChangeFeed],
-    failures: Mapping[Key, str],
+    failures: Mapping[LeaseKey, str],
     *,
-    waiting: Mapping[Key, str] = NONE,
+    waiting: Mapping[LeaseKey, str] = NONE,
     listings: Mapping[str, Sequence[FeedPartition]] = NO_LISTINGS,
     ask: Ask | None = None,
     patience: Patience = PATIENCE,
@@ -268,25 +272,29 @@ async def read_backlog(
 
 def _look(
     listed: _Answers[str, Sequence[FeedPartition]],
-    ends: _Answers[Key, _End],
-    still_open: Mapping[Key, Lease],
-    failed: Mapping[Key, str],
+    ends: _Answers[LeaseKey, _End],
+    still_open: Mapping[LeaseKey, Lease],
+    failed: Mapping[LeaseKey, str],
     leases: Collection[Lease],
     feeds: Mapping[str, ChangeFeed],
-    waiting: Mapping[Key, str],
+    waiting: Mapping[LeaseKey, str],
 ) -> Backlog:
     return Backlog(
         ends={key: end.ends for key, end in ends.found.items()},
         behind=frozenset(key for key, end in ends.found.items() if end.is_behind) - failed.keys(),
         held={key: end.held for key, end in ends.found.items() if end.held is not None and key not in failed},
         missing=frozenset(
-            (name, part) for name, found in listed.found.items() for part in _missing(name, found, feeds[name], leases)
+            key for name, found in listed.found.items() for key in _missing(name, found, feeds[name], leases)
         )
         | (waiting.keys() - {lease.key for lease in leases}),
         failed=failed,
         unknown=(
             *(f"pipeline '{name}': its partitions are unknown ({why})" for name, why in listed.errors.items()),
-            *(f"pipeline '{k[0]}', partition '{k[1]}': {why}" for k, why in ends.errors.items() if k not in failed),
+            *(
+                f"pipeline '{k.pipeline}', partition '{k.partition}': {why}"
+                for k, why in ends.errors.items()
+                if k not in failed
+            ),
         ),
     )
 
@@ -319,13 +327,13 @@ def _remind(feeds: Mapping[str, ChangeFeed], leases: Collection[Lease]) -> None:
 
 def _missing(
     pipeline: str, partitions: Iterable[FeedPartition], feed: ChangeFeed, leases: Collection[Lease]
-) -> Iterable[str]:
-    """Partitions without a lease."""
+) -> Iterable[LeaseKey]:
+    """The leases that partitions lack."""
     ours = [lease for lease in leases if lease.pipeline == pipeline]
     known = {lease.partition for lease in ours}
     held = {lease.scope for lease in ours if lease.scope is not None and not lease.closed}
     parts = (part for each in partitions if each.name not in known for part in feed.uncovered(each, held))
-    return (part.name for part in parts if part.name not in known)
+    return (LeaseKey(pipeline, part.name) for part in parts if part.name not in known)
 
 
 def _lag_of(feed: ChangeFeed, lease: Lease) -> Callable[[], Awaitable[int]]:

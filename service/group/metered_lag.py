@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from leases.balance import Key
 from leases.clock import Clock
 from leases.document import NAME_BYTES_MAX, Fields
 from leases.errors import InvalidDocument
 from leases.expiry import Mark
-from leases.lease import Lease
+from leases.lease import Lease, LeaseKey
 from leases.membership import HostRecord, host_id
 from pipeline.clock import Pace
 from pipeline.feed import ChangeFeed, KnownLag
@@ -44,14 +43,14 @@ PARTITIONS_MAX = 64
 ENTRIES_MAX = 1024
 NOT_YET = "no host has reported its lag yet"
 
-Lags = Mapping[Key, KnownLag]
+Lags = Mapping[LeaseKey, KnownLag]
 
 
 class Sight(NamedTuple):
     """What a host sees. own: the leases that it works on, as it has them. live: the hosts' documents, its own among them."""
 
     me: str
-    own: Mapping[Key, Lease]
+    own: Mapping[LeaseKey, Lease]
     leases: Collection[Lease]
     live: Collection[HostRecord]
 
@@ -72,12 +71,12 @@ class GroupLag:
         self.feeds = {name: feed for name, feed in feeds.items() if feed.is_metered}
         self.hosts = 1
         self._clock = clock
-        self._answers: dict[Key, _Answer] = {}
+        self._answers: dict[LeaseKey, _Answer] = {}
         self._first_seen: dict[tuple[str, Mark], float] = {}
         paces = {feed.identity: Pace(clock.monotonic, clock.sleep) for feed in self.feeds.values()}
         self._paces = {name: paces[feed.identity] for name, feed in self.feeds.items()}
 
-    def first_hand(self, own: Mapping[Key, Lease]) -> dict[Key, KnownLag]:
+    def first_hand(self, own: Mapping[LeaseKey, Lease]) -> dict[LeaseKey, KnownLag]:
         """The lags of partitions that this process reads or has asked about."""
         now = self._clock.monotonic()
         asked = {
@@ -88,8 +87,8 @@ class GroupLag:
         return _youngest([asked, dict(self._read(own))])
 
     def answers(
-        self, leases: Iterable[Lease], own: Mapping[Key, Lease], reports: Iterable[Lags]
-    ) -> dict[Key, PartitionLag]:
+        self, leases: Iterable[Lease], own: Mapping[LeaseKey, Lease], reports: Iterable[Lags]
+    ) -> dict[LeaseKey, PartitionLag]:
         """The lag of every open lease of these feeds, without a request. reports: of other hosts, by `reported`."""
         known = _youngest([*reports, self.first_hand(own)])
         return {lease.key: self._told(lease.key, known.get(lease.key)) for lease in self._open(leases)}
@@ -130,7 +129,7 @@ class GroupLag:
                 found.append((age_s, sight.own.get(lease.key, lease)))
         return max(found, key=lambda each: each[0])[1] if found else None
 
-    async def ask_all(self, leases: Iterable[Lease], known: Collection[Key], within_s: float) -> None:
+    async def ask_all(self, leases: Iterable[Lease], known: Collection[LeaseKey], within_s: float) -> None:
         """Ask about all open leases but the known ones, for a process without a host."""
         gate = asyncio.Semaphore(PATIENCE.at_once)
 
@@ -157,20 +156,20 @@ class GroupLag:
         self._answers[lease.key] = _Answer(events, error, at)
         return PartitionLag(pipeline=lease.pipeline, partition=lease.partition, events=events, error=error)
 
-    def _read(self, own: Mapping[Key, Lease]) -> Iterator[tuple[Key, KnownLag]]:
+    def _read(self, own: Mapping[LeaseKey, Lease]) -> Iterator[tuple[LeaseKey, KnownLag]]:
         for key, lease in own.items():
-            known = known_lag_of(self.feeds[key[0]], lease) if key[0] in self.feeds else None
+            known = known_lag_of(self.feeds[key.pipeline], lease) if key.pipeline in self.feeds else None
             if known is not None and known.age_s <= KEPT_S:
                 yield key, known
 
     def _open(self, leases: Iterable[Lease]) -> list[Lease]:
         return [lease for lease in leases if lease.pipeline in self.feeds and not lease.closed]
 
-    def _may_ask_again(self, key: Key) -> bool:
+    def _may_ask_again(self, key: LeaseKey) -> bool:
         answer = self._answers.get(key)
         return answer is None or self._clock.monotonic() - answer.at > STALE_S
 
-    def _told(self, key: Key, known: KnownLag | None) -> PartitionLag:
+    def _told(self, key: LeaseKey, known: KnownLag | None) -> PartitionLag:
         answer = self._answers.get(key)
         error = None if answer is None else answer.error
         pipeline, partition = key
@@ -181,22 +180,22 @@ class GroupLag:
 
 def encoded_lags(lags: Lags) -> Iterator[dict[str, object]]:
     """Entries of a host document, a few partitions each: events, or events and their age in seconds."""
-    for pipeline in sorted({key[0] for key in lags}):
-        mine = sorted((key[1], lag) for key, lag in lags.items() if key[0] == pipeline)
+    for pipeline in sorted({key.pipeline for key in lags}):
+        mine = sorted((key.partition, lag) for key, lag in lags.items() if key.pipeline == pipeline)
         for first in range(0, len(mine), PARTITIONS_MAX):
             some = {name: _encoded(lag) for name, lag in mine[first : first + PARTITIONS_MAX]}
             yield {"pipeline": pipeline, "lags": some}
 
 
-def decoded_lags(fields: Fields, name: str) -> dict[Key, KnownLag]:
+def decoded_lags(fields: Fields, name: str) -> dict[LeaseKey, KnownLag]:
     """Raises InvalidDocument."""
-    found: dict[Key, KnownLag] = {}
+    found: dict[LeaseKey, KnownLag] = {}
     for entry in fields.objects(name, ENTRIES_MAX):
         pipeline = entry.text("pipeline", NAME_BYTES_MAX)
         for partition, value in entry.mapping("lags").items():
             events, age_s = value if isinstance(value, list) and len(value) == 2 else (value, 0)
             lag = Fields(fields.id, {"events": events, "ageS": age_s})
-            found[pipeline, partition] = KnownLag(lag.integer("events"), lag.number("ageS"))
+            found[LeaseKey(pipeline, partition)] = KnownLag(lag.integer("events"), lag.number("ageS"))
     return found
 
 
@@ -214,8 +213,8 @@ def _encoded(lag: KnownLag) -> object:
     return lag.events if age_s == 0 else [lag.events, age_s]
 
 
-def _youngest(several: Iterable[Lags]) -> dict[Key, KnownLag]:
-    found: dict[Key, KnownLag] = {}
+def _youngest(several: Iterable[Lags]) -> dict[LeaseKey, KnownLag]:
+    found: dict[LeaseKey, KnownLag] = {}
     for lags in several:
         for key, lag in lags.items():
             if lag.age_s <= _age(found, key):
@@ -223,5 +222,5 @@ def _youngest(several: Iterable[Lags]) -> dict[Key, KnownLag]:
     return found
 
 
-def _age(lags: Lags, key: Key) -> float:
+def _age(lags: Lags, key: LeaseKey) -> float:
     return lags[key].age_s if key in lags else inf

@@ -27,7 +27,7 @@ from leases.errors import (
 from leases.import_.export_format import Group, lines_of
 from leases.import_.plan import Candidate, Change, Compare, Rules, planned
 from leases.keeper import Keeper, Scan, Seen
-from leases.lease import Lease
+from leases.lease import Lease, LeaseKey
 from leases.store import LeaseStore
 from leases.timing import Timing
 from pipeline.errors import FeedError, PipelineError
@@ -98,8 +98,10 @@ async def reset(
         wanted = await _read_new_lease(pipeline, await _part_of(pipeline, partition, []), partition, to, now_ms)
         await keeper.rewrite(Seen(wanted, stored.etag), wanted)
         return None, wanted
-    if (pipeline.name, partition) in scan.unreadable:  # there are two, and this is one of them
-        raise scan.unreadable[pipeline.name, partition]
+    if (
+        broken := scan.unreadable.get(LeaseKey(pipeline.name, partition))
+    ) is not None:  # there are two; this is one of them
+        raise broken
     return lease, (await move(keeper, pipeline, Seen(lease, stored.etag), to)).lease
 
 

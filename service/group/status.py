@@ -13,12 +13,11 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from leases.balance import Key
 from leases.bootstrap import Identity
 from leases.errors import InvalidDocument
 from leases.expiry import Mark
 from leases.keeper import Scan
-from leases.lease import Lease
+from leases.lease import Lease, LeaseKey
 from leases.membership import HostRecord, mismatched
 from leases.pause_orders import NO_CONTROLS, Control, Controls
 from service.group.activity import Activity, BatchStatus, FailureStatus, decode_activity, position_of
@@ -99,34 +98,34 @@ class Group:
     waiting: partitions that get no lease for now, and why, as hosts report it.
     """
 
-    leases: Mapping[Key, LeaseStatus]
+    leases: Mapping[LeaseKey, LeaseStatus]
     hosts: Mapping[str, HostStatus]
     pipelines: Mapping[str, PipelineStatus]
     batches: tuple[BatchStatus, ...]
     problems: tuple[str, ...]
-    unreadable: Mapping[Key, str] = field(default_factory=lambda: MappingProxyType({}))
-    waiting: Mapping[Key, str] = field(default_factory=lambda: MappingProxyType({}))
+    unreadable: Mapping[LeaseKey, str] = field(default_factory=lambda: MappingProxyType({}))
+    waiting: Mapping[LeaseKey, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
-    def failures(self) -> dict[Key, str]:
+    def failures(self) -> dict[LeaseKey, str]:
         """Why partitions stand still."""
         return {
-            (failure.pipeline, failure.partition): failure.error
+            LeaseKey(failure.pipeline, failure.partition): failure.error
             for pipeline in self.pipelines.values()
             for failure in pipeline.failures
         }
 
     @property
-    def resting(self) -> dict[Key, str]:
+    def resting(self) -> dict[LeaseKey, str]:
         """Why no host may work on leases: those of paused pipelines."""
-        return {key: why for key in self.leases if (why := self.pipelines[key[0]].resting) is not None}
+        return {key: why for key in self.leases if (why := self.pipelines[key.pipeline].resting) is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
     """What one host has seen stand still for a lease duration, and with which mark. None at all: it has not watched."""
 
-    leases: Mapping[Key, Mark]
+    leases: Mapping[LeaseKey, Mark]
     hosts: Mapping[str, Mark]
 
 
@@ -209,7 +208,7 @@ def _heard(records: Iterable[HostRecord]) -> tuple[dict[str, Activity], list[Inv
     return heard, invalid
 
 
-def _is_still(sight: Sight | None, key: Key, mark: Mark | None) -> bool:
+def _is_still(sight: Sight | None, key: LeaseKey, mark: Mark | None) -> bool:
     """A lease that has moved since it was seen standing still has an owner after all."""
     return sight is not None and mark is not None and sight.leases.get(key) == mark
 
@@ -240,7 +239,7 @@ def _host(
 def _pipeline(
     name: str,
     identity: Identity,
-    leases: Mapping[Key, LeaseStatus],
+    leases: Mapping[LeaseKey, LeaseStatus],
     hosts: Iterable[HostStatus],
     controls: Controls,
 ) -> PipelineStatus:
@@ -255,13 +254,13 @@ def _pipeline(
 
 
 def _failures(
-    pipeline: str, hosts: Iterable[HostStatus], leases: Mapping[Key, LeaseStatus]
+    pipeline: str, hosts: Iterable[HostStatus], leases: Mapping[LeaseKey, LeaseStatus]
 ) -> tuple[FailureStatus, ...]:
     """One of each partition. If several hosts report one, its owner is right, else the newest."""
     found: dict[str, FailureStatus] = {}
     for host in hosts:
         for failure in host.activity.failures if host.is_heard else ():
-            status = leases.get((pipeline, failure.partition))
+            status = leases.get(LeaseKey(pipeline, failure.partition))
             if failure.pipeline == pipeline and status is not None and _is_current(failure, host, status.lease):
                 known = found.get(failure.partition)
                 if known is None or _rank(failure, status.lease) > _rank(known, status.lease):
@@ -287,9 +286,12 @@ def _is_current(failure: FailureStatus, host: HostStatus, lease: Lease) -> bool:
     return failure.position == position_of(lease.continuation)
 
 
-def _waiting(hosts: Iterable[HostStatus], leases: Mapping[Key, LeaseStatus]) -> dict[Key, str]:
+def _waiting(hosts: Iterable[HostStatus], leases: Mapping[LeaseKey, LeaseStatus]) -> dict[LeaseKey, str]:
     found = {
-        (each.pipeline, each.partition): each.why for host in hosts if host.is_heard for each in host.activity.waiting
+        LeaseKey(each.pipeline, each.partition): each.why
+        for host in hosts
+        if host.is_heard
+        for each in host.activity.waiting
     }
     return {key: why for key, why in sorted(found.items()) if key not in leases}
 
@@ -313,7 +315,7 @@ def _disagreements(records: Iterable[HostRecord], me: str) -> list[str]:
 # Why partitions stand still, for people: what `leasehold leases` and `leasehold lag` print beside their tables.
 
 
-NOTHING: Mapping[Key, str] = MappingProxyType({})
+NOTHING: Mapping[LeaseKey, str] = MappingProxyType({})
 
 Kind = Literal["failing", "paused", "waiting", "draining", "silent", "feed_error"]
 """failing: it is tried again after an error. paused: an operator paused its pipeline. waiting: it gets no lease for now.
@@ -329,14 +331,14 @@ class Standstill:
     why: str
 
 
-async def read_standstills(view: View) -> tuple[Group, dict[Key, tuple[Standstill, ...]]]:
+async def read_standstills(view: View) -> tuple[Group, dict[LeaseKey, tuple[Standstill, ...]]]:
     """Ask the feeds only if no host reports what it finds there: a feed may take seconds. Raises StoreUnavailable."""
     group = await view.group()
     has_hosts = any(host.is_heard for host in group.hosts.values())
     return group, standstills(group, NOTHING if has_hosts else (await view.lag()).errors)
 
 
-def standstills(group: Group, errors: Mapping[Key, str] = NOTHING) -> dict[Key, tuple[Standstill, ...]]:
+def standstills(group: Group, errors: Mapping[LeaseKey, str] = NOTHING) -> dict[LeaseKey, tuple[Standstill, ...]]:
     """The partitions that stand still, in their order. errors: why feeds cannot say how far behind partitions are."""
     failures = failures_of(group)
     found = {
@@ -349,9 +351,9 @@ def standstills(group: Group, errors: Mapping[Key, str] = NOTHING) -> dict[Key, 
     return {key: found[key] for key in sorted(found) if found[key]}
 
 
-def failures_of(group: Group) -> dict[Key, FailureStatus]:
+def failures_of(group: Group) -> dict[LeaseKey, FailureStatus]:
     return {
-        (failure.pipeline, failure.partition): failure
+        LeaseKey(failure.pipeline, failure.partition): failure
         for pipeline in group.pipelines.values()
         for failure in pipeline.failures
     }

@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from leases.balance import Key
 from leases.clock import Clock
 from leases.errors import InvalidDocument, StoreError, StoreUnavailable
 from leases.keeper import Keeper
-from leases.lease import Lease
+from leases.lease import Lease, LeaseKey
 from leases.membership import HOSTS_PREFIX, HostRecord, decode_host
 from leases.pause_orders import GROUP_PREFIX, controls_in
 from leases.store import Stored
@@ -199,7 +198,7 @@ class View:
         )
         return self._last_known.complete(lag)
 
-    async def _collect_known_lags(self, group: Group, leases: list[Lease]) -> Mapping[Key, PartitionLag]:
+    async def _collect_known_lags(self, group: Group, leases: list[Lease]) -> Mapping[LeaseKey, PartitionLag]:
         """Lags of metered feeds. A process without a host asks for those that no host reports; a host asks all the time."""
         group_lag = self._group_lag
         if not group_lag.feeds:
@@ -213,7 +212,7 @@ class View:
             await group_lag.ask_all(leases, known, ASKING_S)
         return group_lag.answers(leases, own, reports)
 
-    def _waiting(self, group: Group) -> Mapping[Key, str]:
+    def _waiting(self, group: Group) -> Mapping[LeaseKey, str]:
         """Partitions without a lease, and why, as any host knows them."""
         return {**group.waiting, **(self.host.waiting if self.host is not None else {})}
 
@@ -224,7 +223,10 @@ class View:
         self._leases = len(scan.seen)
         host = self.host
         if host is not None:
-            problems += [f"pipeline '{key[0]}', partition '{key[1]}' waits: {why}" for key, why in host.waiting.items()]
+            problems += [
+                f"pipeline '{key.pipeline}', partition '{key.partition}' waits: {why}"
+                for key, why in host.waiting.items()
+            ]
         return group_of(
             scan,
             records,

@@ -11,10 +11,9 @@ from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger as Log
 
-from leases.balance import Key
 from leases.clock import Clock
 from leases.errors import StoreError
-from leases.lease import Lease
+from leases.lease import Lease, LeaseKey
 from pipeline.pump.runner import Delivered
 from pipeline.sink import CloseReason
 from service.stats import Tally
@@ -171,8 +170,8 @@ class TracedTally(Tally):
     def __init__(self, clock: Clock, traces: Traces, log: Log | None = None) -> None:
         super().__init__(clock, log)
         self._traces = traces
-        self._tenures: dict[Key, _Tenure] = {}
-        self._asked_at: dict[Key, float] = {}
+        self._tenures: dict[LeaseKey, _Tenure] = {}
+        self._asked_at: dict[LeaseKey, float] = {}
 
     @property
     def spans_made(self) -> int:

@@ -356,11 +356,11 @@ MUTANTS = (
         "service.partitions",
         "            found = await self._asks[pipeline.name].get(\n"
         '                "standing",\n'
-        "                (pipeline.name, partition),\n"
+        "                LeaseKey(pipeline.name, partition),\n"
         "                lambda: pipeline.sink.standing(pipeline.name, partition),\n"
         '                "its sink",\n'
         "            )\n",
-        '            found = await self._answered(pipeline.sink.standing(pipeline.name, partition), "its sink")\n',
+        '            found = await self._await_answer(pipeline.sink.standing(pipeline.name, partition), "its sink")\n',
         test="tests/unit/service/test_partitions_background_calls.py::test_a_slow_answer_for_one_partition_delays_no_other_and_comes_in_the_background",
     ),
     mutant(

@@ -17,8 +17,7 @@ from types import MappingProxyType
 
 import structlog
 
-from leases.balance import Key
-from leases.lease import Lease
+from leases.lease import Lease, LeaseKey
 from leases.membership import HostRecord, decode_host, encode_host, host_id
 from leases.stores.memory import MemoryStore
 from leases.timing import Timing
@@ -79,7 +78,7 @@ class Group:
         self.feeds = feeds
         self.url = ""
 
-    async def give(self, owners: Mapping[Key, str | None]) -> None:
+    async def give(self, owners: Mapping[LeaseKey, str | None]) -> None:
         """As if each had taken it."""
         for key, owner in owners.items():
             seen = await self.looks.keeper.read(*key)
@@ -98,7 +97,7 @@ class Group:
         else:
             await self.store.replace(stored.id, encode_host(record), stored.etag)
 
-    async def look(self, *, expired: Iterable[Key] = (), dead: Iterable[str] = ()) -> None:
+    async def look(self, *, expired: Iterable[LeaseKey] = (), dead: Iterable[str] = ()) -> None:
         """The looking host's sight: what it has seen stand still."""
         host = self.looks.host
         host.scan = await self.looks.keeper.scan(host.pipelines)
@@ -120,7 +119,7 @@ async def scene(
     *,
     looks: str = "host-a",
     access: Access = NO_TOKENS,
-    owners: Mapping[Key, str] = MappingProxyType({}),
+    owners: Mapping[LeaseKey, str] = MappingProxyType({}),
 ) -> AsyncIterator[Group]:
     store = MemoryStore()
     feeds = {name: MemoryFeed(parts) for name, parts in partitions.items()}

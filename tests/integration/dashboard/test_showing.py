@@ -10,7 +10,7 @@ from integration.dashboard.conftest import Opened, faults_of_access, live, pictu
 from integration.dashboard.scenes import FILES, activity, scene
 from playwright.async_api import Page, expect
 
-from leases.balance import Key
+from leases.lease import LeaseKey
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -75,7 +75,7 @@ async def test_four_leases_are_shown_by_name_with_their_owners_and_troubles(open
         await picture(page, "four-dark")
 
 
-def owners_of(leases: Mapping[str, list[str]], hosts: int) -> dict[Key, str]:
+def owners_of(leases: Mapping[str, list[str]], hosts: int) -> dict[LeaseKey, str]:
     keys = [(pipeline, partition) for pipeline, partitions in leases.items() for partition in partitions]
     return {key: f"pod-{i * hosts // len(keys) + 1}" for i, key in enumerate(keys)}
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leases.balance import Key, Peer, Plan, plan
-from leases.lease import Lease
+from leases.balance import Peer, Plan, plan
+from leases.lease import Lease, LeaseKey
 
 
 def lease(partition: str, owner: str | None = None, pipeline: str = "p", **fields: object) -> Lease:
@@ -34,8 +34,8 @@ def planned(
     peers: list[Peer],
     me: str,
     *,
-    expired: set[Key] = frozenset(),  # type: ignore[assignment]
-    overdue: set[Key] = frozenset(),  # type: ignore[assignment]
+    expired: set[LeaseKey] = frozenset(),  # type: ignore[assignment]
+    overdue: set[LeaseKey] = frozenset(),  # type: ignore[assignment]
     paused: set[str] = frozenset(),  # type: ignore[assignment]
 ) -> Plan:
     working = {one.key for one in leases if one.owner == me}
@@ -180,7 +180,7 @@ def test_leases_of_a_paused_pipeline_are_nobodys_whatever_they_look_like() -> No
         lease("asked", "b", handoff_to="a"),
         left,
     ]
-    working: set[Key] = set()
+    working: set[LeaseKey] = set()
     peers = [peer("a"), peer("b")]
     expired, overdue = {("p", "dead")}, {("p", "asked")}
     wanted = plan(leases, peers, "a", working, expired, overdue, random.Random(1), paused={"p"})

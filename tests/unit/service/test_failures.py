@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from leases.balance import Key
-from leases.lease import Lease
+from leases.lease import Lease, LeaseKey
 from service.failures import HOLD_OFF_MAX_S, Failure, Failures, Streak, verdict
 
-KEY = ("bank", "7")
+KEY = LeaseKey("bank", "7")
 ERROR = ValueError("a body that does not fit")
 
 
@@ -64,7 +63,7 @@ def test_what_would_fail_is_left_alone_for_as_long_as_any_and_has_not_failed_onc
 
 @pytest.mark.parametrize("how", ["recovered", "nobody's any more"])
 def test_after_it_has_recovered_the_pauses_begin_anew(failures: Failures, clock: Standing, how: str) -> None:
-    other = ("bank", "8")
+    other = LeaseKey("bank", "8")
     for key in (KEY, KEY, other):
         failures.record_failure(key, ERROR)
     if how == "recovered":
@@ -88,7 +87,7 @@ def test_what_its_worker_tries_again_is_not_held_off_and_does_not_lengthen_the_n
 
 
 def test_a_recovery_is_reported_once_with_all_attempts_since_the_first_failure(clock: Standing) -> None:
-    reported: list[tuple[Key, dict[str, object]]] = []
+    reported: list[tuple[LeaseKey, dict[str, object]]] = []
     failures = Failures(clock, lambda key, fields: reported.append((key, fields)))
     failures.record_failure(KEY, ERROR)
     clock.now += 10

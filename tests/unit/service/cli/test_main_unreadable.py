@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from leases.bootstrap import Identity, Info, encode_info, info_id
 from leases.document import decode_lease, encode_lease, lease_id, lease_prefix
 from leases.errors import InvalidDocument
-from leases.lease import Lease
+from leases.lease import Lease, LeaseKey
 from leases.stores.memory import MemoryStore
 from leases.stores.sqlite import SqliteStore
 from pipeline.connectors.memory import MemoryFeed, MemorySink
@@ -205,7 +205,7 @@ async def test_the_api_and_the_metrics_count_it_as_unknown(start, store: MemoryS
 
 async def test_what_waits_for_it_is_told_by_the_host_that_was_asked(start, store: MemoryStore) -> None:  # type: ignore[no-untyped-def]
     running = await start(runs=False)
-    running.host.waiting["bank", "c"] = "it came from 'b', whose lease is unreadable"
+    running.host.waiting[LeaseKey("bank", "c")] = "it came from 'b', whose lease is unreadable"
     async with running.client() as client:
         problems = (await client.get("/api/pipelines")).json()["problems"]
     assert problems == ["pipeline 'bank', partition 'c' waits: it came from 'b', whose lease is unreadable"]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from leases.lease import Child, Lease
+from leases.lease import Child, Lease, LeaseKey
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.errors import FeedUnavailable
 from pipeline.feed import FeedPartition
@@ -107,7 +107,7 @@ async def test_lag_is_told_for_one_pipeline_alone() -> None:
 
 
 async def test_what_has_no_lease_or_one_that_nobody_can_read_counts_as_unknown() -> None:
-    unreadable = {("bank", "b"): "document 'b' is not JSON"}
+    unreadable = {LeaseKey("bank", "b"): "document 'b' is not JSON"}
     lag = await measure_lag([lease("a", "2")], {"bank": feed(a=5, b=4, c=3)}, unreadable=unreadable)
     assert [(p.partition, p.events) for p in lag.partitions] == [("a", 3), ("b", None), ("c", None)]
     assert lag.partitions[1].error == "document 'b' is not JSON"
@@ -117,18 +117,21 @@ async def test_what_has_no_lease_or_one_that_nobody_can_read_counts_as_unknown()
 
 async def test_where_a_host_knows_why_there_is_no_lease_that_is_told() -> None:
     lag = await measure_lag(
-        [], {"bank": feed(a=5)}, waiting={("bank", "a"): "it came from '0', whose lease is unreadable"}
+        [], {"bank": feed(a=5)}, waiting={LeaseKey("bank", "a"): "it came from '0', whose lease is unreadable"}
     )
     assert [p.error for p in lag.partitions] == ["it came from '0', whose lease is unreadable"]
     assert not lag.is_known
 
 
 async def test_what_waits_for_a_lease_is_unknown_and_not_done_though_the_feed_lists_it_no_more() -> None:
-    waiting = {("bank", "a.0"): "its sink is still finding out where it begins", ("bank", "a"): "before it had one"}
+    waiting = {
+        LeaseKey("bank", "a.0"): "its sink is still finding out where it begins",
+        LeaseKey("bank", "a"): "before it had one",
+    }
     lag = await measure_lag([lease("a", "5")], {"bank": feed(a=5)}, waiting=waiting)
     assert [(p.partition, p.error) for p in lag.partitions] == [("a", None), ("a.0", waiting["bank", "a.0"])]
     look = await read_backlog([lease("a", "5")], {"bank": feed(a=5)}, {}, waiting=waiting)
-    assert look.missing == {("bank", "a.0")}
+    assert look.missing == {LeaseKey("bank", "a.0")}
     assert not look.is_done
 
 
@@ -296,13 +299,13 @@ async def test_a_group_that_has_read_everything_is_idle_after_two_equal_looks() 
 
 async def test_a_lease_behind_its_feed_keeps_the_group_busy() -> None:
     behind = await read_backlog([lease("a", "2")], {"bank": feed(a=3)}, {})
-    assert behind.behind == {("bank", "a")}
+    assert behind.behind == {LeaseKey("bank", "a")}
     assert verdict(behind, behind) == "busy"
 
 
 async def test_a_partition_without_a_lease_keeps_the_group_busy() -> None:
     missing = await read_backlog([lease("a", "3")], {"bank": feed(a=3, b=0)}, {})
-    assert missing.missing == {("bank", "b")}
+    assert missing.missing == {LeaseKey("bank", "b")}
     assert verdict(missing, missing) == "busy"
 
 
@@ -320,7 +323,7 @@ async def test_a_closed_lease_does_not_count_but_its_children_do() -> None:
     source.split("a", ["a1"])
     closed = lease("a", "1", closed=True, children=(Child("a1", None),))
     without = await read_backlog([closed], {"bank": source}, {})
-    assert (without.missing, without.behind) == ({("bank", "a1")}, frozenset())
+    assert (without.missing, without.behind) == ({LeaseKey("bank", "a1")}, frozenset())
     assert (await read_backlog([closed, lease("a1")], {"bank": source}, {})).is_done
 
 
@@ -338,7 +341,7 @@ async def test_a_feed_that_does_not_answer_leaves_the_group_busy_and_is_named() 
 
 
 async def test_a_failed_partition_ends_the_wait_once_all_others_are_idle() -> None:
-    failures = {("bank", "a"): "line 17 is malformed"}
+    failures = {LeaseKey("bank", "a"): "line 17 is malformed"}
     source = feed(a=3, b=2)
     busy = await read_backlog([lease("a", "1"), lease("b", "1")], {"bank": source}, failures)
     assert verdict(busy, busy) == "busy"
@@ -348,18 +351,20 @@ async def test_a_failed_partition_ends_the_wait_once_all_others_are_idle() -> No
 
 
 async def test_a_failed_partition_that_somebody_works_on_again_is_busy() -> None:
-    retried = await read_backlog([lease("a", "1", **OWNED)], {"bank": feed(a=3)}, {("bank", "a"): "was malformed"})
-    assert (retried.failed, retried.behind) == ({}, {("bank", "a")})
+    retried = await read_backlog(
+        [lease("a", "1", **OWNED)], {"bank": feed(a=3)}, {LeaseKey("bank", "a"): "was malformed"}
+    )
+    assert (retried.failed, retried.behind) == ({}, {LeaseKey("bank", "a")})
 
 
 async def test_a_partition_that_fails_although_nothing_waits_is_a_failure_too() -> None:
-    look = await read_backlog([lease("a")], {"bank": feed(a=0)}, {("bank", "a"): "the sink refuses"})
+    look = await read_backlog([lease("a")], {"bank": feed(a=0)}, {LeaseKey("bank", "a"): "the sink refuses"})
     assert verdict(look, look) == "failed"
 
 
 async def test_a_failed_partition_whose_feed_fails_as_well_does_not_hold_up_the_end() -> None:
     broken = Broken(["a"], {"a"}, FeedUnavailable("the file is gone"))
-    look = await read_backlog([lease("a")], {"bank": broken}, {("bank", "a"): "the file is gone"})
+    look = await read_backlog([lease("a")], {"bank": broken}, {LeaseKey("bank", "a"): "the file is gone"})
     assert verdict(look, look) == "failed"
 
 
@@ -367,7 +372,7 @@ async def test_an_unfinished_event_that_is_all_a_partition_has_left_ends_the_wai
     source = Holding(a="line 3: a quote is open")
     source.append("b", [b"{}"])
     busy = await read_backlog([lease("a"), lease("b")], {"bank": source}, {})
-    assert (busy.behind, busy.held) == ({("bank", "b")}, {("bank", "a"): "line 3: a quote is open"})
+    assert (busy.behind, busy.held) == ({LeaseKey("bank", "b")}, {LeaseKey("bank", "a"): "line 3: a quote is open"})
     assert verdict(busy, busy) == "busy"
     rest = await read_backlog([lease("a"), lease("b", "1")], {"bank": source}, {})
     assert verdict(rest, rest) == "failed"
@@ -377,7 +382,7 @@ async def test_whole_events_before_an_unfinished_one_keep_the_group_busy() -> No
     source = Holding(a="line 3: a quote is open")
     source.append("a", [b"{}"])
     look = await read_backlog([lease("a")], {"bank": source}, {})
-    assert (look.behind, look.held) == ({("bank", "a")}, {})
+    assert (look.behind, look.held) == ({LeaseKey("bank", "a")}, {})
 
 
 async def test_an_event_that_was_finished_between_two_looks_is_looked_at_again() -> None:
@@ -390,20 +395,20 @@ async def test_an_event_that_was_finished_between_two_looks_is_looked_at_again()
 
 async def test_a_partition_that_failed_is_told_once_though_its_end_is_unfinished_too() -> None:
     source = Holding(a="line 3: a quote is open")
-    look = await read_backlog([lease("a")], {"bank": source}, {("bank", "a"): "the sink refuses"})
-    assert (look.failed, look.held) == ({("bank", "a"): "the sink refuses"}, {})
+    look = await read_backlog([lease("a")], {"bank": source}, {LeaseKey("bank", "a"): "the sink refuses"})
+    assert (look.failed, look.held) == ({LeaseKey("bank", "a"): "the sink refuses"}, {})
 
 
 def test_a_failure_that_was_mended_between_two_looks_is_looked_at_again() -> None:
-    failed = replace(NOTHING, failed={("bank", "a"): "malformed"})
+    failed = replace(NOTHING, failed={LeaseKey("bank", "a"): "malformed"})
     assert verdict(failed, NOTHING) == "busy"
     assert verdict(NOTHING, failed) == "busy"
 
 
 async def test_waiting_until_idle_ends_with_the_look_that_found_nothing_to_do() -> None:
-    behind = replace(NOTHING, behind=frozenset({("bank", "a")}))
+    behind = replace(NOTHING, behind=frozenset({LeaseKey("bank", "a")}))
     looks = iter(
-        [behind, NOTHING, behind, NOTHING, replace(NOTHING, ends={("bank", "a"): ("1", "1")}), NOTHING, NOTHING]
+        [behind, NOTHING, behind, NOTHING, replace(NOTHING, ends={LeaseKey("bank", "a"): ("1", "1")}), NOTHING, NOTHING]
     )
 
     async def look() -> Backlog:

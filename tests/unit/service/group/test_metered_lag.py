@@ -10,7 +10,7 @@ import pytest
 
 from leases.document import Fields
 from leases.errors import InvalidDocument
-from leases.lease import Lease
+from leases.lease import Lease, LeaseKey
 from leases.membership import HostRecord
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.errors import FeedUnavailable, PositionLost
@@ -101,7 +101,7 @@ def test_nobody_asks_about_a_partition_whose_reader_knows() -> None:
     mine = lease("0", "host-a", "5")
     sight = Sight("host-a", {mine.key: mine}, [mine], [record("host-a"), record("host-b")])
     assert known(feed).due(sight) is None
-    assert known(feed).first_hand(sight.own) == {("bank", "0"): KnownLag(2, STALE_S)}
+    assert known(feed).first_hand(sight.own) == {LeaseKey("bank", "0"): KnownLag(2, STALE_S)}
     feed.readers["0"] = (7, STALE_S + 1)  # a reader that has no room for more hears nothing new
     assert known(feed).due(sight) == mine
 
@@ -189,7 +189,10 @@ async def test_the_youngest_of_what_is_known_counts() -> None:
     group_lag = known(feed)
     await group_lag.ask(lease("0"))
     clock_of(group_lag).now += 10
-    reports = [{("bank", "0"): KnownLag(8, 11.0), ("bank", "1"): KnownLag(5, 20.0)}, {("bank", "1"): KnownLag(6, 2.0)}]
+    reports = [
+        {LeaseKey("bank", "0"): KnownLag(8, 11.0), LeaseKey("bank", "1"): KnownLag(5, 20.0)},
+        {LeaseKey("bank", "1"): KnownLag(6, 2.0)},
+    ]
     feed.readers["2"] = (4, 0.0)
     mine = lease("2", "host-a", "3")
     found = group_lag.answers([lease(n) for n in "0123"], {mine.key: mine}, reports)
@@ -198,7 +201,7 @@ async def test_the_youngest_of_what_is_known_counts() -> None:
 
 
 def test_a_report_grows_old_by_our_own_clock_until_its_host_moves() -> None:
-    group_lag, told = known(Metered([])), {("bank", "0"): KnownLag(5, 3.0)}
+    group_lag, told = known(Metered([])), {LeaseKey("bank", "0"): KnownLag(5, 3.0)}
     ages = []
     for mark, wait_s in ((("1", 7), 10.0), (("1", 7), 10.0), (("1", 8), KEPT_S)):
         ages.append(group_lag.reported("host-b", mark, told)["bank", "0"].age_s)
@@ -208,8 +211,8 @@ def test_a_report_grows_old_by_our_own_clock_until_its_host_moves() -> None:
 
 
 def test_lags_pass_through_a_host_document() -> None:
-    lags = {("bank", str(n)): KnownLag(n, float(n % 3)) for n in range(PARTITIONS_MAX * 2 + 1)}
-    lags[("view", "ü/0")] = KnownLag(2**40, KEPT_S)
+    lags = {LeaseKey("bank", str(n)): KnownLag(n, float(n % 3)) for n in range(PARTITIONS_MAX * 2 + 1)}
+    lags[LeaseKey("view", "ü/0")] = KnownLag(2**40, KEPT_S)
     assert decode_activity(record("host-a", lags)).lags == lags
     entries = [*encoded_lags(lags)]
     assert [len(entry["lags"]) for entry in entries] == [PARTITIONS_MAX, PARTITIONS_MAX, 1, 1]  # type: ignore[arg-type]
@@ -217,10 +220,10 @@ def test_lags_pass_through_a_host_document() -> None:
 
 
 def test_the_lags_of_a_thousand_partitions_have_room_in_a_host_document() -> None:
-    lags = {("bank", str(n)): KnownLag(12_345, 30.0) for n in range(500)}
+    lags = {LeaseKey("bank", str(n)): KnownLag(12_345, 30.0) for n in range(500)}
     document = activity_document(Activity(lags=lags))
     assert decode_activity(record("host-a", lags)).lags == lags
-    many = activity_document(Activity(lags={("bank", str(n)): KnownLag(12_345, 30.0) for n in range(5000)}))
+    many = activity_document(Activity(lags={LeaseKey("bank", str(n)): KnownLag(12_345, 30.0) for n in range(5000)}))
     for each in (document, many):
         assert len(json.dumps(each, separators=(",", ":"))) <= ACTIVITY_BYTES_MAX
 
@@ -317,7 +320,7 @@ async def test_what_is_known_to_be_behind_is_not_asked_about() -> None:
     feed.readers["0"] = (3, STALE_S)
     group_lag = known(feed)
     look = await read_backlog([lease("0", None, "1"), lease("1")], {"bank": feed}, {}, ask=group_lag.ask)
-    assert (look.behind, look.is_done, feed.asked) == ({("bank", "0")}, False, [])
+    assert (look.behind, look.is_done, feed.asked) == ({LeaseKey("bank", "0")}, False, [])
 
 
 async def test_that_nothing_is_behind_is_asked_at_the_groups_pace() -> None:
@@ -328,7 +331,7 @@ async def test_that_nothing_is_behind_is_asked_at_the_groups_pace() -> None:
     assert (look.is_done, feed.asked, clock_of(group_lag).now) == (True, ["0", "1", "2"], 0.5)
     feed.append("1", [b"{}"])
     look = await read_backlog(leases, {"bank": feed}, {}, ask=group_lag.ask)
-    assert (look.behind, feed.asked[3:]) == ({("bank", "1")}, ["0", "1"])  # one is enough
+    assert (look.behind, feed.asked[3:]) == ({LeaseKey("bank", "1")}, ["0", "1"])  # one is enough
     feed.error = FeedUnavailable("the service is busy")
     look = await read_backlog(leases, {"bank": feed}, {}, ask=group_lag.ask)
     assert look.unknown == ("pipeline 'bank', partition '0': the service is busy",)

@@ -10,13 +10,13 @@ from unit.service.group.test_status import KNOWN, LEASE, NOW, RECORD, RELEASED
 
 from leases.bootstrap import Identity
 from leases.keeper import Scan, Seen
-from leases.lease import Lease
+from leases.lease import Lease, LeaseKey
 from leases.membership import HostRecord
 from leases.pause_orders import Control, Controls
 from service.group.activity import Activity, WaitingStatus, activity_document
 from service.group.status import Group, Sight, failures_of, group_of, standstills, unlisted_failures
 
-KEY = ("bank", "a")
+KEY = LeaseKey("bank", "a")
 
 
 def group(lease: Lease, *records: HostRecord, controls: Controls | None = None, sight: Sight | None = None) -> Group:
