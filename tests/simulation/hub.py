@@ -130,7 +130,7 @@ class Partition:
 
 @dataclass(slots=True)
 class Sent:
-    """A batch: when it was stored, whose claim's it is, and whether its sink could see the partition's end before."""
+    """A batch: when it was first sent, whose claim's it is, and whether its sink could see the partition's end before."""
 
     at: float
     tenure: tuple[str, str, int]
@@ -163,6 +163,7 @@ class EventHub:
         """When a host last looked for a partition's end in vain."""
         self._unsure: set[tuple[str, str, int]] = set()
         self._unsettled: dict[tuple[str, str, int], Numbers] = {}
+        self._first_sent: dict[tuple[tuple[str, str, int], Numbers], float] = {}
         self._verified: set[tuple[str, str, int]] = set()
 
     def sink(self) -> EventHubsSink:
@@ -244,8 +245,9 @@ class EventHub:
             onlooker.settled(tenure[1], claim.partition, fence)
         self._unsettled[tenure] = after.after(len(payloads))
         onlooker.sends(tenure[1], claim.partition, fence, (after.number, crc32(b"".join(payloads))))
-        saw_end = self._sees_end(target)
-        store = partial(self._stored, self.partitions[target], payloads, after, claim, tenure, saw_end)
+        first_sent = self._first_sent.setdefault((tenure, after), self.world.now)
+        sent = Sent(first_sent, tenure, self._sees_end(target))
+        store = partial(self._stored, self.partitions[target], payloads, after, claim, sent)
         try:
             await self._asked("publish", claim.partition, store, Unreached, Unanswered)
         except PublishError as error:
@@ -260,8 +262,7 @@ class EventHub:
         payloads: Sequence[bytes],
         after: Numbers,
         claim: Claim,
-        tenure: tuple[str, str, int],
-        saw_end: bool,
+        sent: Sent,
     ) -> None:
         first = number_after(after.number)
         numbers = [Numbered(after.group, after.level, number_after(first, n)) for n in range(len(payloads))]
@@ -269,14 +270,14 @@ class EventHub:
         outcome = rules.published(known, numbers)
         if isinstance(outcome, rules.Refusal):
             raise batch_refused(self.name, outcome.condition, outcome.description)
-        if isinstance(outcome, rules.Known) or self._is_discarded(tenure):
+        if isinstance(outcome, rules.Known) or self._is_discarded(sent.tenure):
             return
         partition.producers[after.group] = outcome.after
         partition.used[after.group] = self.world.now
         events = [_received(payload) for payload in payloads]
         partition.add([dict(event.properties) for event in events], self.world.now)
         to = dict(events[0].properties)[f"{PREFIX}to"]
-        self._sent[claim.partition, claim.generation, to] = Sent(self.world.now, tenure, saw_end)
+        self._sent[claim.partition, claim.generation, to] = sent
         self.world.onlooker.fenced(claim.partition, _fence(claim))
         self.world.onlooker.arrives(claim.partition, claim.generation, [int(event.body or b"") for event in events])
         if self._rng.random() < FOREIGN:
