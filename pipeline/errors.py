@@ -116,6 +116,10 @@ class TooMuchPoison(PoisonEvent):
     """The event behind `before` would be one dead letter too many."""
 
 
+class PySparkReplaced(ImportError):
+    """Another distribution has put modules of its own into the package `pyspark`. Raised where `pipeline.spark` is imported."""
+
+
 class EngineUnavailable(PipelineError):
     """The Spark session or its JVM died, or a job was cancelled from outside. The batch may be tried again."""
 

@@ -2,7 +2,7 @@
 
 It is installed in empty environments outside of the tree, with the dependencies of uv.lock and then with other releases of those
 whose private parts are used (`RELEASES`). It brings the packages that are named below, and nothing else at the top. In each
-environment the private parts are found, and the demo runs.
+environment the private parts are found, and the demo runs. At last `pyspark-client` overwrites PySpark, which a command reports.
 """
 
 from __future__ import annotations
@@ -31,12 +31,17 @@ PRIVATE_PARTS = "from pipeline.connectors.eventhubs.amqp.sdk_internals import sd
 
 
 def run(*command: str, cwd: Path, timeout_s: float = 900) -> str:
-    """What it prints. An environment of its own, so that nothing of ours is found. Raises SystemExit."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    done = subprocess.run(command, cwd=cwd, env=kept, stdout=subprocess.PIPE, text=True, timeout=timeout_s, check=False)
+    """What it prints. Raises SystemExit."""
+    done = finish(*command, cwd=cwd, timeout_s=timeout_s)
     if done.returncode != 0:
-        sys.exit(f"dist: {' '.join(command)} ended with {done.returncode}: {done.stdout}")
+        sys.exit(f"dist: {' '.join(command)} ended with {done.returncode}: {done.stdout}{done.stderr}")
     return done.stdout
+
+
+def finish(*command: str, cwd: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """In an environment of its own, so that nothing of ours is found."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    return subprocess.run(command, cwd=cwd, env=kept, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
 def built(folder: Path) -> Path:
@@ -80,6 +85,8 @@ def main() -> None:
     for releases in RELEASES:
         with tempfile.TemporaryDirectory(prefix="leasehold-dist-") as directory:
             try_out(wheel, Path(directory), releases)
+            if releases == RELEASES[-1]:
+                replace_pyspark(Path(directory))
         sys.stdout.write(f"  with {' and '.join(releases) or 'the releases of uv.lock'}: the demo's balances match\n")
 
 
@@ -93,6 +100,16 @@ def try_out(wheel: Path, folder: Path, releases: Collection[str]) -> None:
     told = json.loads(run(str(python.with_name("leasehold")), "demo", "--json", cwd=folder, timeout_s=DEMO_S))
     if not told["balances"] or told["lost"] or told["duplicated"]:
         sys.exit(f"dist: the demo's balances are wrong: {told}")
+
+
+def replace_pyspark(folder: Path) -> None:
+    """Raises SystemExit unless a command reports it."""
+    python = folder / "environment/bin/python"
+    run(UV, "pip", "install", "--quiet", "--python", str(python), "pyspark-client", cwd=folder)
+    done = finish(str(python.with_name("leasehold")), "demo", cwd=folder, timeout_s=60)
+    if done.returncode != 2 or "leasehold: pyspark-client has replaced" not in done.stderr:
+        sys.exit(f"dist: with pyspark-client, the demo ended with {done.returncode}: {done.stdout}{done.stderr}")
+    sys.stdout.write("  with pyspark-client: the command names it and ends\n")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 import click
 
 from leases.errors import GroupMismatch, LeasesError
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, PySparkReplaced
 from pipeline.imports import search_in
 from service.config import load as config
 from service.config.settings import Settings
@@ -199,6 +199,8 @@ class Interruptible(click.Group):
             return super().invoke(context)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
+        except PySparkReplaced as error:
+            fail(str(error), code=USAGE)
         except BrokenPipeError as error:  # click would end in silence; standard output raises OutputLost instead
             fail(f"a connection broke ({error}): see whether its other side is at work, and try again")
 
