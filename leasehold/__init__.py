@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from leasehold.common.cancellation import heeding, insisting
     from leases.errors import (
         DuplicateHost,
         GroupMismatch,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
         json_row,
         refused,
     )
-    from pipeline.cancellation import heeding, insisting
     from pipeline.connectors.eventhubs import EventHubsBroker
     from pipeline.connectors.eventhubs import account_of as event_hubs_account
     from pipeline.connectors.files.feed import FilesFeed
@@ -293,8 +293,8 @@ _HOMES = {
     "StoreMissing": "leases.errors",
     "StoreUnavailable": "leases.errors",
     "StoreAmbiguous": "leases.errors",
-    "heeding": "pipeline.cancellation",
-    "insisting": "pipeline.cancellation",
+    "heeding": "leasehold.common.cancellation",
+    "insisting": "leasehold.common.cancellation",
     "crash_point": "pipeline.crash_point",
 }
 """The module that defines each name, and its name there if that differs."""

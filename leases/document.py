@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import NoReturn
 from urllib.parse import quote, unquote
 
+from leasehold.common.nesting import NestedTooDeeply, parsed_json
 from leases.errors import InvalidDocument
 from leases.lease import SINK_STATE_BYTES_MAX, Child, Lease
-from leases.nesting import NestedTooDeeply, parsed_json
 
 VERSION = 1
 BODY_BYTES_MAX = 64 * 1024

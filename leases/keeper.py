@@ -13,7 +13,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple
 
-from leases.clock import Clock
+from leasehold.common.clock import Clock
 from leases.document import advised, decode_lease, encode_lease, lease_id, lease_prefix, partition_of
 from leases.errors import InvalidDocument, LeaseLost, LeaseReset, StoreAmbiguous, StoreConflict, StoreMissing
 from leases.expiry import Mark

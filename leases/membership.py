@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from leasehold.common.clock import Clock
 from leases.balance import Peer
-from leases.clock import Clock
 from leases.document import NAME_BYTES_MAX, Fields, to_json
 from leases.errors import DuplicateHost, InvalidDocument, StoreAmbiguous, StoreConflict, StoreMissing
 from leases.expiry import Mark, Watch

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from leases.clock import Clock
+from leasehold.common.clock import Clock
 from leases.errors import StoreConflict, StoreError, StoreUnavailable
 from leases.keeper import OwnedLease
 from leases.timing import Timing

@@ -1,11 +1,11 @@
-"""Deprecated: import `pipeline.cancellation`. This name goes with the next release."""
+"""Deprecated: import `heeding` and `insisting` from `leasehold`. This name goes with the next release."""
 
 import warnings
 
-from pipeline.cancellation import *  # noqa: F403
+from leasehold.common.cancellation import *  # noqa: F403
 
 warnings.warn(
-    "pipeline.cancelled is now pipeline.cancellation; the old name goes with the next release",
+    "pipeline.cancelled: import `heeding` and `insisting` from leasehold; the old name goes with the next release",
     DeprecationWarning,
     stacklevel=2,
 )

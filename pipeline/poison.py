@@ -15,8 +15,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from leasehold.common.clock import Clock, LoopClock
 from pipeline.batch import Batch
-from pipeline.clock import Clock, LoopClock
 from pipeline.errors import EngineUnavailable, FailsTogether, PipelineError, Poison, PoisonEvent, TransformError
 from pipeline.event import EVENT_SCHEMA
 from pipeline.limits import FIRST_ONE, Isolation

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NoReturn
 
-from leases.clock import Clock
+from leasehold.common.clock import Clock
 from leases.errors import StoreError
 from leases.keeper import OwnedLease
 from pipeline.crash_point import crash_point

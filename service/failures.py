@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from leases.clock import Clock
+from leasehold.common.clock import Clock
 from leases.lease import Lease, LeaseKey
 
 HOLD_OFF_MAX_S = 60.0

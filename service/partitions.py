@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 
 from structlog.typing import FilteringBoundLogger as Log
 
+from leasehold.common.cancellation import is_cancelled
+from leasehold.common.clock import Clock
 from leases.balance import Peer
 from leases.bootstrap import Audit, Bootstrap
-from leases.clock import Clock
 from leases.errors import Undecided
 from leases.keeper import Keeper, Scan
 from leases.lease import Lease, LeaseKey
@@ -25,7 +26,6 @@ from leases.lineage import Partition, scopes_of
 from leases.recovery import Standing
 from leases.side_by_side import AT_ONCE_MAX
 from leases.timing import Timing, retry_after_s
-from pipeline.cancellation import is_cancelled
 from pipeline.errors import FeedError, FeedUnavailable
 from pipeline.feed import FeedPartition
 from service.failures import Streak

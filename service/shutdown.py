@@ -9,9 +9,9 @@ from typing import Any
 
 from structlog.typing import FilteringBoundLogger as Log
 
-from leases.clock import Clock
+from leasehold.common.cancellation import await_shielded, is_cancelled
+from leasehold.common.clock import Clock
 from leases.errors import StoreError
-from pipeline.cancellation import await_shielded, is_cancelled
 
 # Waiting that ends when we are told to stop.
 

@@ -20,7 +20,7 @@ from typing import Literal, TypeVar, get_args
 
 from structlog.typing import FilteringBoundLogger as Log
 
-from leases.clock import Clock
+from leasehold.common.clock import Clock
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
 from leases.lease import Lease
 from leases.store import LeaseStore, Stored

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from structlog.typing import FilteringBoundLogger as Log
 
-from leases.clock import Clock
+from leasehold.common.clock import Clock
 from leases.errors import LeaseLost, StoreError
 from leases.keeper import OwnedLease
 from leases.lease import Child, Lease

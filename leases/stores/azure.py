@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import inf
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import aiohttp
@@ -23,17 +22,11 @@ from azure.core.credentials import AccessToken
 from azure.core.exceptions import ServiceRequestTimeoutError
 from azure.core.pipeline.transport import AioHttpTransport
 
+from leasehold.common.cancellation import await_shielded
+
 T = TypeVar("T")
 _TLS_OBJECT = re.compile(r" ssl:(?:<[^>]*>|\w+)")
 _UNTRUSTED = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
-
-
-def tls_of(ca_file: Path | None) -> ssl.SSLContext:
-    """ca_file: certificates to trust instead of the system's. Raises ValueError if it cannot be used."""
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ValueError(f"ca_file '{ca_file}' holds no certificates ({error}): name a PEM file") from error
 
 
 PauseS = Callable[[int, Mapping[str, str], int], float | None]
@@ -121,17 +114,6 @@ class Credential(Protocol):
     async def get_token(self, *scopes: str, **options: Any) -> AccessToken: ...
 
     async def close(self) -> None: ...
-
-
-async def await_shielded(task: asyncio.Future[T]) -> T:
-    """Await a task that continues if the caller is cancelled. Its later result is for others to handle.
-
-    `pipeline.cancellation` has it, too, because `leases` and `pipeline` do not import each other.
-
-    `asyncio.shield` does the same, but since Python 3.14 it also reports an error of that task as never retrieved.
-    """
-    await asyncio.wait({task})
-    return task.result()
 
 
 class PatientCredential:

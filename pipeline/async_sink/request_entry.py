@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from leasehold.common.nesting import NestedTooDeeply, parsed_json
 from pipeline.errors import OutputRefused
 from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.nesting import NestedTooDeeply, parsed_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

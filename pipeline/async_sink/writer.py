@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 from zlib import crc32
 
+from leasehold.common.clock import Clock, LoopClock
 from pipeline.async_sink.request_entry import (
     Convert,
     Destination,
@@ -24,7 +25,6 @@ from pipeline.async_sink.request_entry import (
     row_slices,
 )
 from pipeline.async_sink.request_scheduler import Desk, Request
-from pipeline.clock import Clock, LoopClock
 from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, NotTrusted, PipelineError, SinkRejected, SinkUnavailable
 from pipeline.interface import adopt

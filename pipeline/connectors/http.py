@@ -18,12 +18,12 @@ from urllib.parse import parse_qsl, urlsplit
 
 import aiohttp
 
+from leasehold.common.nesting import parsed_json
 from pipeline.async_sink import AsyncSink, Entry, Failed, Limits, json_row, refused
 from pipeline.async_sink.request_entry import Content, Destination
 from pipeline.connectors.network import is_nowhere
 from pipeline.errors import Ambiguous, SinkNotFound, SinkRejected, SinkUnavailable
 from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.nesting import parsed_json
 
 # The POST of entries, and the meaning of its answer. Pure.
 

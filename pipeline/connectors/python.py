@@ -32,7 +32,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
-from pipeline.cancellation import await_shielded, heeding
+from leasehold.common.cancellation import await_shielded, heeding
 from pipeline.errors import NotImportable, SinkRejected, SinkUnavailable
 from pipeline.imports import imported
 from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter

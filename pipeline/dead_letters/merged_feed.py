@@ -14,13 +14,13 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from pipeline.clock import Clock, LoopClock
+from leasehold.common.clock import Clock, LoopClock
+from leasehold.common.nesting import parsed_json
 from pipeline.dead_letters.record import BoundedFeed
 from pipeline.errors import PositionLost
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import FeedPartition, Start
 from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.nesting import parsed_json
 
 POLL_S = 1.0
 NONE_READ = -1

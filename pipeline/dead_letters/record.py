@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from leasehold.common.nesting import parsed_json
 from pipeline.errors import Poison
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import ChangeFeed
 from pipeline.limits import JSON_LEVELS_MAX, REPLAY
-from pipeline.nesting import parsed_json
 from pipeline.sink import Claim, Output, Sink
 
 PROPERTY = "dead-letter"

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
 from typing import NoReturn
 
+from leasehold.common.nesting import parsed_json
 from pipeline.crash_point import crash_point
 from pipeline.dead_letters.record import LEASE, Letter, LetterBox, find_buried, letters_of
 from pipeline.errors import FeedError, Fenced, OutputRefused, SinkRejected, SinkUnavailable
 from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.nesting import parsed_json
 from pipeline.sink import (
     Claim,
     CloseReason,

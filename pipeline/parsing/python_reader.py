@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from leasehold.common.nesting import NestedTooDeeply, parsed_json
 from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.nesting import NestedTooDeeply, parsed_json
 from pipeline.parsing.schema import Array, Field, Leaf, Map, Struct, Type, arrow_schema
 
 VALUE_CHARS_MAX = 80

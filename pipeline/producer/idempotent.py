@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from types import TracebackType
 
+from leasehold.common.nesting import parsed_json
 from pipeline.errors import SinkRejected
 from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.nesting import parsed_json
 from pipeline.producer.broker import Broker, RetryPolicy
 from pipeline.producer.errors import PublishError, Reason, refused
 from pipeline.producer.event import (

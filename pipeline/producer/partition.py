@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
-from pipeline.cancellation import await_shielded
+from leasehold.common.cancellation import await_shielded
 from pipeline.producer.broker import Broker, Link, RetryPolicy
 from pipeline.producer.errors import ENDS_THE_PRODUCER, Outcome, PublishError, Reason, refused
 from pipeline.producer.event import Asked, Numbers, number_after

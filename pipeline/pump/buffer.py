@@ -10,8 +10,8 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 
+from leasehold.common.clock import Clock
 from pipeline.batch import Batch, due_in_s, fitting, is_full
-from pipeline.clock import Clock
 from pipeline.errors import PipelineError
 from pipeline.event import Page
 from pipeline.limits import BatchLimits, Share

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-from pipeline.clock import Clock
+from leasehold.common.clock import Clock
 from pipeline.sink import SinkWriter
 
 T = TypeVar("T")

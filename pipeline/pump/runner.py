@@ -14,9 +14,9 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from leasehold.common.cancellation import heeding, is_cancelled
+from leasehold.common.clock import Clock
 from pipeline.batch import Batch
-from pipeline.cancellation import heeding, is_cancelled
-from pipeline.clock import Clock
 from pipeline.crash_point import crash_point
 from pipeline.dead_letters.dead_letter_transform import DeadLetters, Refusals, Sent, Sieve
 from pipeline.errors import FailsTogether, NotTrusted, OutputRefused, OutputSuspected, PipelineError, PoisonEvent

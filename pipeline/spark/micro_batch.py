@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from leasehold.common.clock import Clock, LoopClock
 from pipeline.batch import Batch
-from pipeline.clock import Clock, LoopClock
 from pipeline.errors import EngineUnavailable, PipelineError, TransformError
 from pipeline.event import EVENT_SCHEMA
 from pipeline.limits import FIRST_ONE, Isolation

@@ -23,8 +23,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from leasehold.common.nesting import parsed_json
 from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.nesting import parsed_json
 from pipeline.spark.jvm import Running
 from pipeline.spark.master import INVARIANTS
 from pipeline.spark.partition_contract import PARTITION, Contract, read_contract

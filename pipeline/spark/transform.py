@@ -22,13 +22,13 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructType
 
+from leasehold.common.cancellation import await_shielded
+from leasehold.common.nesting import parsed_json
 from pipeline.batch import Batch, without
-from pipeline.cancellation import await_shielded
 from pipeline.errors import EngineUnavailable, NotImportable, PipelineError, Poison, TransformError
 from pipeline.event import EVENT_SCHEMA
 from pipeline.imports import imported, require_module
 from pipeline.limits import FIRST_ONE, JSON_LEVELS_MAX, Isolation
-from pipeline.nesting import parsed_json
 from pipeline.parsing.parse import Misfit, parse
 from pipeline.parsing.schema import Struct, read_schema
 from pipeline.poison import JobFailed, Refused, Slice

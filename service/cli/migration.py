@@ -204,7 +204,7 @@ def import_leases(
     are read in the lease container itself, where it is one of Cosmos DB, or in a container of blobs. As long as one is refused,
     nothing is written.
     """
-    from leases.clock import BootClock
+    from leasehold.common.clock import BootClock
     from service.group.import_sources import KINDS, Import
     from service.group.migration import execute, mode_of, plan_import
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from leases.clock import BootClock
+from leasehold.common.clock import BootClock
 from leases.errors import InvalidDocument, StoreMissing
 from leases.keeper import Keeper
 from leases.store import TimedStore

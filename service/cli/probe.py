@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from leasehold.common.clock import BootClock
 from leases.bootstrap import Bootstrap
-from leases.clock import BootClock
 from leases.errors import GroupMismatch, StoreError
 from leases.keeper import Keeper
 from leases.store import TimedStore

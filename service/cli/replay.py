@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from structlog.typing import FilteringBoundLogger as Log
 
-from leases.clock import BootClock
+from leasehold.common.clock import BootClock
 from leases.errors import LeasesError, StoreMissing
 from leases.keeper import Keeper
 from leases.lease import Lease

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import AfterValidator, Field, model_validator
 
+from leasehold.common.azure import cosmos_account_of
 from service.config.section import Section
 from service.config.types import Certificates, Secret, Text
 
@@ -123,7 +124,7 @@ def check_postgres_identity(dsn: Secret, identity: str | None) -> None:
 
 
 class StorageAccess(Whom):
-    """The arguments of the connectors' `account_of`."""
+    """The arguments of `storage_account_of`."""
 
     account_url: str | None
     ca_file: Path | None
@@ -159,7 +160,7 @@ class StorageAccount(Section):
 
 
 class CosmosAccess(Whom):
-    """The arguments of `pipeline.connectors.cosmos.account_of`."""
+    """The arguments of `cosmos_account_of`."""
 
     endpoint: str | None
     ca_file: Path | None
@@ -184,9 +185,7 @@ class CosmosAccount(Section):
 
     @model_validator(mode="after")
     def _reaches(self) -> CosmosAccount:
-        from pipeline.connectors.cosmos import account_of  # here, so that only who uses it waits for its SDK
-
-        account_of(**self.account)
+        cosmos_account_of(**self.account)
         return self
 
     @property

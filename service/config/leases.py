@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Tag, model_validator
 
+from leasehold.common.azure import storage_account_of
 from leases.timing import Timing, derived_timing
 from service.config.azure import IDENTITY, CosmosAccount, StorageAccount
 from service.config.section import CUSTOM, Custom, Section, tag_of
@@ -90,9 +91,7 @@ class BlobLeases(StorageAccount, LeaseSettings):
 
     @model_validator(mode="after")
     def _reaches_it(self) -> BlobLeases:
-        from leases.stores.blob import account_of  # here, so that only who uses it waits for its SDK
-
-        account_of(**self.account)
+        storage_account_of(**self.account)
         return self
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, model_validator
 
+from leasehold.common.azure import cosmos_account_of, storage_account_of
 from pipeline.limits import AsyncLimits
 from service.config.azure import POSTGRES_IDENTITY, ConsumerGroup, EventHub, StorageAccount, check_postgres_identity
 from service.config.section import CUSTOM, Custom, Section, tag_of
@@ -133,9 +134,7 @@ class FilesSinkSettings(StorageAccount):
         if self.format == "jsonl" and "compression" in self.model_fields_set:
             raise ValueError("`compression` goes with `format: parquet`: remove it")
         if self.container is not None:
-            from pipeline.connectors.files.sink.blobs import account_of
-
-            account_of(**self.account)
+            storage_account_of(**self.account)
         return self
 
 
@@ -268,9 +267,7 @@ class CosmosSinkSettings(_Buffering):
 
     @model_validator(mode="after")
     def _names_an_account(self) -> CosmosSinkSettings:
-        from pipeline.connectors.cosmos import account_of  # here, so that only who uses it waits for its SDK
-
-        account_of(**self.account)
+        cosmos_account_of(**self.account)
         return self
 
     @property

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from heapq import nlargest
 
-from leases.clock import Clock
+from leasehold.common.clock import Clock
 from leases.document import NAME_BYTES_MAX, Fields
 from leases.lease import LeaseKey
 from leases.membership import HostRecord, host_id

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Generic, Literal, TypeVar, cast
 
-from leases.clock import Clock
+from leasehold.common.clock import Clock
 from leases.lease import Lease, LeaseKey
 from leases.lineage import scopes_of
 from pipeline.errors import FeedError

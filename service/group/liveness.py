@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import NamedTuple, TypeVar
 
-from leases.clock import Clock
+from leasehold.common.clock import Clock
 from leases.errors import StoreUnavailable
 from leases.timing import Timing
 

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from leases.clock import Clock
+from leasehold.common.clock import Clock, Pace
 from leases.document import NAME_BYTES_MAX, Fields
 from leases.errors import InvalidDocument
 from leases.expiry import Mark
 from leases.lease import Lease, LeaseKey
 from leases.membership import HostRecord, host_id
-from pipeline.clock import Pace
 from pipeline.feed import ChangeFeed, KnownLag
 from service.group.lag import PATIENCE, PartitionLag, answer_of, known_lag_of
 

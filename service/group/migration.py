@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from leasehold.common.clock import Clock
 from leases.bootstrap import Bootstrap, Info, decode_info, info_id
-from leases.clock import Clock
 from leases.document import decode_lease, lease_id
 from leases.dotnet import FULL_FIDELITY, INCREMENTAL
 from leases.errors import (

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from leases.clock import Clock
+from leasehold.common.clock import Clock
 from leases.errors import InvalidDocument, StoreError, StoreUnavailable
 from leases.keeper import Keeper
 from leases.lease import Lease, LeaseKey

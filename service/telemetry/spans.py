@@ -11,7 +11,7 @@ from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger as Log
 
-from leases.clock import Clock
+from leasehold.common.clock import Clock
 from leases.errors import StoreError
 from leases.lease import Lease, LeaseKey
 from pipeline.pump.runner import Delivered

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from structlog.typing import FilteringBoundLogger as Log
 
+from leasehold.common.azure import cosmos_account_of, storage_account_of
 from leases.store import LeaseStore
 from leases.stores.memory import MemoryStore
 from leases.stores.sqlite import SqliteStore
@@ -112,8 +113,8 @@ def store_of(settings: Settings, pipelines: Sequence[Pipeline], *, creates: bool
 def _cosmos_store_of(
     leases: CosmosLeases, settings: Sequence[PipelineSettings], pipelines: Sequence[Pipeline], creates: bool
 ) -> LeaseStore:
-    from leases.stores.cosmos import Account, Container, CosmosStore, Place  # its SDK takes a second to import
-    from pipeline.connectors.cosmos import CosmosFeed, account_of
+    from leases.stores.cosmos import Container, CosmosStore, Place  # its SDK takes a second to import
+    from pipeline.connectors.cosmos import CosmosFeed
     from service.wiring.monitored_container import MonitoredContainer
 
     names = {each.name: each.feed.processor_name for each in settings if isinstance(each.feed, CosmosFeedSettings)}
@@ -122,8 +123,7 @@ def _cosmos_store_of(
         for each in pipelines
         if isinstance(each.feed, CosmosFeed) and each.name in names
     }
-    reached = account_of(**leases.account)
-    account = Account(endpoint=reached.endpoint, key=reached.key, identity=reached.identity, ca_file=reached.ca_file)
+    account = cosmos_account_of(**leases.account)
     place = Place(database=leases.database, container=leases.container, creates=creates)
     try:
         return CosmosStore(Container(account, place, call_timeout_s=leases.timing.call_timeout_s), monitored)
@@ -132,9 +132,9 @@ def _cosmos_store_of(
 
 
 def _blob_store_of(leases: BlobLeases, creates: bool) -> LeaseStore:
-    from leases.stores.blob import BlobStore, Container, Place, account_of  # its SDK takes half a second to import
+    from leases.stores.blob import BlobStore, Container, Place  # its SDK takes half a second to import
 
-    account = account_of(**leases.account)
+    account = storage_account_of(**leases.account)
     place = Place(container=leases.container, creates=creates)
     try:
         return BlobStore(Container(account, place, call_timeout_s=leases.timing.call_timeout_s))
@@ -149,17 +149,17 @@ def others_blobs_of(
 
     container: None is the lease container. Raises StartFailed.
     """
-    from leases.stores.blob import Container, OthersBlobs, Place, account_of
+    from leases.stores.blob import Container, OthersBlobs, Place
 
     own = leases if isinstance(leases, BlobLeases) else None
     name = container or (own.container if own else None)
     try:
         if connection_string is not None:
-            account = account_of(connection_string=connection_string)
+            account = storage_account_of(connection_string=connection_string)
         elif account_url is not None:
-            account = account_of(account_url=account_url, identity="default")
+            account = storage_account_of(account_url=account_url, identity="default")
         elif own is not None:
-            account = account_of(**own.account)
+            account = storage_account_of(**own.account)
         else:
             return None
         if name is None:
@@ -240,10 +240,10 @@ def feed_of(
     if isinstance(settings, LogFeedSettings):
         return LogFeed(settings.path)
     if isinstance(settings, CosmosFeedSettings):
-        from pipeline.connectors.cosmos import CosmosFeed, account_of  # its SDK takes a second to import
+        from pipeline.connectors.cosmos import CosmosFeed  # its SDK takes a second to import
 
         return CosmosFeed(
-            account_of(**settings.account),
+            cosmos_account_of(**settings.account),
             settings.database,
             settings.container,
             mode=settings.mode,
@@ -324,10 +324,10 @@ def _http_sink_of(settings: HttpSinkSettings) -> Sink:
 
 
 def _cosmos_sink_of(settings: CosmosSinkSettings) -> Sink:
-    from pipeline.connectors.cosmos import account_of, cosmos_sink  # its SDK takes a second to import
+    from pipeline.connectors.cosmos import cosmos_sink  # its SDK takes a second to import
 
     return cosmos_sink(
-        account_of(**settings.account),
+        cosmos_account_of(**settings.account),
         settings.database,
         settings.container,
         content=settings.content,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from leasehold.common.azure import storage_account_of
 from leases.timing import Timing
 from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.dead_letters import DeadLetters, LetterBox
@@ -52,12 +53,9 @@ def place_of(settings: FilesSinkSettings) -> Place:
         from pipeline.connectors.files.sink import Directory
 
         return Directory(settings.path)
-    from pipeline.connectors.files.sink.blobs import (
-        BlobContainer,  # its SDK takes half a second to import
-        account_of,
-    )
+    from pipeline.connectors.files.sink.blobs import BlobContainer  # its SDK takes half a second to import
 
-    account, container = account_of(**settings.account), str(settings.container)
+    account, container = storage_account_of(**settings.account), str(settings.container)
     return BlobContainer(account, container, prefix=settings.prefix or "", timeout_s=settings.timeout_s)
 
 

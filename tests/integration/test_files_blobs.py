@@ -14,8 +14,9 @@ import pytest
 from unit.pipeline.connectors.files.sink.places import Permit, claim, numbers_in, output
 from unit.pipeline.connectors.files.sink.test_sink_contract import FilesSinkHarness
 
+from leasehold.common.azure import storage_account_of
 from pipeline.connectors.files.sink import FilesSink, FilesUnavailable, snapshot_of
-from pipeline.connectors.files.sink.blobs import BlobContainer, account_of
+from pipeline.connectors.files.sink.blobs import BlobContainer
 from pipeline.connectors.files.sink.storage import FilesUncertain
 from pipeline.contract import SinkContract, SinkHarness
 
@@ -79,7 +80,9 @@ def places(azurite: str) -> Iterator[Places]:
 
     def place(connection_string: str = azurite, prefix: str = "out") -> BlobContainer:
         made.append(
-            BlobContainer(account_of(connection_string=connection_string), container, prefix=prefix, timeout_s=20)
+            BlobContainer(
+                storage_account_of(connection_string=connection_string), container, prefix=prefix, timeout_s=20
+            )
         )
         return made[-1]
 
@@ -156,7 +159,7 @@ def test_an_account_that_is_away_or_refuses_us_is_told(places: Places, azurite: 
         wrong.put("a/b.json", b"")
     assert "AAAA" not in wrong.identity
     with pytest.raises(FilesUnavailable, match="make the container"):
-        BlobContainer(account_of(connection_string=azurite), "not-there", prefix="").names("a")
+        BlobContainer(storage_account_of(connection_string=azurite), "not-there", prefix="").names("a")
 
 
 async def test_blobs_have_addresses_without_secrets(places: Places, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from plugins_bank import BALANCES, ONE, Make, Open, claim, output
 from plugins_pg import Postgres
 
-from pipeline.clock import LoopClock
+from leasehold.common.clock import LoopClock
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.connectors.postgres import PostgresSink, Timeouts
 from pipeline.contract import Row, SinkContract, SinkHarness, event_table

@@ -18,8 +18,8 @@ from plugins_bank import BALANCES, Make, Open, claim
 from plugins_eventhubs import EventHubs
 from plugins_pg import Postgres
 
+from leasehold.common.clock import LoopClock
 from pipeline.batch import Batch
-from pipeline.clock import LoopClock
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.dead_letters import DeadLetters
 from pipeline.dead_letters.dead_letter_transform import Sieve, Sifted

@@ -105,9 +105,10 @@ def requests_sink(where: Where) -> Sink:
 
 
 def cosmos_sink(where: Where) -> Sink:
-    from pipeline.connectors.cosmos import account_of, cosmos_sink
+    from leasehold.common.azure import cosmos_account_of
+    from pipeline.connectors.cosmos import cosmos_sink
 
-    account = account_of(endpoint=where.server["endpoint"], key=where.server["key"])
+    account = cosmos_account_of(endpoint=where.server["endpoint"], key=where.server["key"])
     return cosmos_sink(account, PLACE, PLACE, limits=LIMITS)
 
 

@@ -107,13 +107,11 @@ class InBlobs:
         self._container = f"{self._name}-{next(self._case)}"
 
     def arrived(self) -> dict[str, list[int]]:
-        from pipeline.connectors.files.sink.blobs import (
-            BlobContainer,  # the SDKs of Azure take a second to import
-            account_of,
-        )
+        from leasehold.common.azure import storage_account_of
+        from pipeline.connectors.files.sink.blobs import BlobContainer  # the SDKs of Azure take a second to import
 
         with closing(
-            BlobContainer(account_of(connection_string=self._account), self._container, prefix="out")
+            BlobContainer(storage_account_of(connection_string=self._account), self._container, prefix="out")
         ) as place:
             return in_files(snapshot_of(place))
 

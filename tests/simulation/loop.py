@@ -164,7 +164,7 @@ class Timeout:
 
 
 class VirtualClock:
-    """leases.clock.Clock on the running loop's time."""
+    """leasehold.common.clock.Clock on the running loop's time."""
 
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()

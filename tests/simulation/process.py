@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from simulation.loop import Step, VirtualLoop
 
-from pipeline.cancellation import await_shielded
+from leasehold.common.cancellation import await_shielded
 
 T = TypeVar("T")
 TASKS_MAX = 1000

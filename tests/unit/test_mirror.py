@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "tests" / "unit"
 HOMES = {
-    **dict.fromkeys(("leases", "pipeline", "service"), ROOT),
+    **dict.fromkeys(("leasehold", "leases", "pipeline", "service"), ROOT),
     **dict.fromkeys(("scenarios", "servers"), ROOT / "tests"),
 }
 """Where the packages lie that are mirrored."""

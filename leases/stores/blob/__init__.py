@@ -4,9 +4,9 @@
 opens, and `error_mapping` translates the SDK's errors (pure). `others` reads what other processors left.
 """
 
-from leases.stores.blob.account import Account, Place, account_of
+from leases.stores.blob.account import Place
 from leases.stores.blob.container import Container
 from leases.stores.blob.others import OthersBlobs
 from leases.stores.blob.store import BlobStore
 
-__all__ = ["Account", "BlobStore", "Container", "OthersBlobs", "Place", "account_of"]
+__all__ = ["BlobStore", "Container", "OthersBlobs", "Place"]

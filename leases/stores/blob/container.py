@@ -18,9 +18,10 @@ from azure.core.exceptions import AzureError, HttpResponseError
 from azure.storage.blob import BlobProperties
 from azure.storage.blob.aio import ContainerClient
 
+from leasehold.common.azure import StorageAccount, tls_of
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
-from leases.stores.azure import retrying_for, tls_of
-from leases.stores.blob.account import Account, Connection, Place, code_of, connect, is_no_container, translated
+from leases.stores.azure import retrying_for
+from leases.stores.blob.account import Connection, Place, code_of, connect, is_no_container, translated
 from leases.stores.blob.codec import Packed
 
 T = TypeVar("T")
@@ -54,7 +55,12 @@ class Container:
     """
 
     def __init__(
-        self, account: Account, place: Place, *, call_timeout_s: float = 5.0, page_blobs_max: int = PAGE_BLOBS_MAX
+        self,
+        account: StorageAccount,
+        place: Place,
+        *,
+        call_timeout_s: float = 5.0,
+        page_blobs_max: int = PAGE_BLOBS_MAX,
     ) -> None:
         """Raises ValueError if the account's ca_file cannot be used."""
         self._account = account

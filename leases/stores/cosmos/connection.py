@@ -7,11 +7,9 @@ All requests go to the address that was given, which leads to the account's writ
 
 from __future__ import annotations
 
-import base64
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError
@@ -19,10 +17,10 @@ from azure.cosmos import PartitionKey
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.cosmos.documents import ConnectionPolicy
 from azure.cosmos.exceptions import CosmosHttpResponseError, CosmosResourceExistsError, CosmosResourceNotFoundError
-from azure.identity.aio import DefaultAzureCredential
 
+from leasehold.common.azure import CosmosAccount, credential_of
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
-from leases.stores.azure import OnceOverTls, first_line, is_unreached, is_untrusted, tls_of
+from leases.stores.azure import OnceOverTls, first_line, is_unreached, is_untrusted
 from leases.stores.cosmos.documents import PARTITION_KEY
 
 # SDK errors -> store errors: done or not done, certainly or perhaps. Pure.
@@ -111,26 +109,6 @@ _NOTHING_INDEXED: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """A Cosmos DB account and its credentials. Without a key, azure-identity finds them (DefaultAzureCredential)."""
-
-    endpoint: str
-    key: str | None = field(default=None, repr=False)
-    identity: str | None = None
-    ca_file: Path | None = None
-
-    def __post_init__(self) -> None:
-        try:
-            base64.b64decode(self.key or "", validate=True)
-        except ValueError:
-            raise ValueError("the key of a Cosmos DB account is base64: copy it whole") from None
-
-    def tls(self) -> ssl.SSLContext:
-        """Raises ValueError if `ca_file` cannot be used."""
-        return tls_of(self.ca_file)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Database and container by name."""
 
@@ -147,7 +125,7 @@ class Connection:
     """An open container."""
 
     client: CosmosClient
-    credential: DefaultAzureCredential | None
+    credential: Any
     proxy: ContainerProxy
     has_own_keys: bool
 
@@ -155,12 +133,11 @@ class Connection:
         await _close_client(self.client, self.credential)
 
 
-async def connect(account: Account, place: Place, tls: ssl.SSLContext, timeout_s: float) -> Connection:
+async def connect(account: CosmosAccount, place: Place, tls: ssl.SSLContext, timeout_s: float) -> Connection:
     """Raises StoreUnavailable (also if the account's consistency is too weak), StoreMissing (does not exist, and must
     not be created).
     """
-    chosen = {"managed_identity_client_id": account.identity} if account.identity else {}
-    credential = None if account.key else DefaultAzureCredential(**chosen)
+    credential = None if account.key else credential_of(account.identity)
     transport = _Transport(tls)
     client = _client(account, credential, transport, timeout_s)
     try:
@@ -182,7 +159,7 @@ async def connect(account: Account, place: Place, tls: ssl.SSLContext, timeout_s
         raise
 
 
-async def _check_consistency(client: CosmosClient, account: Account) -> None:
+async def _check_consistency(client: CosmosClient, account: CosmosAccount) -> None:
     """Java's processor refuses the same levels: with less, a read may miss this host's own write, and compare-and-swap
     fails often.
     """
@@ -213,9 +190,7 @@ class _Transport(OnceOverTls):
         return response
 
 
-def _client(
-    account: Account, credential: DefaultAzureCredential | None, transport: _Transport, timeout_s: float
-) -> CosmosClient:
+def _client(account: CosmosAccount, credential: Any, transport: _Transport, timeout_s: float) -> CosmosClient:
     policy = ConnectionPolicy()
     policy.RetryOptions = type(policy.RetryOptions)(max_retry_attempt_count=0)  # as an argument, 0 would mean 9
     return CosmosClient(
@@ -269,7 +244,7 @@ def _why_not_made(error: AzureError) -> str:
     return str(translated(error, "creating it", is_write=False))
 
 
-async def _close_client(client: CosmosClient, credential: DefaultAzureCredential | None) -> None:
+async def _close_client(client: CosmosClient, credential: Any) -> None:
     await client.close()
     if credential is not None:
         await credential.close()

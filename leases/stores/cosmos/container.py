@@ -14,9 +14,11 @@ from azure.core import MatchConditions
 from azure.core.exceptions import AzureError
 from azure.cosmos.exceptions import CosmosResourceNotFoundError
 
+from leasehold.common.azure import CosmosAccount, tls_of
+from leasehold.common.cancellation import await_shielded
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
-from leases.stores.azure import await_shielded, retrying_for
-from leases.stores.cosmos.connection import Account, Connection, Place, connect, is_gone, translated
+from leases.stores.azure import retrying_for
+from leases.stores.cosmos.connection import Connection, Place, connect, is_gone, translated
 from leases.stores.cosmos.documents import PARTITION_KEY, Document
 
 T = TypeVar("T")
@@ -37,12 +39,12 @@ class Container:
     call_timeout_s: how long a call may take. Retries happen in the first half of it.
     """
 
-    def __init__(self, account: Account, place: Place, *, call_timeout_s: float = 5.0) -> None:
+    def __init__(self, account: CosmosAccount, place: Place, *, call_timeout_s: float = 5.0) -> None:
         """Raises ValueError if the account's ca_file cannot be used."""
         self._account = account
         self._place = place
         self._call_timeout_s = call_timeout_s
-        self._tls = account.tls()
+        self._tls = tls_of(account.ca_file)
         self._connections: list[Connection] = []
         self._connection: Connection | None = None
         self._opening: asyncio.Task[None] | None = None

@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Literal
 
+from leasehold.common.nesting import parsed_json
 from pipeline.connectors.cosmos.ranges import Place
 from pipeline.errors import FeedError, FeedUnavailable, PositionLost
 from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.nesting import parsed_json
 
 Mode = Literal["latest", "all_versions"]
 GONE, NOT_MODIFIED, OK, TIMEOUT, THROTTLED = 410, 304, 200, 408, 429

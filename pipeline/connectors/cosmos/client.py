@@ -9,13 +9,9 @@ the raw answer before the SDK looks at it. What only the SDK can do (another reg
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import re
 import ssl
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -24,79 +20,11 @@ from azure.core.pipeline.transport import AioHttpTransport
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.cosmos.exceptions import CosmosHttpResponseError
 
+from leasehold.common.azure import CosmosAccount, credential_of, tls_of
 from pipeline.connectors.cosmos.change_feed_request import NOT_MODIFIED, OK, THROTTLED, TIMEOUT, Answer, Ask, refusal
 from pipeline.connectors.cosmos.point_operations import Write
 from pipeline.connectors.cosmos.ranges import PhysicalRange, Span
 from pipeline.errors import FeedError, FeedUnavailable
-
-# How to reach an account: an endpoint, and a key or an identity. Pure.
-
-
-DEFAULT = "default"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """key: the account's, in base64. Without one azure-identity finds who we are; identity: the client id that it has to take.
-
-    ca_file: certificates to trust instead of the system's, for an emulator with one of its own.
-    """
-
-    endpoint: str
-    key: str | None = field(default=None, repr=False)
-    identity: str | None = None
-    ca_file: Path | None = None
-
-    @property
-    def host(self) -> str:
-        """For people and for telling accounts apart: no secret, no scheme, no usual port."""
-        parts = urlsplit(self.endpoint)
-        port = f":{parts.port}" if parts.port not in (None, 443) else ""
-        return f"{parts.hostname}{port}"
-
-
-def account_of(
-    *,
-    endpoint: str | None = None,
-    key: str | None = None,
-    connection_string: str | None = None,
-    identity: str | None = None,
-    ca_file: Path | None = None,
-) -> Account:
-    """identity: DEFAULT, or a client id. Raises ValueError, without the values: they may be secrets."""
-    if connection_string is not None:
-        if endpoint is not None or key is not None or identity is not None:
-            raise ValueError(
-                "has `connection_string`, which contains everything: remove `endpoint`, `key` and `identity`"
-            )
-        endpoint, key = _parts(connection_string)
-    if endpoint is None:
-        raise ValueError("needs `endpoint`, like https://account.documents.azure.com, or `connection_string`")
-    parts = urlsplit(endpoint)
-    if parts.scheme not in ("https", "http") or not parts.hostname or parts.username or parts.query:
-        raise ValueError("`endpoint` must be an address like https://account.documents.azure.com")
-    if (key is None) == (identity is None):
-        raise ValueError("needs either `key` or `identity`: give one of them")
-    if key is not None and not _is_base64(key):
-        raise ValueError("`key` must be the account's key, as the portal shows it (base64)")
-    return Account(endpoint=endpoint, key=key, identity=None if identity == DEFAULT else identity, ca_file=ca_file)
-
-
-def _parts(connection_string: str) -> tuple[str, str]:
-    fields = dict(part.split("=", 1) for part in connection_string.strip().split(";") if "=" in part)
-    found = {name.strip().lower(): value.strip() for name, value in fields.items()}
-    try:
-        return found["accountendpoint"], found["accountkey"]
-    except KeyError:
-        raise ValueError("`connection_string` must look like AccountEndpoint=https://...;AccountKey=...;") from None
-
-
-def _is_base64(text: str) -> bool:
-    try:
-        return bool(base64.b64decode(text, validate=True))
-    except (binascii.Error, ValueError):
-        return False
-
 
 T = TypeVar("T")
 _TLS_OBJECT = re.compile(r" ssl:(?:<[^>]*>|\w+)")
@@ -106,13 +34,13 @@ SESSION_NOT_AVAILABLE, WRITE_FORBIDDEN, ACCOUNT_NOT_FOUND = 1002, 3, 1008
 class Container:
     """One container, on one client for all its partitions. Raises FeedError and what is below it."""
 
-    def __init__(self, account: Account, database: str, container: str, *, timeout_s: float) -> None:
+    def __init__(self, account: CosmosAccount, database: str, container: str, *, timeout_s: float) -> None:
         self.name = f"{account.host}/{database}/{container}"
         self._account = account
         self._database = database
         self._container = container
         self._timeout_s = timeout_s
-        self._tls = _tls_of(account.ca_file)
+        self._tls = None if account.ca_file is None else tls_of(account.ca_file)
         self._opening = asyncio.Lock()
         self._client: CosmosClient | None = None
         self._credential: Any = None
@@ -239,11 +167,8 @@ class Container:
         return self._client.get_database_client(self._database).get_container_client(self._container)
 
     def _identity(self) -> Any:
-        from azure.identity.aio import DefaultAzureCredential  # takes half a second to import, and few need it
-
         if self._credential is None:
-            chosen = {"managed_identity_client_id": self._account.identity} if self._account.identity else {}
-            self._credential = DefaultAzureCredential(**chosen)
+            self._credential = credential_of(self._account.identity)
         return self._credential
 
 
@@ -269,16 +194,6 @@ class _Transport(AioHttpTransport):  # type: ignore[misc]  # the SDK exports it 
 
     def _build_ssl_config(self, cert: Any, verify: Any) -> Any:
         return super()._build_ssl_config(cert, verify) if self._tls is None else self._tls
-
-
-def _tls_of(ca_file: Path | None) -> ssl.SSLContext | None:
-    """Raises ValueError where the file holds no certificates."""
-    if ca_file is None:
-        return None
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ValueError(f"ca_file '{ca_file}' holds no certificates ({error}): name a PEM file") from error
 
 
 class _Taken(Exception):

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from leasehold.common.azure import CosmosAccount
 from pipeline.connectors.cosmos.change_feed_request import (
     FROM_NOW,
     GONE,
@@ -25,7 +26,7 @@ from pipeline.connectors.cosmos.change_feed_request import (
     Mode,
     refusal,
 )
-from pipeline.connectors.cosmos.client import Account, Container
+from pipeline.connectors.cosmos.client import Container
 from pipeline.connectors.cosmos.ranges import (
     BEGINNING,
     PhysicalRange,
@@ -115,7 +116,7 @@ class CosmosFeed(ChangeFeed):
 
     def __init__(
         self,
-        account: Account,
+        account: CosmosAccount,
         database: str,
         container: str,
         *,

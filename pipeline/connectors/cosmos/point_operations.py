@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from leasehold.common.nesting import NestedTooDeeply, parsed_json
 from pipeline.async_sink import Converted, json_bytes
 from pipeline.async_sink.request_entry import Content, body_of
 from pipeline.connectors.cosmos.change_feed_request import GONE, THROTTLED, TIMEOUT, Answer
 from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.nesting import NestedTooDeeply, parsed_json
 
 # Paths of a container's partition key, like /account, /address/city or /"a/b": which fields they lead through. Pure.
 

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from leasehold.common.azure import CosmosAccount
 from pipeline.async_sink import AsyncSink, Converted, Entry, Failed, Limits, refused
 from pipeline.async_sink.request_entry import Content, Destination
 from pipeline.connectors.cosmos.change_feed_request import THROTTLED, Answer
-from pipeline.connectors.cosmos.client import Account, Container
+from pipeline.connectors.cosmos.client import Container
 from pipeline.connectors.cosmos.point_operations import (
     NEXT,
     NO_CONTAINER,
@@ -39,7 +40,7 @@ LIMITS = Limits(
 
 
 def cosmos_sink(
-    account: Account,
+    account: CosmosAccount,
     database: str,
     container: str,
     *,

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
+from leasehold.common.azure import DEFAULT
+
 Transport = Literal["amqp", "websockets"]
-DEFAULT = "default"
 _HOST = re.compile(r"[A-Za-z0-9._-]+(?::[0-9]{1,5})?", re.ASCII)
 _HUB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}", re.ASCII)
 _GROUP = re.compile(r"\$Default|[A-Za-z0-9][A-Za-z0-9._-]{0,49}", re.ASCII | re.IGNORECASE)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import asdict, dataclass, fields, replace
 
+from leasehold.common.nesting import parsed_json
 from pipeline.connectors.log.partition_file import OutOfOrder, Outranked, ProducerEnded
 from pipeline.limits import JSON_LEVELS_MAX
 from pipeline.markers import marker_in
-from pipeline.nesting import parsed_json
 from pipeline.producer import number_after
 
 

@@ -11,7 +11,7 @@ from typing import Any, LiteralString
 import pyarrow as pa
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
-from pipeline.clock import Clock, LoopClock
+from leasehold.common.clock import Clock, LoopClock
 from pipeline.connectors.postgres.entra_token import Credential
 from pipeline.connectors.postgres.session import Server, Session, Timeouts
 from pipeline.connectors.postgres.sql import BATCH, LETTERS, Statement, Tables

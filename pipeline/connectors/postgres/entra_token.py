@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from leasehold.common.azure import credential_of
+
 SCOPE = "https://ossrdbms-aad.database.windows.net/.default"
-DEFAULT = "default"
 RENEW_BEFORE_S = 300
 """A token that ends sooner is renewed before a connection is made with it."""
 TIMEOUT_S = 60
@@ -40,7 +41,7 @@ class TokenSource:
     def __init__(
         self, identity: str, *, credential: Credential | None = None, now: Callable[[], float] = time.time
     ) -> None:
-        """identity: DEFAULT, or a managed identity's client id. credential: used instead of azure-identity's, and not closed."""
+        """identity: `default`, or a managed identity's client id. credential: used instead, and not closed."""
         self._identity = identity
         self._credential = credential
         self._own: Any = None
@@ -83,9 +84,6 @@ class TokenSource:
         if self._credential is not None:
             return self._credential
         if self._own is None:
-            from azure.identity.aio import DefaultAzureCredential  # takes half a second to import, and few need it
-
-            chosen = {} if self._identity == DEFAULT else {"managed_identity_client_id": self._identity}
-            self._own = DefaultAzureCredential(**chosen)
+            self._own = credential_of(self._identity)
         own: Credential = self._own
         return own

@@ -14,7 +14,7 @@ from psycopg import AsyncConnection, AsyncCursor, Error, pq
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.sql import SQL, Literal
 
-from pipeline.cancellation import await_shielded
+from leasehold.common.cancellation import await_shielded
 from pipeline.connectors.postgres import refusal
 from pipeline.connectors.postgres.copy import Load
 from pipeline.connectors.postgres.entra_token import Credential, NoToken, TokenSource

@@ -11,11 +11,12 @@ from typing import Literal
 import pytest
 from servers.blob_wire import Wire, between
 
+from leasehold.common.azure import storage_account_of
+from leasehold.common.clock import BootClock
 from leases.bootstrap import Bootstrap, Identity, Partition, decode_info, info_id
-from leases.clock import BootClock
 from leases.errors import StoreAmbiguous, StoreConflict, StoreUnavailable
 from leases.keeper import Keeper
-from leases.stores.blob import BlobStore, Container, Place, account_of
+from leases.stores.blob import BlobStore, Container, Place
 from leases.timing import Timing
 
 PARTITIONS = [Partition(name) for name in ("0", "1", "a/b.")]
@@ -27,7 +28,7 @@ CONTAINERS = map("bootstrap-{}".format, count())
 @asynccontextmanager
 async def hosted(wire: Wire, container: str, host: str) -> AsyncIterator[Bootstrap]:
     place = Place(container=container)
-    store = BlobStore(Container(account_of(connection_string=wire.connection_string), place, call_timeout_s=60))
+    store = BlobStore(Container(storage_account_of(connection_string=wire.connection_string), place, call_timeout_s=60))
     keeper = Keeper(store, host=host, incarnation=host, clock=BootClock(), timing=Timing())
     try:
         yield Bootstrap(keeper, "orders", Identity("feed", "sink"))

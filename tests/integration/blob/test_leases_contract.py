@@ -7,16 +7,17 @@ from itertools import count
 
 import pytest
 
+from leasehold.common.azure import storage_account_of
 from leases.contract import LeaseStoreContract
 from leases.store import LeaseStore
-from leases.stores.blob import BlobStore, Container, Place, account_of
+from leases.stores.blob import BlobStore, Container, Place
 
 PATIENCE_S = 60.0
 CONTAINERS = map("contract-{}".format, count())
 
 
 def store_in(azurite: str, container: str) -> LeaseStore:
-    account = account_of(connection_string=azurite)
+    account = storage_account_of(connection_string=azurite)
     return BlobStore(Container(account, Place(container=container), call_timeout_s=PATIENCE_S))
 
 

@@ -17,8 +17,9 @@ from azure.core.exceptions import ClientAuthenticationError
 from azure.storage.blob.aio import BlobServiceClient
 from servers.blob_wire import Wire, between
 
+from leasehold.common.azure import storage_account_of
 from leases.errors import StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
-from leases.stores.blob import BlobStore, Container, Place, account, account_of
+from leases.stores.blob import BlobStore, Container, Place, account
 from leases.stores.blob.account import _REMEDIES
 
 ID = "pipeline/leases/7"
@@ -43,7 +44,7 @@ async def open_store(wire: Wire, container: str) -> AsyncIterator[Callable[..., 
     stores = []
 
     def opened(timeout_s: float = PATIENCE_S, creates: bool = True, pages: int = 5000, **account: Any) -> BlobStore:
-        reached = account_of(**(account or {"connection_string": wire.connection_string}))
+        reached = storage_account_of(**(account or {"connection_string": wire.connection_string}))
         place = Place(container=container, creates=creates)
         stores.append(BlobStore(Container(reached, place, call_timeout_s=timeout_s, page_blobs_max=pages)))
         return stores[-1]
@@ -274,7 +275,7 @@ async def test_who_has_no_key_comes_as_whom_azure_identity_finds(
 
     wire, ca_file = over_tls
     wire.fault("fail", status=403, code="AuthorizationPermissionMismatch")
-    monkeypatch.setattr(account, "_identity", lambda client_id: Somebody())
+    monkeypatch.setattr(account, "credential_of", lambda client_id: Somebody())
     store = open_store(account_url=wire.account_url, identity="default", ca_file=ca_file)
     with pytest.raises(StoreUnavailable, match="Storage Blob Data Contributor"):
         await store.create(ID, "{}")
@@ -291,7 +292,7 @@ async def test_who_is_nobody_is_told(
         async def close(self) -> None: ...
 
     wire, ca_file = over_tls
-    monkeypatch.setattr(account, "_identity", lambda client_id: Nobody())
+    monkeypatch.setattr(account, "credential_of", lambda client_id: Nobody())
     store = open_store(account_url=wire.account_url, identity="default", ca_file=ca_file)
     with pytest.raises(StoreUnavailable, match=r"no Azure credentials found.*run `az login`, or set `key`"):
         await store.create(ID, "{}")
@@ -343,12 +344,12 @@ async def test_who_we_are_is_found_out_once_however_often_a_caller_loses_patienc
 
 
 def test_a_ca_file_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
-    account = account_of(connection_string="AccountName=a;AccountKey=a2V5", ca_file=tmp_path / "missing.pem")
+    account = storage_account_of(connection_string="AccountName=a;AccountKey=a2V5", ca_file=tmp_path / "missing.pem")
     with pytest.raises(ValueError, match=r"missing\.pem"):
         Container(account, Place(container="leases"))
 
 
 async def test_no_secret_is_shown(store: BlobStore) -> None:
-    account = account_of(account_url="https://a.blob.core.windows.net", key="c2VjcmV0")
+    account = storage_account_of(account_url="https://a.blob.core.windows.net", key="c2VjcmV0")
     container = Container(account, Place(container="leases"))
     assert "c2VjcmV0" not in f"{account!r} {container!r} {vars(container)!r} {store!r}"

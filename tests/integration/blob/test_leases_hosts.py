@@ -20,9 +20,10 @@ from click.testing import CliRunner
 from plugins_cli import events_in
 from servers.blob_wire import Wire, between
 
+from leasehold.common.azure import storage_account_of
 from leases.document import decode_lease
 from leases.lease import Lease
-from leases.stores.blob import BlobStore, Container, Place, account_of
+from leases.stores.blob import BlobStore, Container, Place
 from service.cli.main import main
 from service.config.load import load
 from service.processor import Processor
@@ -79,7 +80,9 @@ class Group:
                 await processor.stop()
 
     async def leases(self) -> list[Lease]:
-        store = BlobStore(Container(account_of(connection_string=self.azurite), Place(container=self.container)))
+        store = BlobStore(
+            Container(storage_account_of(connection_string=self.azurite), Place(container=self.container))
+        )
         try:
             return [decode_lease(each.id, each.body) for each in await store.list("copy/leases/")]
         finally:

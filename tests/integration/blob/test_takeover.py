@@ -19,9 +19,10 @@ from azure.eventhub.extensions.checkpointstoreblobaio import BlobCheckpointStore
 from azure.storage.blob.aio import BlobServiceClient
 from click.testing import CliRunner
 
+from leasehold.common.azure import storage_account_of
 from leases.document import decode_lease
 from leases.lease import Lease
-from leases.stores.blob import BlobStore, Container, Place, account_of
+from leases.stores.blob import BlobStore, Container, Place
 from pipeline.connectors.memory import MemoryFeed
 from service.cli.main import main
 from service.group import import_sources
@@ -90,7 +91,7 @@ class Deployment:
         return await self(source, "--container", self.blobs.container_name, *options)
 
     async def leases(self) -> dict[str, Lease]:
-        store = BlobStore(Container(account_of(connection_string=self.azurite), Place(container=self.ours)))
+        store = BlobStore(Container(storage_account_of(connection_string=self.azurite), Place(container=self.ours)))
         try:
             found = [decode_lease(each.id, each.body) for each in await store.list("orders/leases/")]
         finally:

@@ -11,7 +11,8 @@ from azure.cosmos.aio import ContainerProxy
 from plugins_cosmos import Cosmos
 from servers.cosmos.epk import epk_of
 
-from pipeline.connectors.cosmos import CosmosFeed, Pauses, account_of
+from leasehold.common.azure import cosmos_account_of
+from pipeline.connectors.cosmos import CosmosFeed, Pauses
 
 KEY = {"paths": ["/account"], "kind": "Hash", "version": 2}
 QUICK = Pauses(first_s=0.01, longest_s=0.05, patience_s=20.0)
@@ -47,7 +48,7 @@ class Bank:
         await self.container.execute_item_batch([("create", (document,)) for document in documents], account)
 
     def feed(self, **options: Any) -> CosmosFeed:
-        account = account_of(endpoint=self.cosmos.endpoint, key=self.cosmos.key)
+        account = cosmos_account_of(endpoint=self.cosmos.endpoint, key=self.cosmos.key)
         usual = {"poll_interval_s": 0.02, "pauses": QUICK}
         return CosmosFeed(account, "bank", self.name, **{**usual, **options})
 

@@ -15,8 +15,9 @@ from azure.core.exceptions import ClientAuthenticationError
 from integration.cosmos.bank import Bank, banked
 from plugins_cosmos import Cosmos, running
 
+from leasehold.common.azure import CosmosAccount
 from pipeline.connectors.cosmos.change_feed_request import Ask
-from pipeline.connectors.cosmos.client import Account, Container
+from pipeline.connectors.cosmos.client import Container
 from pipeline.connectors.cosmos.ranges import Place, span_of
 from pipeline.errors import FeedError, FeedUnavailable, PositionLost
 
@@ -29,7 +30,7 @@ async def bank(cosmos: Cosmos) -> AsyncIterator[Bank]:
 
 def of(bank: Bank, *, key: str | None = None, container: str = Bank.name, timeout_s: float = 10.0) -> Container:
     return Container(
-        Account(endpoint=bank.cosmos.endpoint, key=key or bank.cosmos.key), "bank", container, timeout_s=timeout_s
+        CosmosAccount(endpoint=bank.cosmos.endpoint, key=key or bank.cosmos.key), "bank", container, timeout_s=timeout_s
     )
 
 
@@ -180,7 +181,7 @@ async def test_a_connection_that_drops_is_unavailable_and_the_next_request_has_a
 
 async def test_an_account_that_nobody_listens_for_is_unavailable(bank: Bank) -> None:
     for scheme in ("http", "https"):
-        account = Account(endpoint=f"{scheme}://127.0.0.1:9/", key=bank.cosmos.key, ca_file=Path(bank.cosmos.ca))
+        account = CosmosAccount(endpoint=f"{scheme}://127.0.0.1:9/", key=bank.cosmos.key, ca_file=Path(bank.cosmos.ca))
         container = Container(account, "bank", "x", timeout_s=10)
         said = r"127\.0\.0\.1:9/bank/x cannot be reached: Cannot connect to host 127\.0\.0\.1:9 \["
         with pytest.raises(FeedUnavailable, match=said):
@@ -219,7 +220,7 @@ async def test_an_identity_signs_in_place_of_a_key(bank: Bank, monkeypatch: pyte
             """Closed by whoever made it."""
 
     monkeypatch.setattr("azure.identity.aio.DefaultAzureCredential", Credential)
-    account = Account(endpoint=bank.cosmos.https, identity="11-22")  # a token is not sent without TLS
+    account = CosmosAccount(endpoint=bank.cosmos.https, identity="11-22")  # a token is not sent without TLS
     container = Container(account, "bank", bank.name, timeout_s=10)
     assert (await container.changes(ask())).status == 304
     assert len(await container.ranges()) == 4
@@ -249,7 +250,7 @@ async def test_nobody_to_be_is_told_with_what_to_look_at(bank: Bank, monkeypatch
             """Nothing is held."""
 
     monkeypatch.setattr("azure.identity.aio.DefaultAzureCredential", Nobody)
-    container = Container(Account(endpoint=bank.cosmos.https), "bank", bank.name, timeout_s=10)
+    container = Container(CosmosAccount(endpoint=bank.cosmos.https), "bank", bank.name, timeout_s=10)
     with pytest.raises(FeedError, match=r"finds no credentials \(no identity\): check `identity`") as caught:
         await container.changes(ask())
     assert not isinstance(caught.value, FeedUnavailable)
@@ -289,7 +290,7 @@ async def test_over_tls_it_trusts_whom_a_ca_file_names_and_nobody_else(bank: Ban
     cosmos = bank.cosmos
 
     def trusting(ca_file: str) -> Container:
-        account = Account(endpoint=cosmos.https, key=cosmos.key, ca_file=Path(ca_file))
+        account = CosmosAccount(endpoint=cosmos.https, key=cosmos.key, ca_file=Path(ca_file))
         return Container(account, "bank", Bank.name, timeout_s=10.0)
 
     container = trusting(cosmos.ca)

@@ -14,7 +14,8 @@ from azure.cosmos.aio import ContainerProxy
 from integration.writers import delivered, writing
 from plugins_cosmos import Cosmos
 
-from pipeline.connectors.cosmos import LIMITS, Account, cosmos_sink
+from leasehold.common.azure import CosmosAccount
+from pipeline.connectors.cosmos import LIMITS, cosmos_sink
 from pipeline.contract import Row, SinkContract, SinkHarness
 from pipeline.errors import SinkError, SinkRejected, SinkUnavailable
 from pipeline.sink import Output
@@ -39,7 +40,7 @@ async def container(cosmos: Cosmos) -> AsyncIterator[ContainerProxy]:
         yield proxy
 
 
-async def sent(account: Account, *columns: dict[str, list[Any]], **given: Any) -> None:
+async def sent(account: CosmosAccount, *columns: dict[str, list[Any]], **given: Any) -> None:
     """Each a batch."""
     batches = (
         Output(table=pa.table(each), start=str(number), to=str(number + 1), events=1)
@@ -56,7 +57,7 @@ async def documents(proxy: ContainerProxy) -> dict[str, dict[str, Any]]:
 
 
 class CosmosHarness(SinkHarness):
-    def __init__(self, account: Account, proxy: ContainerProxy, stack: AsyncExitStack) -> None:
+    def __init__(self, account: CosmosAccount, proxy: ContainerProxy, stack: AsyncExitStack) -> None:
         self.partitions = ("a", "b")
         self._account = account
         self._proxy = proxy
@@ -86,11 +87,11 @@ class TestCosmosSink(SinkContract):
         endpoint = cosmos.endpoint if is_ours else request.getfixturevalue("cosmosdb_server")
         async with AsyncExitStack() as stack:
             proxy = await stack.enter_async_context(made(endpoint, cosmos.key))
-            yield CosmosHarness(Account(endpoint=endpoint, key=cosmos.key), proxy, stack)
+            yield CosmosHarness(CosmosAccount(endpoint=endpoint, key=cosmos.key), proxy, stack)
 
 
-def account_of(cosmos: Cosmos) -> Account:
-    return Account(endpoint=cosmos.endpoint, key=cosmos.key)
+def account_of(cosmos: Cosmos) -> CosmosAccount:
+    return CosmosAccount(endpoint=cosmos.endpoint, key=cosmos.key)
 
 
 async def test_rows_are_upserted_patched_and_deleted_in_their_order(cosmos: Cosmos, container: ContainerProxy) -> None:
@@ -164,9 +165,9 @@ async def test_a_document_that_is_refused_is_named_with_what_to_do(cosmos: Cosmo
 async def test_a_wrong_key_and_a_missing_container_are_told_before_any_row(cosmos: Cosmos) -> None:
     with pytest.raises(SinkError, match="check `database` and `container`"):
         await sent(account_of(cosmos), {"id": ["a"], "account": ["x"]})
-    wrong = Account(endpoint=cosmos.endpoint, key="c2VjcmV0")
+    wrong = CosmosAccount(endpoint=cosmos.endpoint, key="c2VjcmV0")
     with pytest.raises(SinkError, match="check the key") as caught:
         await sent(wrong, {"id": ["a"], "account": ["x"]})
     assert "c2VjcmV0" not in str(caught.value)
     with pytest.raises(SinkUnavailable):
-        await sent(Account(endpoint="http://127.0.0.1:9", key="c2VjcmV0"), {"id": ["a"], "account": ["x"]})
+        await sent(CosmosAccount(endpoint="http://127.0.0.1:9", key="c2VjcmV0"), {"id": ["a"], "account": ["x"]})

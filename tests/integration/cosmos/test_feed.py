@@ -13,7 +13,8 @@ from integration.cosmos.bank import QUICK, Bank, banked
 from plugins_cosmos import Cosmos
 from unit.pipeline.bounds import batch_sizes
 
-from pipeline.connectors.cosmos import CosmosFeed, Pauses, account_of
+from leasehold.common.azure import cosmos_account_of
+from pipeline.connectors.cosmos import CosmosFeed, Pauses
 from pipeline.connectors.cosmos.change_feed_request import Mode
 from pipeline.connectors.cosmos.records import SEQUENCE_BITS
 from pipeline.errors import FeedError, FeedUnavailable, PositionLost
@@ -479,8 +480,8 @@ async def test_a_page_that_was_lost_on_its_way_is_read_again(bank: Bank, feed: C
 async def test_an_account_over_tls_by_a_connection_string_shows_no_key(bank: Bank) -> None:
     """The SDK trusts any certificate of this machine."""
     text = f"AccountEndpoint={bank.cosmos.https};AccountKey={bank.cosmos.key};"
-    feed = CosmosFeed(account_of(connection_string=text), "bank", bank.name, pauses=QUICK)
+    feed = CosmosFeed(cosmos_account_of(connection_string=text), "bank", bank.name, pauses=QUICK)
     await filled(bank, bank.account_in("0"), 1)
     assert len(await read(feed, "0", None, 1)) == 1
-    assert bank.cosmos.key not in feed.identity + repr(account_of(connection_string=text))
+    assert bank.cosmos.key not in feed.identity + repr(cosmos_account_of(connection_string=text))
     await feed.close()

@@ -6,30 +6,31 @@ from pathlib import Path
 import pytest
 from plugins_cosmos import Cosmos
 
+from leasehold.common.azure import CosmosAccount
 from leases.contract import LeaseStoreContract
 from leases.store import LeaseStore
-from leases.stores.cosmos import Account, Container, CosmosStore, Place
+from leases.stores.cosmos import Container, CosmosStore, Place
 
 PATIENCE_S = 60.0
 
 
-def store_in(account: Account) -> CosmosStore:
+def store_in(account: CosmosAccount) -> CosmosStore:
     return CosmosStore(Container(account, Place(database="bank", container="leases"), call_timeout_s=PATIENCE_S))
 
 
 class TestCosmosStore(LeaseStoreContract):
     @pytest.fixture
-    def account(self, cosmos: Cosmos) -> Account:
-        return Account(endpoint=cosmos.endpoint, key=cosmos.key)
+    def account(self, cosmos: Cosmos) -> CosmosAccount:
+        return CosmosAccount(endpoint=cosmos.endpoint, key=cosmos.key)
 
     @pytest.fixture
-    async def store(self, account: Account) -> AsyncIterator[LeaseStore]:
+    async def store(self, account: CosmosAccount) -> AsyncIterator[LeaseStore]:
         store = store_in(account)
         yield store
         await store.close()
 
     @pytest.fixture
-    async def other(self, store: LeaseStore, account: Account) -> AsyncIterator[LeaseStore]:
+    async def other(self, store: LeaseStore, account: CosmosAccount) -> AsyncIterator[LeaseStore]:
         other = store_in(account)
         yield other
         await other.close()
@@ -37,14 +38,14 @@ class TestCosmosStore(LeaseStoreContract):
 
 class TestCosmosStoreOverTls(TestCosmosStore):
     @pytest.fixture
-    def account(self, cosmos: Cosmos) -> Account:
-        return Account(endpoint=cosmos.https, key=cosmos.key, ca_file=Path(cosmos.ca))
+    def account(self, cosmos: Cosmos) -> CosmosAccount:
+        return CosmosAccount(endpoint=cosmos.https, key=cosmos.key, ca_file=Path(cosmos.ca))
 
 
 class TestCosmosStoreWithKeysOfItsOwn(TestCosmosStore):
     @pytest.fixture
-    async def account(self, cosmos: Cosmos) -> Account:
+    async def account(self, cosmos: Cosmos) -> CosmosAccount:
         async with cosmos.client() as client:
             database = await client.create_database("bank")
             await database.create_container("leases", {"paths": ["/partitionKey"], "kind": "Hash"})
-        return Account(endpoint=cosmos.endpoint, key=cosmos.key)
+        return CosmosAccount(endpoint=cosmos.endpoint, key=cosmos.key)

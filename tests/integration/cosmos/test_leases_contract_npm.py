@@ -10,9 +10,10 @@ from itertools import count
 import pytest
 from plugins_node import ending, script
 
+from leasehold.common.azure import CosmosAccount
 from leases.contract import LeaseStoreContract
 from leases.store import LeaseStore
-from leases.stores.cosmos import Account, Container, CosmosStore, Place
+from leases.stores.cosmos import Container, CosmosStore, Place
 
 ANY_KEY = "YW55IGtleQ=="
 PATIENCE_S = 60.0
@@ -35,12 +36,16 @@ class TestCosmosStore(LeaseStoreContract):
 
     @pytest.fixture
     async def store(self, endpoint: str, container: Place) -> AsyncIterator[LeaseStore]:
-        store = CosmosStore(Container(Account(endpoint=endpoint, key=ANY_KEY), container, call_timeout_s=PATIENCE_S))
+        store = CosmosStore(
+            Container(CosmosAccount(endpoint=endpoint, key=ANY_KEY), container, call_timeout_s=PATIENCE_S)
+        )
         yield store
         await store.close()
 
     @pytest.fixture
     async def other(self, store: LeaseStore, endpoint: str, container: Place) -> AsyncIterator[LeaseStore]:
-        other = CosmosStore(Container(Account(endpoint=endpoint, key=ANY_KEY), container, call_timeout_s=PATIENCE_S))
+        other = CosmosStore(
+            Container(CosmosAccount(endpoint=endpoint, key=ANY_KEY), container, call_timeout_s=PATIENCE_S)
+        )
         yield other
         await other.close()

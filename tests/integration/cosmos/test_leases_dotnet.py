@@ -11,16 +11,17 @@ import pytest
 from azure.cosmos.aio import ContainerProxy
 from plugins_cosmos import Cosmos
 
+from leasehold.common.azure import CosmosAccount
+from leasehold.common.clock import BootClock
 from leases import dotnet
 from leases.bootstrap import Bootstrap, Identity, decode_info, info_id
-from leases.clock import BootClock
 from leases.document import encode_lease, lease_id
 from leases.errors import InvalidDocument, LeaseLost, StoreAmbiguous, StoreConflict, StoreUnavailable
 from leases.keeper import Keeper, Scan
 from leases.lease import Lease
 from leases.lineage import Partition
 from leases.membership import HostRecord, Membership
-from leases.stores.cosmos import Account, Container, CosmosStore, Place, container
+from leases.stores.cosmos import Container, CosmosStore, Place, container
 from leases.timing import Timing
 
 PREFIX = "ordersappacct.documents.azure.com_q0oIAA==_q0oIALS6YvQ="
@@ -82,7 +83,9 @@ async def store(cosmos: Cosmos, documents: ContainerProxy) -> AsyncIterator[Cosm
 
 
 def store_in(cosmos: Cosmos) -> CosmosStore:
-    container = Container(Account(endpoint=cosmos.endpoint, key=cosmos.key), Place(database="bank", container="leases"))
+    container = Container(
+        CosmosAccount(endpoint=cosmos.endpoint, key=cosmos.key), Place(database="bank", container="leases")
+    )
     return CosmosStore(container, {"orders": Transactions()})
 
 

@@ -11,10 +11,11 @@ import pytest
 from azure.core.credentials import AccessToken
 from plugins_cosmos import Cosmos
 
+from leasehold.common.azure import CosmosAccount
 from leases.errors import StoreAmbiguous, StoreMissing, StoreUnavailable
 from leases.store import TimedStore
 from leases.stores.azure import RetryBudget
-from leases.stores.cosmos import Account, Container, CosmosStore, Place, connection, container
+from leases.stores.cosmos import Container, CosmosStore, Place, container
 
 ID = "pipeline/leases/7"
 PATIENCE_S = 60.0
@@ -22,15 +23,15 @@ PLACE = Place(database="bank", container="leases")
 
 
 @pytest.fixture
-def account(cosmos: Cosmos) -> Account:
-    return Account(endpoint=cosmos.endpoint, key=cosmos.key)
+def account(cosmos: Cosmos) -> CosmosAccount:
+    return CosmosAccount(endpoint=cosmos.endpoint, key=cosmos.key)
 
 
 @pytest.fixture
-async def open_store(account: Account) -> AsyncIterator[Callable[..., CosmosStore]]:
+async def open_store(account: CosmosAccount) -> AsyncIterator[Callable[..., CosmosStore]]:
     stores = []
 
-    def opened(of: Account = account, place: Place = PLACE) -> CosmosStore:
+    def opened(of: CosmosAccount = account, place: Place = PLACE) -> CosmosStore:
         stores.append(CosmosStore(Container(of, place, call_timeout_s=PATIENCE_S)))
         return stores[-1]
 
@@ -165,19 +166,19 @@ async def test_what_the_service_asks_to_try_again_is_tried_again(store: CosmosSt
     await impatient.close()
 
 
-def account_of(cosmos: Cosmos) -> Account:
-    return Account(endpoint=cosmos.endpoint, key=cosmos.key)
+def account_of(cosmos: Cosmos) -> CosmosAccount:
+    return CosmosAccount(endpoint=cosmos.endpoint, key=cosmos.key)
 
 
 async def test_a_wrong_key_is_said_to_be_wrong_and_nothing_was_done(
-    open_store: Callable[..., CosmosStore], account: Account
+    open_store: Callable[..., CosmosStore], account: CosmosAccount
 ) -> None:
     store = open_store(replace(account, key="d3Jvbmc="))
     with pytest.raises(StoreUnavailable, match=r"401.*key"):
         await store.create(ID, "{}")
 
 
-async def test_a_wrong_key_is_told_at_once_also_where_calls_have_little_time(account: Account) -> None:
+async def test_a_wrong_key_is_told_at_once_also_where_calls_have_little_time(account: CosmosAccount) -> None:
     """The SDK asks an account that refuses it again and again, for seconds."""
     store = TimedStore(CosmosStore(Container(replace(account, key="d3Jvbmc="), PLACE, call_timeout_s=1.0)), 1.0)
     for _ in range(2):
@@ -187,7 +188,7 @@ async def test_a_wrong_key_is_told_at_once_also_where_calls_have_little_time(acc
 
 
 async def test_an_opening_that_takes_its_time_is_told_as_such_and_its_failure_to_who_comes_next(
-    account: Account, cosmos: Cosmos
+    account: CosmosAccount, cosmos: Cosmos
 ) -> None:
     cosmos.control.fault("fail", "database.create", status=403)
     cosmos.control.fault("delay", "*", delay_s=0.35)  # each request; they are three or more
@@ -205,7 +206,7 @@ async def test_an_opening_that_takes_its_time_is_told_as_such_and_its_failure_to
 
 async def test_an_account_that_is_not_there_has_done_nothing(open_store: Callable[..., CosmosStore]) -> None:
     for scheme in ("http", "https"):
-        store = open_store(Account(endpoint=f"{scheme}://127.0.0.1:9/", key="a2V5"))
+        store = open_store(CosmosAccount(endpoint=f"{scheme}://127.0.0.1:9/", key="a2V5"))
         with pytest.raises(StoreUnavailable, match=r"reached \(Cannot connect to host 127\.0\.0\.1:9 \[.*endpoint"):
             await store.create(ID, "{}")
 
@@ -213,7 +214,7 @@ async def test_an_account_that_is_not_there_has_done_nothing(open_store: Callabl
 async def test_the_certificate_of_a_server_on_this_machine_is_verified_too(
     open_store: Callable[..., CosmosStore], cosmos: Cosmos
 ) -> None:
-    trusting = Account(endpoint=cosmos.https, key=cosmos.key, ca_file=Path(cosmos.ca))
+    trusting = CosmosAccount(endpoint=cosmos.https, key=cosmos.key, ca_file=Path(cosmos.ca))
     await open_store(trusting).create(ID, "{}")
     for endpoint in (cosmos.https, cosmos.https.replace("127.0.0.1", "localhost")):
         with pytest.raises(StoreUnavailable, match=r"certificate.*ca_file"):
@@ -229,8 +230,8 @@ async def test_who_has_no_key_comes_as_whom_azure_identity_finds(
 
         async def close(self) -> None: ...
 
-    monkeypatch.setattr(connection, "DefaultAzureCredential", Somebody)
-    await open_store(Account(endpoint=cosmos.https, ca_file=Path(cosmos.ca))).create(ID, "{}")
+    monkeypatch.setattr("azure.identity.aio.DefaultAzureCredential", Somebody)
+    await open_store(CosmosAccount(endpoint=cosmos.https, ca_file=Path(cosmos.ca))).create(ID, "{}")
     assert len(await open_store().list("")) == 1
 
 
@@ -332,7 +333,7 @@ async def test_a_container_that_was_removed_is_made_again(store: CosmosStore, co
     assert len(await store.list("")) == 1
 
 
-async def test_no_secret_is_shown(account: Account, store: CosmosStore) -> None:
+async def test_no_secret_is_shown(account: CosmosAccount, store: CosmosStore) -> None:
     container = Container(account, PLACE)
     shown = f"{account!r} {container!r} {store!r} {vars(container)!r}"
     assert account.key is not None
@@ -342,7 +343,7 @@ async def test_no_secret_is_shown(account: Account, store: CosmosStore) -> None:
 @pytest.mark.parametrize("key", ["not base64!", "YQ", "ключ"])
 def test_a_key_that_is_none_is_refused_without_being_shown(key: str) -> None:
     with pytest.raises(ValueError, match="base64") as caught:
-        Account(endpoint="http://localhost", key=key)
+        CosmosAccount(endpoint="http://localhost", key=key)
     assert key not in str(caught.value)
 
 
@@ -350,4 +351,4 @@ def test_a_ca_file_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
     for name in ("missing.pem", "empty.pem"):
         (tmp_path / "empty.pem").touch()
         with pytest.raises(ValueError, match=name):
-            Container(Account(endpoint="https://localhost", ca_file=tmp_path / name), PLACE)
+            Container(CosmosAccount(endpoint="https://localhost", ca_file=tmp_path / name), PLACE)

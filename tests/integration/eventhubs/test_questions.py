@@ -11,7 +11,7 @@ import httpx
 import pytest
 from plugins_eventhubs import EventHubs
 
-from leases.clock import BootClock
+from leasehold.common.clock import BootClock
 from leases.keeper import Keeper
 from leases.lease import Lease
 from leases.stores.memory import MemoryStore

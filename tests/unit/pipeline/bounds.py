@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from unit.pipeline.destinations import Trust
 
-from pipeline.clock import LoopClock
+from leasehold.common.clock import LoopClock
 from pipeline.connectors.memory import MemorySink
 from pipeline.feed import ChangeFeed
 from pipeline.limits import BatchLimits, Budget

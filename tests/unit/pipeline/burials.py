@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from leasehold.common.clock import LoopClock
 from pipeline.batch import Batch
-from pipeline.clock import LoopClock
 from pipeline.connectors.files.sink import Directory, FileLetters, FilesSink
 from pipeline.connectors.files.sink.formats import Format
 from pipeline.connectors.log import LogFeed, LogSink

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import structlog
 
-from leases.clock import BootClock
+from leasehold.common.clock import BootClock
 from leases.keeper import Keeper
 from leases.membership import HostRecord, Membership
 from leases.store import LeaseStore, TimedStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from leases.clock import BootClock
+from leasehold.common.clock import BootClock
 from leases.lease import Lease
 from pipeline.pump.runner import Delivered
 from pipeline.sink import Output

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 from typing import Any
 
-from pipeline.cancellation import heeding
+from leasehold.common.azure import credential_of
+from leasehold.common.cancellation import heeding
 from pipeline.connectors.eventhubs.account import Account
 from pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
 
@@ -83,11 +84,8 @@ class Hub:
         return self._context
 
     def _identity(self) -> Any:
-        from azure.identity.aio import DefaultAzureCredential  # takes half a second to import, and few need it
-
         if self._own is None:
-            chosen = {"managed_identity_client_id": self.account.identity} if self.account.identity else {}
-            self._own = DefaultAzureCredential(**chosen)
+            self._own = credential_of(self.account.identity)
         return self._own
 
 

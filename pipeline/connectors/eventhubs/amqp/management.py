@@ -13,8 +13,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.cancellation import insisting
-from pipeline.clock import Pace
+from leasehold.common.cancellation import insisting
+from leasehold.common.clock import Pace
 from pipeline.connectors.eventhubs.amqp.connection import Hub, connect, disconnect
 from pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
 from pipeline.connectors.eventhubs.refusal import refusal, refused

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.cancellation import heeding
+from leasehold.common.cancellation import heeding
 from pipeline.connectors.eventhubs.amqp.connection import Hub
 from pipeline.connectors.eventhubs.amqp.decode import Event
 from pipeline.connectors.eventhubs.amqp.frames import Frames, Read

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
-from pipeline.cancellation import heeding
+from leasehold.common.cancellation import heeding
 from pipeline.connectors.eventhubs.amqp.connection import Hub, TokenRefused, connect, disconnect
 from pipeline.connectors.eventhubs.amqp.encode import GROUP, LEVEL, NUMBER, PARTITION_KEY, numbered
 from pipeline.connectors.eventhubs.amqp.sdk_internals import sdk

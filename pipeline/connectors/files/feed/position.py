@@ -13,9 +13,9 @@ import json
 from dataclasses import asdict, dataclass
 from typing import NoReturn
 
+from leasehold.common.nesting import parsed_json
 from pipeline.errors import PositionLost
 from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.nesting import parsed_json
 
 CONTINUATION_CHARS_MAX = 1024
 INTEGER_MAX = 2**63 - 1

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from leasehold.common.nesting import NestedTooDeeply, check_nesting
 from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.nesting import NestedTooDeeply, check_nesting
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
 

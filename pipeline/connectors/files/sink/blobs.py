@@ -6,18 +6,15 @@ once: tried again by itself, a put whose answer was lost would look like another
 
 from __future__ import annotations
 
-import base64
-import binascii
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ServiceRequestError
 from azure.storage.blob import BlobServiceClient, ContainerClient
 
+from leasehold.common.azure import StorageAccount, identity_options
 from pipeline.connectors.files.sink.storage import (
     FilesError,
     FilesNowhere,
@@ -26,76 +23,6 @@ from pipeline.connectors.files.sink.storage import (
     FilesUncertain,
 )
 from pipeline.connectors.network import is_nowhere_at_once
-
-# How to reach a storage account: a connection string, or its address with a key or an identity. Pure.
-#
-# `leases` and `pipeline` do not import each other, and both need this: leases/stores/blob/account.py and
-# pipeline/connectors/files/sink/blobs.py have the same code, which a test checks.
-
-
-DEFAULT = "default"
-_EXAMPLE = "https://account.blob.core.windows.net"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """A storage account and its credentials. Without a key and a connection string, azure-identity finds them."""
-
-    url: str | None = None
-    key: str | None = field(default=None, repr=False)
-    connection_string: str | None = field(default=None, repr=False)
-    identity: str | None = None
-    ca_file: Path | None = None
-
-
-def account_of(
-    *,
-    account_url: str | None = None,
-    key: str | None = None,
-    connection_string: str | None = None,
-    identity: str | None = None,
-    ca_file: Path | None = None,
-) -> Account:
-    """identity: DEFAULT, or a client id. Raises ValueError, without the values: they may be secrets."""
-    if connection_string is not None:
-        if account_url is not None or key is not None or identity is not None:
-            raise ValueError(
-                "has `connection_string`, which contains everything: remove `account_url`, `key` and `identity`"
-            )
-        _check(connection_string)
-        return Account(connection_string=connection_string.strip(), ca_file=ca_file)
-    if account_url is None:
-        raise ValueError(f"needs `account_url`, like {_EXAMPLE}, or `connection_string`")
-    parts = urlsplit(account_url)
-    if parts.scheme not in ("https", "http") or not parts.hostname or parts.username or parts.query:
-        raise ValueError(f"`account_url` must be an address like {_EXAMPLE}")
-    if (key is None) == (identity is None):
-        raise ValueError("needs either `key` or `identity`: give one of them")
-    if identity is not None and parts.scheme != "https":
-        raise ValueError("`account_url` must begin with https with `identity`: tokens are never sent unencrypted")
-    if key is not None and not _is_base64(key):
-        raise ValueError("`key` must be one of the account's keys, as the portal shows it (base64)")
-    return Account(url=account_url, key=key, identity=None if identity == DEFAULT else identity, ca_file=ca_file)
-
-
-def _check(connection_string: str) -> None:
-    parts = dict(part.split("=", 1) for part in connection_string.strip().split(";") if "=" in part)
-    fields = {name.strip().lower(): value.strip() for name, value in parts.items()}
-    has_place = "blobendpoint" in fields or "accountname" in fields
-    has_key = "accountname" in fields and _is_base64(fields.get("accountkey", ""))
-    if not (has_place and (has_key or "sharedaccesssignature" in fields)):
-        raise ValueError(
-            "`connection_string` must look like DefaultEndpointsProtocol=https;AccountName=...;AccountKey=...;, or hold a"
-            " BlobEndpoint and a SharedAccessSignature"
-        )
-
-
-def _is_base64(text: str) -> bool:
-    try:
-        return bool(base64.b64decode(text, validate=True))
-    except (binascii.Error, ValueError):
-        return False
-
 
 T = TypeVar("T")
 _NEVER_DONE = frozenset((400, 401, 403, 404, 405, 409, 411, 412, 413, 416, 429))
@@ -116,7 +43,7 @@ RETRY_AFTER_MAX_S = 3600.0
 class BlobContainer:
     """prefix: what all names begin with, like a folder. timeout_s: how long a request may be without an answer."""
 
-    def __init__(self, account: Account, container: str, *, prefix: str = "", timeout_s: float = 20.0) -> None:
+    def __init__(self, account: StorageAccount, container: str, *, prefix: str = "", timeout_s: float = 20.0) -> None:
         self._account = account
         self._container = container
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
@@ -229,8 +156,7 @@ class BlobContainer:
     def _identified(self) -> Any:
         from azure.identity import DefaultAzureCredential  # takes half a second to import, and few need it
 
-        chosen = {"managed_identity_client_id": self._account.identity} if self._account.identity else {}
-        self._credential = DefaultAzureCredential(**chosen)
+        self._credential = DefaultAzureCredential(**identity_options(self._account.identity))
         return self._credential
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from leasehold.common.nesting import parsed_json
 from pipeline.connectors.files.sink.entry import DataFile, folders_of
 from pipeline.connectors.files.sink.formats import decoded
 from pipeline.connectors.files.sink.manifest import head_of
@@ -25,7 +26,6 @@ from pipeline.dead_letters.merged_feed import NONE_READ, Stretch
 from pipeline.dead_letters.record import LEASE, kept_events, letter_in
 from pipeline.errors import FeedUnavailable
 from pipeline.limits import JSON_LEVELS_MAX, REPLAY
-from pipeline.nesting import parsed_json
 
 T = TypeVar("T")
 STRANDS = ("own", "replay")

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from leasehold.common.nesting import parsed_json
 from pipeline.connectors.files.sink.storage import FilesDamaged
 from pipeline.errors import Fenced, SinkRejected
 from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.nesting import parsed_json
 from pipeline.sink import Claim, Output
 
 # Which file is called what. Pure.

@@ -13,13 +13,13 @@ import pytest
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
 from plugins.jetstream import JetStreamSink
 
-from pipeline.connectors.cosmos import Account as CosmosAccount
+from leasehold.common.azure import CosmosAccount as CosmosAccount
+from leasehold.common.azure import storage_account_of as blobs_of
 from pipeline.connectors.cosmos import cosmos_sink
 from pipeline.connectors.eventhubs.account import account_of as hub_of
 from pipeline.connectors.eventhubs.sink.sink import EventHubsSink
 from pipeline.connectors.files.sink import blobs
 from pipeline.connectors.files.sink.blobs import BlobContainer
-from pipeline.connectors.files.sink.blobs import account_of as blobs_of
 from pipeline.connectors.files.sink.directory import Directory
 from pipeline.connectors.files.sink.sink import FilesSink
 from pipeline.connectors.http import http_sink

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
+from leasehold.common.clock import LoopClock
 from pipeline.batch import Batch
-from pipeline.clock import LoopClock
 from pipeline.errors import EngineUnavailable, FailsTogether, Poison, PoisonEvent, TransformError
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.limits import Isolation

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from leases.clock import BootClock
+from leasehold.common.clock import BootClock
 from leases.errors import (
     StoreAmbiguous,
     StoreConflict,

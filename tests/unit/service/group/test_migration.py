@@ -12,7 +12,7 @@ from simulation.loop import run_virtual
 from unit.leases.lease_documents import dotnet
 from unit.service.cli.test_migration import Etags
 
-from leases.clock import Clock
+from leasehold.common.clock import Clock
 from leases.document import encode_lease
 from leases.errors import GroupMismatch, StoreAmbiguous, StoreUnavailable
 from leases.keeper import Keeper

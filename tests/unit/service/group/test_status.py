@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leasehold.common.clock import BootClock
 from leases.bootstrap import Identity
-from leases.clock import BootClock
 from leases.document import lease_id
 from leases.errors import InvalidDocument, StoreUnavailable
 from leases.keeper import Scan, Seen

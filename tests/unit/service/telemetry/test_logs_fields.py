@@ -14,7 +14,7 @@ from simulation.group import Group, until
 from simulation.loop import run_virtual
 from simulation.weather import Fate, Request
 
-from leases.clock import BootClock
+from leasehold.common.clock import BootClock
 from leases.lease import Lease
 from pipeline.pump.runner import Delivered
 from pipeline.sink import Output

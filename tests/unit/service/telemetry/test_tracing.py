@@ -10,7 +10,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from leases.clock import BootClock
+from leasehold.common.clock import BootClock
 from leases.errors import StoreUnavailable
 from leases.lease import Lease
 from pipeline.errors import SinkUnavailable

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.connectors.cosmos import CosmosFeed, Pauses, account_of
+from leasehold.common.azure import cosmos_account_of
+from pipeline.connectors.cosmos import CosmosFeed, Pauses
 from pipeline.connectors.cosmos.change_feed_request import Answer, Ask, refusal
 from pipeline.connectors.cosmos.feed import GROWS_AFTER, PageSize
 from pipeline.connectors.cosmos.ranges import (
@@ -228,7 +229,7 @@ async def test_a_time_begins_before_the_first_document_whether_that_comes_at_onc
         async def close(self) -> None:
             """Nothing is held."""
 
-    feed = CosmosFeed(account_of(endpoint="https://a", key=KEY), "b", "c")
+    feed = CosmosFeed(cosmos_account_of(endpoint="https://a", key=KEY), "b", "c")
     feed._container = Container()  # type: ignore[assignment]
     feed._where._ranges = feed._container.ranges
     assert await feed.start_of("0", datetime(2026, 1, 31, tzinfo=UTC)) == start
@@ -239,22 +240,22 @@ async def test_a_time_begins_before_the_first_document_whether_that_comes_at_onc
 
 
 def test_an_account_is_told_apart_without_its_secret() -> None:
-    account = account_of(endpoint="https://bank.documents.azure.com:443/", key=KEY)
+    account = cosmos_account_of(endpoint="https://bank.documents.azure.com:443/", key=KEY)
     assert account.host == "bank.documents.azure.com"
-    assert account_of(endpoint="http://127.0.0.1:8081", key=KEY).host == "127.0.0.1:8081"
+    assert cosmos_account_of(endpoint="http://127.0.0.1:8081", key=KEY).host == "127.0.0.1:8081"
     assert KEY not in repr(account)
 
 
 def test_a_connection_string_is_an_endpoint_and_a_key() -> None:
     text = f"AccountEndpoint=https://bank.documents.azure.com:443/; AccountKey={KEY}==;"
-    assert account_of(connection_string=text.replace("==", "")) == account_of(
+    assert cosmos_account_of(connection_string=text.replace("==", "")) == cosmos_account_of(
         endpoint="https://bank.documents.azure.com:443/", key=KEY
     )
 
 
 def test_an_identity_is_the_default_one_or_a_client_id() -> None:
-    assert account_of(endpoint="https://a", identity="default").identity is None
-    assert account_of(endpoint="https://a", identity="11-22").identity == "11-22"
+    assert cosmos_account_of(endpoint="https://a", identity="default").identity is None
+    assert cosmos_account_of(endpoint="https://a", identity="11-22").identity == "11-22"
 
 
 @pytest.mark.parametrize(
@@ -272,6 +273,6 @@ def test_an_identity_is_the_default_one_or_a_client_id() -> None:
 )
 def test_a_wrong_account_is_told_without_its_secret(fields: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=says) as caught:
-        account_of(**fields)
+        cosmos_account_of(**fields)
     assert KEY not in str(caught.value)
     assert "not base64!" not in str(caught.value)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.nesting import NestedTooDeeply, check_nesting, parsed_json
+from leasehold.common.nesting import NestedTooDeeply, check_nesting, parsed_json
 
 LEVELS = 20
 TEXTS = st.text(alphabet='[]{}"\\,:a\u00e9\ud800', max_size=8)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pipeline.clock import Pace
+from leasehold.common.clock import Pace
 
 
 class Hand:

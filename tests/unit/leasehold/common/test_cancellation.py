@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from leasehold.common import cancellation
+from leasehold.common.cancellation import await_shielded, heeding, insisting
 from leases.stores import azure
-from pipeline import cancellation
-from pipeline.cancellation import await_shielded, heeding, insisting
 from pipeline.connectors.eventhubs.amqp.connection import connect, disconnect
 from pipeline.connectors.eventhubs.amqp.management import Management
 from pipeline.connectors.postgres.session import Session

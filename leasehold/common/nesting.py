@@ -1,7 +1,7 @@
 """Parse JSON only after bounding its nesting. Pure.
 
 Python's parser recurses. How deep it can go depends on the version, the stack and the caller, so the limit is checked
-first. `leases` and `pipeline` both have this file, because they do not import each other.
+first.
 """
 
 from __future__ import annotations

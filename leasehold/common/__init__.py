@@ -1,0 +1,1 @@
+"""What `leases`, `pipeline` and `service` share, and what knows none of them."""

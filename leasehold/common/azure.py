@@ -1,0 +1,157 @@
+"""Accounts of Azure and their credentials, shared by leases, feeds and sinks.
+
+    account = cosmos_account_of(endpoint="https://account.documents.azure.com", identity="default")
+    credential = credential_of(account.identity)
+
+identity: the client id of a managed identity; None for what azure-identity finds. ca_file: certificates to trust instead of the
+system's, for an emulator with its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+DEFAULT = "default"
+"""As an `identity` in settings: what azure-identity finds."""
+_STORAGE = "https://account.blob.core.windows.net"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CosmosAccount:
+    """A Cosmos DB account and its credentials. Without a key, azure-identity finds them."""
+
+    endpoint: str
+    key: str | None = field(default=None, repr=False)
+    identity: str | None = None
+    ca_file: Path | None = None
+
+    @property
+    def host(self) -> str:
+        """For people and for telling accounts apart: no secret, no scheme, no usual port."""
+        parts = urlsplit(self.endpoint)
+        port = f":{parts.port}" if parts.port not in (None, 443) else ""
+        return f"{parts.hostname}{port}"
+
+
+def cosmos_account_of(
+    *,
+    endpoint: str | None = None,
+    key: str | None = None,
+    connection_string: str | None = None,
+    identity: str | None = None,
+    ca_file: Path | None = None,
+) -> CosmosAccount:
+    """identity: DEFAULT, or a client id. Raises ValueError, without the values: they may be secrets."""
+    if connection_string is not None:
+        if endpoint is not None or key is not None or identity is not None:
+            raise ValueError(
+                "has `connection_string`, which contains everything: remove `endpoint`, `key` and `identity`"
+            )
+        endpoint, key = _endpoint_and_key(connection_string)
+    if endpoint is None:
+        raise ValueError("needs `endpoint`, like https://account.documents.azure.com, or `connection_string`")
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("https", "http") or not parts.hostname or parts.username or parts.query:
+        raise ValueError("`endpoint` must be an address like https://account.documents.azure.com")
+    if (key is None) == (identity is None):
+        raise ValueError("needs either `key` or `identity`: give one of them")
+    if key is not None and not _is_base64(key):
+        raise ValueError("`key` must be the account's key, as the portal shows it (base64)")
+    return CosmosAccount(
+        endpoint=endpoint, key=key, identity=None if identity == DEFAULT else identity, ca_file=ca_file
+    )
+
+
+def _endpoint_and_key(connection_string: str) -> tuple[str, str]:
+    fields = dict(part.split("=", 1) for part in connection_string.strip().split(";") if "=" in part)
+    found = {name.strip().lower(): value.strip() for name, value in fields.items()}
+    try:
+        return found["accountendpoint"], found["accountkey"]
+    except KeyError:
+        raise ValueError("`connection_string` must look like AccountEndpoint=https://...;AccountKey=...;") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageAccount:
+    """A storage account and its credentials. Without a key and a connection string, azure-identity finds them."""
+
+    url: str | None = None
+    key: str | None = field(default=None, repr=False)
+    connection_string: str | None = field(default=None, repr=False)
+    identity: str | None = None
+    ca_file: Path | None = None
+
+
+def storage_account_of(
+    *,
+    account_url: str | None = None,
+    key: str | None = None,
+    connection_string: str | None = None,
+    identity: str | None = None,
+    ca_file: Path | None = None,
+) -> StorageAccount:
+    """identity: DEFAULT, or a client id. Raises ValueError, without the values: they may be secrets."""
+    if connection_string is not None:
+        if account_url is not None or key is not None or identity is not None:
+            raise ValueError(
+                "has `connection_string`, which contains everything: remove `account_url`, `key` and `identity`"
+            )
+        _check_storage(connection_string)
+        return StorageAccount(connection_string=connection_string.strip(), ca_file=ca_file)
+    if account_url is None:
+        raise ValueError(f"needs `account_url`, like {_STORAGE}, or `connection_string`")
+    parts = urlsplit(account_url)
+    if parts.scheme not in ("https", "http") or not parts.hostname or parts.username or parts.query:
+        raise ValueError(f"`account_url` must be an address like {_STORAGE}")
+    if (key is None) == (identity is None):
+        raise ValueError("needs either `key` or `identity`: give one of them")
+    if identity is not None and parts.scheme != "https":
+        raise ValueError("`account_url` must begin with https with `identity`: tokens are never sent unencrypted")
+    if key is not None and not _is_base64(key):
+        raise ValueError("`key` must be one of the account's keys, as the portal shows it (base64)")
+    return StorageAccount(url=account_url, key=key, identity=None if identity == DEFAULT else identity, ca_file=ca_file)
+
+
+def _check_storage(connection_string: str) -> None:
+    parts = dict(part.split("=", 1) for part in connection_string.strip().split(";") if "=" in part)
+    fields = {name.strip().lower(): value.strip() for name, value in parts.items()}
+    has_place = "blobendpoint" in fields or "accountname" in fields
+    has_key = "accountname" in fields and _is_base64(fields.get("accountkey", ""))
+    if not (has_place and (has_key or "sharedaccesssignature" in fields)):
+        raise ValueError(
+            "`connection_string` must look like DefaultEndpointsProtocol=https;AccountName=...;AccountKey=...;, or hold a"
+            " BlobEndpoint and a SharedAccessSignature"
+        )
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        return bool(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError):
+        return False
+
+
+def credential_of(identity: str | None) -> Any:
+    """azure-identity's, for asyncio. Nothing is sent yet."""
+    from azure.identity.aio import DefaultAzureCredential  # takes half a second to import, and few need it
+
+    return DefaultAzureCredential(**identity_options(identity))
+
+
+def identity_options(identity: str | None) -> dict[str, str]:
+    """The arguments of azure-identity's DefaultAzureCredential."""
+    return {} if identity in (None, DEFAULT) else {"managed_identity_client_id": identity}
+
+
+def tls_of(ca_file: Path | None) -> ssl.SSLContext:
+    """Raises ValueError if the file cannot be used."""
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(f"ca_file '{ca_file}' holds no certificates ({error}): name a PEM file") from error
