@@ -121,9 +121,9 @@ def _times(flying: list[tuple[float, int, Request]], now: float, due: float | No
 def _answered(desk: Desk, request: Request, destination: Destination, now: float) -> None:
     answer = destination.answer(request, now)
     if answer is None:
-        desk.failed(request, now, retry_after_s=None, spread=0.75)
+        desk.failed(request, now, retry_after_s=None, jitter=0.5)
     else:
-        desk.answered(request, answer, now, spread=0.75)
+        desk.answered(request, answer, now, jitter=0.5)
 
 
 def drawn(looks: Sequence[Look], phases: Sequence[Phase] = PHASES) -> str:

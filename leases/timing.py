@@ -8,32 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-# How long to wait before a retry. Pure: the caller draws the jitter and sleeps.
-#
-# Clients that share a container must back off together. A listing that is refused at its last page costs as much as one
-# that succeeds, so retries at a constant pace can keep a throttled container throttled forever.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff:
-    """Pauses in seconds: `first_s`, doubled after each failure, up to `max_s`."""
-
-    first_s: float
-    max_s: float
-    spread: float = 0.5
-
-    def pause_s(self, failures: int, jitter: float, at_least_s: float = 0.0) -> float:
-        """The pause after `failures` failures in a row (from 1). `jitter` is 0..1.
-
-        at_least_s: the minimum that the service requested.
-        """
-        grown = min(self.first_s * 2.0 ** min(failures - 1, 32), self.max_s)
-        return max(grown * (1 - self.spread * jitter), at_least_s)
-
-
-def retry_after_s(error: BaseException) -> float:
-    """How long the service asked its clients to wait; 0 if it did not say."""
-    return getattr(error, "retry_after_s", None) or 0.0
+from leasehold.common.clock import Backoff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

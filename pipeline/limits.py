@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from leasehold.common.clock import Backoff
+
 # What all partitions of a host may hold between them, so that its memory does not grow with their number.
 #
 # What counts is what was read and is not delivered yet: events, and in their place the output that they became. Who holds
@@ -87,7 +89,7 @@ class Isolation:
     most: int = 1
 
     def pause_s(self, again: int) -> float:
-        return min(self.backoff_s * 2.0 ** min(again - 1, 32), BACKOFF_S_MAX) if again else 0.0
+        return Backoff(first_s=self.backoff_s, max_s=BACKOFF_S_MAX).pause_s(again, 0.0) if again else 0.0
 
 
 FIRST_ONE = Isolation()

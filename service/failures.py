@@ -7,10 +7,10 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from leasehold.common.clock import Clock
+from leasehold.common.clock import Backoff, Clock
 from leases.lease import Lease, LeaseKey
 
-HOLD_OFF_MAX_S = 60.0
+HOLD_OFF = Backoff(first_s=1.0, max_s=60.0)
 """A partition is left alone for 1 s, then 2, 4, ... up to this."""
 QUIET_FIRST_S = 2.0
 """How long the log says nothing more of a failure that repeats; then twice as long, and so on."""
@@ -107,7 +107,7 @@ class Failures(Mapping[LeaseKey, Failure]):
     def record_failure(self, key: LeaseKey, error: Exception, position: str | None = None) -> None:
         """Its worker ended: the partition is left alone for twice as long as last time."""
         releases = self._last[key].releases + 1 if key in self._last else 1
-        pause_s = min(2.0 ** min(releases - 1, 16), HOLD_OFF_MAX_S)
+        pause_s = HOLD_OFF.pause_s(releases, 0.0)
         self._keep(key, error, pause_s, position, releases=releases, counts=1)
 
     def record_retry(self, key: LeaseKey, error: Exception, pause_s: float, position: str | None) -> None:
@@ -121,7 +121,7 @@ class Failures(Mapping[LeaseKey, Failure]):
         self._keep(
             key,
             error,
-            HOLD_OFF_MAX_S,
+            HOLD_OFF.max_s,
             position,
             releases=known.releases if known else 1,
             counts=0 if known else 1,

@@ -24,7 +24,7 @@ from typing import TypeVar
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.cancellation import is_cancelled
-from leasehold.common.clock import Clock
+from leasehold.common.clock import Clock, retry_after_s
 from leases.balance import Plan, plan
 from leases.errors import DuplicateHost, StoreConflict, StoreError
 from leases.expiry import Watch
@@ -33,7 +33,7 @@ from leases.lease import Lease, LeaseKey
 from leases.membership import DEAD_AFTER, Membership, Roll, mismatched
 from leases.pause_orders import Controls
 from leases.side_by_side import run_side_by_side
-from leases.timing import Timing, retry_after_s
+from leases.timing import Timing
 from pipeline.crash_point import crash_point
 from pipeline.feed import FeedPartition
 from pipeline.limits import Budget

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.cancellation import is_cancelled
-from leasehold.common.clock import Clock
+from leasehold.common.clock import Clock, retry_after_s
 from leases.balance import Peer
 from leases.bootstrap import Audit, Bootstrap
 from leases.errors import Undecided
@@ -25,7 +25,7 @@ from leases.lease import Lease, LeaseKey
 from leases.lineage import Partition, scopes_of
 from leases.recovery import Standing
 from leases.side_by_side import AT_ONCE_MAX
-from leases.timing import Timing, retry_after_s
+from leases.timing import Timing
 from pipeline.errors import FeedError, FeedUnavailable
 from pipeline.feed import FeedPartition
 from service.failures import Streak

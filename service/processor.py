@@ -20,13 +20,13 @@ from datetime import UTC, datetime
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.cancellation import await_shielded
-from leasehold.common.clock import BootClock, Clock
+from leasehold.common.clock import BootClock, Clock, retry_after_s
 from leases.bootstrap import Bootstrap
 from leases.errors import GroupMismatch, InvalidDocument, StoreError
 from leases.keeper import Keeper
 from leases.membership import HOSTS_PREFIX, HostRecord, Membership
 from leases.store import LeaseStore, TimedStore
-from leases.timing import Timing, retry_after_s
+from leases.timing import Timing
 from pipeline.errors import PipelineError, SinkNotFound, SinkUnavailable
 from pipeline.limits import BYTES_MAX, Budget
 from service.errors import StartFailed

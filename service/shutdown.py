@@ -10,7 +10,7 @@ from typing import Any
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.cancellation import await_shielded, is_cancelled
-from leasehold.common.clock import Clock
+from leasehold.common.clock import Backoff, Clock, retry_after_s
 from leases.errors import StoreError
 
 # Waiting that ends when we are told to stop.
@@ -44,7 +44,7 @@ async def sleep_unless_stopped(stopping: asyncio.Event, seconds: float) -> bool:
 CLOSING_TIMEOUT_S = 5.0
 """How long cancelled work may take to end, and then a close, a last checkpoint and a release each. Where that is not enough the
 lease simply expires."""
-PAUSE_S = 0.1
+PAUSES = Backoff(first_s=0.1, max_s=60.0)
 
 
 async def within(doing: str, step: Coroutine[Any, Any, None], log: Log) -> None:
@@ -61,14 +61,15 @@ async def within(doing: str, step: Coroutine[Any, Any, None], log: Log) -> None:
 
 async def retry_until_answered(step: Callable[[], Awaitable[None]], clock: Clock, log: Log) -> None:
     """Again where the container refuses for a moment: a lease that is not released stands still until it expires."""
-    pause_s = PAUSE_S
+    failures = 0
     while True:
         try:
             return await step()
         except StoreError as error:
+            failures += 1
+            pause_s = PAUSES.pause_s(failures, 0.0, retry_after_s(error))
             log.warning("will try again before the release", error=str(error), in_s=pause_s)
         await clock.sleep(pause_s)
-        pause_s *= 2
 
 
 async def run_uninterrupted(step: Coroutine[Any, Any, None]) -> None:

@@ -22,12 +22,12 @@ from dataclasses import dataclass
 
 from structlog.typing import FilteringBoundLogger as Log
 
-from leasehold.common.clock import Clock
+from leasehold.common.clock import Backoff, Clock, retry_after_s
 from leases.errors import LeaseLost, StoreError
 from leases.keeper import OwnedLease
 from leases.lease import Child, Lease
 from leases.renewal import keep_renewed
-from leases.timing import Timing, retry_after_s
+from leases.timing import Timing
 from pipeline.crash_point import crash_point
 from pipeline.dead_letters.dead_letter_transform import Refusals
 from pipeline.errors import (
@@ -92,7 +92,7 @@ class TrustPermit:
 
 
 TRANSIENT = (FeedUnavailable, SinkUnavailable, EngineUnavailable, Ambiguous)
-BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 30.0
+BACKOFF = Backoff(first_s=0.1, max_s=30.0)
 OPENING = "opening the sink"
 CONTINUATION_LOGGED = 60
 """Characters; a feed of files has long ones, and `leasehold leases show` has them whole."""
@@ -410,9 +410,7 @@ class Worker:
         self._log.warning("suspended", why="the lease could not be renewed in time; nothing is sent until it is")
 
     async def _back_off(self, error: Exception, failures: int) -> None:
-        at_least = getattr(error, "retry_after_s", None) or 0.0
-        grown = BACKOFF_MIN_S * 2.0 ** min(failures - 1, 16) * (0.5 + self._rng.random() / 2)
-        pause = min(max(at_least, grown), BACKOFF_MAX_S)
+        pause = min(BACKOFF.pause_s(failures, self._rng.random(), retry_after_s(error)), BACKOFF.max_s)
         position = self._position
         self._tally.work_failed(self.owned.lease, position, error)
         self._failures.record_retry(self.owned.lease.key, error, pause, self.owned.lease.continuation)

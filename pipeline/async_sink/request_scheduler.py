@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from leasehold.common.clock import Backoff
 from pipeline.async_sink.buffer import EntryBuffer
 from pipeline.async_sink.request_entry import Converted, Entry, Failed, refused
 from pipeline.errors import SinkRejected
@@ -105,7 +106,7 @@ class Desk:
         self.in_flight += len(entries)
         return Request(entries, now)
 
-    def answered(self, request: Request, answer: Failed, now: float, *, spread: float) -> None:
+    def answered(self, request: Request, answer: Failed, now: float, *, jitter: float) -> None:
         """Raises SinkRejected if an entry that failed was not in the request, or a request that is taken as a whole was not."""
         failed = answer.entries
         numbers = {entry.number for entry in failed}
@@ -127,22 +128,22 @@ class Desk:
                 self._buffer.acknowledged(entry, now)
         self._prefix.acknowledge(sent - numbers)
         if len(failed) == len(sent):
-            self._back_off(request, now, answer.retry_after_s, spread)
+            self._back_off(request, now, answer.retry_after_s, jitter)
         elif failed and answer.is_throttled:
             self.limiter = self.limiter.throttled(now=now, sent_at=request.sent_at, retry_after_s=answer.retry_after_s)
         else:
             self.limiter = self.limiter.succeeded()
 
     def failed(
-        self, request: Request, now: float, *, retry_after_s: float | None, spread: float, may_land: bool = False
+        self, request: Request, now: float, *, retry_after_s: float | None, jitter: float, may_land: bool = False
     ) -> None:
         """The whole request. may_land: its outcome is unknown, and the destination may carry it out later."""
         self._count_out(request)
         self._buffer.put_back(request.entries, late_until=self._late_until(now, may_land))
-        self._back_off(request, now, retry_after_s, spread)
+        self._back_off(request, now, retry_after_s, jitter)
 
-    def _back_off(self, request: Request, now: float, retry_after_s: float | None, spread: float) -> None:
-        self.limiter = self.limiter.failed(now=now, sent_at=request.sent_at, retry_after_s=retry_after_s, spread=spread)
+    def _back_off(self, request: Request, now: float, retry_after_s: float | None, jitter: float) -> None:
+        self.limiter = self.limiter.failed(now=now, sent_at=request.sent_at, retry_after_s=retry_after_s, jitter=jitter)
 
     def _late_until(self, now: float, may_land: bool) -> float | None:
         """A destination that carries out what it was sent, or drops it, has done so within one more request timeout."""
@@ -215,7 +216,7 @@ class AckPrefix:
 
 INCREASE = 10
 DECREASE = 0.5
-BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 5.0
+BACKOFF = Backoff(first_s=0.1, max_s=5.0)
 RETRY_AFTER_MAX_S = 300.0
 """The longest pause, even if a destination wants a longer one."""
 
@@ -246,13 +247,12 @@ class RateLimiter:
         """Some entries failed, and others did not."""
         return _pausing(replace(self._halved(now, sent_at), failures=0), now, retry_after_s or 0.0)
 
-    def failed(self, *, now: float, sent_at: float, retry_after_s: float | None, spread: float) -> RateLimiter:
-        """All of a request failed. spread: 0.5 to 1, what part of the pause is taken, so that not all come back at once."""
+    def failed(self, *, now: float, sent_at: float, retry_after_s: float | None, jitter: float) -> RateLimiter:
+        """All of a request failed. jitter: 0 to 1, so that not all come back at once."""
         if sent_at <= self.changed_at:
             return _pausing(self, now, retry_after_s or 0.0)
-        grown = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2.0 ** min(self.failures, 16)) * spread
         halved = replace(self._halved(now, sent_at), failures=self.failures + 1)
-        return _pausing(halved, now, max(grown, retry_after_s or 0.0))
+        return _pausing(halved, now, BACKOFF.pause_s(halved.failures, jitter, retry_after_s or 0.0))
 
     def _halved(self, now: float, sent_at: float) -> RateLimiter:
         if sent_at <= self.changed_at:

@@ -203,7 +203,7 @@ class AsyncWriter(SinkWriter):
             self._answered(request, answer if isinstance(answer, Failed) else Failed(answer))
 
     def _answered(self, request: Request, failed: Failed) -> None:
-        self._desk.answered(request, failed, self._clock.monotonic(), spread=self._spread())
+        self._desk.answered(request, failed, self._clock.monotonic(), jitter=self._jitter())
         if len(failed.entries) < len(request.entries):
             self._tell_well()
             self._changed.set()
@@ -215,13 +215,13 @@ class AsyncWriter(SinkWriter):
     ) -> None:
         self._tell_failing(why)
         now = self._clock.monotonic()
-        self._desk.failed(request, now, retry_after_s=retry_after_s, spread=self._spread(), may_land=may_land)
+        self._desk.failed(request, now, retry_after_s=retry_after_s, jitter=self._jitter(), may_land=may_land)
 
-    def _spread(self) -> float:
-        """0.5 to 1, another one for each lease and failure: drawn without a generator, so that a run can be repeated."""
+    def _jitter(self) -> float:
+        """0 to 1, another one for each lease and failure: drawn without a generator, so that a run can be repeated."""
         claim = self._claim
         drawn = f"{claim.partition} {claim.owner} {claim.epoch} {self._desk.limiter.failures}"
-        return 0.5 + crc32(drawn.encode()) / 2**33
+        return 1 - crc32(drawn.encode()) / 2**32
 
     def _tell_failing(self, why: str) -> None:
         """Reports an outage while waiting for its end. An occasional throttled request is not reported."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from leasehold.common.clock import Backoff, retry_after_s
 from pipeline.errors import FeedUnavailable
 
 # How long a reader waits before it tries again, and when it has waited long enough to say so.
@@ -50,8 +51,9 @@ class Patience:
         now = pauses.monotonic()
         self._since = now if self._failures == 0 else self._since
         self._failures += 1
-        grown = pauses.jittered(min(pauses.longest_s, pauses.first_s * 2.0 ** min(self._failures - 1, 16)))
-        pause = max(grown, (error.retry_after_s or 0.0) * (1 + pauses.rng.random() / 10))
+        at_least_s = retry_after_s(error) * (1 + pauses.rng.random() / 10)
+        backoff = Backoff(first_s=pauses.first_s, max_s=pauses.longest_s)
+        pause = backoff.pause_s(self._failures, pauses.rng.random(), at_least_s)
         if now + pause - self._since > pauses.patience_s:
             raise error
         await pauses.sleep(pause)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from leasehold.common.clock import Backoff
 from pipeline.producer.event import Asked, Event, HubProperties, Numbers, PartitionProperties, Prepared
 
 # How often, and how long, a send is tried. Pure.
@@ -33,8 +34,8 @@ class RetryPolicy:
 
     def pause_s(self, retry: int) -> float:
         """Before retry number `retry`, from 1 on."""
-        factor = 1.0 if self.mode == "fixed" else 2.0 ** min(retry - 1, 32)
-        return min(self.delay_s * factor, self.delay_max_s)
+        backoff = Backoff(first_s=self.delay_s, max_s=self.delay_max_s)
+        return backoff.pause_s(1 if self.mode == "fixed" else retry, 0.0)
 
 
 class Link(Protocol):

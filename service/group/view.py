@@ -19,14 +19,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from leasehold.common.clock import Clock
+from leasehold.common.clock import Backoff, Clock, retry_after_s
 from leases.errors import InvalidDocument, StoreError, StoreUnavailable
 from leases.keeper import Keeper
 from leases.lease import Lease, LeaseKey
 from leases.membership import HOSTS_PREFIX, HostRecord, decode_host
 from leases.pause_orders import GROUP_PREFIX, controls_in
 from leases.store import Stored
-from leases.timing import Backoff, retry_after_s
 from service.group.activity import activity_of
 from service.group.lag import PATIENCE, Backlog, Lag, LastKnown, PartitionLag, Patience, measure_lag, read_backlog
 from service.group.metered_lag import GroupLag

@@ -322,7 +322,7 @@ MUTANTS = (
     ),
     mutant(
         "who is refused asks again at a constant pace",
-        "leases.timing",
+        "leasehold.common.clock",
         "        return max(grown * (1 - self.spread * jitter), at_least_s)\n",
         "        return self.first_s\n",
     ),

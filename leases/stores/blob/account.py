@@ -11,14 +11,14 @@ from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
 from azure.storage.blob.aio import BlobServiceClient, ContainerClient
 
 from leasehold.common.azure import StorageAccount, credential_of
+from leasehold.common.clock import Backoff
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
 from leases.stores.azure import OnceOverTls, PatientCredential, first_line, is_unreached, is_untrusted
 
 # The SDK's errors -> a store's: done or not, certainly or perhaps. Pure.
 
 
-BUSY_FIRST_S = 0.1
-BUSY_MAX_S = 1.0
+BUSY = Backoff(first_s=0.1, max_s=1.0)
 """Used if a busy service does not say how long to wait."""
 RETRY_AFTER_MAX_S = 3600.0
 
@@ -70,7 +70,7 @@ def pause_s(status: int, headers: Mapping[str, str], attempt: int) -> float | No
     if not _is_busy(status, headers.get("x-ms-error-code", "")):
         return None
     said = retry_after_s(headers)
-    return min(BUSY_FIRST_S * 2.0 ** min(attempt, 16), BUSY_MAX_S) if said is None else said
+    return BUSY.pause_s(attempt + 1, 0.0) if said is None else said
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -19,6 +19,7 @@ from azure.cosmos.documents import ConnectionPolicy
 from azure.cosmos.exceptions import CosmosHttpResponseError, CosmosResourceExistsError, CosmosResourceNotFoundError
 
 from leasehold.common.azure import CosmosAccount, credential_of
+from leasehold.common.clock import Backoff
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
 from leases.stores.azure import OnceOverTls, first_line, is_unreached, is_untrusted
 from leases.stores.cosmos.documents import PARTITION_KEY
@@ -26,8 +27,7 @@ from leases.stores.cosmos.documents import PARTITION_KEY
 # SDK errors -> store errors: done or not done, certainly or perhaps. Pure.
 
 
-RETRY_WITH_FIRST_S = 0.01
-RETRY_WITH_MAX_S = 0.5
+RETRY_WITH = Backoff(first_s=0.01, max_s=0.5)
 THROTTLED_S = 0.1
 """Used if the service does not say how long to wait."""
 
@@ -52,7 +52,7 @@ def pause_s(status: int, headers: Mapping[str, str], attempt: int) -> float | No
     if status == 429:
         return retry_after_s(headers) or THROTTLED_S
     if status == 449:
-        return min(RETRY_WITH_FIRST_S * 2.0 ** min(attempt, 16), RETRY_WITH_MAX_S)
+        return RETRY_WITH.pause_s(attempt + 1, 0.0)
     return None
 
 

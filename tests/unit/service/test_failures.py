@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from leases.lease import Lease, LeaseKey
-from service.failures import HOLD_OFF_MAX_S, Failure, Failures, Streak, verdict
+from service.failures import HOLD_OFF, Failure, Failures, Streak, verdict
 
 KEY = LeaseKey("bank", "7")
 ERROR = ValueError("a body that does not fit")
@@ -40,7 +40,7 @@ def test_it_is_left_alone_for_twice_as_long_each_time_and_a_minute_at_most(failu
     for _ in range(8):
         failures.record_failure(KEY, ERROR)
         pauses.append(failures[KEY].until - clock.now)
-    assert pauses == [1, 2, 4, 8, 16, 32, HOLD_OFF_MAX_S, HOLD_OFF_MAX_S]
+    assert pauses == [1, 2, 4, 8, 16, 32, HOLD_OFF.max_s, HOLD_OFF.max_s]
     assert failures[KEY].count == 8
 
 
@@ -58,7 +58,7 @@ def test_what_would_fail_is_left_alone_for_as_long_as_any_and_has_not_failed_onc
     failures.record_failure(KEY, ERROR)
     failures.record_failure(KEY, ERROR)
     failures.would_fail(KEY, ERROR)
-    assert (failures[KEY].until - clock.now, failures[KEY].count) == (HOLD_OFF_MAX_S, 2)
+    assert (failures[KEY].until - clock.now, failures[KEY].count) == (HOLD_OFF.max_s, 2)
 
 
 @pytest.mark.parametrize("how", ["recovered", "nobody's any more"])

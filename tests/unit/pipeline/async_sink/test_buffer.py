@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.async_sink import Entry
 from pipeline.async_sink.buffer import EntryBuffer
-from pipeline.async_sink.request_scheduler import BACKOFF_MAX_S, RETRY_AFTER_MAX_S, AckPrefix, RateLimiter
+from pipeline.async_sink.request_scheduler import BACKOFF, RETRY_AFTER_MAX_S, AckPrefix, RateLimiter
 
 PLENTY = 1_000_000
 
@@ -216,52 +216,52 @@ def test_success_adds_ten_and_failure_halves() -> None:
     limiter = RateLimiter(entries_max=800, entries=100)
     assert limiter.succeeded().entries == 110
     assert limiter.throttled(now=1.0, sent_at=0.5, retry_after_s=None).entries == 50
-    assert limiter.failed(now=1.0, sent_at=0.5, retry_after_s=None, spread=1.0).entries == 50
+    assert limiter.failed(now=1.0, sent_at=0.5, retry_after_s=None, jitter=0.0).entries == 50
 
 
 def test_the_limit_stays_between_one_entry_and_its_most() -> None:
     limiter = RateLimiter(entries_max=105, entries=100)
     assert limiter.succeeded().succeeded().entries == 105
     for second in range(20):
-        limiter = limiter.failed(now=second + 0.5, sent_at=float(second), retry_after_s=None, spread=1.0)
+        limiter = limiter.failed(now=second + 0.5, sent_at=float(second), retry_after_s=None, jitter=0.0)
     assert limiter.entries == 1
 
 
 def test_requests_of_one_round_halve_the_limit_once() -> None:
     limiter = RateLimiter(entries_max=800, entries=800)
     for answered_at in (2.0, 2.1, 2.2):
-        limiter = limiter.failed(now=answered_at, sent_at=1.0, retry_after_s=None, spread=1.0)
+        limiter = limiter.failed(now=answered_at, sent_at=1.0, retry_after_s=None, jitter=0.0)
     assert (limiter.entries, limiter.failures) == (400, 1)
-    assert limiter.failed(now=3.0, sent_at=2.5, retry_after_s=None, spread=1.0).entries == 200
+    assert limiter.failed(now=3.0, sent_at=2.5, retry_after_s=None, jitter=0.0).entries == 200
     assert limiter.throttled(now=2.3, sent_at=1.0, retry_after_s=None).entries == 400
 
 
 def test_nothing_is_sent_before_the_destination_says() -> None:
     limiter = RateLimiter(entries_max=800, entries=800)
     assert limiter.throttled(now=2.0, sent_at=1.0, retry_after_s=30.0).paused_until == 32.0
-    paused = limiter.failed(now=2.0, sent_at=1.0, retry_after_s=30.0, spread=0.5)
+    paused = limiter.failed(now=2.0, sent_at=1.0, retry_after_s=30.0, jitter=1.0)
     assert paused.paused_until == 32.0
-    assert paused.failed(now=2.1, sent_at=1.0, retry_after_s=40.0, spread=0.5).paused_until == 42.1
-    assert paused.failed(now=2.1, sent_at=1.0, retry_after_s=None, spread=0.5).paused_until == 32.0
-    absurd = limiter.failed(now=0.0, sent_at=0.0, retry_after_s=1e9, spread=1.0)
+    assert paused.failed(now=2.1, sent_at=1.0, retry_after_s=40.0, jitter=1.0).paused_until == 42.1
+    assert paused.failed(now=2.1, sent_at=1.0, retry_after_s=None, jitter=1.0).paused_until == 32.0
+    absurd = limiter.failed(now=0.0, sent_at=0.0, retry_after_s=1e9, jitter=0.0)
     assert absurd.paused_until == RETRY_AFTER_MAX_S
 
 
 def test_pauses_grow_up_to_a_bound_and_end_with_the_first_success() -> None:
     limiter, pauses = RateLimiter(entries_max=800, entries=800), []
     for second in range(0, 100, 10):
-        limiter = limiter.failed(now=second + 1.0, sent_at=float(second), retry_after_s=None, spread=1.0)
+        limiter = limiter.failed(now=second + 1.0, sent_at=float(second), retry_after_s=None, jitter=0.0)
         pauses.append(limiter.paused_until - second - 1)
     assert pauses == sorted(pauses)
     assert pauses[0] == pytest.approx(0.1)
-    assert pauses[-1] == BACKOFF_MAX_S
+    assert pauses[-1] == BACKOFF.max_s
     assert limiter.succeeded().failures == 0
 
 
 def test_senders_that_fail_together_do_not_come_back_together() -> None:
     limiter = RateLimiter(entries_max=800, entries=800)
     paused = [
-        limiter.failed(now=1.0, sent_at=0.0, retry_after_s=None, spread=spread).paused_until for spread in (0.5, 1.0)
+        limiter.failed(now=1.0, sent_at=0.0, retry_after_s=None, jitter=jitter).paused_until for jitter in (1.0, 0.0)
     ]
     assert paused == [pytest.approx(1.05), pytest.approx(1.1)]
 

@@ -29,7 +29,7 @@ def desk_with(entries: int, *, size: int = 1, at: float = 0.0) -> Desk:
 
 
 def answered(desk: Desk, request: Request, *failed: Entry, at: float = 1.0) -> None:
-    desk.answered(request, Failed(failed), at, spread=1.0)
+    desk.answered(request, Failed(failed), at, jitter=0.0)
 
 
 def test_a_request_is_due_when_it_is_full_or_its_first_entry_has_waited_long_enough() -> None:
@@ -75,14 +75,14 @@ def test_a_request_that_nothing_more_can_fill_is_not_waited_for() -> None:
 def test_what_failed_does_not_wait_for_a_request_to_fill_once_more() -> None:
     desk = desk_with(9)
     request = desk.next(1.0)
-    desk.answered(request, Failed(request.entries[:1], is_throttled=False), 1.1, spread=1.0)
+    desk.answered(request, Failed(request.entries[:1], is_throttled=False), 1.1, jitter=0.0)
     assert desk.due_in_s(1.1) <= 0  # type: ignore[operator]  # a number, since something waits
 
 
 def test_where_every_entry_failed_it_is_a_failure_of_the_whole() -> None:
     desk = desk_with(25)
     request = desk.next(0.0)
-    desk.answered(request, Failed(request.entries, is_throttled=False), 1.0, spread=1.0)
+    desk.answered(request, Failed(request.entries, is_throttled=False), 1.0, jitter=0.0)
     assert (desk.limiter.entries, desk.limiter.failures) == (10, 1)
     assert desk.due_in_s(1.0) == pytest.approx(0.1)
 
@@ -91,14 +91,14 @@ def test_where_every_entry_failed_it_is_a_failure_of_the_whole() -> None:
 def test_what_a_destination_says_of_entries_that_failed_is_kept_to(failed: int) -> None:
     desk = desk_with(25)
     request = desk.next(0.0)
-    desk.answered(request, Failed(request.entries[:failed], retry_after_s=3.0), 1.0, spread=1.0)
+    desk.answered(request, Failed(request.entries[:failed], retry_after_s=3.0), 1.0, jitter=0.0)
     assert desk.due_in_s(1.0) == 3.0
 
 
 def test_entries_that_failed_for_reasons_of_their_own_are_no_reason_to_send_less() -> None:
     desk = desk_with(25)
     request = desk.next(0.0)
-    desk.answered(request, Failed(request.entries[3:5], is_throttled=False), 1.0, spread=1.0)
+    desk.answered(request, Failed(request.entries[3:5], is_throttled=False), 1.0, jitter=0.0)
     assert (desk.limiter.entries, desk.limiter.paused_until) == (20, 0.0)
     assert numbers(desk.next(1.0).entries)[:2] == [3, 4]
 
@@ -106,7 +106,7 @@ def test_entries_that_failed_for_reasons_of_their_own_are_no_reason_to_send_less
 def test_a_low_limit_makes_requests_smaller() -> None:
     desk = desk_with(25)
     for second in range(3):
-        desk.failed(desk.next(float(second)), second + 0.5, retry_after_s=None, spread=1.0)
+        desk.failed(desk.next(float(second)), second + 0.5, retry_after_s=None, jitter=0.0)
     assert desk.limiter.entries == 2
     assert len(desk.next(9.0).entries) == 2
 
@@ -114,7 +114,7 @@ def test_a_low_limit_makes_requests_smaller() -> None:
 def test_what_failed_as_a_whole_comes_again_in_order_after_a_pause() -> None:
     desk = desk_with(25)
     request = desk.next(0.0)
-    desk.failed(request, 1.0, retry_after_s=3.0, spread=1.0)
+    desk.failed(request, 1.0, retry_after_s=3.0, jitter=0.0)
     assert desk.due_in_s(1.0) == 3.0
     assert numbers(desk.next(4.0).entries) == numbers(request.entries)
 
@@ -131,9 +131,9 @@ def test_a_successor_is_due_once_the_request_timeout_has_passed_again(by: str) -
     desk = desk_of("doc", "doc")
     request = desk.next(1.0)
     if by == "one answer for all":
-        desk.failed(request, 11.0, retry_after_s=None, spread=1.0, may_land=True)
+        desk.failed(request, 11.0, retry_after_s=None, jitter=0.0, may_land=True)
     else:
-        desk.answered(request, Failed(request.entries, may_land=True), 11.0, spread=1.0)
+        desk.answered(request, Failed(request.entries, may_land=True), 11.0, jitter=0.0)
     retry = desk.next(12.0)
     answered(desk, retry, at=12.0)
     assert numbers(retry.entries) == [0]
@@ -144,7 +144,7 @@ def test_a_successor_is_due_once_the_request_timeout_has_passed_again(by: str) -
 
 def test_a_successor_does_not_wait_where_the_request_surely_failed() -> None:
     desk = desk_of("doc", "doc")
-    desk.failed(desk.next(1.0), 2.0, retry_after_s=None, spread=1.0)
+    desk.failed(desk.next(1.0), 2.0, retry_after_s=None, jitter=0.0)
     answered(desk, desk.next(3.0), at=3.0)
     assert desk.due_in_s(3.0) == 0
 
@@ -152,7 +152,7 @@ def test_a_successor_does_not_wait_where_the_request_surely_failed() -> None:
 def test_a_successor_that_rests_wakes_the_desk_before_what_waits_for_a_full_request() -> None:
     desk = Desk(replace(LIMITS, buffer_age_max_s=60.0), None)
     desk.take(Converted(value=0, bytes=1, order="doc"), "0", 0.0)
-    desk.failed(desk.next(1.0), 11.0, retry_after_s=None, spread=1.0, may_land=True)
+    desk.failed(desk.next(1.0), 11.0, retry_after_s=None, jitter=0.0, may_land=True)
     answered(desk, desk.next(12.0), at=12.0)
     desk.take(Converted(value=1, bytes=1, order="doc"), "1", 12.0)
     desk.take(Converted(value=2, bytes=1), "2", 12.0)

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from simulation.loop import VirtualClock, run_virtual
 
+from leasehold.common.clock import Backoff
 from leases.errors import StoreUnavailable
-from leases.timing import Backoff
 from service.group.view import Shared
 
 
