@@ -7,9 +7,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from leasehold.common.azure import cosmos_account_of, storage_account_of
+from leasehold.common.azure import storage_account_of
 from pipeline.limits import AsyncLimits
-from service.config.azure import POSTGRES_IDENTITY, ConsumerGroup, EventHub, StorageAccount, check_postgres_identity
+from service.config.azure import (
+    IDENTITY,
+    POSTGRES_IDENTITY,
+    ConsumerGroup,
+    CosmosAccount,
+    EventHub,
+    StorageAccount,
+    check_postgres_identity,
+)
 from service.config.section import CUSTOM, Custom, Section, tag_of
 from service.config.types import (
     Certificates,
@@ -219,25 +227,14 @@ class HttpSinkSettings(_Buffering):
         return self
 
 
-class CosmosSinkSettings(_Buffering):
+class CosmosSinkSettings(CosmosAccount, _Buffering):
     type: Literal["cosmos"] = Field(
         description="A Cosmos DB container, whose documents are upserted, patched or deleted; every row at least once."
     )
-    endpoint: Text | None = Field(
-        default=None, description="The account's address, like https://account.documents.azure.com."
+    key: Secret | None = Field(
+        default=None, description="The account's key. By default azure-identity provides the credentials."
     )
-    key: Secret | None = Field(default=None, description="The account's key.")
-    connection_string: Secret | None = Field(
-        default=None, description="Instead of `endpoint` and `key`, as the portal shows it."
-    )
-    identity: Text | None = Field(
-        default=None,
-        description="Instead of a key: `default` for the identity that azure-identity finds, or the client id of a"
-        " managed identity. It needs the role Cosmos DB Built-in Data Contributor.",
-    )
-    ca_file: Certificates | None = Field(
-        default=None, description="Certificates (PEM) to trust instead of the system's, for an emulator with its own."
-    )
+    identity: Text | None = Field(default=None, description=IDENTITY + "Cosmos DB Built-in Data Contributor.")
     database: Text = Field(description="The database's name.")
     container: Text = Field(description="The container's name. It has to be there.")
     content: Literal["row", "body"] = Field(
@@ -264,22 +261,6 @@ class CosmosSinkSettings(_Buffering):
         description="Documents of one partition that are taken and not acknowledged without a gap: then no more are read."
         " At least `batch_entries_max`.",
     )
-
-    @model_validator(mode="after")
-    def _names_an_account(self) -> CosmosSinkSettings:
-        cosmos_account_of(**self.account)
-        return self
-
-    @property
-    def account(self) -> dict[str, Any]:
-        """How to reach it, secrets and all."""
-        return {
-            "endpoint": self.endpoint,
-            "key": self.key.get_secret_value() if self.key else None,
-            "connection_string": self.connection_string.get_secret_value() if self.connection_string else None,
-            "identity": self.identity,
-            "ca_file": self.ca_file,
-        }
 
 
 class CustomSinkSettings(Custom):
