@@ -14,7 +14,7 @@ from leasehold.common.clock import Clock
 from leases.errors import StoreError
 from leases.keeper import OwnedLease
 from pipeline.crash_point import crash_point
-from pipeline.pump.runner import Progress
+from pipeline.pump.progress import Progress
 from service.pipeline import Pipeline
 from service.stats import Tally
 

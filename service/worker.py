@@ -43,7 +43,8 @@ from pipeline.errors import (
 from pipeline.feed import PartitionEnded
 from pipeline.interface import adopt
 from pipeline.limits import Budget
-from pipeline.pump.runner import Delivered, Progress, Runner
+from pipeline.pump.progress import Progress
+from pipeline.pump.runner import Delivered, Runner
 from pipeline.sink import Claim, CloseReason, SinkWriter
 from service.checkpoints import Checkpoints
 from service.errors import BatchHung
@@ -363,7 +364,7 @@ class Worker:
         timeout = self.pipeline.batch_timeout_s
         while True:
             now = self._clock.monotonic()
-            stage, since = min(self.progress.busy.items(), key=lambda item: item[1], default=("", now))
+            stage, since = self.progress.slowest or ("", now)
             left = since + timeout - now
             if left <= 0:
                 raise BatchHung(
@@ -416,7 +417,7 @@ class Worker:
         self._failures.record_retry(self.owned.lease.key, error, pause, self.owned.lease.continuation)
         log = self._log.bind(position=_shortened(position))
         log.warning("will try again", error=str(error), in_s=round(pause, 2), attempt=failures)
-        self.progress.idle_since = None  # whether there is something to do is not known any more
+        self.progress.resume()
         await sleep_unless_stopped(self._stopping, pause)
 
     # The end

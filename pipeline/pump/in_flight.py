@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 from leasehold.common.clock import Clock
+from pipeline.pump.progress import Progress
 from pipeline.sink import SinkWriter
 
 T = TypeVar("T")
@@ -24,19 +25,19 @@ SETTLE = "waiting for acknowledgements"
 class Settling(Generic[T]):
     """delivered: awaited for each batch once it is, in their order, with the seconds since its write began.
 
-    busy: where the watch over progress looks; this stage starts again with each delivery.
+    progress: whose stage SETTLE starts again with each delivery.
     """
 
     def __init__(
         self,
         writer: SinkWriter,
         *,
-        busy: dict[str, float],
+        progress: Progress,
         clock: Clock,
         delivered: Callable[[T, float], Awaitable[None]],
     ) -> None:
         self._writer = writer
-        self._busy = busy
+        self._progress = progress
         self._clock = clock
         self._delivered = delivered
         self._held: deque[tuple[str, float, T]] = deque()
@@ -54,14 +55,14 @@ class Settling(Generic[T]):
     def add(self, to: str, began: float, batch: T) -> None:
         """A batch was written that ends at `to`."""
         self._held.append((to, began, batch))
-        self._busy.setdefault(SETTLE, self._clock.monotonic())
+        self._progress.begin(SETTLE, self._clock.monotonic())
 
     async def tell(self) -> None:
         """Report every batch that is delivered by now."""
         if self._writer.acknowledged != self._acknowledged:
             self._acknowledged = self._writer.acknowledged
-            for stage in self._busy.keys() & {SETTLE, "deliver"}:
-                self._busy[stage] = self._clock.monotonic()
+            for stage in (SETTLE, "deliver"):
+                self._progress.advance(stage, self._clock.monotonic())
         for _ in range(self._count()):
             _, began, batch = self._held.popleft()
             self._idle()
@@ -114,4 +115,4 @@ class Settling(Generic[T]):
 
     def _idle(self) -> None:
         if not self._held:
-            self._busy.pop(SETTLE, None)
+            self._progress.end(SETTLE)

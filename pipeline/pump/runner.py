@@ -9,9 +9,9 @@ No stage keeps a reference to a passed batch while it waits for the next: a hund
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 from leasehold.common.cancellation import heeding, is_cancelled
@@ -25,39 +25,9 @@ from pipeline.feed import ChangeFeed, PartitionEnded, check_forward
 from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.buffer import PageBuffer
 from pipeline.pump.in_flight import Settling
+from pipeline.pump.progress import Progress
 from pipeline.sink import Output, Permit, SinkWriter
 from pipeline.transform import Transform
-
-
-@dataclass(slots=True)
-class Progress:
-    """A runner's activity, for its supervisor.
-
-    busy: stage -> since when it has worked on its present batch (Clock seconds); waiting for events, for room or for a permit
-    is not work. events, batches: delivered so far. idle_since: since when there has been nothing to do; None while there is.
-    """
-
-    busy: dict[str, float] = field(default_factory=dict)
-    events: int = 0
-    batches: int = 0
-    idle_since: float | None = None
-
-    @property
-    def is_idle(self) -> bool:
-        return self.idle_since is not None
-
-    @contextmanager
-    def working(self, stage: str, now: float) -> Iterator[None]:
-        self.busy[stage] = now
-        try:
-            yield
-        finally:
-            del self.busy[stage]
-
-    def advance(self, stage: str, now: float) -> None:
-        """The stage is still at work, and has just advanced."""
-        if stage in self.busy:
-            self.busy[stage] = now
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +101,7 @@ class Runner:
         )
         self._ready: asyncio.Queue[_Ready | PipelineError] = asyncio.Queue(maxsize=1)
         self._writing: _Ready | None = None
-        self._settling: Settling[_Ready] = Settling(writer, busy=progress.busy, clock=clock, delivered=self._settle)
+        self._settling: Settling[_Ready] = Settling(writer, progress=progress, clock=clock, delivered=self._settle)
 
     async def run(self, stopping: asyncio.Event) -> PartitionEnded | None:
         """Until `stopping` is set: then the batch being sent is finished, everything behind it dropped, and None returned.
@@ -270,7 +240,7 @@ class Runner:
 
     def _has_found(self) -> None:
         """A search for poison may take long, and counts as progress while it finds some."""
-        self._progress.busy["transform"] = self._clock.monotonic()
+        self._progress.advance("transform", self._clock.monotonic())
 
     async def _deliver(self, stopping: asyncio.Event) -> PartitionEnded | None:
         stop = asyncio.create_task(stopping.wait(), name=f"stop {self._partition}")
@@ -298,8 +268,8 @@ class Runner:
         while not stop.done():
             if not self._ready.empty():
                 return self._ready.get_nowait()
-            if self._buffer.is_empty and not self._progress.busy:
-                self._progress.idle_since = self._clock.monotonic()
+            if self._buffer.is_empty:
+                self._progress.rest(self._clock.monotonic())
             get = asyncio.create_task(self._ready.get(), name=f"next {self._partition}")
             moved = self._moved()
             try:
@@ -311,7 +281,7 @@ class Runner:
                 if get.done() and not stop.done():
                     return get.result()
             finally:
-                self._progress.idle_since = None
+                self._progress.resume()
                 await _end_all(get, *moved)
         return None
 
@@ -344,8 +314,7 @@ class Runner:
         return False
 
     async def _settle(self, ready: _Ready, took_s: float) -> None:
-        self._progress.events += ready.output.events
-        self._progress.batches += 1
+        self._progress.deliver(ready.output.events)
         self._share.free(ready.bytes)
         queued_s = max(0.0, self._clock.monotonic() - took_s - ready.since)
         await self._delivered(Delivered(ready.output, ready.waited_s, ready.transform_s, queued_s, took_s))

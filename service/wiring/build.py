@@ -7,10 +7,13 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.azure import cosmos_account_of, storage_account_of
+from leases import dotnet
+from leases.errors import StoreUnavailable
 from leases.store import LeaseStore
 from leases.stores.memory import MemoryStore
 from leases.stores.sqlite import SqliteStore
@@ -19,6 +22,7 @@ from pipeline.connectors.files.feed import FilesFeed
 from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.python import PythonSink
 from pipeline.dead_letters import DeadLetters, beside
+from pipeline.errors import FeedError
 from pipeline.feed import ChangeFeed
 from pipeline.limits import BatchLimits
 from pipeline.sink import Sink
@@ -61,6 +65,9 @@ from service.wiring.dead_letters import (
 )
 from service.wiring.plugins import feed_made, sink_made, store_made
 from service.wiring.spark import engine_of, needs_spark
+
+if TYPE_CHECKING:
+    from pipeline.connectors.cosmos import CosmosFeed  # its SDK takes a second to import
 
 OTHERS_TIMEOUT_S = 60.0
 """No lease depends on the time of an import."""
@@ -115,7 +122,6 @@ def _cosmos_store_of(
 ) -> LeaseStore:
     from leases.stores.cosmos import Container, CosmosStore, Place  # its SDK takes a second to import
     from pipeline.connectors.cosmos import CosmosFeed
-    from service.wiring.monitored_container import MonitoredContainer
 
     names = {each.name: each.feed.processor_name for each in settings if isinstance(each.feed, CosmosFeedSettings)}
     monitored = {
@@ -129,6 +135,26 @@ def _cosmos_store_of(
         return CosmosStore(Container(account, place, call_timeout_s=leases.timing.call_timeout_s), monitored)
     except ValueError as error:
         raise StartFailed(f"the lease store cannot be made: {error}") from error
+
+
+class MonitoredContainer:
+    """`leases.stores.cosmos.Monitored` of a feed: leases are named after processor, account and container."""
+
+    def __init__(self, feed: CosmosFeed, processor: str) -> None:
+        self._feed = feed
+        self._processor = processor
+
+    @property
+    def mode(self) -> str:
+        return dotnet.FULL_FIDELITY if self._feed.mode == "all_versions" else dotnet.INCREMENTAL
+
+    async def lease_prefix(self) -> str:
+        """Raises StoreUnavailable."""
+        try:
+            rid = await self._feed.container_rid()
+            return dotnet.lease_prefix(self._processor, self._feed.endpoint_host, dotnet.database_rid(rid), rid)
+        except (FeedError, ValueError) as error:
+            raise StoreUnavailable(f"leases are named after the container that is read, and: {error}") from error
 
 
 def _blob_store_of(leases: BlobLeases, creates: bool) -> LeaseStore:

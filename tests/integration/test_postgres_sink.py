@@ -20,7 +20,8 @@ from pipeline.contract import Row, SinkContract, SinkHarness, event_table
 from pipeline.errors import FeedError, Fenced, SinkRejected, SinkUnavailable
 from pipeline.event import Page
 from pipeline.limits import BatchLimits, Budget
-from pipeline.pump.runner import Delivered, Progress, Runner
+from pipeline.pump.progress import Progress
+from pipeline.pump.runner import Delivered, Runner
 from pipeline.transform import Identity
 
 EVENTS = """CREATE TABLE IF NOT EXISTS events (

@@ -26,7 +26,8 @@ from pipeline.dead_letters.dead_letter_transform import Sieve, Sifted
 from pipeline.errors import PoisonEvent
 from pipeline.limits import BatchLimits, Budget, Isolation
 from pipeline.poison import Refused, Slice
-from pipeline.pump.runner import Delivered, Progress, Runner
+from pipeline.pump.progress import Progress
+from pipeline.pump.runner import Delivered, Runner
 from pipeline.spark.transform import SparkTransform
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)

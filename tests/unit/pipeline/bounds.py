@@ -11,7 +11,8 @@ from leasehold.common.clock import LoopClock
 from pipeline.connectors.memory import MemorySink
 from pipeline.feed import ChangeFeed
 from pipeline.limits import BatchLimits, Budget
-from pipeline.pump.runner import Delivered, Progress, Runner
+from pipeline.pump.progress import Progress
+from pipeline.pump.runner import Delivered, Runner
 from pipeline.sink import Claim
 from pipeline.transform import Identity
 

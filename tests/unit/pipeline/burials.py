@@ -23,7 +23,8 @@ from pipeline.dead_letters.merged_feed import StrandedLetters
 from pipeline.dead_letters.record import read_kept
 from pipeline.errors import FailsTogether, OutputSuspected, Poison, PoisonEvent
 from pipeline.limits import BatchLimits, Budget
-from pipeline.pump.runner import Delivered, Progress, Runner
+from pipeline.pump.progress import Progress
+from pipeline.pump.runner import Delivered, Runner
 from pipeline.sink import Claim, Output, Permit, Sink
 from pipeline.transform import Transform
 

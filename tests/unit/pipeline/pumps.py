@@ -19,7 +19,8 @@ from pipeline.connectors.memory import MemoryFeed
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import PartitionEnded
 from pipeline.limits import BatchLimits, Budget
-from pipeline.pump.runner import Delivered, Progress, Runner
+from pipeline.pump.progress import Progress
+from pipeline.pump.runner import Delivered, Runner
 from pipeline.transform import Identity
 
 PAGE = 500

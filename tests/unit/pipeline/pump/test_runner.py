@@ -30,7 +30,8 @@ from pipeline.errors import (
 from pipeline.event import Page
 from pipeline.feed import PartitionEnded
 from pipeline.limits import BatchLimits, Budget
-from pipeline.pump.runner import Delivered, Progress, Runner
+from pipeline.pump.progress import Progress
+from pipeline.pump.runner import Delivered, Runner
 from pipeline.sink import CloseReason, Output, Permit, SinkWriter
 from pipeline.transform import Transform as TransformBase
 
