@@ -49,7 +49,7 @@ CANCEL_TIMEOUT_S = 30.0
 
 
 class SparkTransform(Transform):
-    """One pipeline's transform, in a session of its own. Implements micro_batch.Job.
+    """One pipeline's transform: a job over all batches that wait, in a session of its own.
 
     sql: over the view `events`. function: `module:function` from DataFrame to DataFrame. With a schema alone the parsed columns
     are the output as they are.
@@ -67,14 +67,12 @@ class SparkTransform(Transform):
         goes_on: bool = False,
         isolation: Isolation = FIRST_ONE,
     ) -> None:
-        self._spec = TransformSpec(name=name, sql=sql, function=function, schema=schema, goes_on=goes_on)
         self._engine = engine
         engine.use()
+        self._job = SparkJob(
+            engine, TransformSpec(name=name, sql=sql, function=function, schema=schema, goes_on=goes_on)
+        )
         self._isolation = isolation
-        self._function: Callable[[DataFrame], DataFrame] | None = None
-        self._columns: Struct | None = None
-        self._own: Own | None = None
-        self._analysis = threading.Lock()
         self._batches: MicroBatches | None = None
         self.checked: Checked | None = None
 
@@ -88,19 +86,8 @@ class SparkTransform(Transform):
 
     async def prepare(self) -> None:
         """Raises TransformError, EngineUnavailable."""
-        for setting, text, problem in (
-            ("schema", self._spec.schema, schema_problem),
-            ("sql", self._spec.sql, sql_problem),
-        ):
-            if text is not None and (why := problem(text)) is not None:
-                raise TransformError(f"pipeline '{self._spec.name}': `{setting}` {why}")
-        if self._spec.function is not None:
-            try:
-                require_module(self._spec.function)
-            except NotImportable as error:
-                raise TransformError(f"pipeline '{self._spec.name}': {error}") from error
-        self.checked = await self._cancellable(self._check)
-        self._batches = MicroBatches(self, shares_jobs=self.checked.shares_jobs, isolation=self._isolation)
+        self.checked = await self._job.check()
+        self._batches = MicroBatches(self._job, shares_jobs=self.checked.shares_jobs, isolation=self._isolation)
 
     async def apply(self, batch: Batch) -> pa.Table:
         assert self._batches is not None, "a transform is prepared before it is used"
@@ -113,6 +100,35 @@ class SparkTransform(Transform):
         if self._batches is not None:
             await self._batches.close()
         await self._engine.release()
+
+
+class SparkJob:
+    """Implements micro_batch.Job: slices of batches through a transform, in a session of its own."""
+
+    def __init__(self, engine: SparkEngine, spec: TransformSpec) -> None:
+        self._spec = spec
+        self._engine = engine
+        self._function: Callable[[DataFrame], DataFrame] | None = None
+        self._columns: Struct | None = None
+        self._own: Own | None = None
+        self._analysis = threading.Lock()
+        self._checked: Checked | None = None
+
+    async def check(self) -> Checked:
+        """What the transform is; to be asked before a run. Raises TransformError, EngineUnavailable."""
+        for setting, text, problem in (
+            ("schema", self._spec.schema, schema_problem),
+            ("sql", self._spec.sql, sql_problem),
+        ):
+            if text is not None and (why := problem(text)) is not None:
+                raise TransformError(f"pipeline '{self._spec.name}': `{setting}` {why}")
+        if self._spec.function is not None:
+            try:
+                require_module(self._spec.function)
+            except NotImportable as error:
+                raise TransformError(f"pipeline '{self._spec.name}': {error}") from error
+        self._checked = await self._cancellable(self._check)
+        return self._checked
 
     async def run(self, slices: Sequence[Slice]) -> list[pa.Table | Refused]:
         return await self._cancellable(lambda own: self._outputs(own, slices))
@@ -160,12 +176,12 @@ class SparkTransform(Transform):
         return [Refused(refused[n], outputs.get(n)) if n in refused else outputs[n] for n in range(len(slices))]
 
     def _split(self, own: Own, seen: pa.Table, partitions: Sequence[str]) -> list[pa.Table]:
-        assert self.checked is not None, "a transform is prepared before it is used"
-        return split(self._collected(own, seen.select(self.checked.reads)), partitions)
+        assert self._checked is not None, "a job is checked before it is run"
+        return split(self._collected(own, seen.select(self._checked.reads)), partitions)
 
     def _of_nothing(self, count: int) -> list[pa.Table]:
-        assert self.checked is not None, "a transform is prepared before it is used"
-        return [self.checked.columns.empty_table()] * count
+        assert self._checked is not None, "a job is checked before it is run"
+        return [self._checked.columns.empty_table()] * count
 
     def _parsed(self, events: pa.Table) -> tuple[pa.Table, Sequence[Misfit]]:
         """Those whose bodies fit, with the schema's columns beside the event's own. And why the others do not."""

@@ -37,13 +37,13 @@ POLICY = DeadLetters(now=lambda: NOW, share_max=1.0)
 def counted(transform: SparkTransform, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many events each job is given, from now on."""
     jobs: list[int] = []
-    run = transform.run
+    run = transform._job.run
 
     async def counting(slices: Sequence[Slice]) -> list[pa.Table | Refused]:
         jobs.append(sum(len(each.range) for each in slices))
         return await run(slices)
 
-    monkeypatch.setattr(transform, "run", counting)
+    monkeypatch.setattr(transform._job, "run", counting)
     return jobs
 
 
@@ -98,7 +98,7 @@ async def test_a_body_that_does_not_fit_costs_no_other_partition_its_place_in_th
     slices = [
         Slice(batch(name, bodies), range(2)) for name, bodies in (("0", ['{"a": 1}', "{}"]), ("1", ['{"a": 2}'] * 2))
     ]
-    refused, output = await transform.run(slices)
+    refused, output = await transform._job.run(slices)
     assert isinstance(refused, Refused)
     assert ([each.index for each in refused.poison], refused.output) == ([1], None)
     assert not isinstance(output, Refused)
