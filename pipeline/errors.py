@@ -164,7 +164,7 @@ class OutputTooLarge(OutputRefused):
     """One batch is one step in the destination, and this one is too large for it. The same events in several batches may fit."""
 
 
-class Fenced(SinkError):
+class Fenced(PipelineError):
     """The sink knows a later owner; or the source does, if it ranks readers by epochs.
 
     epoch: the epoch that is known there, 0 if unknown. state: the sink state from which the next claim has to

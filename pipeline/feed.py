@@ -12,7 +12,7 @@ from shlex import quote
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from pipeline.errors import FeedError, PositionLost
+from pipeline.errors import FeedError, PipelineError, PositionLost
 from pipeline.event import Page
 
 INTERFACE = 1
@@ -35,7 +35,7 @@ class FeedPartition(NamedTuple):
     scope: str | None = None
 
 
-class PartitionEnded(FeedError):
+class PartitionEnded(PipelineError):
     """Raised by the pages of a partition that was split or merged, once its last event has been yielded.
 
     children: (partition, continuation) of each that takes over. scopes: of those that have one, by name.

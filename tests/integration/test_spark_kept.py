@@ -135,7 +135,9 @@ async def test_large_batches_have_plans_of_their_own(prepared: Prepare, batch: M
     await transform.apply(batch("p0", events(0, 40)))
     assert is_kept(transform)
     large = await transform.apply(batch("p0", events(0, 12_000)))
-    assert not transform._job._own.session.catalog.tableExists("events")  # or it would hold them until the next one comes
+    assert not transform._job._own.session.catalog.tableExists(
+        "events"
+    )  # or it would hold them until the next one comes
     assert sum(large.column("n").to_pylist()) == 12_000
 
 

@@ -15,7 +15,7 @@ from simulation.weather import Outlet, Request, answered, host_of
 
 from pipeline.connectors.memory import MemoryDestination, MemoryWriter
 from pipeline.connectors.python import HandlerContext
-from pipeline.errors import Ambiguous, SinkError, SinkUnavailable
+from pipeline.errors import Ambiguous, Fenced, SinkError, SinkUnavailable
 from pipeline.sink import Claim, CloseReason, Output, Standing
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class WatchedOutlet(Outlet):
             answer = await self._soon(operation, claim, request)
         except Ambiguous:
             raise
-        except SinkError:
+        except (SinkError, Fenced):
             self._onlooker.settled(by, claim.partition, fence)
             raise
         self._onlooker.settled(by, claim.partition, fence)
