@@ -115,7 +115,7 @@ class SparkJob:
         self._checked: Checked | None = None
 
     async def check(self) -> Checked:
-        """What the transform is; to be asked before a run. Raises TransformError, EngineUnavailable."""
+        """Find out what the transform is, before the first run. Raises TransformError, EngineUnavailable."""
         for setting, text, problem in (
             ("schema", self._spec.schema, schema_problem),
             ("sql", self._spec.sql, sql_problem),
