@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, fields, replace
 
 from leasehold import Claim, SinkRejected
+from plugins.jetstream.message import parsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ def claimed(claim: Claim, held: Entry | None) -> Entry:
 def decoded(data: bytes, subject: str) -> Entry:
     """Anyone may have published there. Raises SinkRejected."""
     try:
-        values = json.loads(data)
+        values = parsed(data.decode())
         if not isinstance(values, dict) or set(values) != {field.name for field in fields(Entry)}:
             raise ValueError("other fields")
         entry = Entry(**values)
@@ -55,7 +56,7 @@ def decoded(data: bytes, subject: str) -> Entry:
         )
         if not all(is_fine):
             raise ValueError("other types")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise SinkRejected(
             f"what stands on '{subject}' was written by somebody else ({error}): delete that message, or reset the lease"
         ) from error

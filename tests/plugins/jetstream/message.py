@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,16 @@ from plugins.jetstream.consumer import Message
 
 EVENT = "Leasehold-Event"
 """JSON of key, operation and properties: names and values of headers could not be anything."""
+LEVELS_MAX = 2
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+def parsed(text: str) -> Any:
+    """JSON of ours, which nests at most twice: Python's parser would follow any depth. Raises ValueError."""
+    plain = _STRING.sub("", text)
+    if plain.count("{") + plain.count("[") > LEVELS_MAX:
+        raise ValueError(f"nested more than {LEVELS_MAX} levels deep")
+    return json.loads(text)
 
 
 def headers_of(event: Mapping[str, Any]) -> dict[str, str]:
@@ -41,10 +52,10 @@ def table_of(partition: str, messages: Sequence[Message]) -> pa.Table:
 def _told(headers: Mapping[str, str]) -> dict[str, Any]:
     """What a sink of ours says of an event; of any other message its headers."""
     try:
-        told = json.loads(headers.get(EVENT, ""))
+        told = parsed(headers.get(EVENT, ""))
         properties = told.get("properties")
         texts = [told.get("key"), told.get("operation"), *([] if properties is None else properties.values())]
-    except (ValueError, AttributeError, RecursionError):
+    except (ValueError, AttributeError):
         return _plain(headers)
     if not all(text is None or isinstance(text, str) for text in texts):
         return _plain(headers)

@@ -34,7 +34,9 @@ from servers.eventhubs.values import (
 )
 
 Put = Callable[[bytearray, Any], None]
-Take = Callable[[bytes, int], tuple[Any, int]]
+Take = Callable[[bytes, int, int], tuple[Any, int]]
+"""Octets, an offset, and how many levels of nested values may follow -> the value, and where it ends."""
+LEVELS_MAX = 64
 
 U16 = struct.Struct(">H")
 U32 = struct.Struct(">I")
@@ -213,17 +215,23 @@ def decode(data: bytes) -> Any:
 def take(data: bytes, at: int) -> tuple[Any, int]:
     """The value that begins at `at`, and where it ends. Raises Malformed."""
     try:
-        return TAKE[data[at]](data, at + 1)
-    except (IndexError, KeyError, struct.error, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        return TAKE[data[at]](data, at + 1, LEVELS_MAX)
+    except (IndexError, KeyError, struct.error, UnicodeDecodeError, OverflowError) as error:
         raise Malformed(f"no AMQP value at octet {at}: {type(error).__name__} {error}") from error
 
 
+def _nested(data: bytes, at: int, levels: int) -> tuple[Any, int]:
+    if not levels:
+        raise Malformed(f"values nest more than {LEVELS_MAX} levels deep at octet {at}")
+    return TAKE[data[at]](data, at + 1, levels - 1)
+
+
 def _constant(value: Any) -> Take:
-    return lambda _, at: (value, at)
+    return lambda _, at, __: (value, at)
 
 
 def _fixed(kind: type, packed: struct.Struct) -> Take:
-    def taken(data: bytes, at: int) -> tuple[Any, int]:
+    def taken(data: bytes, at: int, levels: int) -> tuple[Any, int]:
         return kind(packed.unpack_from(data, at)[0]), at + packed.size
 
     return taken
@@ -237,11 +245,11 @@ def _slice(data: bytes, at: int, length: int) -> bytes:
 
 
 def _of_length(length: int, made: Callable[[bytes], Any]) -> Take:
-    return lambda data, at: (made(_slice(data, at, length)), at + length)
+    return lambda data, at, _: (made(_slice(data, at, length)), at + length)
 
 
 def _variable(packed: struct.Struct, made: Callable[[bytes], Any]) -> Take:
-    def taken(data: bytes, at: int) -> tuple[Any, int]:
+    def taken(data: bytes, at: int, levels: int) -> tuple[Any, int]:
         (length,) = packed.unpack_from(data, at)
         begin = at + packed.size
         return made(_slice(data, begin, length)), begin + length
@@ -249,10 +257,10 @@ def _variable(packed: struct.Struct, made: Callable[[bytes], Any]) -> Take:
     return taken
 
 
-def _values(data: bytes, at: int, count: int) -> tuple[list[Any], int]:
+def _values(data: bytes, at: int, count: int, levels: int) -> tuple[list[Any], int]:
     values = []
     for _ in range(count):
-        value, at = TAKE[data[at]](data, at + 1)
+        value, at = _nested(data, at, levels)
         values.append(value)
     return values, at
 
@@ -265,9 +273,9 @@ def _paired(values: list[Any]) -> dict[Any, Any]:
 
 
 def _sized(packed: struct.Struct, made: Callable[[list[Any]], Any]) -> Take:
-    def taken(data: bytes, at: int) -> tuple[Any, int]:
+    def taken(data: bytes, at: int, levels: int) -> tuple[Any, int]:
         size, count = packed.unpack_from(data, at), packed.unpack_from(data, at + packed.size)
-        values, end = _values(data, at + 2 * packed.size, count[0])
+        values, end = _values(data, at + 2 * packed.size, count[0], levels)
         if end != at + packed.size + size[0]:
             raise Malformed(f"{size[0]} octets announced at {at}, {end - at - packed.size} there")
         return made(values), end
@@ -276,25 +284,27 @@ def _sized(packed: struct.Struct, made: Callable[[list[Any]], Any]) -> Take:
 
 
 def _array(packed: struct.Struct) -> Take:
-    def taken(data: bytes, at: int) -> tuple[Any, int]:
+    def taken(data: bytes, at: int, levels: int) -> tuple[Any, int]:
         (size,), (count,) = packed.unpack_from(data, at), packed.unpack_from(data, at + packed.size)
         end = at + packed.size + size
         at += 2 * packed.size
         values = Array()
         if count:
+            if not levels:
+                raise Malformed(f"values nest more than {LEVELS_MAX} levels deep at octet {at}")
             element = TAKE[data[at]]
             at += 1
             for _ in range(count):
-                value, at = element(data, at)
+                value, at = element(data, at, levels - 1)
                 values.append(value)
         return values, end
 
     return taken
 
 
-def _described(data: bytes, at: int) -> tuple[Any, int]:
-    descriptor, at = TAKE[data[at]](data, at + 1)
-    value, at = TAKE[data[at]](data, at + 1)
+def _described(data: bytes, at: int, levels: int) -> tuple[Any, int]:
+    descriptor, at = _nested(data, at, levels)
+    value, at = _nested(data, at, levels)
     return Described(descriptor, value), at
 
 
@@ -306,7 +316,7 @@ TAKE: dict[int, Take] = {
     0x42: _constant(False),
     0x43: _constant(UInt(0)),
     0x44: _constant(ULong(0)),
-    0x45: lambda _, at: ([], at),
+    0x45: lambda _, at, __: ([], at),
     0x52: _fixed(UInt, U8),
     0x53: _fixed(ULong, U8),
     0x54: _fixed(Int, I8),

@@ -93,6 +93,13 @@ def test_the_encodings_of_the_standard(value: Any, octets: str) -> None:
     assert encode(value).hex() == octets
 
 
+@pytest.mark.parametrize("code", [0xC0, 0x00, 0xE0], ids=["lists", "described values", "arrays"])
+def test_values_that_nest_deeper_than_the_bound_are_malformed(code: int) -> None:
+    octets = {0xC0: b"\xc0\xff\x01", 0x00: b"\x00", 0xE0: b"\xe0\xff\x01"}[code]
+    with pytest.raises(Malformed, match="values nest more than 64 levels deep"):
+        decode(octets * 100_000)
+
+
 def test_a_number_out_of_range_and_a_type_that_amqp_lacks_are_refused() -> None:
     with pytest.raises(ValueError, match="out of the range of UInt"):
         encode(UInt(2**32))
