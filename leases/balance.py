@@ -146,7 +146,8 @@ def shares_of(
             for name, peer in able.items()
             if pipeline in peer.pipelines
         }
-        each = sizes[pipeline] // max(1, len(room))
+        even = _divided(sizes[pipeline], sorted(room), room)
+        each = min((share for name, share in even.items() if share < room[name]), default=0)
         # Only an odd lease counts that a host has already: by what it holds altogether, who takes first would change the order.
         ranked = sorted(room, key=lambda name: (totals[name], min(0, each - held[pipeline, name]), name))
         shares[pipeline] = _divided(sizes[pipeline], ranked, room)

@@ -59,13 +59,17 @@ def settle(leases: list[Lease], peers: list[Peer], rounds: int = 6) -> list[Leas
     raise AssertionError("the group never settles")
 
 
+@pytest.mark.parametrize("owners", ["aabbccc", "aaabbbdccc"], ids=["", "beside a host with a limit"])
 @pytest.mark.parametrize("first", ["a", "b"])
-def test_each_host_takes_its_whole_share_of_a_dead_hosts_leases_at_once_whoever_comes_first(first: str) -> None:
-    leases = [lease(str(n), owner) for n, owner in enumerate("aabbccc")]
+def test_each_host_takes_its_whole_share_of_a_dead_hosts_leases_at_once_whoever_comes_first(
+    first: str, owners: str
+) -> None:
+    leases = [lease(str(n), owner) for n, owner in enumerate(owners)]
+    peers = [peer("a"), peer("b"), *([peer("d", leases_max=1)] if "d" in owners else [])]
     expired = {one.key for one in leases if one.owner == "c"}
     state = {one.key: one for one in leases}
     for host in (first, *{"a", "b"} - {first}):
-        for key in planned(list(state.values()), [peer("a"), peer("b")], host, expired=expired).take:
+        for key in planned(list(state.values()), peers, host, expired=expired).take:
             state[key] = state[key].acquired(host, f"{host}-1", "")
             expired -= {key}
     assert expired == set()
