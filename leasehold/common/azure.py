@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 DEFAULT = "default"
 """As an `identity` in settings: what azure-identity finds."""
+_COSMOS = "https://account.documents.azure.com"
 _STORAGE = "https://account.blob.core.windows.net"
 
 
@@ -49,20 +50,9 @@ def cosmos_account_of(
 ) -> CosmosAccount:
     """identity: DEFAULT, or a client id. Raises ValueError, without the values: they may be secrets."""
     if connection_string is not None:
-        if endpoint is not None or key is not None or identity is not None:
-            raise ValueError(
-                "has `connection_string`, which contains everything: remove `endpoint`, `key` and `identity`"
-            )
+        _check_alone("endpoint", endpoint, key, identity)
         endpoint, key = _endpoint_and_key(connection_string)
-    if endpoint is None:
-        raise ValueError("needs `endpoint`, like https://account.documents.azure.com, or `connection_string`")
-    parts = urlsplit(endpoint)
-    if parts.scheme not in ("https", "http") or not parts.hostname or parts.username or parts.query:
-        raise ValueError("`endpoint` must be an address like https://account.documents.azure.com")
-    if (key is None) == (identity is None):
-        raise ValueError("needs either `key` or `identity`: give one of them")
-    if key is not None and not _is_base64(key):
-        raise ValueError("`key` must be the account's key, as the portal shows it (base64)")
+    endpoint = _checked("endpoint", endpoint, key, identity, example=_COSMOS)
     return CosmosAccount(
         endpoint=endpoint, key=key, identity=None if identity == DEFAULT else identity, ca_file=ca_file
     )
@@ -98,23 +88,10 @@ def storage_account_of(
 ) -> StorageAccount:
     """identity: DEFAULT, or a client id. Raises ValueError, without the values: they may be secrets."""
     if connection_string is not None:
-        if account_url is not None or key is not None or identity is not None:
-            raise ValueError(
-                "has `connection_string`, which contains everything: remove `account_url`, `key` and `identity`"
-            )
+        _check_alone("account_url", account_url, key, identity)
         _check_storage(connection_string)
         return StorageAccount(connection_string=connection_string.strip(), ca_file=ca_file)
-    if account_url is None:
-        raise ValueError(f"needs `account_url`, like {_STORAGE}, or `connection_string`")
-    parts = urlsplit(account_url)
-    if parts.scheme not in ("https", "http") or not parts.hostname or parts.username or parts.query:
-        raise ValueError(f"`account_url` must be an address like {_STORAGE}")
-    if (key is None) == (identity is None):
-        raise ValueError("needs either `key` or `identity`: give one of them")
-    if identity is not None and parts.scheme != "https":
-        raise ValueError("`account_url` must begin with https with `identity`: tokens are never sent unencrypted")
-    if key is not None and not _is_base64(key):
-        raise ValueError("`key` must be one of the account's keys, as the portal shows it (base64)")
+    account_url = _checked("account_url", account_url, key, identity, example=_STORAGE)
     return StorageAccount(url=account_url, key=key, identity=None if identity == DEFAULT else identity, ca_file=ca_file)
 
 
@@ -128,6 +105,29 @@ def _check_storage(connection_string: str) -> None:
             "`connection_string` must look like DefaultEndpointsProtocol=https;AccountName=...;AccountKey=...;, or hold a"
             " BlobEndpoint and a SharedAccessSignature"
         )
+
+
+def _check_alone(setting: str, *others: str | None) -> None:
+    if any(other is not None for other in others):
+        raise ValueError(
+            f"has `connection_string`, which contains everything: remove `{setting}`, `key` and `identity`"
+        )
+
+
+def _checked(setting: str, address: str | None, key: str | None, identity: str | None, *, example: str) -> str:
+    """The address. Raises ValueError."""
+    if address is None:
+        raise ValueError(f"needs `{setting}`, like {example}, or `connection_string`")
+    parts = urlsplit(address)
+    if parts.scheme not in ("https", "http") or not parts.hostname or parts.username or parts.query:
+        raise ValueError(f"`{setting}` must be an address like {example}")
+    if (key is None) == (identity is None):
+        raise ValueError("needs either `key` or `identity`: give one of them")
+    if identity is not None and parts.scheme != "https":
+        raise ValueError(f"`{setting}` must begin with https with `identity`: tokens are never sent unencrypted")
+    if key is not None and not _is_base64(key):
+        raise ValueError("`key` must be one of the account's keys, as the portal shows it (base64)")
+    return address
 
 
 def _is_base64(text: str) -> bool:

@@ -96,7 +96,7 @@ async def test_another_mode_is_another_feed() -> None:
         (f"key: {SECRET}, {WHAT}", "needs `endpoint`"),
         (f"{HERE}, connection_string: '{SECRET}', {WHAT}", "contains everything"),
         (f"connection_string: 'AccountKey={SECRET}', {WHAT}", "must look like AccountEndpoint"),
-        (f"{HERE}, key: '{SECRET}!', {WHAT}", "must be the account's key"),
+        (f"{HERE}, key: '{SECRET}!', {WHAT}", "must be one of the account's keys"),
         (f"{HERE}, key: {SECRET}, database: bank", "container is missing"),
         (f"{HERE}, key: {SECRET}, {WHAT}, mode: all_versions", "say `start: latest`"),
         (f"{HERE}, key: {SECRET}, {WHAT}, mode: newest", "must be"),

@@ -45,7 +45,8 @@ def test_an_account_is_reached_by_key_connection_string_or_identity(
     [
         ({}, "needs `endpoint`"),
         ({"endpoint": "bank", "key": KEY}, "`endpoint` must be an address"),
-        ({"endpoint": ENDPOINT, "key": "secret!"}, "`key` must be the account's key"),
+        ({"endpoint": "http://localhost:8081", "identity": "default"}, "tokens are never sent unencrypted"),
+        ({"endpoint": ENDPOINT, "key": "secret!"}, "`key` must be one of the account's keys"),
         ({"endpoint": ENDPOINT, "key": KEY, "identity": "default"}, "give one of them"),
         ({"connection_string": f"AccountKey={KEY}"}, "must look like AccountEndpoint"),
         ({"connection_string": f"AccountEndpoint={ENDPOINT};AccountKey={KEY};", "key": KEY}, "contains everything"),
