@@ -66,6 +66,10 @@ class ChangeFeed(ABC):
     A feed defines what is abstract here, and the rest where its source offers more.
     """
 
+    partitions_finish: bool = False
+    """Whether partitions end without a signal, as files do. An operator may close the lease of such a partition while the feed
+    still lists it."""
+
     @property
     @abstractmethod
     def identity(self) -> str:
@@ -117,14 +121,6 @@ class ChangeFeed(ABC):
         None if there is no such thing, or if so much precedes it that the feed does not search for it. Raises as `lag` does.
         """
         return None
-
-    @property
-    def partitions_finish(self) -> bool:
-        """Whether partitions end without a signal, as files do.
-
-        An operator may close the lease of such a partition while the feed still lists it.
-        """
-        return False
 
     def known_lag(self, partition: str, continuation: str | None) -> KnownLag | None:
         """For a source that allows few requests: as `lag`, by what the partition's open reader knows. Sends no request.

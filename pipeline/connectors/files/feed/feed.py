@@ -156,6 +156,8 @@ class FilesFeed(ChangeFeed):
     Raises ValueError for settings that cannot work.
     """
 
+    partitions_finish = True
+
     def __init__(
         self,
         path: str,
@@ -215,10 +217,6 @@ class FilesFeed(ChangeFeed):
     @property
     def no_partitions(self) -> str:
         return f"no file matches '{Path(*self._pattern.segments)}' in {self._pattern.directory} yet"
-
-    @property
-    def partitions_finish(self) -> bool:
-        return True
 
     async def partitions(self) -> list[FeedPartition]:
         self._paths = await self._run(self._pattern.files)
