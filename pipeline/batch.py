@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from pipeline.errors import FailsTogether, PoisonEvent
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.limits import BatchLimits
 
@@ -99,6 +100,18 @@ class Batch:
         if taken < first.events.num_rows:
             pages.insert(0, first.behind(taken))
         return Batch(self.partition, head.to, tuple(pages), self.opened_at)
+
+
+def parts_without(batch: Batch, poison: PoisonEvent) -> list[Batch]:
+    """The batches to process instead of one that failed.
+
+    Two, if its events only fail together and it can be cut between them. Otherwise the batch of those before the poison event,
+    or none if it is the first or the feed cannot be cut there.
+    """
+    if isinstance(poison, FailsTogether) and len(parts := batch.cut_at(poison.cut)) == 2:
+        return parts
+    head = batch.head(poison.before) if poison.before else None
+    return [] if head is None else [head]
 
 
 def without(events: pa.Table, places: Sequence[int]) -> pa.Table:

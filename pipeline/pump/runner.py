@@ -16,10 +16,10 @@ from typing import Any
 
 from leasehold.common.cancellation import heeding, is_cancelled
 from leasehold.common.clock import Clock
-from pipeline.batch import Batch
+from pipeline.batch import Batch, parts_without
 from pipeline.crash_point import crash_point
 from pipeline.dead_letters.dead_letter_transform import DeadLetters, Refusals, Sent, Sieve
-from pipeline.errors import FailsTogether, NotTrusted, OutputRefused, OutputSuspected, PipelineError, PoisonEvent
+from pipeline.errors import NotTrusted, OutputRefused, OutputSuspected, PipelineError, PoisonEvent
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, PartitionEnded, check_forward
 from pipeline.limits import BatchLimits, Budget
@@ -167,48 +167,41 @@ class Runner:
             await self._ready.put(_unexpected("transforming", self._partition, error))
 
     async def _pass_on(self, batch: Batch) -> None:
-        """Transformed, to be delivered: in several parts where the sink does not take its output at once."""
-        most = None if self._refusals is None else self._refusals.most(batch.start)
-        if most is not None and batch.events > most and len(parts := batch.cut_at(most)) > 1:
-            await self._pass_on_apart(parts, batch.bytes)
-            return
-        try:
-            ready = await self._transform_batch(batch)
-        except FailsTogether as poison:
-            await self._deliver_apart(batch, poison)
-            return
-        except PoisonEvent as poison:
-            await self._deliver_before(batch, poison)
-            raise
-        parts = batch.cut(self._writer.parts(ready.output))
-        if len(parts) == 1:
-            await self._ready.put(ready)
-            return
-        freed = ready.bytes
-        del ready
-        await self._pass_on_apart(parts, freed)
+        """Transform a batch and queue it for delivery: whole, or in the parts that its transform and its sink can process.
 
-    async def _pass_on_apart(self, parts: list[Batch], held: int) -> None:
-        """Instead of what they were made of, which is held no longer."""
-        self._share.free(held)
-        for part in parts:
-            self._share.hold(part.bytes)
-        for part in parts:
-            await self._pass_on(part)
-
-    async def _deliver_before(self, batch: Batch, poison: PoisonEvent) -> None:
-        """Events before a poison event are good: deliver them, so that work continues from the poison once that is corrected."""
-        head = batch.head(poison.before) if poison.before else None
-        if head is not None:
-            await self._pass_on(head)
-
-    async def _deliver_apart(self, batch: Batch, poison: FailsTogether) -> None:
-        """None of these events is poison: in two batches they may well be processed."""
-        parts = batch.cut_at(poison.cut)
-        if len(parts) == 1:
-            await self._deliver_before(batch, poison)
+        Events before a poison event are good. They are queued before it is raised, so that work continues from the poison
+        event once that is corrected.
+        """
+        waiting, poison = [batch], None
+        while waiting:
+            batch = waiting.pop(0)
+            parts, held = self._split_for_search(batch), batch.bytes
+            if len(parts) == 1:
+                try:
+                    ready = await self._transform_batch(batch)
+                except PoisonEvent as error:
+                    parts = parts_without(batch, error)
+                    if len(parts) < 2:
+                        poison, waiting = error, parts
+                        continue
+                else:
+                    parts = batch.cut(self._writer.parts(ready.output))
+                    if len(parts) == 1:
+                        await self._ready.put(ready)
+                        continue
+                    held = ready.bytes
+                    del ready
+            self._share.free(held)
+            for part in parts:
+                self._share.hold(part.bytes)
+            waiting = parts + waiting
+        if poison is not None:
             raise poison
-        await self._pass_on_apart(parts, batch.bytes)
+
+    def _split_for_search(self, batch: Batch) -> list[Batch]:
+        """While the event whose output the sink refuses is looked for, batches are smaller."""
+        most = None if self._refusals is None else self._refusals.most(batch.start)
+        return [batch] if most is None or batch.events <= most else batch.cut_at(most)
 
     async def _transform_batch(self, batch: Batch) -> _Ready:
         self._check_forward(batch.start, batch.to, batch.events)
