@@ -14,9 +14,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
-from typing import Literal, TypeVar, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 from structlog.typing import FilteringBoundLogger as Log
 
@@ -25,7 +25,7 @@ from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissin
 from leases.lease import Lease
 from leases.store import LeaseStore, Stored
 from pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, Fenced, SinkUnavailable
-from pipeline.pump.runner import Delivered
+from pipeline.pump.runner import DeliveredBatch
 from pipeline.sink import CloseReason
 from service.texts import counted
 
@@ -49,20 +49,12 @@ BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0
 RECENT_PER_PIPELINE = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecentBatch:
-    """A delivered batch without its data. at: when it became safe (Clock seconds). The rest as in the runner's Delivered."""
+class Delivery(NamedTuple):
+    """A batch, the lease it was delivered under, and when it became safe (Clock seconds)."""
 
-    pipeline: str
-    partition: str
-    epoch: int
-    start: str | None
-    to: str
-    events: int
-    waited_s: float
-    transform_s: float
-    deliver_s: float
     at: float
+    lease: Lease
+    batch: DeliveredBatch
 
 
 @dataclass(slots=True)
@@ -102,7 +94,7 @@ class Tally:
         self.requests: Counter[tuple[Operation, RequestOutcome]] = Counter()
         self.request_seconds: defaultdict[Operation, Histogram] = defaultdict(Histogram)
         self.actions: Counter[tuple[Action, ActionOutcome]] = Counter()
-        self.recent: defaultdict[str, deque[RecentBatch]] = defaultdict(lambda: deque(maxlen=RECENT_PER_PIPELINE))
+        self.recent: defaultdict[str, deque[Delivery]] = defaultdict(lambda: deque(maxlen=RECENT_PER_PIPELINE))
         self.clock = clock
         self._log = log
 
@@ -140,31 +132,19 @@ class Tally:
 
     # Work
 
-    def batch_delivered(self, lease: Lease, delivered: Delivered) -> None:
-        name, output = lease.pipeline, delivered.output
-        self.events[name] += output.events
-        self.rows[name] += output.table.num_rows
+    def batch_delivered(self, lease: Lease, batch: DeliveredBatch) -> None:
+        name = lease.pipeline
+        self.events[name] += batch.events
+        self.rows[name] += batch.rows
         self.batches[name] += 1
-        self.dead_letters[name] += delivered.dead_letters
-        self.seconds[name, "wait"].observe(delivered.waited_s)
-        self.seconds[name, "transform"].observe(delivered.transform_s)
-        self.seconds[name, "queue"].observe(delivered.queued_s)
-        self.seconds[name, "deliver"].observe(delivered.deliver_s)
-        batch = RecentBatch(
-            pipeline=name,
-            partition=lease.partition,
-            epoch=lease.epoch,
-            start=output.start,
-            to=output.to,
-            events=output.events,
-            waited_s=delivered.waited_s,
-            transform_s=delivered.transform_s,
-            deliver_s=delivered.deliver_s,
-            at=self.clock.monotonic(),
-        )
-        self.recent[name].append(batch)
+        self.dead_letters[name] += batch.dead_letters
+        self.seconds[name, "wait"].observe(batch.waited_s)
+        self.seconds[name, "transform"].observe(batch.transform_s)
+        self.seconds[name, "queue"].observe(batch.queued_s)
+        self.seconds[name, "deliver"].observe(batch.deliver_s)
+        self.recent[name].append(Delivery(self.clock.monotonic(), lease, batch))
         if self._log is not None:
-            self._log.debug("batch delivered", **_told(batch), dead_letters=delivered.dead_letters)
+            self._log.debug("batch delivered", **_log_fields(lease, batch))
 
     def checkpointed(self, lease: Lease, took_s: float) -> None:
         """What was delivered is written into the lease: one batch, or several."""
@@ -250,9 +230,10 @@ def _cause(error: Exception) -> Cause:
     return next((name for kind, name in causes.items() if isinstance(error, kind)), "other")
 
 
-def _told(batch: RecentBatch) -> dict[str, object]:
-    fields = {name: getattr(batch, name) for name in RecentBatch.__dataclass_fields__ if name != "at"}
-    return {name: round(value, 4) if isinstance(value, float) else value for name, value in fields.items()}
+def _log_fields(lease: Lease, batch: DeliveredBatch) -> dict[str, object]:
+    values = {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(batch).items()}
+    logged = {name: value for name, value in values.items() if name not in ("rows", "queued_s")}
+    return {"pipeline": lease.pipeline, "partition": lease.partition, "epoch": lease.epoch, **logged}
 
 
 # What a host has delivered by the time it ends: for the log as fields, and for people as a line for each pipeline.

@@ -44,7 +44,7 @@ from pipeline.feed import PartitionEnded
 from pipeline.interface import adopt
 from pipeline.limits import Budget
 from pipeline.pump.progress import Progress
-from pipeline.pump.runner import Delivered, Runner
+from pipeline.pump.runner import DeliveredBatch, Runner
 from pipeline.sink import Claim, CloseReason, SinkWriter
 from service.checkpoints import Checkpoints
 from service.errors import BatchHung
@@ -285,12 +285,12 @@ class Worker:
             refusals=self._refusals,
         )
 
-    async def _record_delivery(self, delivered: Delivered) -> None:
+    async def _record_delivery(self, batch: DeliveredBatch) -> None:
         """If the sink holds no position, not before the lease does (R4)."""
         assert self._writer is not None, "a batch was delivered without a writer"
-        self._tally.batch_delivered(self.owned.lease, delivered)
-        if delivered.dead_letters:
-            self._log.warning("dead letters", count=delivered.dead_letters, see="leasehold dead-letters list")
+        self._tally.batch_delivered(self.owned.lease, batch)
+        if batch.dead_letters:
+            self._log.warning("dead letters", count=batch.dead_letters, see="leasehold dead-letters list")
         if await self._keep_position():
             self._failures.record_recovery(self.owned.lease.key)
 

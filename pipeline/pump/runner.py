@@ -30,22 +30,23 @@ from pipeline.sink import Output, Permit, SinkWriter
 from pipeline.transform import Transform
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
-    """A batch that has become safe, and how long that took, stage after stage.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveredBatch:
+    """A batch that has become safe, without its data, and how long that took, stage after stage.
 
-    waited_s: from its first event read to its transform. queued_s: from then until those before it were settled.
+    start, to: its positions. rows: of its output. waited_s: from its first event read to its transform.
+    queued_s: from its transform until the batches before it were settled.
     """
 
-    output: Output
+    start: str | None
+    to: str
+    events: int
+    rows: int = 0
+    dead_letters: int = 0
     waited_s: float
     transform_s: float
-    queued_s: float
+    queued_s: float = 0.0
     deliver_s: float
-
-    @property
-    def dead_letters(self) -> int:
-        return 0 if self.output.dead is None else self.output.dead.num_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class Runner:
         budget: Budget,
         clock: Clock,
         progress: Progress,
-        delivered: Callable[[Delivered], Awaitable[None]],
+        delivered: Callable[[DeliveredBatch], Awaitable[None]],
         letters: DeadLetters | None = None,
         refusals: Refusals | None = None,
     ) -> None:
@@ -309,8 +310,19 @@ class Runner:
     async def _settle(self, ready: _Ready, took_s: float) -> None:
         self._progress.deliver(ready.output.events)
         self._share.free(ready.bytes)
-        queued_s = max(0.0, self._clock.monotonic() - took_s - ready.since)
-        await self._delivered(Delivered(ready.output, ready.waited_s, ready.transform_s, queued_s, took_s))
+        output = ready.output
+        batch = DeliveredBatch(
+            start=output.start,
+            to=output.to,
+            events=output.events,
+            rows=output.table.num_rows,
+            dead_letters=0 if output.dead is None else output.dead.num_rows,
+            waited_s=ready.waited_s,
+            transform_s=ready.transform_s,
+            queued_s=max(0.0, self._clock.monotonic() - took_s - ready.since),
+            deliver_s=took_s,
+        )
+        await self._delivered(batch)
 
     async def _wait_for_grant(self, stop: asyncio.Task[bool]) -> bool:
         """Wait for leave to send; False where we were told to stop first."""

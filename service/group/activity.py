@@ -13,16 +13,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from heapq import nlargest
+from itertools import chain
 
 from leasehold.common.clock import Clock
 from leases.document import NAME_BYTES_MAX, Fields
 from leases.lease import LeaseKey
 from leases.membership import HostRecord, host_id
 from pipeline.feed import KnownLag
+from pipeline.pump.runner import DeliveredBatch
 from service.failures import Failure
 from service.group.metered_lag import decoded_lags, encoded_lags
 from service.host import Host
-from service.stats import RecentBatch, Tally
+from service.stats import Delivery, Tally
 
 ACTIVITY_BYTES_MAX = 16 * 1024
 ENTRIES_MAX = 1024
@@ -37,22 +39,16 @@ CUT = "..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchStatus:
-    """A delivered batch. start, to: positions, cut where they are long. waited_s: from its first event read to its transform.
+class BatchStatus(DeliveredBatch):
+    """A delivered batch, as its host reports it. start, to: positions, cut where they are long.
 
-    at: when it became safe, by the wall clock of the host that delivered it.
+    at: when it became safe, by the wall clock of that host. rows, dead_letters and queued_s are not reported.
     """
 
     host: str
     pipeline: str
     partition: str
     epoch: int
-    start: str | None
-    to: str
-    events: int
-    waited_s: float
-    transform_s: float
-    deliver_s: float
     at: datetime
 
 
@@ -129,9 +125,9 @@ def activity_of(host: Host, *, now: datetime, monotonic_s: float) -> Activity:
         return now + timedelta(seconds=clock_s - monotonic_s)
 
     failures = sorted(host.failures.items(), key=lambda item: item[1].at, reverse=True)
-    recent = (batch for batches in host.tally.recent.values() for batch in batches)
+    recent = nlargest(ENTRIES_MAX, chain.from_iterable(host.tally.recent.values()), key=lambda delivery: delivery.at)
     return Activity(
-        batches=tuple(_batch(host.name, batch, wall(batch.at)) for batch in nlargest(ENTRIES_MAX, recent, key=_at)),
+        batches=tuple(_batch(host.name, delivery, wall(delivery.at)) for delivery in recent),
         totals=tuple(_totals(name, host.tally) for name in sorted(host.pipelines)),
         failures=tuple(_failure(host.name, key, failure, wall) for key, failure in failures),
         waiting=tuple(_waiting(key, why) for key, why in sorted(host.waiting.items())),
@@ -190,16 +186,13 @@ def _if_told(fields: Fields, name: str) -> tuple[Fields, ...]:
     return fields.objects(name, ENTRIES_MAX) if fields.has(name) else ()
 
 
-def _at(batch: RecentBatch) -> float:
-    return batch.at
-
-
-def _batch(host: str, batch: RecentBatch, at: datetime) -> BatchStatus:
+def _batch(host: str, delivery: Delivery, at: datetime) -> BatchStatus:
+    batch, lease = delivery.batch, delivery.lease
     return BatchStatus(
         host=host,
-        pipeline=batch.pipeline,
-        partition=batch.partition,
-        epoch=batch.epoch,
+        pipeline=lease.pipeline,
+        partition=lease.partition,
+        epoch=lease.epoch,
         start=None if batch.start is None else cut(batch.start, POSITION_BYTES_MAX),
         to=cut(batch.to, POSITION_BYTES_MAX),
         events=batch.events,

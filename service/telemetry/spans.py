@@ -14,7 +14,7 @@ from structlog.typing import FilteringBoundLogger as Log
 from leasehold.common.clock import Clock
 from leases.errors import StoreError
 from leases.lease import Lease, LeaseKey
-from pipeline.pump.runner import Delivered
+from pipeline.pump.runner import DeliveredBatch
 from pipeline.sink import CloseReason
 from service.stats import Tally
 from service.telemetry import spans
@@ -97,24 +97,23 @@ def suspended(lease: Lease) -> Span:
     return Span(name="suspend", took_s=0.0, attributes=_about(lease), error="the lease could not be renewed in time")
 
 
-def delivered_batch(lease: Lease, delivered: Delivered) -> Span:
+def delivered_batch(lease: Lease, batch: DeliveredBatch) -> Span:
     """read, transform, queue, deliver: one after the other, up to now."""
-    output = delivered.output
     stages = {
-        "read": delivered.waited_s,
-        "transform": delivered.transform_s,
-        "queue": delivered.queued_s,
-        "deliver": delivered.deliver_s,
+        "read": batch.waited_s,
+        "transform": batch.transform_s,
+        "queue": batch.queued_s,
+        "deliver": batch.deliver_s,
     }
     left, parts = sum(stages.values()), []
     for name, took_s in stages.items():
         left -= took_s
         parts.append(Span(name=name, took_s=took_s, ended_s_ago=max(0.0, left), attributes={}))
-    numbers = {"leasehold.events": output.events, "leasehold.dead_letters": delivered.dead_letters}
+    numbers = {"leasehold.events": batch.events, "leasehold.dead_letters": batch.dead_letters}
     return Span(
         name="batch",
         took_s=sum(stages.values()),
-        attributes=_about(lease, **{"from": output.start, "to": output.to}) | numbers,
+        attributes=_about(lease, **{"from": batch.start, "to": batch.to}) | numbers,
         parts=tuple(parts),
     )
 
@@ -216,9 +215,9 @@ class TracedTally(Tally):
         super().trust_suspended(lease)
         self._traces.tell(spans.suspended(lease), after=self._acquired(lease))
 
-    def batch_delivered(self, lease: Lease, delivered: Delivered) -> None:
-        super().batch_delivered(lease, delivered)
-        told = self._traces.tell(spans.delivered_batch(lease, delivered), after=self._acquired(lease))
+    def batch_delivered(self, lease: Lease, batch: DeliveredBatch) -> None:
+        super().batch_delivered(lease, batch)
+        told = self._traces.tell(spans.delivered_batch(lease, batch), after=self._acquired(lease))
         if (tenure := self._tenures.get(lease.key)) is not None:
             tenure.batch = told
 

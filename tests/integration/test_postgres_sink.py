@@ -21,7 +21,7 @@ from pipeline.errors import FeedError, Fenced, SinkRejected, SinkUnavailable
 from pipeline.event import Page
 from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.progress import Progress
-from pipeline.pump.runner import Delivered, Runner
+from pipeline.pump.runner import DeliveredBatch, Runner
 from pipeline.transform import Identity
 
 EVENTS = """CREATE TABLE IF NOT EXISTS events (
@@ -359,7 +359,7 @@ async def test_a_feed_that_falls_back_makes_nothing_count_twice(postgres: Postgr
     await sink.prepare()
     writer = await sink.open(claim())
 
-    async def delivered(one: Delivered) -> None: ...
+    async def delivered(one: DeliveredBatch) -> None: ...
 
     runner = Runner(
         partition="0",

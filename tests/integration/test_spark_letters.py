@@ -27,7 +27,7 @@ from pipeline.errors import PoisonEvent
 from pipeline.limits import BatchLimits, Budget, Isolation
 from pipeline.poison import Refused, Slice
 from pipeline.pump.progress import Progress
-from pipeline.pump.runner import Delivered, Runner
+from pipeline.pump.runner import DeliveredBatch, Runner
 from pipeline.spark.transform import SparkTransform
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
@@ -157,8 +157,8 @@ async def test_letters_and_output_are_the_feed_with_spark_and_postgresql(
     writer = await sink.open(claim())
     stopping = asyncio.Event()
 
-    async def delivered(one: Delivered) -> None:
-        if one.output.to == "200":
+    async def delivered(one: DeliveredBatch) -> None:
+        if one.to == "200":
             stopping.set()
 
     runner = Runner(

@@ -548,7 +548,7 @@ MUTANTS = (
         "a batch is safe before it is delivered",
         "service.worker",
         "self._checkpoints.has_moved(self._writer.position, ",
-        "self._checkpoints.has_moved(str(int(delivered.output.to) + delivered.output.events), ",
+        "self._checkpoints.has_moved(str(int(self._writer.position or 0) + 1), ",
     ),
     mutant(
         "an at-least-once sink is checkpointed now and then",

@@ -12,7 +12,7 @@ from pipeline.connectors.memory import MemorySink
 from pipeline.feed import ChangeFeed
 from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.progress import Progress
-from pipeline.pump.runner import Delivered, Runner
+from pipeline.pump.runner import DeliveredBatch, Runner
 from pipeline.sink import Claim
 from pipeline.transform import Identity
 
@@ -33,13 +33,14 @@ async def batch_sizes(feed: ChangeFeed, partition: str, count: int) -> list[int]
         state="",
         compare=feed.compare,
     )
-    writer = await MemorySink().open(claim)
-    batches: list[Delivered] = []
+    sink = MemorySink()
+    writer = await sink.open(claim)
+    batches: list[DeliveredBatch] = []
     stopping = asyncio.Event()
 
-    async def delivered(batch: Delivered) -> None:
+    async def delivered(batch: DeliveredBatch) -> None:
         batches.append(batch)
-        if sum(each.output.events for each in batches) >= count:
+        if sum(each.events for each in batches) >= count:
             stopping.set()
 
     runner = Runner(
@@ -58,7 +59,7 @@ async def batch_sizes(feed: ChangeFeed, partition: str, count: int) -> list[int]
     )
     async with asyncio.timeout(PATIENCE_S):
         await runner.run(stopping)
-    outputs = [batch.output for batch in batches]
+    outputs = [commit.output for commit in sink.destination.commits]
     sequences = [number for output in outputs for number in output.table["sequence"].to_pylist()]
     assert len(sequences) == count
     assert all(a < b for a, b in pairwise(sequences))

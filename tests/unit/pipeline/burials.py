@@ -24,7 +24,7 @@ from pipeline.dead_letters.record import read_kept
 from pipeline.errors import FailsTogether, OutputSuspected, Poison, PoisonEvent
 from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.progress import Progress
-from pipeline.pump.runner import Delivered, Runner
+from pipeline.pump.runner import DeliveredBatch, Runner
 from pipeline.sink import Claim, Output, Permit, Sink
 from pipeline.transform import Transform
 
@@ -142,7 +142,7 @@ class Group:
         self.continuation, self.state = writer.position, writer.state  # as a worker does, before anything is sent
         done = asyncio.Event()
 
-        async def told(one: Delivered) -> None:
+        async def told(one: DeliveredBatch) -> None:
             self.continuation, self.state = writer.position, writer.state
             if writer.position == end:
                 done.set()

@@ -20,7 +20,7 @@ from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import PartitionEnded
 from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.progress import Progress
-from pipeline.pump.runner import Delivered, Runner
+from pipeline.pump.runner import DeliveredBatch, Runner
 from pipeline.transform import Identity
 
 PAGE = 500
@@ -131,11 +131,11 @@ class Pump:
             delivered=self._kept,
         )
 
-    async def _kept(self, delivered: Delivered) -> None:
+    async def _kept(self, delivered: DeliveredBatch) -> None:
         """A checkpoint takes its time, and is written before the next batch is told."""
         assert self.writer is not None
         position = self.writer.position
         await asyncio.sleep(0.005)
         self.position = position
         self.checkpoints.append(position)
-        self.delivered.append(delivered.output.to)
+        self.delivered.append(delivered.to)

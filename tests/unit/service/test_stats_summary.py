@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pytest
 
 from leasehold.common.clock import BootClock
 from leases.lease import Lease
-from pipeline.pump.runner import Delivered
-from pipeline.sink import Output
+from pipeline.pump.runner import DeliveredBatch
 from service.stats import Summary, Tally, summaries_of, summary_lines
 
 
-def delivered(*, events: int, rows: int, dead: int = 0) -> Delivered:
-    output = Output(
-        table=pa.table({"body": [b""] * rows}),
-        start=None,
-        to="1",
-        events=events,
-        dead=pa.table({"body": [b""] * dead}) if dead else None,
+def delivered(*, events: int, rows: int, dead: int = 0) -> DeliveredBatch:
+    return DeliveredBatch(
+        start=None, to="1", events=events, rows=rows, dead_letters=dead, waited_s=0, transform_s=0, deliver_s=0
     )
-    return Delivered(output, 0, 0, 0, 0)
 
 
 def test_events_rows_and_dead_letters_of_all_partitions_and_batches_are_added_up() -> None:

@@ -31,7 +31,7 @@ from pipeline.event import Page
 from pipeline.feed import PartitionEnded
 from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.progress import Progress
-from pipeline.pump.runner import Delivered, Runner
+from pipeline.pump.runner import DeliveredBatch, Runner
 from pipeline.sink import CloseReason, Output, Permit, SinkWriter
 from pipeline.transform import Transform as TransformBase
 
@@ -156,14 +156,14 @@ class Case:
         self.progress = Progress()
         self.budget = Budget()
         self.clock = VirtualClock()
-        self.delivered: list[Delivered] = []
+        self.delivered: list[DeliveredBatch] = []
         self.stopping = asyncio.Event()
         self.settings = {"limits": BatchLimits(events_max=1), "buffer_bytes_max": 1 << 20, **settings}
 
     def append(self, events: int) -> None:
         self.feed.append("a", [b"x"] * events)
 
-    async def kept(self, delivered: Delivered) -> None:
+    async def kept(self, delivered: DeliveredBatch) -> None:
         self.delivered.append(delivered)
 
     def runner(self, **settings: Any) -> Runner:
@@ -204,7 +204,7 @@ def test_everything_is_delivered_once_in_order_and_told_before_the_next_is_sent(
         case = Case(20)
         sent_when_told: list[int] = []
 
-        async def delivered(one: Delivered) -> None:
+        async def delivered(one: DeliveredBatch) -> None:
             await asyncio.sleep(0.5)
             sent_when_told.append(len(case.writer.began))
 

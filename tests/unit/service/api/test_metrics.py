@@ -23,7 +23,7 @@ from leases.store import Stored
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryFeed, MemorySink
 from pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, Fenced, SinkRejected, SinkUnavailable
-from pipeline.pump.runner import Delivered
+from pipeline.pump.runner import DeliveredBatch
 from pipeline.sink import CloseReason, Output
 from service.api.metrics import Metrics
 from service.group.lag import Lag, PartitionLag
@@ -174,8 +174,8 @@ async def test_how_many_series_there_are_depends_on_pipelines_alone(start) -> No
     for number in range(100):
         lease = Lease(pipeline="bank", partition=f"partition {number}", owner=f"host {number}", epoch=number)
         tally.lease_acquired(lease, before=replace(lease, owner="somebody"), took_s=0.1)
-        output = Output(table=pa.table({"x": [1]}), start=None, to=str(number), events=1)
-        tally.batch_delivered(lease, Delivered(output, 0.1, 0.1, 0.1, 0.1))
+        batch = DeliveredBatch(start=None, to=str(number), events=1, waited_s=0.1, transform_s=0.1, deliver_s=0.1)
+        tally.batch_delivered(lease, batch)
         tally.checkpointed(lease, 0.1)
         for error in (Ambiguous(f"{number}"), ValueError(f"{number}")):
             tally.work_failed(lease, str(number), error)
@@ -303,10 +303,10 @@ def test_a_tally_keeps_the_last_batches_of_each_pipeline_and_none_of_their_data(
     tally = Tally(clock)
     for pipeline, count in (("quiet", 1), ("busy", 1000)):
         for number in range(count):
-            output = Output(table=pa.table({"x": [1]}), start=None, to=str(number), events=1)
-            tally.batch_delivered(Lease(pipeline=pipeline, partition="a"), Delivered(output, 0.1, 0.1, 0.1, 0.1))
-    assert [batch.to for batch in tally.recent["quiet"]] == ["0"]
-    assert [batch.to for batch in tally.recent["busy"]][-1] == "999"
+            batch = DeliveredBatch(start=None, to=str(number), events=1, waited_s=0.1, transform_s=0.1, deliver_s=0.1)
+            tally.batch_delivered(Lease(pipeline=pipeline, partition="a"), batch)
+    assert [delivery.batch.to for delivery in tally.recent["quiet"]] == ["0"]
+    assert [delivery.batch.to for delivery in tally.recent["busy"]][-1] == "999"
     assert len(tally.recent["busy"]) < 100
-    kept = tally.recent["busy"][0]
+    kept = tally.recent["busy"][0].batch
     assert not any(isinstance(getattr(kept, field.name), pa.Table | Output) for field in fields(kept))

@@ -5,7 +5,6 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,8 +19,7 @@ from leases.membership import HostRecord, decode_host, encode_host, host_id
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryFeed, MemorySink
 from pipeline.errors import SinkRejected
-from pipeline.pump.runner import Delivered
-from pipeline.sink import Output
+from pipeline.pump.runner import DeliveredBatch
 from service.group.activity import (
     ACTIVITY_BYTES_MAX,
     Activity,
@@ -247,9 +245,9 @@ def test_what_this_host_knows_of_itself_is_newer_than_its_document() -> None:
 async def test_a_host_tells_its_newest_batches_first_whatever_their_pipeline(start) -> None:
     running = await start(runs=False)
     for epoch in range(10):
-        output = Output(table=pa.table({"x": [1]}), start=None, to=str(epoch), events=1)
+        batch = DeliveredBatch(start=None, to=str(epoch), events=1, waited_s=0.1, transform_s=0.1, deliver_s=0.1)
         lease = replace(LEASE, pipeline=f"p{epoch % 2}", epoch=epoch)
-        running.host.tally.batch_delivered(lease, Delivered(output, 0.1, 0.1, 0.1, 0.1))
+        running.host.tally.batch_delivered(lease, batch)
     told = activity_of(running.host, now=NOW, monotonic_s=BootClock().monotonic())
     assert [batch.epoch for batch in told.batches] == list(range(9, -1, -1))
     assert NOW - timedelta(seconds=10) < told.batches[-1].at < told.batches[0].at < NOW

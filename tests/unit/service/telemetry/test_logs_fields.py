@@ -8,7 +8,6 @@ import json
 import logging
 from pathlib import Path
 
-import pyarrow as pa
 import structlog
 from simulation.group import Group, until
 from simulation.loop import run_virtual
@@ -16,8 +15,7 @@ from simulation.weather import Fate, Request
 
 from leasehold.common.clock import BootClock
 from leases.lease import Lease
-from pipeline.pump.runner import Delivered
-from pipeline.sink import Output
+from pipeline.pump.runner import DeliveredBatch
 from service.config.settings import LogSettings
 from service.stats import Tally
 from service.telemetry import logs
@@ -90,11 +88,8 @@ def test_a_batch_is_a_line_of_json_with_its_positions(tmp_path: Path, clock: Boo
     try:
         logs.configure(LogSettings(file=file, format="json", level="debug"), "host-a")
         tally = Tally(clock, logs.logger())
-        output = Output(table=pa.table({"body": [b"hunter2"]}), start="90", to="97", events=7)
-        tally.batch_delivered(
-            Lease(pipeline="bank", partition="7", epoch=4),
-            Delivered(output, waited_s=1, transform_s=2, queued_s=3, deliver_s=4),
-        )
+        batch = DeliveredBatch(start="90", to="97", events=7, waited_s=1, transform_s=2, queued_s=3, deliver_s=4)
+        tally.batch_delivered(Lease(pipeline="bank", partition="7", epoch=4), batch)
     finally:
         structlog.reset_defaults()
         for handler in [each for each in logging.getLogger().handlers if each.name == "leasehold"]:
@@ -121,12 +116,12 @@ def test_a_batch_is_a_line_of_json_with_its_positions(tmp_path: Path, clock: Boo
 
 def test_nothing_is_said_of_batches_above_debug(clock: BootClock) -> None:
     with structlog.testing.capture_logs() as said:
-        output = Output(table=pa.table({"body": [b""]}), start=None, to="1", events=1)
+        batch = DeliveredBatch(start=None, to="1", events=1, waited_s=0, transform_s=0, deliver_s=0)
         for level, lines in (("info", 0), ("debug", 1)):
             log = structlog.wrap_logger(
                 structlog.PrintLogger(),
                 wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
                 processors=structlog.get_config()["processors"],
             )
-            Tally(clock, log).batch_delivered(Lease(pipeline="bank", partition="7"), Delivered(output, 0, 0, 0, 0))
+            Tally(clock, log).batch_delivered(Lease(pipeline="bank", partition="7"), batch)
             assert len(said) == lines

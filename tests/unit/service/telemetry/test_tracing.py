@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 
-import pyarrow as pa
 import pytest
 import structlog
 from structlog.testing import capture_logs
@@ -14,8 +13,7 @@ from leasehold.common.clock import BootClock
 from leases.errors import StoreUnavailable
 from leases.lease import Lease
 from pipeline.errors import SinkUnavailable
-from pipeline.pump.runner import Delivered
-from pipeline.sink import Output
+from pipeline.pump.runner import DeliveredBatch
 from service.config.settings import TelemetrySettings
 from service.errors import StartFailed
 from service.telemetry.spans import TEXT_MAX, Span, TracedTally
@@ -61,9 +59,8 @@ def tally(clock: BootClock, book: Notebook) -> TracedTally:
     return TracedTally(clock, book)
 
 
-def delivered(start: str = "90", to: str = "97") -> Delivered:
-    output = Output(table=pa.table({"body": [b"hunter2"]}), start=start, to=to, events=7)
-    return Delivered(output, waited_s=1.0, transform_s=2.0, queued_s=3.0, deliver_s=4.0)
+def delivered(start: str = "90", to: str = "97") -> DeliveredBatch:
+    return DeliveredBatch(start=start, to=to, events=7, waited_s=1.0, transform_s=2.0, queued_s=3.0, deliver_s=4.0)
 
 
 # A host
