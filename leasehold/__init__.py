@@ -94,10 +94,10 @@ if TYPE_CHECKING:
         SinkWriter,
         Standing,
     )
+    from service.cli.host_name import host_name
     from service.config.leases import SqliteLeases
     from service.config.settings import HostSettings, LogSettings
     from service.errors import StartFailed
-    from service.host_name import host_name
     from service.pipeline import Pipeline
     from service.processor import Processor
     from service.telemetry.logs import configure as configure_logging
@@ -211,7 +211,7 @@ _HOMES = {
     "BatchLimits": "pipeline.limits",
     "Timing": "leases.timing",
     "derived_timing": "leases.timing",
-    "host_name": "service.host_name",
+    "host_name": "service.cli.host_name",
     "HostSettings": "service.config.settings",
     "LogSettings": "service.config.settings",
     "SqliteLeases": "service.config.leases",

@@ -17,10 +17,10 @@ import click
 from leases.errors import GroupMismatch, LeasesError
 from pipeline.errors import PipelineError, PySparkReplaced
 from pipeline.imports import search_in
+from service.cli.host_name import host_name
 from service.config import load as config
 from service.config.settings import Settings
 from service.errors import ServiceError, StartFailed
-from service.host_name import host_name
 from service.texts import redacted
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def settings_of(file: Path) -> Settings:
 
 @contextmanager
 def named(settings: Settings, *, role: str = "") -> Iterator[str]:
-    """Reserve this host's name, as `service.host_name` has it, or fail."""
+    """Reserve this host's name, as `service.cli.host_name` has it, or fail."""
     with ExitStack() as held:
         try:
             name = held.enter_context(host_name(settings.host, settings.leases, role=role))

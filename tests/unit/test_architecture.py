@@ -26,7 +26,7 @@ EDGES = (
         "service.cli.demo.bank",
         "service.cli.demo.postgres",
     ),
-    "service.host_name",
+    "service.cli.host_name",
     *(
         "service.cli.migration",
         "service.cli.offline_view",

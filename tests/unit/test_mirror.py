@@ -61,7 +61,7 @@ def test_few_files_are_about_the_whole() -> None:
 @pytest.mark.parametrize(
     ("test", "module"),
     [
-        ("service/test_host_name.py", "service.host_name"),
+        ("service/cli/test_host_name.py", "service.cli.host_name"),
         ("service/test_host_faults.py", "service.host"),
         ("service/test_nothing.py", None),
         ("leases/stores/test_memory.py", "leases.stores.memory"),

@@ -30,6 +30,7 @@ from leases.lease import Lease
 from service.cli.demo import transactions as demo_data
 from service.cli.demo.postgres import DSN, check_place, make_directory, postgres, query_command
 from service.cli.demo.transactions import Transaction
+from service.cli.host_name import host_name
 from service.cli.run import process, stopping
 from service.cli.tables import balances_table, screen_of, stopped
 from service.config import load as config
@@ -37,7 +38,6 @@ from service.config.leases import SqliteLeases
 from service.config.settings import HostSettings, LogSettings
 from service.errors import ServiceError
 from service.group.lag import Backlog, measure_lag
-from service.host_name import host_name
 from service.processor import Processor
 from service.telemetry import logs
 from service.texts import counted, noun

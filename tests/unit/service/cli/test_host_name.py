@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from service.cli.host_name import host_name
 from service.config.leases import CosmosLeases, CustomLeases, LeaseSettings, MemoryLeases, SqliteLeases
 from service.config.settings import HostSettings
 from service.errors import StartFailed
-from service.host_name import host_name
 
 LEASES = SqliteLeases(path=Path("/state/leases.db"))
 HOLDER = """
 import os, sys
 from pathlib import Path
-from service.host_name import host_name
+from service.cli.host_name import host_name
 from service.config.settings import HostSettings
 from service.config.leases import SqliteLeases
 folder, name, forks = sys.argv[1:]
