@@ -7,8 +7,11 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from structlog.typing import FilteringBoundLogger as Log
+
 from leasehold.common.clock import Backoff, Clock
 from leases.lease import Lease, LeaseKey
+from service.texts import described
 
 HOLD_OFF = Backoff(first_s=1.0, max_s=60.0)
 """A partition is left alone for 1 s, then 2, 4, ... up to this."""
@@ -63,6 +66,20 @@ class Streak:
             return False
         self._quiet_until = now + max(QUIET_FIRST_S, now - self._since)
         return True
+
+    def log_failure(self, log: Log, event: str, error: BaseException | str, **about: object) -> None:
+        """Count another failure, and log it unless that was done a moment ago. error: logged with its class, unless a text.
+
+        about: more fields to log.
+        """
+        if self.count_failure():
+            text = error if isinstance(error, str) else described(error)
+            log.warning(event, **about, error=text, attempt=self.count)
+
+    def log_end(self, log: Log, event: str, **about: object) -> None:
+        """It works. Log that if it had failed."""
+        if (fields := self.end()) is not None:
+            log.info(event, **about, **fields)
 
     def end(self) -> dict[str, object] | None:
         """It works. What to log about the failures before; None if there were none."""
@@ -193,12 +210,19 @@ class Reports:
     that double.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, log: Log) -> None:
         self._clock = clock
+        self._log = log
         self._last: OrderedDict[tuple[str, Hashable], tuple[int, Streak]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._last)
+
+    def report(self, kind: str, subject: Hashable, text: str, key: LeaseKey | None = None) -> None:
+        """Log what needs attention, once. key: of the partition that it is about, whose lease may not be readable."""
+        if self.is_due(kind, subject, text):
+            fields = {} if key is None else {"pipeline": key.pipeline, "partition": key.partition}
+            self._log.warning("needs attention", what=text, **fields)
 
     def is_due(self, kind: str, subject: Hashable, text: str) -> bool:
         """Whether to report it now; it then counts as reported."""

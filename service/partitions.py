@@ -31,7 +31,7 @@ from pipeline.feed import FeedPartition
 from service.failures import Streak
 from service.group.metered_lag import LISTINGS_PER_S
 from service.pipeline import Pipeline
-from service.texts import counted, noun
+from service.texts import counted, described, noun
 
 # Questions about single partitions that may take minutes: asked in the background, and repeated if they fail.
 #
@@ -84,7 +84,7 @@ class Asks:
         if left_s > 0 and question.task is not None:
             await asyncio.wait({question.task}, timeout=left_s)
         if question.error is not None:
-            raise Undecided(f"{what} does not say where it begins ({_told(question.error)})", is_slow=True)
+            raise Undecided(f"{what} does not say where it begins ({described(question.error)})", is_slow=True)
         if question.task is None or not question.task.done():
             waited_s = self._clock.monotonic() - question.began
             raise Undecided(
@@ -124,13 +124,9 @@ class Asks:
             self._answered()
 
 
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
 T = TypeVar("T")
 Report = Callable[[str, Hashable, str, LeaseKey | None], None]
-"""(kind, subject, text, the partition that it is about): as `service.host.Host` reports what needs attention."""
+"""(kind, subject, text, the partition that it is about): as `service.failures.Reports.report` takes them."""
 NAMED_MAX = 5
 """How many closed partitions a warning names."""
 
@@ -221,16 +217,11 @@ class Partitions:
             if is_cancelled(error):
                 raise
             streak = self._streaks[name]
-            if streak.count_failure():
-                told = f"{type(error).__name__}: {error}"
-                self._log.warning(
-                    "listing partitions failed, will try again", pipeline=name, error=told, attempt=streak.count
-                )
+            streak.log_failure(self._log, "listing partitions failed, will try again", error, pipeline=name)
             pause = self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
             self._due_at[name] = self._clock.monotonic() + pause
             return Audit()
-        if (fields := self._streaks[name].end()) is not None:
-            self._log.info("listing partitions recovered", pipeline=name, **fields)
+        self._streaks[name].log_end(self._log, "listing partitions recovered", pipeline=name)
         if not found:
             self._report("no partitions", name, f"pipeline '{name}': {feed.no_partitions}", None)
         if audit.created:
@@ -304,8 +295,7 @@ class Partitions:
             self._asks[pipeline].forget(scan.seen)
         else:
             self._asks[pipeline].forget()
-            if (fields := streak.end()) is not None:
-                self._log.info("waiting partitions recovered", pipeline=pipeline, **fields)
+            streak.log_end(self._log, "waiting partitions recovered", pipeline=pipeline)
 
     def _standing_in(self, pipeline: Pipeline) -> Callable[[str], Awaitable[Standing | None]] | None:
         """None if the sink does not know."""

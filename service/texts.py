@@ -16,6 +16,11 @@ def noun(count: int, singular: str, plural: str | None = None) -> str:
     return singular if count == 1 else plural or f"{singular}s"
 
 
+def described(error: BaseException) -> str:
+    """For the log: its class and its text."""
+    return f"{type(error).__name__}: {error}"
+
+
 MASK = "***"
 CHARS_MAX = 8192
 """Longer texts are quotations; they are cut, because they are logged with every attempt."""

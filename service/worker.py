@@ -146,7 +146,7 @@ class Worker:
             clock=clock,
             tally=tally,
             failed=self._checkpoint_failed,
-            kept=lambda: self._log_end(self._checkpoint_streak, "checkpoint recovered"),
+            kept=lambda: self._checkpoint_streak.log_end(self._log, "checkpoint recovered"),
         )
 
     @property
@@ -339,7 +339,7 @@ class Worker:
     def _renewal_tried(self, took_s: float, error: StoreError | None) -> None:
         self._tally.lease_renewed(self.owned.lease, took_s, error)
         if error is None:
-            self._log_end(self._renewal_streak, "renewal recovered")
+            self._renewal_streak.log_end(self._log, "renewal recovered")
 
     def _renewal_failed(self, error: StoreError, attempt: int) -> None:
         left = self.owned.trusted_until - self._clock.monotonic()
@@ -348,13 +348,8 @@ class Worker:
 
     def _checkpoint_failed(self, error: StoreError) -> float:
         streak = self._checkpoint_streak
-        if streak.count_failure():
-            self._log.warning("checkpoint failed", attempt=streak.count, error=str(error))
+        streak.log_failure(self._log, "checkpoint failed", str(error))
         return self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
-
-    def _log_end(self, streak: Streak, event: str) -> None:
-        if (fields := streak.end()) is not None:
-            self._log.info(event, **fields)
 
     async def _watch(self) -> CloseReason:
         """A worker that makes no progress is cancelled: renewing is never a substitute for working.

@@ -72,7 +72,7 @@ class Metrics(Collector):
             owned.add_metric([name], len(workers))
             failing.add_metric([name], sum(key.pipeline == name and key not in host.workers for key in host.failures))
             suspended.add_metric([name], sum(not worker.owned.is_trusted for worker in workers))
-            paused.add_metric([name], int(name in host.paused))
+            paused.add_metric([name], int(name in host.balancer.paused))
         yield from (owned, failing, suspended, paused)
 
     def _work(self) -> Iterator[Metric]:

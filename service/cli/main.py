@@ -106,7 +106,7 @@ def _print_summary(processor: Processor, last: Backlog | None) -> None:
     lines = summary_lines(
         processor.summaries,
         finished=processor.host.pipelines.keys() - unfinished,
-        is_alone=not processor.host.has_met_others,
+        is_alone=not processor.host.balancer.has_met_others,
     )
     with unread_is_fine():  # the exit code does not depend on whether this is read
         for line in lines:

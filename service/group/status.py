@@ -131,11 +131,11 @@ class Sight:
 
 def sight_of(host: Host) -> Sight | None:
     """None until the host's first round is over."""
-    if host.scan is None or host.roll is None:
+    scan, roll = host.balancer.scan, host.balancer.roll
+    if scan is None or roll is None:
         return None
-    roll, marks = host.roll, host.scan.marks
     return Sight(
-        leases={key: marks[key] for key in host.expired},
+        leases={key: scan.marks[key] for key in host.balancer.expired},
         hosts={name: record.mark for name, record in roll.hosts.items() if name not in roll.live},
     )
 

@@ -119,7 +119,7 @@ MUTANTS = (
         "        at = int(self._clock.monotonic() * 1000)\n"
         "        await self._change(lambda lease: replace(lease, tick=max(at, lease.tick + 1)))\n",
         (
-            "service.host",
+            "service.balancer",
             "self.expired = self._watch.expired(scan.started, self._timing)",
             "self.expired = frozenset(x.key for x in scan.leases if x.owner and x.tick < 1000 * (scan.started - 20))",
         ),
@@ -138,7 +138,7 @@ MUTANTS = (
     ),
     mutant(
         "what was asked for is taken without waiting",
-        "service.host",
+        "service.balancer",
         "        return self._requests.expired(scan.started, self._timing)",
         "        return frozenset(asked)",
     ),
@@ -328,7 +328,7 @@ MUTANTS = (
     ),
     mutant(
         "takes that were refused wait for the next listing",
-        "service.host",
+        "service.balancer",
         "            await self._take_all(wanted.take, scan, group)\n        return max",
         "            pass\n        return max",
         test=f"{OVERLOAD}::test_a_listing_that_uses_up_what_takes_need_does_not_keep_leases_from_being_taken",
@@ -341,7 +341,7 @@ MUTANTS = (
     ),
     mutant(
         "leases of a paused pipeline are taken",
-        "service.host",
+        "service.balancer",
         "        paused = roll.controls.paused\n        found",
         "        paused = frozenset()\n        found",
     ),

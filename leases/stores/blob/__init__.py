@@ -1,12 +1,11 @@
 """Leases in a container of Azure Blob Storage.
 
 `store` implements the five calls; `codec` maps ids and bodies to blobs (pure); `container` makes the requests over what `account`
-opens, and `error_mapping` translates the SDK's errors (pure). `others` reads what other processors left.
+opens, and `error_mapping` translates the SDK's errors (pure). `OthersBlobs` reads what other processors left.
 """
 
 from leases.stores.blob.account import Place
 from leases.stores.blob.container import Container
-from leases.stores.blob.others import OthersBlobs
-from leases.stores.blob.store import BlobStore
+from leases.stores.blob.store import BlobStore, OthersBlobs
 
 __all__ = ["BlobStore", "Container", "OthersBlobs", "Place"]

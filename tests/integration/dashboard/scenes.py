@@ -100,10 +100,10 @@ class Group:
     async def look(self, *, expired: Iterable[LeaseKey] = (), dead: Iterable[str] = ()) -> None:
         """The looking host's sight: what it has seen stand still."""
         host = self.looks.host
-        host.scan = await self.looks.keeper.scan(host.pipelines)
+        host.balancer.scan = await self.looks.keeper.scan(host.pipelines)
         roll = await self.looks.membership.scan()
-        host.roll = replace(roll, live=roll.live - frozenset(dead))
-        host.expired = frozenset(expired)
+        host.balancer.roll = replace(roll, live=roll.live - frozenset(dead))
+        host.balancer.expired = frozenset(expired)
         host.ready.set()
 
 

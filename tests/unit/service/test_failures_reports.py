@@ -19,7 +19,7 @@ class Standing:
 
 
 def test_a_condition_that_lasts_is_reported_once() -> None:
-    found = Reports(Standing())
+    found = Reports(Standing(), None)
     assert [found.is_due("lease", "a", "unreadable") for _ in range(3)] == [True, False, False]
     assert found.is_due("lease", "b", "unreadable")
     assert found.is_due("host", "a", "unreadable")
@@ -27,7 +27,7 @@ def test_a_condition_that_lasts_is_reported_once() -> None:
 
 def test_another_text_of_the_same_condition_is_reported_again_soon() -> None:
     clock = Standing()
-    found = Reports(clock)
+    found = Reports(clock, None)
     assert found.is_due("lease", "a", "not JSON")
     clock.now += 13
     assert found.is_due("lease", "a", "too large")
@@ -36,7 +36,7 @@ def test_another_text_of_the_same_condition_is_reported_again_soon() -> None:
 
 def test_a_text_that_changes_each_time_grows_neither_the_log_nor_the_memory() -> None:
     clock = Standing()
-    found, reported = Reports(clock), 0
+    found, reported = Reports(clock, None), 0
     for n in range(40_000):  # a week of rounds
         reported += found.is_due("lease", "a", f"refused, TrackingId:{n}")
         clock.now += 17
@@ -46,7 +46,7 @@ def test_a_text_that_changes_each_time_grows_neither_the_log_nor_the_memory() ->
 
 def test_the_subjects_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failures, "REPORTS_MAX", 3)
-    found = Reports(Standing())
+    found = Reports(Standing(), None)
     for name in "abacd":  # b was not found again for longest
         found.is_due("lease", name, "unreadable")
     assert len(found) == 3

@@ -50,7 +50,7 @@ def test_a_host_whose_view_has_not_changed_plans_nothing_anew_until_somebody_com
         plans.append(me)
         return plan(leases, peers, me, *rest, **more)
 
-    monkeypatch.setattr("service.host.plan", planned)
+    monkeypatch.setattr("service.balancer.plan", planned)
 
     async def main() -> None:
         group = Group("abcd")
@@ -341,7 +341,7 @@ def test_of_two_hosts_of_one_name_one_stops_and_both_report() -> None:
         assert isinstance(earlier.task.exception(), DuplicateHost)
         assert earlier.process.tasks == []
         await until(lambda: later.said("needs attention"), within_s=2 * group.timing.renew_s)
-        assert earlier.host.scan is not None
+        assert earlier.host.balancer.scan is not None
         await until(group.is_balanced)
         flow.cancel()
         await until(group.is_delivered)

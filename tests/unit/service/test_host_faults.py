@@ -603,7 +603,7 @@ def test_a_cancellation_that_nobody_asked_for_ends_neither_balancing_nor_the_hea
         [a] = await settled(group, "host-a")
         part, name = {
             "listing": (group.feed, "partitions"),
-            "scan": (a.host._keeper, "scan"),
+            "scan": (a.host.balancer._keeper, "scan"),
             "heartbeat": (a.host._membership, "announce"),
         }[where]
         plain = getattr(part, name)

@@ -100,7 +100,7 @@ def test_a_dead_owners_leases_stay_as_they_are_until_the_pipeline_is_resumed() -
         pause(group)
         await asyncio.sleep(10 * group.timing.duration_s)
         assert set(group.owners.values()) == {None, "host-b"}
-        assert a.host.expired
+        assert a.host.balancer.expired
         append(group)
         resume(group)
         await until(lambda: set(group.owners.values()) == {"host-a"}, within_s=60)

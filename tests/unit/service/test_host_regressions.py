@@ -175,7 +175,7 @@ def test_a_host_that_others_forestall_looks_soon_for_what_is_left() -> None:
 
         def judge(request: Request) -> Fate:
             """Whoever is about to take it: somebody was quicker to write something into it."""
-            if request.operation == "replace" and request.id in left and heir.host.expired:
+            if request.operation == "replace" and request.id in left and heir.host.balancer.expired:
                 left.remove(request.id)
                 group.edit(request.id.rpartition("/")[2], lambda lease: lease.handoff_requested("nobody"))
                 edited.append(asyncio.get_running_loop().time())

@@ -130,13 +130,13 @@ def test_it_knows_whether_it_has_seen_another_host_at_work() -> None:
         other.store = case.store
         first, second = case.processor("host-a"), other.processor("host-b")
         await first.start()
-        await until(lambda: first.host.roll is not None)
-        assert not first.host.has_met_others
+        await until(lambda: first.host.balancer.roll is not None)
+        assert not first.host.balancer.has_met_others
         await second.start()
-        await until(lambda: first.host.has_met_others and second.host.has_met_others)
+        await until(lambda: first.host.balancer.has_met_others and second.host.balancer.has_met_others)
         await second.stop()
         await first.stop()
-        assert first.host.has_met_others
+        assert first.host.balancer.has_met_others
 
     run_virtual(main())
 

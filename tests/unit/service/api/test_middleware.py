@@ -284,7 +284,7 @@ async def test_a_request_that_takes_too_long_is_answered_and_an_action_told_to_b
             await asyncio.Event().wait()
 
     running = await start(store=Silent(), runs=False)
-    running.view._keeper.store = running.host._keeper.store._store._store  # without its own timeout
+    running.view._keeper.store = running.host.balancer._keeper.store._store._store  # without its own timeout
     monkeypatch.setattr(limits, "REQUEST_S", 0.05)
     async with running.client() as client:
         answer = await client.get("/api/leases")

@@ -215,9 +215,9 @@ async def test_the_etag_tells_expiry_although_the_document_stays(resting, client
     await resting.keeper.take(await resting.keeper.read("bank", "a"), lambda state: state)
     etag = (await client.get("/api/leases/bank/a")).headers["etag"]
     await asyncio.sleep(0.06)  # past what readers share
-    resting.host.scan = await resting.keeper.scan(["bank"])
-    resting.host.roll = await resting.host._membership.scan()
-    resting.host.expired = frozenset({("bank", "a")})
+    resting.host.balancer.scan = await resting.keeper.scan(["bank"])
+    resting.host.balancer.roll = await resting.host._membership.scan()
+    resting.host.balancer.expired = frozenset({("bank", "a")})
     expired = await client.get("/api/leases/bank/a", headers={"if-none-match": etag})
     assert (expired.status_code, expired.json()["state"]) == (200, "expired")
     assert expired.headers["etag"] != etag

@@ -209,7 +209,10 @@ async def test_nobody_reads_a_closed_partition_and_its_lag_counts_no_more(start,
     files.append("a", [b"{}"] * 3)
     running.view.forget()
     await eventually(
-        lambda: ("bank", "a") in running.host.scan.seen and running.host.scan.seen["bank", "a"].lease.closed
+        lambda: (
+            ("bank", "a") in running.host.balancer.scan.seen
+            and running.host.balancer.scan.seen["bank", "a"].lease.closed
+        )
     )
     assert ("bank", "a") not in running.host.workers
     assert [one.partition for one in (await running.view.lag(0.0)).partitions] == ["b"]
@@ -257,9 +260,9 @@ async def test_a_file_that_comes_back_under_a_closed_name_is_not_read_and_is_war
 async def rounds(running, eventually, count: int) -> None:
     """Until the host has read the leases so many times more, and the last time has been acted on."""
     for _ in range(count):
-        before = running.host.scan
+        before = running.host.balancer.scan
         running.host.wake()
-        await eventually(lambda seen=before: running.host.scan is not seen)
+        await eventually(lambda seen=before: running.host.balancer.scan is not seen)
 
 
 # REST

@@ -1,0 +1,359 @@
+"""Takes this host's share of the leases, round after round: read, decide, act.
+
+every balance interval (or when the earliest lease would expire, or each second while leases are being handed over):
+    read host documents and leases            leases.membership, leases.keeper
+    see whose tick has stood still            leases.expiry
+    stop the work on paused pipelines         leases.pause_orders
+    create leases for new partitions          service.partitions, leases.bootstrap
+    plan what to take and what to request     leases.balance
+    take, request, start workers              service.worker
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from structlog.typing import FilteringBoundLogger as Log
+
+from leasehold.common.cancellation import is_cancelled
+from leasehold.common.clock import Clock, retry_after_s
+from leases.balance import Plan, plan
+from leases.errors import StoreConflict, StoreError
+from leases.expiry import Watch
+from leases.keeper import Keeper, OwnedLease, Scan
+from leases.lease import Lease, LeaseKey
+from leases.membership import DEAD_AFTER, Membership, Roll, mismatched
+from leases.pause_orders import Controls
+from leases.side_by_side import run_side_by_side
+from leases.timing import Timing
+from pipeline.crash_point import crash_point
+from service.failures import Failures, Reports, Streak, verdict
+from service.partitions import Partitions
+from service.pipeline import Pipeline
+from service.shutdown import sleep_unless_stopped
+from service.stats import Tally
+from service.texts import described
+from service.worker import Worker, about
+
+NOTHING = Plan((), (), 0)
+
+
+@dataclass(slots=True)
+class Changes:
+    """The results of a round's takes and requests.
+
+    refused: errors of the container. is_outpaced: another host was quicker, so the next round comes soon.
+    """
+
+    refused: list[StoreError] = field(default_factory=list)
+    is_outpaced: bool = False
+
+    @property
+    def are_over(self) -> bool:
+        """Whether the container wants to be left alone: the rest comes later."""
+        return any(map(retry_after_s, self.refused))
+
+
+class Balancer:
+    """Reads the group and takes leases. scan, roll: as read last; None before the first round.
+
+    has_met_others: whether another live host was ever seen. expired: leases whose owner has stood still, by the last scan.
+    paused: pipelines that rest. ready: set once every partition that can have a lease has one.
+    """
+
+    def __init__(
+        self,
+        pipelines: Mapping[str, Pipeline],
+        *,
+        keeper: Keeper,
+        membership: Membership,
+        workers: Mapping[LeaseKey, Worker],
+        employ: Callable[[OwnedLease, asyncio.TaskGroup], None],
+        failures: Failures,
+        reports: Reports,
+        tally: Tally,
+        stopping: asyncio.Event,
+        clock: Clock,
+        timing: Timing,
+        rng: random.Random,
+        log: Log,
+    ) -> None:
+        """workers: those at work. employ: starts one for a lease that was taken. stopping: ends `run` after its round."""
+        self.scan: Scan | None = None
+        self.roll: Roll | None = None
+        self.has_met_others = False
+        self.expired: frozenset[LeaseKey] = frozenset()
+        self.paused: frozenset[str] = frozenset()
+        self.ready = asyncio.Event()
+        self._pipelines = pipelines
+        self._keeper = keeper
+        self._membership = membership
+        self._workers = workers
+        self._employ = employ
+        self._failures = failures
+        self._reports = reports
+        self._tally = tally
+        self._stopping = stopping
+        self._clock = clock
+        self._timing = timing
+        self._rng = rng
+        self._log = log
+        self._wake = asyncio.Event()
+        self.partitions = Partitions(
+            pipelines,
+            keeper,
+            clock=clock,
+            timing=timing,
+            log=log,
+            rng=rng,
+            report=reports.report,
+            orphaned=self._set_aside,
+            wake=self.wake,
+        )
+        self._watch: Watch[LeaseKey] = Watch()
+        self._requests: Watch[LeaseKey] = Watch()
+        self._outlived: Watch[LeaseKey] = Watch()
+        self._rested_on: tuple[object, ...] = ()
+        self._refusals = Streak(clock)
+
+    def wake(self) -> None:
+        """Begin a round now."""
+        self._wake.set()
+
+    async def run(self, group: asyncio.TaskGroup) -> None:
+        """Rounds until `stopping` is set. group: the tasks that it starts. Raises DuplicateHost."""
+        streak = Streak(self._clock)
+        while not self._stopping.is_set():
+            self._wake.clear()
+            try:
+                pause = await self._round(group)
+                streak.log_end(self._log, "scan recovered")
+            except (StoreError, asyncio.CancelledError) as error:
+                if is_cancelled(error):
+                    raise
+                streak.log_failure(self._log, "scan failed, will try again", error)
+                pause = self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
+                # Whatever wakes it: workers end in numbers while the container is away.
+                await sleep_unless_stopped(self._stopping, pause)
+                continue
+            alarm = asyncio.get_running_loop().call_later(pause, self._wake.set)
+            await self._wake.wait()
+            alarm.cancel()
+
+    # One round
+
+    async def _round(self, group: asyncio.TaskGroup) -> float:
+        """Read, decide, act; the seconds until the next round."""
+        roll = self.roll = await self._membership.scan()
+        self.has_met_others |= not roll.live <= {self._keeper.host}
+        scan = self.scan = await self._keeper.scan(self._pipelines)
+        self._watch = self._watch.scanned(scan.marks, scan.started, scan.ended, self._timing, scan.listings)
+        self.expired = self._watch.expired(scan.started, self._timing)
+        self._notice(scan, roll)
+        self._rest(roll.controls)
+        audits = await self.partitions.refresh(scan, group, roll.peers)
+        wanted = self._planned(scan, roll)
+        changes = await self._take_all(wanted.take, scan, group)
+        await run_side_by_side(wanted.ask, lambda key: self._ask(key, scan, changes), doing="asking for")
+        outlived = [LeaseKey(name, each) for name, audit in audits.items() for each in audit.outlived]
+        await self._clear_away(roll, scan, [key for key in outlived if key in scan.seen])
+        is_left = any(audit.left for audit in audits.values())
+        if any(audit.created for audit in audits.values()):
+            self.wake()  # they are there to be taken
+        elif not is_left:
+            self.ready.set()
+        is_soon = changes.is_outpaced or is_left or wanted.ask or self._requests.sightings
+        pause = self._pause(scan, is_soon=bool(is_soon))
+        if not changes.refused:
+            self._refusals.log_end(self._log, "taking leases recovered")
+            return pause
+        at_least_s = max(map(retry_after_s, changes.refused))
+        backoff_s = self._timing.backoff.pause_s(self._refusals.count, self._rng.random(), at_least_s)
+        if await sleep_unless_stopped(self._stopping, backoff_s):
+            # Before the next listing, which may cost all that the container has to give by then.
+            await self._take_all(wanted.take, scan, group)
+        return max(0.0, pause - backoff_s)
+
+    def _planned(self, scan: Scan, roll: Roll) -> Plan:
+        """The plan; empty if it was empty and nothing has changed since."""
+        peers, overdue = roll.peers, self._overdue(scan)
+        held_off = self._failures.held_off
+        paused = roll.controls.paused
+        found = (scan.shape, peers, frozenset(self._workers), self.expired, overdue, held_off, paused)
+        if found == self._rested_on:
+            return NOTHING
+        wanted = plan(
+            scan.leases,
+            peers,
+            self._keeper.host,
+            self._workers.keys(),
+            self.expired,
+            overdue,
+            self._rng,
+            last=held_off,
+            paused=paused,
+        )
+        self._rested_on = () if wanted.take or wanted.ask else found
+        return wanted
+
+    def _notice(self, scan: Scan, roll: Roll) -> None:
+        for key, worker in self._workers.items():
+            if key in scan.seen:
+                worker.owned.notice(scan.seen[key])
+        self._judge_failures(scan)
+        for key, error in scan.unreadable.items():
+            self._reports.report("unreadable lease", key, str(error), key)
+        for name, unread in roll.invalid.items():
+            self._reports.report("unreadable document", name, str(unread))
+        for host in mismatched([roll.hosts[name] for name in roll.live], self._timing.duration_s):
+            self._reports.report(
+                "duration",
+                host.name,
+                f"host '{host.name}' runs with leases.duration_s = {host.lease_duration_s:g}, this one with"
+                f" {self._timing.duration_s:g}: use one value in the whole group",
+            )
+
+    def _rest(self, controls: Controls) -> None:
+        """A paused pipeline is not worked on: its leases are released, and the plan takes none."""
+        paused = controls.paused & self._pipelines.keys()
+        for name in sorted(paused - self.paused):
+            self._log.info("pipeline paused", pipeline=name, why=controls.why(name))
+        for name in sorted(self.paused - paused):
+            self._log.info("pipeline resumed", pipeline=name)
+        self.paused = paused
+        for key, worker in self._workers.items():
+            if key.pipeline in paused:
+                worker.stop()
+
+    def _set_aside(self, key: LeaseKey, error: Exception, scan: Scan) -> None:
+        """Not to be tried in vain: an orphan would fail each time under a higher epoch."""
+        lease = scan.seen[key].lease if key in scan.seen and key not in self._workers else None
+        if lease is not None and not lease.closed and lease.owner in (None, self._keeper.host):
+            self._failures.would_fail(key, error, lease.continuation)
+
+    async def _take_all(self, keys: Sequence[LeaseKey], scan: Scan, group: asyncio.TaskGroup) -> Changes:
+        """Take those that have not changed since the scan."""
+        changes = Changes()
+        await run_side_by_side(
+            keys,
+            lambda key: self._take(key, scan, changes),
+            doing="taking",
+            then=lambda key, owned: None if owned is None else self._employ(owned, group),
+        )
+        return changes
+
+    async def _take(self, key: LeaseKey, scan: Scan, changes: Changes) -> OwnedLease | None:
+        if self._is_over(changes) or key in self._workers or self._failures.holds_off(key):
+            return None
+        before, began = scan.seen[key].lease, self._clock.monotonic()
+        try:
+            owned = await self._keeper.take(scan.seen[key], self._pipelines[key.pipeline].claimed)
+        except StoreError as error:
+            self._refuse(changes, error, "taking a lease failed", before)
+            return None
+        except Exception as error:  # its document cannot be written, or its sink state not be claimed
+            self._log.error("lease cannot be taken", **about(before), error=described(error))
+            self._failures.record_failure(key, error, before.continuation)
+            return None
+        if owned is None:
+            changes.is_outpaced = True
+            return None
+        self._tally.lease_acquired(owned.lease, before=before, took_s=self._clock.monotonic() - began)
+        crash_point("lease acquired")
+        return owned
+
+    async def _ask(self, key: LeaseKey, scan: Scan, changes: Changes) -> None:
+        if self._is_over(changes):
+            return
+        lease = scan.seen[key].lease
+        try:
+            await self._keeper.ask(scan.seen[key])
+        except StoreConflict:
+            return  # the lease has just changed; the next round sees how
+        except StoreError as error:
+            self._refuse(changes, error, "asking for a lease failed", lease)
+            return
+        except Exception as error:  # its document has no room for our name
+            text = f"lease '{key.partition}' of pipeline '{key.pipeline}' cannot be requested: {described(error)}"
+            self._reports.report("request", key, text, key)
+            return
+        self._tally.lease_asked_for(lease)
+        self._log.info("handoff requested", **about(lease), owner=lease.owner)
+
+    def _is_over(self, changes: Changes) -> bool:
+        """Whether nothing more is to be taken or requested in this round."""
+        return self._stopping.is_set() or changes.are_over
+
+    def _refuse(self, changes: Changes, error: StoreError, event: str, lease: Lease) -> None:
+        """One line for all that is refused in a round."""
+        if not changes.refused:
+            self._refusals.log_failure(self._log, event, str(error), **about(lease))
+        changes.refused.append(error)
+
+    def _overdue(self, scan: Scan) -> frozenset[LeaseKey]:
+        """The leases that we requested a lease duration ago and did not get: the owner renews but does not answer.
+
+        Time in which the container could not be read does not count: the owner could not answer then.
+        """
+        asked = {
+            lease.key: (lease.owner, lease.epoch) for lease in scan.leases if lease.handoff_to == self._keeper.host
+        }
+        self._requests = self._requests.scanned(asked, scan.started, scan.ended, self._timing, scan.listings)
+        return self._requests.expired(scan.started, self._timing)
+
+    async def _clear_away(self, roll: Roll, scan: Scan, outlived: Sequence[LeaseKey]) -> None:
+        """The documents of hosts that are long dead, and of partitions that are long gone.
+
+        Not at once: a host that was stopped may still act on what it read when the children of those had no leases.
+        """
+        self._outlived = self._outlived.scanned(
+            dict.fromkeys(outlived, ()), scan.started, scan.ended, self._timing, scan.listings
+        )
+        long_gone = self._outlived.still_for(DEAD_AFTER * self._timing.duration_s, scan.started)
+        try:
+            await self._membership.clear_away(roll)
+            for key in sorted(long_gone):
+                await self._keeper.forget(scan.seen[key])
+                self._log.info("lease cleared away", **about(scan.seen[key].lease))
+        except StoreError as error:
+            self._log.debug("clearing away failed", error=str(error))
+
+    def _pause(self, scan: Scan, *, is_soon: bool) -> float:
+        """Until the next round: sooner where a lease may expire, is handed over, was lost to another, or may be tried again.
+
+        The duration of the round counts towards the balance interval, which is the longest time between two rounds.
+        """
+        now = self._clock.monotonic()
+        due = [each.until for each in self._failures.values() if each.until > scan.started and not each.is_retried]
+        due += [self._watch.next_expiry(scan.started, self._timing), self._membership.next_expiry]
+        due.append(scan.ended + self._timing.balance_s * (1 - 0.1 * self._rng.random()))
+        earliest = min(due) - now
+        if is_soon:
+            earliest = min(earliest, self._timing.handoff_poll_s)
+        return max(earliest, min(self._timing.handoff_poll_s, self._timing.balance_s) / 4)
+
+    # Failures
+
+    def _judge_failures(self, scan: Scan) -> None:
+        """Partitions that deliver are reported by their workers; the others show by the scan."""
+        me = self._keeper.host
+        for key, failure in list(self._failures.items()):
+            if failure.at >= scan.started:
+                continue  # the scan may be older than the failure
+            lease = scan.seen[key].lease if key in scan.seen else None
+            now, grace_s = self._clock.monotonic(), self._timing.duration_s
+            found = verdict(failure, lease, me, now=now, grace_s=grace_s, is_idle=self._is_idle(key))
+            if found == "over":
+                self._failures.forget(key)
+            elif found == "recovered" and lease is not None:
+                self._failures.record_recovery(key, **({} if lease.owner == me else {"by": lease.owner}))
+
+    def _is_idle(self, key: LeaseKey) -> bool:
+        """Whether its worker has had nothing to do for a while. To be idle for a moment is what a worker looks like too that
+        has not yet read what it will fail at."""
+        worker = self._workers.get(key)
+        idle_since = None if worker is None else worker.progress.idle_since
+        return idle_since is not None and self._clock.monotonic() - idle_since >= self._timing.balance_s
