@@ -81,8 +81,8 @@ def read_log(file: Path, pipeline: str, partition: str | None, start: int, limit
 
 
 def _log_of(file: Path, pipeline: str) -> Path:
-    from service.config.feeds import LogFeedSettings
-    from service.config.sinks import FilesSinkSettings, LogSinkSettings
+    from service.config.files import FilesSinkSettings
+    from service.config.log import LogFeedSettings, LogSinkSettings
 
     found = {each.name: each for each in settings_of(file).pipelines}
     if pipeline not in found:
@@ -249,7 +249,8 @@ def clean_files(file: Path, pipeline: str, dry_run: bool) -> None:
 
 
 def _place(file: Path, pipeline: str) -> Place:
-    from service.config.sinks import FilesSinkSettings, LogSinkSettings
+    from service.config.files import FilesSinkSettings
+    from service.config.log import LogSinkSettings
     from service.wiring.dead_letters import place_of
 
     sinks = {each.name: each.sink for each in settings_of(file).pipelines}

@@ -12,8 +12,9 @@ from leasehold.common.clock import BootClock
 from leases.errors import InvalidDocument, StoreMissing
 from leases.keeper import Keeper
 from leases.store import TimedStore
-from service.config.leases import AnyLeases, BlobLeases, CosmosLeases, SqliteLeases
-from service.config.settings import Settings
+from service.config.cosmos import CosmosLeases
+from service.config.leases import BlobLeases, SqliteLeases
+from service.config.settings import AnyLeases, Settings
 from service.group.status import Group
 from service.group.view import View
 from service.wiring.build import pipelines_of, store_of

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, Tag, model_validator
+from pydantic import Field, model_validator
 
 from leasehold.common.azure import storage_account_of
 from leases.timing import Timing, derived_timing
-from service.config.azure import IDENTITY, CosmosAccount, StorageAccount
-from service.config.section import CUSTOM, Custom, Section, tag_of
+from service.config.section import Section, StorageAccount
 from service.config.types import (
     BlobContainerName,
     FilePath,
-    Importable,
     LeaseSeconds,
     Seconds,
     SecondsOrNone,
-    Text,
 )
 
 
@@ -71,18 +68,6 @@ class SqliteLeases(LeaseSettings):
     path: FilePath = Field(default=Path("leases.db"), description="The file. It is created where it is missing.")
 
 
-class CosmosLeases(CosmosAccount, LeaseSettings):
-    type: Literal["cosmos"] = Field(
-        description="A container in Cosmos DB, for hosts anywhere; leases of Cosmos feeds as the .NET processor keeps them."
-    )
-    identity: Text | None = Field(default=None, description=IDENTITY + "Cosmos DB Built-in Data Contributor.")
-    database: Text = Field(description="The database's name.")
-    container: Text = Field(
-        default="leases",
-        description="The container's name. It is made where it is missing and we may, with the partition key /id.",
-    )
-
-
 class BlobLeases(StorageAccount, LeaseSettings):
     type: Literal["blob"] = Field(description="A container in Azure Blob Storage, for hosts anywhere.")
     container: BlobContainerName = Field(
@@ -99,19 +84,3 @@ class MemoryLeases(LeaseSettings):
     type: Literal["memory"] = Field(
         default="memory", description="This process's memory: nothing is shared, nothing survives."
     )
-
-
-class CustomLeases(LeaseSettings, Custom):
-    type: Importable = Field(
-        description="A `LeaseStore` to import. All keys that are not named here are its arguments."
-    )
-
-
-AnyLeases = Annotated[
-    Annotated[SqliteLeases, Tag("sqlite")]
-    | Annotated[CosmosLeases, Tag("cosmos")]
-    | Annotated[BlobLeases, Tag("blob")]
-    | Annotated[MemoryLeases, Tag("memory")]
-    | Annotated[CustomLeases, Tag(CUSTOM)],
-    tag_of("sqlite", "sqlite", "cosmos", "blob", "memory"),
-]

@@ -5,12 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, requires
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Discriminator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validator
 from pydantic_core import ErrorDetails
 
-from service.config.types import Importable
+from pipeline.limits import AsyncLimits
+from service.config.types import (
+    Certificates,
+    Count,
+    Importable,
+    Seconds,
+    SecondsOrNone,
+    Secret,
+    Share,
+    StartAt,
+    Text,
+)
 
 # Error messages for invalid settings.
 
@@ -96,3 +108,119 @@ def tag_of(default: str | None, *known: str, is_open: bool = True) -> Discrimina
         custom_error_type="unknown_type",
         custom_error_message=", ".join(known) + (", or a class to import like package.module:Class" if is_open else ""),
     )
+
+
+# What the feeds, the sinks and the dead letters of all systems have in common.
+
+
+class FeedSettings(Section):
+    start: StartAt = Field(
+        default="earliest",
+        description="The start of partitions that exist at the first run: `earliest`, `latest`, or a time like"
+        " 2026-01-31T12:00:00Z. Later ones are read whole.",
+    )
+
+
+class Buffering(Section):
+    """For each partition separately; see docs/sinks.md."""
+
+    batch_entries_max: Count = Field(
+        default=AsyncLimits().batch_entries_max, description="Entries in one request at most."
+    )
+    batch_bytes_max: Count = Field(default=AsyncLimits().batch_bytes_max, description="Bytes in one request at most.")
+    entry_bytes_max: Count = Field(
+        default=AsyncLimits().entry_bytes_max,
+        description="A larger entry stops its partition; at most `batch_bytes_max`.",
+    )
+    in_flight_max: Count = Field(
+        default=AsyncLimits().in_flight_max, description="Requests of one partition at a time, while all goes well."
+    )
+    buffered_entries_max: Count = Field(
+        default=AsyncLimits().buffered_entries_max,
+        description="Entries of one partition that are taken and not acknowledged without a gap: then no more are read."
+        " At least `batch_entries_max`.",
+    )
+    buffer_age_max_s: SecondsOrNone = Field(
+        default=AsyncLimits().buffer_age_max_s, description="How long an entry waits for its request to fill up."
+    )
+    request_timeout_s: Seconds = Field(
+        default=AsyncLimits().request_timeout_s, description="A request without an answer for so long is sent again."
+    )
+
+    @property
+    def limits(self) -> AsyncLimits:
+        return AsyncLimits(**{name: getattr(self, name) for name in AsyncLimits.__dataclass_fields__})
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Buffering:
+        if problems := list(self.limits.problems()):
+            raise ValueError("\n".join(problems))
+        return self
+
+
+class LettersSettings(Section):
+    share_max: Share = Field(
+        default=0.1,
+        description="A partition stops where a larger share of its last `share_events` events is dead. 1: it never does.",
+    )
+    share_events: Count = Field(default=1000, description="The number of last events that `share_max` refers to.")
+
+
+# Azure credentials, shared by leases, feeds and sinks.
+
+
+IDENTITY = (
+    "Instead of a key: `default` for the identity that azure-identity finds (this is also the default), or the client"
+    " id of a managed identity. It needs the role "
+)
+
+
+class Whom(TypedDict):
+    """Secrets and all: what the connectors take."""
+
+    key: str | None
+    connection_string: str | None
+    identity: str | None
+
+
+def whom(key: Secret | None, connection_string: Secret | None, identity: str | None) -> Whom:
+    """Without a key, azure-identity finds the credentials."""
+    is_anybody = identity is None and key is None and connection_string is None
+    return {
+        "key": None if key is None else key.get_secret_value(),
+        "connection_string": None if connection_string is None else connection_string.get_secret_value(),
+        "identity": "default" if is_anybody else identity,
+    }
+
+
+class StorageAccess(Whom):
+    """The arguments of `storage_account_of`."""
+
+    account_url: str | None
+    ca_file: Path | None
+
+
+class StorageAccount(Section):
+    account_url: Text | None = Field(
+        default=None, description="The address of the account's blobs, like https://account.blob.core.windows.net."
+    )
+    key: Secret | None = Field(
+        default=None, description="One of the account's keys. By default azure-identity provides the credentials."
+    )
+    connection_string: Secret | None = Field(
+        default=None,
+        description="Instead of `account_url` and `key`, as the portal shows it; one with a signature (SAS) too.",
+    )
+    identity: Text | None = Field(default=None, description=IDENTITY + "Storage Blob Data Contributor.")
+    ca_file: Certificates | None = Field(
+        default=None, description="Certificates (PEM) to trust instead of the system's, for an emulator with its own."
+    )
+
+    @property
+    def account(self) -> StorageAccess:
+        """How to reach it, secrets and all."""
+        return {
+            "account_url": self.account_url,
+            "ca_file": self.ca_file,
+            **whom(self.key, self.connection_string, self.identity),
+        }

@@ -5,20 +5,18 @@ from __future__ import annotations
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, Tag, model_validator
 
 from pipeline.limits import BYTES_MAX, REPLAY, BatchLimits, Isolation
-from service.config.azure import Seat
-from service.config.feeds import AnyFeed, EventHubsFeedSettings
-from service.config.leases import AnyLeases, SqliteLeases
-from service.config.section import Section
-from service.config.sinks import (
-    AnyLetters,
-    AnySink,
-    EventHubsSinkSettings,
-    PostgresLettersSettings,
-    PostgresSinkSettings,
-)
+from service.config.cosmos import CosmosFeedSettings, CosmosLeases, CosmosSinkSettings
+from service.config.custom import CustomFeedSettings, CustomLeases, CustomSinkSettings, PythonSinkSettings
+from service.config.eventhubs import EventHubsFeedSettings, EventHubsLettersSettings, EventHubsSinkSettings, Seat
+from service.config.files import FilesFeedSettings, FilesLettersSettings, FilesSinkSettings
+from service.config.http import HttpSinkSettings
+from service.config.leases import BlobLeases, MemoryLeases, SqliteLeases
+from service.config.log import LogFeedSettings, LogLettersSettings, LogSinkSettings
+from service.config.postgres import PostgresLettersSettings, PostgresSinkSettings
+from service.config.section import CUSTOM, Section, tag_of
 from service.config.types import (
     Conf,
     Count,
@@ -35,6 +33,48 @@ from service.config.types import (
     Text,
     is_loopback,
 )
+
+# What `type` stands for, by its section.
+
+
+AnyFeed = Annotated[
+    Annotated[FilesFeedSettings, Tag("files")]
+    | Annotated[LogFeedSettings, Tag("log")]
+    | Annotated[CosmosFeedSettings, Tag("cosmos")]
+    | Annotated[EventHubsFeedSettings, Tag("eventhubs")]
+    | Annotated[CustomFeedSettings, Tag(CUSTOM)],
+    tag_of(None, "files", "log", "cosmos", "eventhubs"),
+]
+
+AnySink = Annotated[
+    Annotated[LogSinkSettings, Tag("log")]
+    | Annotated[PostgresSinkSettings, Tag("postgres")]
+    | Annotated[EventHubsSinkSettings, Tag("eventhubs")]
+    | Annotated[FilesSinkSettings, Tag("files")]
+    | Annotated[PythonSinkSettings, Tag("python")]
+    | Annotated[HttpSinkSettings, Tag("http")]
+    | Annotated[CosmosSinkSettings, Tag("cosmos")]
+    | Annotated[CustomSinkSettings, Tag(CUSTOM)],
+    tag_of(None, "log", "postgres", "eventhubs", "files", "python", "http", "cosmos"),
+]
+
+AnyLetters = Annotated[
+    Annotated[PostgresLettersSettings, Tag("postgres")]
+    | Annotated[LogLettersSettings, Tag("log")]
+    | Annotated[FilesLettersSettings, Tag("files")]
+    | Annotated[EventHubsLettersSettings, Tag("eventhubs")],
+    tag_of(None, "postgres", "log", "files", "eventhubs", is_open=False),
+]
+
+AnyLeases = Annotated[
+    Annotated[SqliteLeases, Tag("sqlite")]
+    | Annotated[CosmosLeases, Tag("cosmos")]
+    | Annotated[BlobLeases, Tag("blob")]
+    | Annotated[MemoryLeases, Tag("memory")]
+    | Annotated[CustomLeases, Tag(CUSTOM)],
+    tag_of("sqlite", "sqlite", "cosmos", "blob", "memory"),
+]
+
 
 # Where traces go.
 

@@ -29,27 +29,15 @@ from pipeline.sink import Sink
 from pipeline.spark.engine import SparkEngine
 from pipeline.sql_text import columns_of
 from pipeline.transform import Identity, Transform
-from service.config.feeds import (
-    AnyFeed,
-    CosmosFeedSettings,
-    CustomFeedSettings,
-    EventHubsFeedSettings,
-    FilesFeedSettings,
-    LogFeedSettings,
-)
-from service.config.leases import AnyLeases, BlobLeases, CosmosLeases, CustomLeases, SqliteLeases
-from service.config.settings import PipelineSettings, Settings
-from service.config.sinks import (
-    AnySink,
-    CosmosSinkSettings,
-    CustomSinkSettings,
-    EventHubsSinkSettings,
-    FilesSinkSettings,
-    HttpSinkSettings,
-    LogSinkSettings,
-    PostgresSinkSettings,
-    PythonSinkSettings,
-)
+from service.config.cosmos import CosmosFeedSettings, CosmosLeases, CosmosSinkSettings
+from service.config.custom import CustomFeedSettings, CustomLeases, CustomSinkSettings, PythonSinkSettings
+from service.config.eventhubs import EventHubsFeedSettings, EventHubsSinkSettings
+from service.config.files import FilesFeedSettings, FilesSinkSettings
+from service.config.http import HttpSinkSettings
+from service.config.leases import BlobLeases, SqliteLeases
+from service.config.log import LogFeedSettings, LogSinkSettings
+from service.config.postgres import PostgresSinkSettings
+from service.config.settings import AnyFeed, AnyLeases, AnySink, PipelineSettings, Settings
 from service.errors import StartFailed
 from service.group.import_sources import BlobSource
 from service.pipeline import Pipeline

@@ -13,16 +13,11 @@ from pipeline.dead_letters import DeadLetters, LetterBox
 from pipeline.dead_letters.merged_feed import StrandedLetters
 from pipeline.limits import Isolation
 from pipeline.sink import Sink
+from service.config.eventhubs import EventHubsLettersSettings, EventHubsSinkSettings
+from service.config.files import FilesLettersSettings, FilesSinkSettings
+from service.config.log import LogLettersSettings
+from service.config.postgres import PostgresLettersSettings, PostgresSinkSettings
 from service.config.settings import PipelineSettings
-from service.config.sinks import (
-    EventHubsLettersSettings,
-    EventHubsSinkSettings,
-    FilesLettersSettings,
-    FilesSinkSettings,
-    LogLettersSettings,
-    PostgresLettersSettings,
-    PostgresSinkSettings,
-)
 
 if TYPE_CHECKING:
     from pipeline.connectors.files.sink.storage import Place

@@ -24,9 +24,9 @@ from pipeline.imports import imported, require_module
 from pipeline.interface import adopt
 from pipeline.sink import INTERFACE as OF_SINKS
 from pipeline.sink import Sink
+from service.config.custom import PythonSinkSettings
 from service.config.section import Custom, Section, said_of
 from service.config.settings import Settings
-from service.config.sinks import PythonSinkSettings
 from service.errors import StartFailed
 
 VERSION = "leasehold_interface"

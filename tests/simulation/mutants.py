@@ -532,10 +532,10 @@ MUTANTS = (
     ),
     mutant(
         "a hub's sink reads in a consumer group that it was not given",
-        "service.config.sinks",
+        "service.config.eventhubs",
         '    consumer_group: ConsumerGroup = Field(\n        description="In which the sink reads',
         '    consumer_group: ConsumerGroup = Field(\n        default="$Default", description="In which the sink reads',
-        test="tests/unit/service/config/test_sinks_eventhubs.py::test_what_does_not_go_together_is_told_without_secrets",
+        test="tests/unit/service/config/test_eventhubs_sink.py::test_what_does_not_go_together_is_told_without_secrets",
     ),
     mutant(
         "a host remembers every report for ever",

@@ -17,7 +17,7 @@ import yaml
 from pipeline.async_sink import AsyncSink
 from pipeline.contract import Row, SinkContract, SinkHarness
 from pipeline.errors import SinkRejected
-from service.config.sinks import CustomSinkSettings
+from service.config.custom import CustomSinkSettings
 
 DOCS = Path(__file__).parents[4] / "docs"
 PAGE = (DOCS / "sinks.md").read_text()

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from service.cli.host_name import host_name
-from service.config.leases import CosmosLeases, CustomLeases, LeaseSettings, MemoryLeases, SqliteLeases
+from service.config.cosmos import CosmosLeases
+from service.config.custom import CustomLeases
+from service.config.leases import LeaseSettings, MemoryLeases, SqliteLeases
 from service.config.settings import HostSettings
 from service.errors import StartFailed
 

@@ -15,13 +15,14 @@ from pydantic import ValidationError
 
 from leases.timing import Timing, derived_timing
 from pipeline.limits import BatchLimits
-from service.config.feeds import FilesFeedSettings, LogFeedSettings
+from service.config.files import FilesFeedSettings
 from service.config.leases import SqliteLeases
 from service.config.load import FILE_BYTES_MAX, ConfigurationError, load, parse
+from service.config.log import LogFeedSettings
+from service.config.postgres import PostgresSinkSettings
 from service.config.reference import describe, markdown
 from service.config.section import Section
 from service.config.settings import Settings
-from service.config.sinks import PostgresSinkSettings
 from service.pipeline import Pipeline
 
 DOCUMENT = Path(__file__).parents[4] / "docs/configuration.md"

@@ -15,10 +15,8 @@ from pipeline.connectors.memory import MemoryFeed, MemorySink
 from pipeline.feed import ChangeFeed
 from pipeline.sink import Sink
 from service.cli.main import main
-from service.config.feeds import CustomFeedSettings
-from service.config.leases import CustomLeases
+from service.config.custom import CustomFeedSettings, CustomLeases, CustomSinkSettings
 from service.config.load import parse
-from service.config.sinks import CustomSinkSettings
 from service.errors import StartFailed
 from service.wiring.plugins import feed_made, lacks, problems_of, sink_made, store_made
 

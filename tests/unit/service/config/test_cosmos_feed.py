@@ -7,8 +7,7 @@ from pathlib import Path
 import certifi
 import pytest
 
-from service.config.feeds import CosmosFeedSettings
-from service.config.leases import CosmosLeases
+from service.config.cosmos import CosmosFeedSettings, CosmosLeases
 from service.config.load import ConfigurationError, load, parse
 from service.wiring.build import feed_of
 

@@ -9,9 +9,10 @@ import pytest
 
 from leases.timing import Timing
 from pipeline.async_sink import AsyncSink, Limits
+from service.config.cosmos import CosmosSinkSettings
+from service.config.http import HttpSinkSettings
 from service.config.load import ConfigurationError, load
 from service.config.settings import Settings
-from service.config.sinks import CosmosSinkSettings, HttpSinkSettings
 from service.wiring.build import sink_of
 
 

@@ -13,8 +13,8 @@ from unit.pipeline.connectors.files.sink.places import Permit, claim, output
 
 from pipeline.connectors.files.sink import Directory, FilesSink
 from service.cli.main import main
+from service.config.files import FilesSinkSettings
 from service.config.load import ConfigurationError, parse
-from service.config.sinks import FilesSinkSettings
 from service.wiring.dead_letters import place_of
 
 KEY = "c2VjcmV0LXNlY3JldA=="

@@ -8,9 +8,8 @@ import certifi
 import pytest
 
 from pipeline.connectors.eventhubs import EventHubsFeed
-from service.config.feeds import EventHubsFeedSettings
+from service.config.eventhubs import EventHubsFeedSettings, EventHubsSinkSettings
 from service.config.load import ConfigurationError, load, parse
-from service.config.sinks import EventHubsSinkSettings
 from service.wiring.build import feed_of
 
 SECRET = "c2VjcmV0"

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from leases.stores.cosmos import CosmosStore
-from service.config.leases import CosmosLeases
+from service.config.cosmos import CosmosLeases
 from service.config.settings import Settings
 from service.errors import StartFailed
 from service.wiring.build import store_of

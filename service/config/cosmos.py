@@ -1,0 +1,130 @@
+"""Azure Cosmos DB: as a feed, as a sink, and for leases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from leasehold.common.azure import cosmos_account_of
+from service.config.leases import LeaseSettings
+from service.config.section import IDENTITY, Buffering, FeedSettings, Section, Whom, whom
+from service.config.types import Certificates, Count, ProcessorName, Seconds, Secret, Text
+
+
+class CosmosAccess(Whom):
+    """The arguments of `cosmos_account_of`."""
+
+    endpoint: str | None
+    ca_file: Path | None
+
+
+class CosmosAccount(Section):
+    endpoint: Text | None = Field(
+        default=None, description="The account's address, like https://account.documents.azure.com."
+    )
+    key: Secret | None = Field(
+        default=None,
+        description="The account's key; to read a feed a read-only one will do. By default azure-identity provides the"
+        " credentials.",
+    )
+    connection_string: Secret | None = Field(
+        default=None, description="Instead of `endpoint` and `key`, as the portal shows it."
+    )
+    identity: Text | None = Field(default=None, description=IDENTITY + "Cosmos DB Built-in Data Reader.")
+    ca_file: Certificates | None = Field(
+        default=None, description="Certificates (PEM) to trust instead of the system's, for an emulator with its own."
+    )
+
+    @model_validator(mode="after")
+    def _reaches(self) -> CosmosAccount:
+        cosmos_account_of(**self.account)
+        return self
+
+    @property
+    def account(self) -> CosmosAccess:
+        """How to reach it, secrets and all."""
+        return {
+            "endpoint": self.endpoint,
+            "ca_file": self.ca_file,
+            **whom(self.key, self.connection_string, self.identity),
+        }
+
+
+class CosmosFeedSettings(CosmosAccount, FeedSettings):
+    type: Literal["cosmos"] = Field(
+        description="The change feed of a Cosmos DB container; each of its physical ranges is a partition."
+    )
+    database: Text = Field(description="The database's name.")
+    container: Text = Field(description="The container's name.")
+    mode: Literal["latest", "all_versions"] = Field(
+        default="latest",
+        description="`latest`: the latest version of each changed document. `all_versions`: all versions and deletes,"
+        " from now on (`start: latest`).",
+    )
+    page_items_max: Count = Field(
+        default=1000,
+        description="The most documents to ask for at once; halved where the account does not answer in time.",
+    )
+    poll_interval_s: Seconds = Field(default=1.0, description="How often to look for changes where there were none.")
+    timeout_s: Seconds = Field(default=20.0, description="How long one request may take.")
+    processor_name: ProcessorName | None = Field(
+        default=None,
+        description="What the leases are named after where they are kept in Cosmos DB too, as in .NET and in KEDA: take the name"
+        " of a .NET processor to take over its leases. By default the pipeline's name.",
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> CosmosFeedSettings:
+        if self.mode == "all_versions" and self.start != "latest":
+            raise ValueError("`mode: all_versions` is kept from now on alone: say `start: latest`")
+        return self
+
+
+class CosmosSinkSettings(CosmosAccount, Buffering):
+    type: Literal["cosmos"] = Field(
+        description="A Cosmos DB container, whose documents are upserted, patched or deleted; every row at least once."
+    )
+    key: Secret | None = Field(
+        default=None, description="The account's key. By default azure-identity provides the credentials."
+    )
+    identity: Text | None = Field(default=None, description=IDENTITY + "Cosmos DB Built-in Data Contributor.")
+    database: Text = Field(description="The database's name.")
+    container: Text = Field(description="The container's name. It has to be there.")
+    content: Literal["row", "body"] = Field(
+        default="row", description="A document: all columns but `operation`, or the JSON object in the column `body`."
+    )
+    operation: Text = Field(
+        default="operation",
+        description="The column with the operation for a row's document: null, `create`, `replace` or `upsert`,"
+        " `patch`, `delete`. Without such a column all are upserted.",
+    )
+    patch_missing: Literal["stop", "skip"] = Field(
+        default="stop", description="What to do about a patch whose document is not there."
+    )
+    batch_entries_max: Count = Field(default=25, description="Documents written at a time by one request's worth.")
+    batch_bytes_max: Count = Field(default=8 * 1024 * 1024, description="Bytes in one request's worth at most.")
+    entry_bytes_max: Count = Field(
+        default=2 * 1024 * 1024, description="A larger document stops its partition; at most `batch_bytes_max`."
+    )
+    in_flight_max: Count = Field(
+        default=4, description="Requests' worth of one partition at a time, while all goes well."
+    )
+    buffered_entries_max: Count = Field(
+        default=5_000,
+        description="Documents of one partition that are taken and not acknowledged without a gap: then no more are read."
+        " At least `batch_entries_max`.",
+    )
+
+
+class CosmosLeases(CosmosAccount, LeaseSettings):
+    type: Literal["cosmos"] = Field(
+        description="A container in Cosmos DB, for hosts anywhere; leases of Cosmos feeds as the .NET processor keeps them."
+    )
+    identity: Text | None = Field(default=None, description=IDENTITY + "Cosmos DB Built-in Data Contributor.")
+    database: Text = Field(description="The database's name.")
+    container: Text = Field(
+        default="leases",
+        description="The container's name. It is made where it is missing and we may, with the partition key /id.",
+    )

@@ -1,0 +1,144 @@
+"""Azure Event Hubs: as a feed, as a sink, and for dead letters."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from pipeline.errors import FeedError
+from service.config.section import FeedSettings, LettersSettings, Section
+from service.config.types import Certificates, Conf, Prefetch, Seconds, Secret, Text
+
+
+def _consumer_group(name: str) -> str:
+    from pipeline.connectors.eventhubs import is_consumer_group  # here, so that only who uses it waits for its SDK
+
+    if not is_consumer_group(name):
+        raise ValueError("must be the name of a consumer group, like $Default")
+    return name
+
+
+ConsumerGroup = Annotated[Text, AfterValidator(_consumer_group)]
+
+
+Seat = tuple[str, str]
+
+
+class EventHub(Section):
+    connection_string: Secret | None = Field(
+        default=None,
+        description="As the portal shows it, of the namespace or of the hub (`EntityPath=...`); a sink's has to allow sending and"
+        " listening. With `UseDevelopmentEmulator=true` it is spoken to without TLS.",
+    )
+    namespace: Text | None = Field(
+        default=None, description="Instead of a connection string: NAMESPACE.servicebus.windows.net."
+    )
+    event_hub: Text | None = Field(
+        default=None, description="The hub's name, where the connection string does not say it."
+    )
+    identity: Text | None = Field(
+        default=None,
+        description="With `namespace`: `default` for the identity that azure-identity finds (this is also the"
+        " default), or the client id of a managed identity. It needs the role Azure Event Hubs Data Receiver, and for"
+        " a sink Data Sender too.",
+    )
+    transport: Literal["amqp", "websockets"] = Field(
+        default="amqp",
+        description="AMQP on port 5671, or in WebSockets on port 443, where a firewall lets nothing else through.",
+    )
+    ca_file: Certificates | None = Field(
+        default=None,
+        description="Authorities (PEM) to trust instead of the usual ones, for a namespace behind a proxy.",
+    )
+
+    @model_validator(mode="after")
+    def _reaches(self) -> EventHub:
+        from pipeline.connectors.eventhubs import account_of  # here, so that only who uses it waits for its SDK
+
+        account_of(**self.account)
+        return self
+
+    @property
+    def account(self) -> dict[str, Any]:
+        """How to reach it, secrets and all."""
+        secret = self.connection_string
+        is_anybody = self.identity is None and secret is None and self.namespace is not None
+        return {
+            "connection_string": None if secret is None else secret.get_secret_value(),
+            "namespace": self.namespace,
+            "event_hub": self.event_hub,
+            "identity": "default" if is_anybody else self.identity,
+            "transport": self.transport,
+            "ca_file": None if self.ca_file is None else str(self.ca_file),
+        }
+
+    def seat(self, consumer_group: str) -> Seat:
+        """Hub and consumer group: a reader with an epoch excludes other readers of its partition there."""
+        from pipeline.connectors.eventhubs import account_of
+
+        return account_of(**self.account).name.lower(), consumer_group.lower()
+
+
+class EventHubsFeedSettings(EventHub, FeedSettings):
+    type: Literal["eventhubs"] = Field(description="An event hub (Azure Event Hubs), with its own partitions.")
+    consumer_group: ConsumerGroup = Field(
+        default="$Default",
+        description="The feed's consumer group. No other reader may use it, because owners of leases displace each"
+        " other by epoch.",
+    )
+    start_positions: Conf = Field(
+        default={},
+        description="The start of single partitions that have no lease yet, by name, instead of `start`: after the"
+        " event with a sequence number (`41`), an offset (`@4294967296`), or both (`41@4294967296`).",
+    )
+    prefetch: Prefetch = Field(
+        default=4000,
+        description="How many events of each partition may be on their way. What is not taken stays below 1 MiB a partition.",
+    )
+    timeout_s: Seconds = Field(default=20.0, description="How long one answer of the service may take.")
+
+    @model_validator(mode="after")
+    def _begins(self) -> EventHubsFeedSettings:
+        from pipeline.connectors.eventhubs import position_of  # here, so that only who uses it waits for its SDK
+
+        for partition, position in self.start_positions.items():
+            try:
+                position_of(position)
+            except FeedError as error:
+                raise ValueError(f"`start_positions`, partition '{partition}': {error}") from None
+        return self
+
+
+class EventHubsSinkSettings(EventHub):
+    type: Literal["eventhubs"] = Field(
+        description="An event hub, exactly once: idempotent publishing, a marker on every event."
+    )
+    consumer_group: ConsumerGroup = Field(
+        description="In which the sink reads the end of a partition. No reader with an epoch may use it, as the feed"
+        " `eventhubs` does.",
+    )
+    timeout_s: Seconds = Field(default=20.0, description="How long one try of a send, or one answer, may take.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_a_group(cls, given: Any) -> Any:
+        is_missing = isinstance(given, dict) and "consumer_group" not in given
+        if is_missing and cls.model_fields["consumer_group"].is_required():
+            raise ValueError(
+                "needs `consumer_group`: the sink reads the end of the hub's partitions in it, which fails while a feed reads"
+                " there with an epoch. Create a consumer group that no feed uses, and set, for example,"
+                " `consumer_group: leasehold-sink`"
+            )
+        return given
+
+
+class EventHubsLettersSettings(LettersSettings, EventHubsSinkSettings):
+    type: Literal["eventhubs"] = Field(
+        description="An event hub, best with nothing but dead letters in it, which it keeps for no longer than its retention."
+    )
+    consumer_group: ConsumerGroup = Field(
+        default="$Default",
+        description="The consumer group in which letters are read. It must not have readers with an epoch, such as the"
+        " feed `eventhubs`.",
+    )

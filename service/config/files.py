@@ -1,0 +1,78 @@
+"""Files: as a feed, as a sink, and for dead letters."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from leasehold.common.azure import storage_account_of
+from service.config.section import FeedSettings, LettersSettings, StorageAccount
+from service.config.types import FilePath, Glob, RecordBytes, Seconds, Text
+
+
+class FilesFeedSettings(FeedSettings):
+    type: Literal["files"] = Field(description="Every file is a partition, every record in it an event.")
+    path: Glob = Field(description="Which files: a path with `*`, `?`, `[...]` and, for any directories, `**`.")
+    format: Literal["csv", "jsonl"] | None = Field(
+        default=None,
+        description="CSV (RFC 4180: separated by commas) with a header, or JSON lines. By default as the path ends: .csv,"
+        " .jsonl or .ndjson.",
+    )
+    final_record: Literal["wait", "accept"] = Field(
+        default="wait",
+        description="What becomes of a last record without a line end: it is held back until it has one, or counts as it is.",
+    )
+    key: Text | None = Field(
+        default=None, description="The column or field that is an event's key. By default events have none."
+    )
+    record_bytes_max: RecordBytes = Field(default=1024 * 1024, description="A larger record is malformed.")
+    poll_interval_s: Seconds = Field(
+        default=0.5, description="How often to look for new records. New files are found every `leases.balance_s`."
+    )
+
+    @model_validator(mode="after")
+    def _has_a_format(self) -> FilesFeedSettings:
+        if self.format is None and not self.path.lower().endswith((".csv", ".jsonl", ".ndjson")):
+            raise ValueError("the path's ending does not show the format: add `format: csv` or `format: jsonl`")
+        return self
+
+
+class FilesSinkSettings(StorageAccount):
+    type: Literal["files"] = Field(
+        description="Parquet or JSON lines in a directory or in Azure Blob Storage, exactly once: a manifest lists the"
+        " files that count."
+    )
+    path: FilePath | None = Field(
+        default=None,
+        description="A directory, made where it is missing: on a local disk, or on one that all hosts share and that has hard"
+        " links. Either this or `container`.",
+    )
+    container: Text | None = Field(
+        default=None, description="A container of Azure Blob Storage, made where it is missing."
+    )
+    prefix: Text | None = Field(default=None, description="What the names of all blobs begin with, like a folder.")
+    timeout_s: Seconds = Field(default=20.0, description="How long the storage account may take to answer.")
+    format: Literal["parquet", "jsonl"] = Field(default="parquet", description="Parquet, or JSON lines.")
+    compression: Literal["zstd", "snappy", "none"] = Field(
+        default="zstd", description="The compression of Parquet. JSON lines are not compressed."
+    )
+
+    @model_validator(mode="after")
+    def _has_one_place(self) -> FilesSinkSettings:
+        if (self.path is None) == (self.container is None):
+            raise ValueError("needs either `path` or `container`: give one of them")
+        of_blobs = self.model_fields_set & {"prefix", "timeout_s", *StorageAccount.model_fields}
+        if self.path is not None and of_blobs:
+            raise ValueError(f"`{min(of_blobs)}` goes with `container`, and there is a `path`: remove it")
+        if self.format == "jsonl" and "compression" in self.model_fields_set:
+            raise ValueError("`compression` goes with `format: parquet`: remove it")
+        if self.container is not None:
+            storage_account_of(**self.account)
+        return self
+
+
+class FilesLettersSettings(LettersSettings, FilesSinkSettings):
+    type: Literal["files"] = Field(
+        description="Parquet or JSON lines in a directory or in Azure Blob Storage, as the sink `files` writes them."
+    )

@@ -1,0 +1,45 @@
+"""HTTP endpoints: as a sink."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from service.config.section import Buffering
+from service.config.types import Certificates, Secret, Text, Url
+
+
+class HttpSinkSettings(Buffering):
+    type: Literal["http"] = Field(description="An HTTP endpoint that takes JSON by POST; every row at least once.")
+    url: Url = Field(description="Where to, like https://example.com/events. Its query is kept secret.")
+    headers: Mapping[str, Secret] = Field(
+        default={}, description="Headers of every request, like `Authorization`. Their values are kept secret."
+    )
+    format: Literal["json", "lines"] = Field(
+        default="json", description="A request's body: a JSON array, or a JSON value a line."
+    )
+    content: Literal["row", "body"] = Field(
+        default="row", description="An entry: all columns as a JSON object, or the JSON in the column `body` as it is."
+    )
+    results: Literal["whole", "items"] = Field(
+        default="whole",
+        description="What an answer of 2xx means: all entries are taken, or see the status of each in its body.",
+    )
+    key_field: Text | None = Field(
+        default=None,
+        description="With `content: row`, a field more: the entry's idempotency key. By default there is none.",
+    )
+    order_by: Text | None = Field(
+        default=None, description="The column whose rows with one value keep their order. By default none do."
+    )
+    ca_file: Certificates | None = Field(
+        default=None, description="Certificates (PEM) to trust instead of the system's."
+    )
+
+    @model_validator(mode="after")
+    def _has_one_content(self) -> HttpSinkSettings:
+        if self.key_field is not None and self.content == "body":
+            raise ValueError("`key_field` goes with `content: row`, and bodies are sent as they are: remove it")
+        return self

@@ -1,0 +1,91 @@
+"""PostgreSQL: as a sink, and for dead letters."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from service.config.section import LettersSettings, Section
+from service.config.types import Connections, Dsn, Secret, Text
+
+POSTGRES_IDENTITY = (
+    "Instead of a password in `dsn`, for Azure Database for PostgreSQL: `default` for the identity that azure-identity"
+    " finds, or the client id of a managed identity. It needs a role in the database, which `dsn` names as its"
+    " user."
+)
+
+
+def check_postgres_identity(dsn: Secret, identity: str | None) -> None:
+    """Raises ValueError."""
+    if identity is not None:
+        from pipeline.connectors.postgres import read_dsn_without_password  # its driver takes a while to import
+
+        read_dsn_without_password(dsn.get_secret_value())
+
+
+class PostgresSinkSettings(Section):
+    type: Literal["postgres"] = Field(description="PostgreSQL, exactly once: output and position in one transaction.")
+    dsn: Dsn = Field(description="How to connect: a postgresql:// address or key=value pairs.")
+    identity: Text | None = Field(default=None, description=POSTGRES_IDENTITY)
+    setup: Text | None = Field(
+        default=None, description="SQL to run when the host starts. It has to be repeatable (IF NOT EXISTS)."
+    )
+    merge: Text | None = Field(
+        default=None,
+        description="One INSERT, UPDATE, DELETE or MERGE that reads this batch's output as table `batch`. Touch rows in the order"
+        " of their keys (ORDER BY). Either this or `table`.",
+    )
+    table: Text | None = Field(default=None, description="A table with the output's columns, `name` or `schema.name`.")
+    mode: Literal["append", "upsert"] = Field(
+        default="append", description="What `table` gets: new rows, or rows replaced by their `key`."
+    )
+    key: tuple[Text, ...] = Field(
+        default=(), description="The columns of a unique index of `table`, for `mode: upsert`."
+    )
+    schema_name: Text = Field(
+        default="public", alias="schema", description="The schema of the tables of positions, which are created there."
+    )
+    history: bool = Field(
+        default=False,
+        description="Whether every batch is noted in `leasehold_history`. Leasehold never deletes from it.",
+    )
+    connections_max: Connections = Field(
+        default=4, description="How many connections this host opens for this sink at most."
+    )
+
+    @model_validator(mode="after")
+    def _has_one_target(self) -> PostgresSinkSettings:
+        if (self.merge is None) == (self.table is None):
+            raise ValueError("needs either `merge` or `table`: give one of them")
+        if self.merge is not None and (self.key or "mode" in self.model_fields_set):
+            raise ValueError("`mode` and `key` go with `table`, and `merge` replaces both: remove them")
+        if (self.mode == "upsert") != bool(self.key):
+            raise ValueError("`mode: upsert` and `key` go together: give both, or neither")
+        check_postgres_identity(self.dsn, self.identity)
+        return self
+
+
+class PostgresLettersSettings(LettersSettings):
+    type: Literal["postgres"] = Field(
+        description="The table `leasehold_dead_letters`. In the sink's own database: in the transaction of the batch."
+    )
+    dsn: Dsn | None = Field(
+        default=None, description="Another database than that of the sink `postgres`, which is the default."
+    )
+    identity: Text | None = Field(default=None, description=POSTGRES_IDENTITY)
+    schema_name: Text | None = Field(
+        default=None,
+        alias="schema",
+        description="The schema of the table, which is created there. By default the sink's, or public.",
+    )
+
+    @model_validator(mode="after")
+    def _is_one_place(self) -> PostgresLettersSettings:
+        if self.schema_name is not None and self.dsn is None:
+            raise ValueError("`schema` goes with `dsn`: beside the sink's positions there is one table for all")
+        if self.identity is not None and self.dsn is None:
+            raise ValueError("`identity` goes with `dsn`: in the sink's database, letters use the sink's")
+        if self.dsn is not None:
+            check_postgres_identity(self.dsn, self.identity)
+        return self
