@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from leases.bootstrap import Identity
 from pipeline.dead_letters import DeadLetters, LetterBox, sink_alone
 from pipeline.feed import ChangeFeed, Start
-from pipeline.interface import adopt
+from pipeline.imports import adopt
 from pipeline.limits import BatchLimits
 from pipeline.sink import Sink
 from pipeline.transform import Identity as NoTransform

@@ -41,7 +41,7 @@ from pipeline.errors import (
     SinkUnavailable,
 )
 from pipeline.feed import PartitionEnded
-from pipeline.interface import adopt
+from pipeline.imports import adopt
 from pipeline.limits import Budget
 from pipeline.pump.progress import Progress
 from pipeline.pump.runner import DeliveredBatch, Runner

@@ -27,7 +27,7 @@ from pipeline.async_sink.request_entry import (
 from pipeline.async_sink.request_scheduler import Desk, Request
 from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, NotTrusted, PipelineError, SinkRejected, SinkUnavailable
-from pipeline.interface import adopt
+from pipeline.imports import adopt
 from pipeline.limits import AsyncLimits
 from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
 

@@ -1,5 +1,4 @@
-"""What operators do to leases and pipelines: release, handoff, reset, close, pause, resume. service.group.actions and
-.lease_closing do it."""
+"""What operators do to leases and pipelines: release, handoff, reset, close, pause, resume. service.group.actions does it."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ from service.api.problems import documented
 from service.api.queries import known, lease_in
 from service.errors import NotNow
 from service.group import actions
-from service.group.actions import Change
-from service.group.lease_closing import cleared_after_s, close_lease, describe, list_partitions
+from service.group.actions import Change, cleared_after_s, close_lease, describe, list_partitions
 from service.group.migration import move, start_in
 from service.group.status import LeaseStatus, state_of
 from service.group.view import View

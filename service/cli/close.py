@@ -50,7 +50,7 @@ def close_leases(
         fail("name the partitions to close, or use --gone for all that the feed no longer lists", code=USAGE)
 
     async def close(view: View, keeper: Keeper) -> int:
-        from service.group.lease_closing import list_partitions
+        from service.group.actions import list_partitions
 
         listed = await list_partitions(view.pipelines[pipeline])
         names = (
@@ -71,7 +71,7 @@ async def _find_gone(
     view: View, pipeline: str, listed: Sequence[Partition], skip_rest: bool, forget: bool
 ) -> Sequence[str]:
     """Raises NotNow if the feed lists nothing at all: a directory that is not mounted looks empty."""
-    from service.group.lease_closing import forgettable, gone
+    from service.group.actions import forgettable, gone
 
     leases = [status.lease for status in (await view.group()).leases.values() if status.lease.pipeline == pipeline]
     names = gone(leases, view.pipelines[pipeline].feed, listed)
@@ -94,7 +94,7 @@ async def _close(
     forget: bool,
 ) -> bool:
     """Whether it is closed now. An error of one lease does not stop the others."""
-    from service.group.lease_closing import cleared_after_s, close_lease, describe
+    from service.group.actions import cleared_after_s, close_lease, describe
 
     try:
         closed = await close_lease(

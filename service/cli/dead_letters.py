@@ -153,7 +153,6 @@ def _read_until(file: Path, pipeline: str, partition: str | None) -> tuple[dict[
     from pipeline.dead_letters.settled import judge
     from service.cli.replay import read_replayed
     from service.telemetry import logs
-    from service.wiring.dead_letters import box_of
 
     settings, one = _pipeline(file, pipeline)
     logs.hush(settings.log)
@@ -167,7 +166,7 @@ def _read_until(file: Path, pipeline: str, partition: str | None) -> tuple[dict[
         return ends, *await judge(box, pipeline, letters, replayed)
 
     async def read_states() -> tuple[dict[str, str | None], list[Judged], list[str]]:
-        box = box_of(one, settings.leases.timing)
+        box = one.make_box(settings.leases.timing)
         assert box is not None, "a pipeline with dead letters has a box"
         try:
             return await read(box)
@@ -184,9 +183,8 @@ async def _may_have_unread(settings: Settings, pipeline: PipelineSettings, parti
     """Whether a replay could find a letter. Needs no Spark."""
     from pipeline.errors import FeedError
     from service.cli.replay import read_replayed
-    from service.wiring.dead_letters import box_of
 
-    box = box_of(pipeline, settings.leases.timing)
+    box = pipeline.make_box(settings.leases.timing)
     assert box is not None, "a pipeline with dead letters has a box"
     feed = box.by_partition or box.feed
     try:

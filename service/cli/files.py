@@ -251,12 +251,11 @@ def clean_files(file: Path, pipeline: str, dry_run: bool) -> None:
 def _place(file: Path, pipeline: str) -> Place:
     from service.config.files import FilesSinkSettings
     from service.config.log import LogSinkSettings
-    from service.wiring.dead_letters import place_of
 
     sinks = {each.name: each.sink for each in settings_of(file).pipelines}
     sink = sinks.get(pipeline)
     if isinstance(sink, FilesSinkSettings):
-        return place_of(sink)
+        return sink.make_place()
     what, remedy = "is not there", "name one whose sink is `type: files`"
     if pipeline in sinks:
         what = "does not write files"

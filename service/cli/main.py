@@ -67,14 +67,11 @@ def run(file: Path, until_idle: bool) -> None:
     Run it as often as you like: hosts on one FILE share its partitions. When it stops, each host logs how many events and rows
     it has delivered for each pipeline. With --until-idle it also prints them, unless the log is JSON.
     """
-    with importing():
-        from service.wiring.spark import starting_engine
-
     settings = settings_of(file)
     with named(settings) as name:
 
         async def work() -> tuple[Processor, Backlog | None]:
-            with starting_engine(settings) as engine:  # takes longer to start than what else there is to import
+            with settings.starting_spark() as engine:  # takes longer to start than what else there is to import
                 with importing():
                     from service.cli.run import run as run_processor
                     from service.wiring.build import processor_of
@@ -125,7 +122,7 @@ def check(file: Path, probe: bool) -> None:
     need, and no events are processed.
     """
     from service.telemetry.tracing import lacking
-    from service.wiring.plugins import problems_of
+    from service.wiring.build import problems_of
 
     settings = settings_of(file)
     problems = lacking(settings.telemetry)

@@ -12,8 +12,6 @@ from leasehold.common.clock import BootClock
 from leases.errors import InvalidDocument, StoreMissing
 from leases.keeper import Keeper
 from leases.store import TimedStore
-from service.config.cosmos import CosmosLeases
-from service.config.leases import BlobLeases, SqliteLeases
 from service.config.settings import AnyLeases, Settings
 from service.group.status import Group
 from service.group.view import View
@@ -48,22 +46,12 @@ async def look_into(
         await store.close()
 
 
-def _place_of(leases: AnyLeases) -> str:
-    if isinstance(leases, SqliteLeases):
-        return str(leases.path)
-    if isinstance(leases, CosmosLeases):
-        return f"Cosmos DB container '{leases.database}/{leases.container}'"
-    if isinstance(leases, BlobLeases):
-        return f"blob container '{leases.container}'"
-    return f"the lease store '{leases.type}'"
-
-
 def _heed(group: Group, leases: AnyLeases, pipeline: str | None) -> None:
     if any(pipeline in (None, name) for name, _ in (*group.leases, *group.unreadable)):
         return
     if group.problems:
         raise InvalidDocument("\n".join(group.problems))
-    place = _place_of(leases)
+    place = leases.place
     if pipeline is None:
         raise StoreMissing(
             f"no leases yet in {place}: no host has run this configuration, or its feeds have no partitions yet"

@@ -20,14 +20,13 @@ from service.pipeline import Pipeline
 from service.processor import Problems
 from service.texts import counted, redacted
 from service.wiring.build import pipeline_of, store_of
-from service.wiring.spark import starting_engine
 
 Say = Callable[[str], None]
 
 
 async def run_probe(settings: Settings, say: Say) -> bool:
     """Whether everything answered. Raises StartFailed where the lease store cannot even be made."""
-    with starting_engine(settings) as engine:  # beside what needs no Spark, and once for all pipelines
+    with settings.starting_spark() as engine:  # beside what needs no Spark, and once for all pipelines
         return await _probe(settings, engine, say)
 
 

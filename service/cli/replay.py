@@ -28,8 +28,7 @@ from service.errors import ServiceError
 from service.group.lag import Backlog
 from service.pipeline import Pipeline
 from service.processor import Processor
-from service.wiring.build import pipeline_of, sink_of, store_of
-from service.wiring.spark import engine_of
+from service.wiring.build import pipeline_of, store_of
 
 # How far a pipeline's dead letters were replayed, as the leases of its replay and its sink have it.
 
@@ -80,7 +79,7 @@ async def _scan(settings: Settings, replay: str) -> tuple[list[Lease], dict[str,
 async def _ask_sink(settings: Settings, pipeline: PipelineSettings, leases: list[Lease]) -> Mapping[str, Standing]:
     """By partition. A replay that did not release its lease may have written more than its lease shows."""
     letters = pipeline.letters
-    sink: Sink = sink_of(pipeline.sink, settings.leases.timing, letters=letters is not None)
+    sink: Sink = pipeline.sink.make(settings.leases.timing, letters=letters is not None)
     try:
         if not sink.reports_standing:
             return {}
@@ -103,7 +102,7 @@ async def run_replay(
 
     discarded_to: as of `ReplayFeed`.
     """
-    made = pipeline_of(pipeline, engine_of(settings.spark), settings.leases.timing)
+    made = pipeline_of(pipeline, settings.spark.make(), settings.leases.timing)
     await made.feed.close()
     one = replay_of(made, partition, discarded_to)
     processor = Processor(

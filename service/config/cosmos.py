@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from pydantic import Field, model_validator
 
 from leasehold.common.azure import cosmos_account_of
-from service.config.leases import LeaseSettings
-from service.config.section import IDENTITY, Buffering, FeedSettings, Section, Whom, whom
+from leases import dotnet
+from leases.errors import StoreUnavailable
+from pipeline.errors import FeedError
+from service.config.leases import Feeds, LeaseSettings
+from service.config.section import IDENTITY, Buffering, FeedContext, FeedSettings, Section, Whom, whom
 from service.config.types import Certificates, Count, ProcessorName, Seconds, Secret, Text
+
+if TYPE_CHECKING:
+    from leases.store import LeaseStore
+    from leases.timing import Timing
+    from pipeline.connectors.cosmos import CosmosFeed
+    from pipeline.feed import ChangeFeed
+    from pipeline.sink import Sink
 
 
 class CosmosAccess(Whom):
@@ -81,6 +91,19 @@ class CosmosFeedSettings(CosmosAccount, FeedSettings):
             raise ValueError("`mode: all_versions` is kept from now on alone: say `start: latest`")
         return self
 
+    def make(self, context: FeedContext) -> ChangeFeed:
+        from pipeline.connectors.cosmos import CosmosFeed
+
+        return CosmosFeed(
+            cosmos_account_of(**self.account),
+            self.database,
+            self.container,
+            mode=self.mode,
+            page_items_max=self.page_items_max,
+            poll_interval_s=self.poll_interval_s,
+            timeout_s=self.timeout_s,
+        )
+
 
 class CosmosSinkSettings(CosmosAccount, Buffering):
     type: Literal["cosmos"] = Field(
@@ -117,6 +140,19 @@ class CosmosSinkSettings(CosmosAccount, Buffering):
         " At least `batch_entries_max`.",
     )
 
+    def make(self, timing: Timing, *, letters: bool = False) -> Sink:
+        from pipeline.connectors.cosmos import cosmos_sink
+
+        return cosmos_sink(
+            cosmos_account_of(**self.account),
+            self.database,
+            self.container,
+            content=self.content,
+            operation=self.operation,
+            patch_missing=self.patch_missing,
+            limits=self.limits,
+        )
+
 
 class CosmosLeases(CosmosAccount, LeaseSettings):
     type: Literal["cosmos"] = Field(
@@ -128,3 +164,39 @@ class CosmosLeases(CosmosAccount, LeaseSettings):
         default="leases",
         description="The container's name. It is made where it is missing and we may, with the partition key /id.",
     )
+
+    @property
+    def place(self) -> str:
+        return f"Cosmos DB container '{self.database}/{self.container}'"
+
+    def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
+        from leases.stores.cosmos import Container, CosmosStore, Place
+
+        monitored = {
+            name: MonitoredContainer(feed, name if settings.processor_name is None else settings.processor_name)
+            for name, (settings, feed) in feeds.items()
+            if isinstance(settings, CosmosFeedSettings)
+        }
+        place = Place(database=self.database, container=self.container, creates=creates)
+        container = Container(cosmos_account_of(**self.account), place, call_timeout_s=self.timing.call_timeout_s)
+        return CosmosStore(container, monitored)
+
+
+class MonitoredContainer:
+    """`leases.stores.cosmos.Monitored` of a feed: leases are named after processor, account and container."""
+
+    def __init__(self, feed: ChangeFeed, processor: str) -> None:
+        self._feed = cast("CosmosFeed", feed)
+        self._processor = processor
+
+    @property
+    def mode(self) -> str:
+        return dotnet.FULL_FIDELITY if self._feed.mode == "all_versions" else dotnet.INCREMENTAL
+
+    async def lease_prefix(self) -> str:
+        """Raises StoreUnavailable."""
+        try:
+            rid = await self._feed.container_rid()
+            return dotnet.lease_prefix(self._processor, self._feed.endpoint_host, dotnet.database_rid(rid), rid)
+        except (FeedError, ValueError) as error:
+            raise StoreUnavailable(f"leases are named after the container that is read, and: {error}") from error

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from service.config.leases import LeaseSettings
-from service.config.section import Custom, FeedSettings, Section
+from service.config.leases import Feeds, LeaseSettings
+from service.config.section import Custom, FeedContext, FeedSettings, SinkSettings
 from service.config.types import Importable, SecondsOrNone
+
+if TYPE_CHECKING:
+    from leases.store import LeaseStore
+    from leases.timing import Timing
+    from pipeline.feed import ChangeFeed
+    from pipeline.sink import Sink
 
 
 class CustomFeedSettings(FeedSettings, Custom):
@@ -16,9 +22,19 @@ class CustomFeedSettings(FeedSettings, Custom):
         description="A `ChangeFeed` to import. All keys that are not named here are its arguments."
     )
 
+    def make(self, context: FeedContext) -> ChangeFeed:
+        from service.config.plugins import feed_made
 
-class CustomSinkSettings(Custom):
+        return feed_made(self)
+
+
+class CustomSinkSettings(SinkSettings, Custom):
     type: Importable = Field(description="A `Sink` to import. All other keys are its arguments.")
+
+    def make(self, timing: Timing, *, letters: bool = False) -> Sink:
+        from service.config.plugins import sink_made
+
+        return sink_made(self)
 
 
 class CustomLeases(LeaseSettings, Custom):
@@ -26,8 +42,13 @@ class CustomLeases(LeaseSettings, Custom):
         description="A `LeaseStore` to import. All keys that are not named here are its arguments."
     )
 
+    def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
+        from service.config.plugins import store_made
 
-class PythonSinkSettings(Section):
+        return store_made(self)
+
+
+class PythonSinkSettings(SinkSettings):
     type: Literal["python"] = Field(description="An observer of yours, one per lease; every batch at least once.")
     handler: Importable = Field(description="What makes the observers: `module:factory`.")
     checkpoint_s: SecondsOrNone = Field(
@@ -35,3 +56,12 @@ class PythonSinkSettings(Section):
         description="The longest time between checkpoints, each of which is a write to the lease. A crash repeats what"
         " was processed since the last one. 0: a checkpoint after every batch, before the next is sent.",
     )
+
+    @property
+    def unkept_s(self) -> float:
+        return self.checkpoint_s
+
+    def make(self, timing: Timing, *, letters: bool = False) -> Sink:
+        from pipeline.connectors.python import PythonSink
+
+        return PythonSink(self.handler)

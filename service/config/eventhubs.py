@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from pipeline.errors import FeedError
-from service.config.section import FeedSettings, LettersSettings, Section
+from service.config.section import FeedContext, FeedSettings, LettersSettings, Seat, Section, SinkSettings
 from service.config.types import Certificates, Conf, Prefetch, Seconds, Secret, Text
+
+if TYPE_CHECKING:
+    from leases.timing import Timing
+    from pipeline.dead_letters import LetterBox
+    from pipeline.feed import ChangeFeed
+    from pipeline.sink import Sink
+
+
+BATCH_BYTES_MAX = 512 * 1024
+"""Input for a batch of a hub, which is 1 MiB with its markers."""
 
 
 def _consumer_group(name: str) -> str:
@@ -20,9 +30,6 @@ def _consumer_group(name: str) -> str:
 
 
 ConsumerGroup = Annotated[Text, AfterValidator(_consumer_group)]
-
-
-Seat = tuple[str, str]
 
 
 class EventHub(Section):
@@ -73,8 +80,7 @@ class EventHub(Section):
             "ca_file": None if self.ca_file is None else str(self.ca_file),
         }
 
-    def seat(self, consumer_group: str) -> Seat:
-        """Hub and consumer group: a reader with an epoch excludes other readers of its partition there."""
+    def seat_in(self, consumer_group: str) -> Seat:
         from pipeline.connectors.eventhubs import account_of
 
         return account_of(**self.account).name.lower(), consumer_group.lower()
@@ -109,8 +115,23 @@ class EventHubsFeedSettings(EventHub, FeedSettings):
                 raise ValueError(f"`start_positions`, partition '{partition}': {error}") from None
         return self
 
+    @property
+    def seat(self) -> Seat:
+        return self.seat_in(self.consumer_group)
 
-class EventHubsSinkSettings(EventHub):
+    def make(self, context: FeedContext) -> ChangeFeed:
+        from pipeline.connectors.eventhubs import EventHubsFeed, account_of
+
+        return EventHubsFeed(
+            account_of(**self.account),
+            consumer_group=self.consumer_group,
+            start_positions=self.start_positions,
+            prefetch=self.prefetch,
+            timeout_s=self.timeout_s,
+        )
+
+
+class EventHubsSinkSettings(EventHub, SinkSettings):
     type: Literal["eventhubs"] = Field(
         description="An event hub, exactly once: idempotent publishing, a marker on every event."
     )
@@ -132,6 +153,19 @@ class EventHubsSinkSettings(EventHub):
             )
         return given
 
+    @property
+    def seat(self) -> Seat:
+        return self.seat_in(self.consumer_group)
+
+    @property
+    def input_bytes_max(self) -> int:
+        return BATCH_BYTES_MAX
+
+    def make(self, timing: Timing, *, letters: bool = False) -> Sink:
+        from pipeline.connectors.eventhubs import EventHubsSink, account_of
+
+        return EventHubsSink(account_of(**self.account), consumer_group=self.consumer_group, timeout_s=self.timeout_s)
+
 
 class EventHubsLettersSettings(LettersSettings, EventHubsSinkSettings):
     type: Literal["eventhubs"] = Field(
@@ -142,3 +176,13 @@ class EventHubsLettersSettings(LettersSettings, EventHubsSinkSettings):
         description="The consumer group in which letters are read. It must not have readers with an epoch, such as the"
         " feed `eventhubs`.",
     )
+
+    def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
+        from pipeline.connectors.eventhubs import EventHubsFeed, HubLetters, account_of
+        from pipeline.dead_letters import LetterBox
+        from pipeline.dead_letters.merged_feed import StrandedLetters
+
+        group, timeout_s = self.consumer_group, self.timeout_s
+        feed = EventHubsFeed(account_of(**self.account), consumer_group=group, timeout_s=timeout_s)
+        by_partition = StrandedLetters(HubLetters(feed, pipeline))
+        return LetterBox(feed=feed, sink=self.make(timing), by_partition=by_partition)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
 from leasehold.common.azure import storage_account_of
-from service.config.section import FeedSettings, LettersSettings, StorageAccount
+from service.config.section import FeedContext, FeedSettings, LettersSettings, SinkSettings, StorageAccount
 from service.config.types import FilePath, Glob, RecordBytes, Seconds, Text
+
+if TYPE_CHECKING:
+    from leases.timing import Timing
+    from pipeline.connectors.files.sink.storage import Place
+    from pipeline.dead_letters import LetterBox
+    from pipeline.feed import ChangeFeed
+    from pipeline.sink import Sink
 
 
 class FilesFeedSettings(FeedSettings):
@@ -37,8 +44,23 @@ class FilesFeedSettings(FeedSettings):
             raise ValueError("the path's ending does not show the format: add `format: csv` or `format: jsonl`")
         return self
 
+    def make(self, context: FeedContext) -> ChangeFeed:
+        from pipeline.connectors.files.feed import FilesFeed
 
-class FilesSinkSettings(StorageAccount):
+        return FilesFeed(
+            self.path,
+            format=self.format,
+            final_record=self.final_record,
+            key=self.key,
+            poll_interval_s=self.poll_interval_s,
+            record_bytes_max=self.record_bytes_max,
+            yields_malformed=context.yields_malformed,
+            columns=context.columns,
+            pipeline=context.pipeline,
+        )
+
+
+class FilesSinkSettings(StorageAccount, SinkSettings):
     type: Literal["files"] = Field(
         description="Parquet or JSON lines in a directory or in Azure Blob Storage, exactly once: a manifest lists the"
         " files that count."
@@ -71,8 +93,32 @@ class FilesSinkSettings(StorageAccount):
             storage_account_of(**self.account)
         return self
 
+    def make(self, timing: Timing, *, letters: bool = False) -> Sink:
+        from pipeline.connectors.files.sink import FilesSink
+
+        return FilesSink(self.make_place(), format=self.format, compression=self.compression)
+
+    def make_place(self) -> Place:
+        """The place of the files, for writing and for reading. Raises ValueError."""
+        if self.path is not None:
+            from pipeline.connectors.files.sink import Directory
+
+            return Directory(self.path)
+        from pipeline.connectors.files.sink.blobs import BlobContainer
+
+        account, container = storage_account_of(**self.account), str(self.container)
+        return BlobContainer(account, container, prefix=self.prefix or "", timeout_s=self.timeout_s)
+
 
 class FilesLettersSettings(LettersSettings, FilesSinkSettings):
     type: Literal["files"] = Field(
         description="Parquet or JSON lines in a directory or in Azure Blob Storage, as the sink `files` writes them."
     )
+
+    def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
+        from pipeline.connectors.files.sink import FileLetters
+        from pipeline.dead_letters import LetterBox
+        from pipeline.dead_letters.merged_feed import StrandedLetters
+
+        feed = StrandedLetters(FileLetters(self.make_place(), pipeline))
+        return LetterBox(feed=feed, sink=self.make(timing), rows=lambda rows: rows)

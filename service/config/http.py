@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
 from service.config.section import Buffering
 from service.config.types import Certificates, Secret, Text, Url
+
+if TYPE_CHECKING:
+    from leases.timing import Timing
+    from pipeline.sink import Sink
 
 
 class HttpSinkSettings(Buffering):
@@ -43,3 +47,18 @@ class HttpSinkSettings(Buffering):
         if self.key_field is not None and self.content == "body":
             raise ValueError("`key_field` goes with `content: row`, and bodies are sent as they are: remove it")
         return self
+
+    def make(self, timing: Timing, *, letters: bool = False) -> Sink:
+        from pipeline.connectors.http import http_sink
+
+        return http_sink(
+            self.url.get_secret_value(),
+            headers={name: value.get_secret_value() for name, value in self.headers.items()},
+            format=self.format,
+            content=self.content,
+            results=self.results,
+            key_field=self.key_field,
+            order_by=self.order_by,
+            ca_file=self.ca_file,
+            limits=self.limits,
+        )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
@@ -17,6 +18,15 @@ from service.config.types import (
     Seconds,
     SecondsOrNone,
 )
+
+if TYPE_CHECKING:
+    from leases.store import LeaseStore
+    from pipeline.feed import ChangeFeed
+    from service.config.section import FeedSettings
+
+
+Feeds = Mapping[str, tuple["FeedSettings", "ChangeFeed"]]
+"""The settings and the feed of each pipeline."""
 
 
 class LeaseSettings(Section):
@@ -60,12 +70,35 @@ class LeaseSettings(Section):
             raise ValueError("\n".join(problems))
         return self
 
+    @property
+    def place(self) -> str:
+        """For people."""
+        return f"the lease store '{getattr(self, 'type', '')}'"
+
+    def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
+        """feeds: by pipeline; those of Cosmos DB give their leases their names.
+
+        creates: whether a container that is missing may be made; otherwise looking into it raises StoreMissing.
+
+        Raises ValueError, StartFailed.
+        """
+        raise NotImplementedError
+
 
 class SqliteLeases(LeaseSettings):
     type: Literal["sqlite"] = Field(
         default="sqlite", description="A file on a local disk, for the processes of one machine."
     )
     path: FilePath = Field(default=Path("leases.db"), description="The file. It is created where it is missing.")
+
+    @property
+    def place(self) -> str:
+        return str(self.path)
+
+    def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
+        from leases.stores.sqlite import SqliteStore
+
+        return SqliteStore(self.path, busy_timeout_s=self.timing.call_timeout_s / 2, creates=creates)
 
 
 class BlobLeases(StorageAccount, LeaseSettings):
@@ -79,8 +112,24 @@ class BlobLeases(StorageAccount, LeaseSettings):
         storage_account_of(**self.account)
         return self
 
+    @property
+    def place(self) -> str:
+        return f"blob container '{self.container}'"
+
+    def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
+        from leases.stores.blob import BlobStore, Container, Place
+
+        place = Place(container=self.container, creates=creates)
+        account, timeout_s = storage_account_of(**self.account), self.timing.call_timeout_s
+        return BlobStore(Container(account, place, call_timeout_s=timeout_s))
+
 
 class MemoryLeases(LeaseSettings):
     type: Literal["memory"] = Field(
         default="memory", description="This process's memory: nothing is shared, nothing survives."
     )
+
+    def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
+        from leases.stores.memory import MemoryStore
+
+        return MemoryStore()

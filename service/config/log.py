@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from service.config.section import FeedSettings, LettersSettings, Section
+from service.config.section import FeedContext, FeedSettings, LettersSettings, SinkSettings
 from service.config.types import Count, FilePath, Seconds
+
+if TYPE_CHECKING:
+    from leases.timing import Timing
+    from pipeline.dead_letters import LetterBox
+    from pipeline.feed import ChangeFeed
+    from pipeline.sink import Sink
 
 
 class LogFeedSettings(FeedSettings):
     type: Literal["log"] = Field(description="An embedded log, as the sink `log` writes it.")
     path: FilePath = Field(description="The log's directory.")
 
+    def make(self, context: FeedContext) -> ChangeFeed:
+        from pipeline.connectors.log import LogFeed
 
-class LogSinkSettings(Section):
+        return LogFeed(self.path)
+
+
+class LogSinkSettings(SinkSettings):
     type: Literal["log"] = Field(description="An embedded log: partitioned files on a local disk, exactly once.")
     path: FilePath = Field(description="The log's directory. It is created where it is missing.")
     retention_s: Seconds | None = Field(
@@ -26,7 +37,18 @@ class LogSinkSettings(Section):
         default=None, description="What each partition keeps; older events beyond it may be forgotten. By default all."
     )
 
+    def make(self, timing: Timing, *, letters: bool = False) -> Sink:
+        from pipeline.connectors.log import LogSink
+
+        return LogSink(self.path, retention_s=self.retention_s, retention_bytes=self.retention_bytes)
+
 
 class LogLettersSettings(LettersSettings):
     type: Literal["log"] = Field(description="An embedded log, on a local disk.")
     path: FilePath = Field(description="Its directory, with nothing but dead letters in it.")
+
+    def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
+        from pipeline.connectors.log import LogFeed, LogSink
+        from pipeline.dead_letters import LetterBox
+
+        return LetterBox(feed=LogFeed(self.path), sink=LogSink(self.path))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from service.config.section import LettersSettings, Section
+from service.config.section import LettersSettings, SinkSettings
 from service.config.types import Connections, Dsn, Secret, Text
+
+if TYPE_CHECKING:
+    from leases.timing import Timing
+    from pipeline.connectors.postgres import Timeouts
+    from pipeline.dead_letters import LetterBox
+    from pipeline.sink import Sink
 
 POSTGRES_IDENTITY = (
     "Instead of a password in `dsn`, for Azure Database for PostgreSQL: `default` for the identity that azure-identity"
@@ -24,7 +30,7 @@ def check_postgres_identity(dsn: Secret, identity: str | None) -> None:
         read_dsn_without_password(dsn.get_secret_value())
 
 
-class PostgresSinkSettings(Section):
+class PostgresSinkSettings(SinkSettings):
     type: Literal["postgres"] = Field(description="PostgreSQL, exactly once: output and position in one transaction.")
     dsn: Dsn = Field(description="How to connect: a postgresql:// address or key=value pairs.")
     identity: Text | None = Field(default=None, description=POSTGRES_IDENTITY)
@@ -65,6 +71,24 @@ class PostgresSinkSettings(Section):
         check_postgres_identity(self.dsn, self.identity)
         return self
 
+    def make(self, timing: Timing, *, letters: bool = False) -> Sink:
+        from pipeline.connectors.postgres import PostgresSink
+
+        return PostgresSink(
+            self.dsn.get_secret_value(),
+            identity=self.identity,
+            setup=self.setup,
+            merge=self.merge,
+            table=self.table,
+            mode=self.mode,
+            key=self.key,
+            schema=self.schema_name,
+            history=self.history,
+            letters=letters,
+            connections_max=self.connections_max,
+            timeouts=_timeouts_within(timing),
+        )
+
 
 class PostgresLettersSettings(LettersSettings):
     type: Literal["postgres"] = Field(
@@ -89,3 +113,28 @@ class PostgresLettersSettings(LettersSettings):
         if self.dsn is not None:
             check_postgres_identity(self.dsn, self.identity)
         return self
+
+    def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
+        from pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
+        from pipeline.dead_letters import LetterBox
+
+        place = sink if self.dsn is None else self
+        assert isinstance(place, PostgresSinkSettings | PostgresLettersSettings), "the settings see to it"
+        assert place.dsn is not None
+        dsn, schema, identity = place.dsn.get_secret_value(), place.schema_name or "public", place.identity
+        timeouts = _timeouts_within(timing)
+        feed = PostgresLetters(dsn, pipeline, schema=schema, timeouts=timeouts, identity=identity)
+        if self.dsn is None:
+            return LetterBox(feed=feed)
+        merge = letters_merge(schema)
+        own = PostgresSink(dsn, merge=merge, schema=schema, letters=True, timeouts=timeouts, identity=identity)
+        return LetterBox(feed=feed, sink=own, rows=storable)
+
+
+def _timeouts_within(timing: Timing) -> Timeouts:
+    """A lost owner's statements must end at the server before its lease expires."""
+    from pipeline.connectors.postgres import Timeouts
+
+    usual = Timeouts()
+    shrink = min(1.0, timing.duration_s / 60)
+    return Timeouts(**{name: getattr(usual, name) * shrink for name in Timeouts.__dataclass_fields__})

@@ -1,12 +1,16 @@
-"""What all sections of the configuration have in common."""
+"""What all sections of the configuration have in common.
+
+The section of a system also makes its feed, sink or lease store. It imports the connector only then: some SDKs take a second.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validator
 from pydantic_core import ErrorDetails
@@ -23,6 +27,12 @@ from service.config.types import (
     StartAt,
     Text,
 )
+
+if TYPE_CHECKING:
+    from leases.timing import Timing
+    from pipeline.dead_letters import LetterBox
+    from pipeline.feed import ChangeFeed
+    from pipeline.sink import Sink
 
 # Error messages for invalid settings.
 
@@ -113,6 +123,22 @@ def tag_of(default: str | None, *known: str, is_open: bool = True) -> Discrimina
 # What the feeds, the sinks and the dead letters of all systems have in common.
 
 
+Seat = tuple[str, str]
+"""A hub and a consumer group: a reader with an epoch excludes other readers of its partition there."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedContext:
+    """What a feed needs to know of its pipeline. columns: those of the schema, each with whether it is NOT NULL.
+
+    yields_malformed: whether a record that cannot become an event becomes a dead letter.
+    """
+
+    pipeline: str = "PIPELINE"
+    yields_malformed: bool = False
+    columns: Mapping[str, bool] = field(default_factory=dict)
+
+
 class FeedSettings(Section):
     start: StartAt = Field(
         default="earliest",
@@ -120,8 +146,38 @@ class FeedSettings(Section):
         " 2026-01-31T12:00:00Z. Later ones are read whole.",
     )
 
+    @property
+    def seat(self) -> Seat | None:
+        """Where no other reader may be; None if others do no harm."""
+        return None
 
-class Buffering(Section):
+    def make(self, context: FeedContext) -> ChangeFeed:
+        """Raises ValueError, StartFailed."""
+        raise NotImplementedError
+
+
+class SinkSettings(Section):
+    @property
+    def seat(self) -> Seat | None:
+        """Where the sink reads back its own output; None if it does not."""
+        return None
+
+    @property
+    def input_bytes_max(self) -> int | None:
+        """A smaller limit for batches, because the output of a larger one would have to be cut; None: it need not be."""
+        return None
+
+    @property
+    def unkept_s(self) -> float:
+        """The longest time between checkpoints of a sink that holds no position."""
+        return 0.0
+
+    def make(self, timing: Timing, *, letters: bool = False) -> Sink:
+        """letters: whether it is to take dead letters with its output. Raises ValueError, StartFailed."""
+        raise NotImplementedError
+
+
+class Buffering(SinkSettings):
     """For each partition separately; see docs/sinks.md."""
 
     batch_entries_max: Count = Field(
@@ -164,6 +220,10 @@ class LettersSettings(Section):
         description="A partition stops where a larger share of its last `share_events` events is dead. 1: it never does.",
     )
     share_events: Count = Field(default=1000, description="The number of last events that `share_max` refers to.")
+
+    def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
+        """The store of a pipeline's letters; with a sink of its own, unless the pipeline's sink takes them. Raises ValueError."""
+        raise NotImplementedError
 
 
 # Azure credentials, shared by leases, feeds and sinks.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, Tag, model_validator
@@ -10,13 +12,13 @@ from pydantic import AfterValidator, Field, Tag, model_validator
 from pipeline.limits import BYTES_MAX, REPLAY, BatchLimits, Isolation
 from service.config.cosmos import CosmosFeedSettings, CosmosLeases, CosmosSinkSettings
 from service.config.custom import CustomFeedSettings, CustomLeases, CustomSinkSettings, PythonSinkSettings
-from service.config.eventhubs import EventHubsFeedSettings, EventHubsLettersSettings, EventHubsSinkSettings, Seat
+from service.config.eventhubs import EventHubsFeedSettings, EventHubsLettersSettings, EventHubsSinkSettings
 from service.config.files import FilesFeedSettings, FilesLettersSettings, FilesSinkSettings
 from service.config.http import HttpSinkSettings
 from service.config.leases import BlobLeases, MemoryLeases, SqliteLeases
 from service.config.log import LogFeedSettings, LogLettersSettings, LogSinkSettings
 from service.config.postgres import PostgresLettersSettings, PostgresSinkSettings
-from service.config.section import CUSTOM, Section, tag_of
+from service.config.section import CUSTOM, Seat, Section, tag_of
 from service.config.types import (
     Conf,
     Count,
@@ -33,6 +35,11 @@ from service.config.types import (
     Text,
     is_loopback,
 )
+
+if TYPE_CHECKING:
+    from leases.timing import Timing
+    from pipeline.dead_letters import LetterBox
+    from pipeline.spark.engine import SparkEngine
 
 # What `type` stands for, by its section.
 
@@ -143,6 +150,12 @@ class SparkSettings(Section):
             raise ValueError("has both `master` and `remote`, and Spark runs in one place: keep one of them")
         return self
 
+    def make(self) -> SparkEngine:
+        """The one Spark of this process, which has not begun."""
+        from pipeline.spark.engine import SparkEngine
+
+        return SparkEngine(master=self.master, remote=self.remote, driver_memory=self.driver_memory, conf=self.conf)
+
 
 class ApiSettings(Section):
     enabled: bool = Field(default=True, description="Whether this host serves the REST API.")
@@ -241,11 +254,21 @@ class PipelineSettings(Section):
     )
 
     @property
+    def needs_spark(self) -> bool:
+        """Without SQL, function and schema the events go to the sink as they are."""
+        return not (self.sql is None and self.function is None and self.event_schema is None)
+
+    @property
     def letters(self) -> AnyLetters | None:
         """Where dead letters are kept; None where an event that cannot be processed stops its partition."""
         if self.on_error == "dead_letter" and self.dead_letters is None:
             return PostgresLettersSettings(type="postgres")
         return self.dead_letters
+
+    def make_box(self, timing: Timing) -> LetterBox | None:
+        """The store of the letters. Raises ValueError."""
+        letters = self.letters
+        return None if letters is None else letters.make_box(self.name, self.sink, timing)
 
     @model_validator(mode="after")
     def _keeps_letters(self) -> PipelineSettings:
@@ -290,12 +313,24 @@ class Settings(Section):
         description="What is processed, each on its own. At least one."
     )
 
+    @contextmanager
+    def starting_spark(self) -> Iterator[SparkEngine]:
+        """Start Spark in the background at once if a transform needs it, while the caller imports more. Stop it in the end,
+        unless that was done."""
+        engine = self.spark.make()
+        if any(each.needs_spark for each in self.pipelines):
+            engine.begin()
+        try:
+            yield engine
+        finally:
+            engine.stop()
+
     @model_validator(mode="after")
     def _sit_apart(self) -> Settings:
         seats: dict[Seat, str] = {}
         for each in self.pipelines:
-            if isinstance(each.feed, EventHubsFeedSettings):
-                other = seats.setdefault(each.feed.seat(each.feed.consumer_group), each.name)
+            if (seat := each.feed.seat) is not None:
+                other = seats.setdefault(seat, each.name)
                 if other != each.name:
                     raise ValueError(
                         f"the pipelines '{other}' and '{each.name}' read one hub in one consumer group, where each would displace"
@@ -306,10 +341,11 @@ class Settings(Section):
             for what, hub, has, its in hubs:
                 if not isinstance(hub, EventHubsSinkSettings):
                     continue
-                reader = seats.get(hub.seat(group := hub.consumer_group))
+                reader = seats.get(hub.seat)
                 if reader is not None:
                     raise ValueError(
-                        f"the {what} of '{each.name}' {has} to be read in the consumer group '{group}' after a crash, and the"
-                        f" feed of '{reader}' is the only permitted reader there: give the {what} a `consumer_group` of {its} own"
+                        f"the {what} of '{each.name}' {has} to be read in the consumer group '{hub.consumer_group}' after a"
+                        f" crash, and the feed of '{reader}' is the only permitted reader there: give the {what} a"
+                        f" `consumer_group` of {its} own"
                     )
         return self

@@ -2,19 +2,30 @@
 
 Each reads, calls a pure function, and writes by one compare-and-swap; after a conflict it starts over. Owners
 notice at their next write or scan. A reset is `service.group.migration.moved`.
+
+    listed = await list_partitions(pipeline)
+    closed = await close_lease(keeper, pipeline, "words-1.jsonl", listed)       describe(closed, ...) is a line for people
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from leases.errors import StoreConflict
 from leases.keeper import Keeper, Seen
 from leases.lease import Lease
+from leases.lineage import Partition, orphans, scopes_of
+from leases.membership import DEAD_AFTER
 from leases.pause_orders import Control, order
+from leases.timing import Timing
+from pipeline.errors import FeedUnavailable, PipelineError
+from pipeline.feed import ChangeFeed, FeedPartition
 from service.errors import NotNow
 from service.group.status import HostStatus
+from service.pipeline import Pipeline
+from service.texts import counted
 
 CONFLICTS_MAX = 8
 
@@ -103,3 +114,179 @@ def _check_taker(pipeline: str, to: str, hosts: Mapping[str, HostStatus]) -> Non
         raise NotNow(f"host '{to}' is draining: it gives its leases back, and takes none")
     if pipeline not in host.pipelines:
         raise NotNow(f"host '{to}' does not run pipeline '{pipeline}': name one that does")
+
+
+# Closing the leases of partitions that are done, as files are that were processed (docs/protocol.md, Closing by an operator).
+#
+# Only a person knows that a file is complete. So only an operator closes a lease, and not while events are left. A reset opens
+# the lease again.
+
+
+CALL_S = 10.0
+"""How long feed and sink may take to say how many events are left."""
+SKIP = "to close it all the same, skip them: --skip-rest (by REST `skip_rest`)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rest:
+    """What is left of a partition after `position`. events: None if unknown. why: the reason, if there is one."""
+
+    position: str | None
+    is_listed: bool
+    events: int | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Close:
+    """A lease before and after. rest: None if it was closed already."""
+
+    change: Change
+    rest: Rest | None = None
+
+
+async def list_partitions(pipeline: Pipeline) -> list[Partition]:
+    """Raises FeedError."""
+    try:
+        async with asyncio.timeout(CALL_S):
+            return [Partition(*partition) for partition in await pipeline.feed.partitions()]
+    except TimeoutError:
+        raise FeedUnavailable(f"the feed of pipeline '{pipeline.name}' did not answer within {CALL_S:g} s") from None
+
+
+async def close_lease(
+    keeper: Keeper,
+    pipeline: Pipeline,
+    partition: str,
+    listed: Sequence[Partition],
+    *,
+    skip_rest: bool = False,
+    forget: bool = False,
+) -> Close:
+    """Close the lease at its present position. If it is closed already, change at most its tombstone.
+
+    listed: the feed's partitions now. forget: leave no tombstone. Raises NotNow, StoreError, InvalidDocument.
+    """
+    for attempt in range(CONFLICTS_MAX):
+        seen = await keeper.read(pipeline.name, partition)
+        after, rest = await _plan_close(pipeline, seen.lease, listed, skip_rest=skip_rest, forget=forget)
+        if after == seen.lease:
+            return Close(change=Change(seen, seen), rest=rest)
+        try:
+            return Close(change=Change(seen, await keeper.rewrite(seen, after)), rest=rest)
+        except StoreConflict:  # an owner at work writes often: count again what is left
+            if attempt == CONFLICTS_MAX - 1:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+async def _plan_close(
+    pipeline: Pipeline, lease: Lease, listed: Sequence[Partition], *, skip_rest: bool, forget: bool
+) -> tuple[Lease, Rest | None]:
+    """The lease to write, and what is left of its partition. Raises NotNow."""
+    if lease.children:
+        names = ", ".join(f"'{child.partition}'" for child in lease.children)
+        raise NotNow(f"{_name(lease)} has ended, and {names} continue it: there is nothing to close")
+    if lease.closed:
+        return replace(lease, tombstone=lease.tombstone and not forget), None
+    rest = await _measure_rest(pipeline, lease, is_listed=not gone([lease], pipeline.feed, listed))
+    finishes = pipeline.feed.partitions_finish
+    if why := refusal(lease, rest, finishes=finishes, skip_rest=skip_rest):
+        raise NotNow(why)
+    return lease.finished(rest.position, tombstone=finishes and not forget), rest
+
+
+def gone(leases: Iterable[Lease], feed: ChangeFeed, listed: Sequence[Partition]) -> list[str]:
+    """The open leases whose partition the feed no longer lists."""
+    still_open = {lease.partition: lease for lease in leases if not lease.closed}
+    feed.remember(scopes_of(still_open.values()))
+
+    def rest_of(partition: Partition, scopes: Collection[str]) -> list[Partition]:
+        return [Partition(*part) for part in feed.uncovered(FeedPartition(*partition), scopes)]
+
+    return list(orphans(listed, still_open, rest_of))
+
+
+def forgettable(leases: Iterable[Lease], listed: Sequence[Partition]) -> list[str]:
+    """The tombstones whose partition the feed no longer lists."""
+    names = {partition.name for partition in listed}
+    return sorted(lease.partition for lease in leases if lease.tombstone and lease.partition not in names)
+
+
+def refusal(lease: Lease, rest: Rest, *, finishes: bool, skip_rest: bool) -> str | None:
+    """Why a lease stays open. finishes: whether partitions of its feed can end without the feed reporting it."""
+    if not rest.is_listed:
+        return None
+    if not finishes:
+        return (
+            f"partition '{lease.partition}' of pipeline '{lease.pipeline}' still exists and may get events at any time:"
+            f" its lease stays open. To stop the work, pause the pipeline: POST /api/pipelines/{lease.pipeline}/pause"
+        )
+    if skip_rest or rest.events == 0:
+        return None
+    why = f" ({rest.why})" if rest.why else ""
+    if rest.events is None:
+        return f"{_name(lease)} stays open: how many events are left is unknown{why}; {SKIP}"
+    return f"{_name(lease)} stays open: {_events(rest.events)} left{why}. Wait until the lag is 0, or, {SKIP}"
+
+
+def cleared_after_s(timing: Timing) -> float:
+    """How long after a partition has gone hosts delete its document, unless it is a tombstone."""
+    return DEAD_AFTER * timing.duration_s
+
+
+def describe(closed: Close, *, cleared_after_s: float) -> str:
+    """What a close changed, in one line."""
+    before, lease, rest = closed.change.before.lease, closed.change.after.lease, closed.rest
+    at = "the feed's beginning" if lease.continuation is None else f"'{lease.continuation}'"
+    line = (
+        f"{_name(lease)} was closed already, at {at}"
+        if rest is None
+        else f"{_name(lease)} closed at {at}: {_left(rest)}"
+    )
+    if before.owner is not None:
+        line += f"; '{before.owner}' loses it at its next write"
+    if closed.change.is_change and not lease.tombstone:
+        line += f"; hosts delete its document {cleared_after_s:g} s after the partition has gone"
+    return line
+
+
+def _left(rest: Rest) -> str:
+    if not rest.is_listed:
+        return "the feed no longer lists it, so how many events were left is unknown"
+    if rest.events == 0:
+        return "0 events left; it may be archived"
+    return "an unknown number of events is skipped" if rest.events is None else f"{_events(rest.events)} skipped"
+
+
+async def _measure_rest(pipeline: Pipeline, lease: Lease, *, is_listed: bool) -> Rest:
+    rest = Rest(position=lease.continuation, is_listed=is_listed)
+    if not is_listed:
+        return rest
+    try:
+        async with asyncio.timeout(CALL_S):
+            return await _count_rest(pipeline, lease, rest)
+    except PipelineError as error:
+        return replace(rest, why=str(error))
+    except TimeoutError:
+        return replace(rest, why=f"no answer within {CALL_S:g} s")
+
+
+async def _count_rest(pipeline: Pipeline, lease: Lease, rest: Rest) -> Rest:
+    """Count from the sink's position if it holds one, because the lease's may lag. Raises PipelineError."""
+    feed, partition = pipeline.feed, lease.partition
+    events = await feed.lag(partition, rest.position)
+    held = await pipeline.sink.standing(pipeline.name, partition) if events else None
+    if held and held.generation == lease.generation and feed.compare(held.position, rest.position) > 0:
+        rest = replace(rest, position=held.position)
+        events = await feed.lag(partition, rest.position)
+    why = await feed.find_held_back(partition, rest.position) if events == 1 else None
+    return replace(rest, events=events, why=why or "")
+
+
+def _events(count: int) -> str:
+    return counted(count, "event is", "events are")
+
+
+def _name(lease: Lease) -> str:
+    return f"lease '{lease.partition}' of pipeline '{lease.pipeline}'"

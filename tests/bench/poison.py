@@ -35,7 +35,7 @@ from pipeline.spark.engine import SparkEngine
 from pipeline.spark.transform import SparkTransform
 from service.pipeline import Pipeline
 from service.processor import Processor
-from service.wiring.dead_letters import FOUND_AT_ONCE
+from service.wiring.build import FOUND_AT_ONCE
 
 SCHEMA = "account STRING NOT NULL, value DECIMAL(20,2) NOT NULL"
 SQL = """SELECT partition, account, count(*) AS events,

@@ -16,7 +16,7 @@ import pipeline.errors
 import pipeline.feed
 import pipeline.sink
 from service.config.load import parse
-from service.wiring.plugins import problems_of
+from service.wiring.build import problems_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "plugins.md").read_text()

@@ -12,7 +12,7 @@ import pytest
     ("needed", "not_yet"),
     [
         ("service.cli.main", {"pyspark", "pyarrow", "numpy", "structlog", "fastapi", "psycopg"}),
-        ("service.wiring.spark", {"pyarrow", "numpy", "structlog", "fastapi", "psycopg", "pandas"}),
+        ("pipeline.spark.engine", {"pyarrow", "numpy", "structlog", "fastapi", "psycopg", "pandas"}),
         ("service.wiring.build", {"psycopg", "azure", "aiohttp", "pandas"}),
     ],
     ids=["a command", "Spark begins", "a processor"],

@@ -10,7 +10,6 @@ from service.config.load import parse
 from service.config.settings import Settings
 from service.telemetry.logs import logger
 from service.wiring.build import processor_of
-from service.wiring.spark import starting_engine
 
 SETTINGS = """
 api: {enabled: false}
@@ -59,7 +58,7 @@ async def test_leases_that_belong_to_another_sink_are_refused_as_run_refuses_the
     def settings(sink: str) -> Settings:
         return parse(COPY.format(sink=sink, port=0), {}, folder=tmp_path)
 
-    with starting_engine(settings("before")) as engine:
+    with settings("before").starting_spark() as engine:
         processor = processor_of(settings("before"), host="a", log=logger(), engine=engine)
         await processor.start()
         await processor.stop()

@@ -9,7 +9,7 @@ import pytest
 
 from service.config.cosmos import CosmosFeedSettings, CosmosLeases
 from service.config.load import ConfigurationError, load, parse
-from service.wiring.build import feed_of
+from service.config.section import FeedContext
 
 SECRET = "c2VjcmV0"
 HERE = "endpoint: 'https://bank.documents.azure.com:443/'"
@@ -34,7 +34,7 @@ def feed(fields: str, **env: str) -> CosmosFeedSettings:
 )
 async def test_the_same_container_is_the_same_feed_however_it_is_reached(access: str) -> None:
     found = feed(f"{access}, {WHAT}", S=SECRET)
-    made = feed_of(found)
+    made = found.make(FeedContext())
     assert made.identity == "cosmos:bank.documents.azure.com/bank/tx"
     assert SECRET not in repr(found) + str(found) + found.model_dump_json() + repr(made)
     await made.close()
@@ -79,11 +79,11 @@ def test_certificates_that_vanish_are_told_when_the_feed_is_made(tmp_path: Path)
     found = feed(f"{HERE}, key: {SECRET}, ca_file: '{ca_file}', {WHAT}")
     ca_file.unlink()
     with pytest.raises(ValueError, match=r"ca\.pem' holds no certificates"):
-        feed_of(found)
+        found.make(FeedContext())
 
 
 async def test_another_mode_is_another_feed() -> None:
-    made = feed_of(feed(f"{HERE}, key: {SECRET}, {WHAT}, mode: all_versions, start: latest"))
+    made = feed(f"{HERE}, key: {SECRET}, {WHAT}, mode: all_versions, start: latest").make(FeedContext())
     assert made.identity == "cosmos:bank.documents.azure.com/bank/tx:all_versions"
     await made.close()
 

@@ -10,7 +10,7 @@ import pytest
 from pipeline.connectors.eventhubs import EventHubsFeed
 from service.config.eventhubs import EventHubsFeedSettings, EventHubsSinkSettings
 from service.config.load import ConfigurationError, load, parse
-from service.wiring.build import feed_of
+from service.config.section import FeedContext
 
 SECRET = "c2VjcmV0"
 STRING = f"Endpoint=sb://bank.servicebus.windows.net/;SharedAccessKeyName=reader;SharedAccessKey={SECRET}"
@@ -34,7 +34,7 @@ def feed(fields: str, folder: Path = Path("/etc/leasehold"), **env: str) -> Even
 )
 async def test_the_same_hub_is_the_same_feed_however_it_is_reached(access: str) -> None:
     found = feed(access, S=STRING)
-    made = feed_of(found)
+    made = found.make(FeedContext())
     assert isinstance(made, EventHubsFeed)
     assert made.identity == "eventhubs:bank.servicebus.windows.net/raw-event"
     assert SECRET not in repr(found) + str(found) + found.model_dump_json() + repr(made)

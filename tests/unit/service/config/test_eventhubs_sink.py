@@ -8,9 +8,10 @@ import pytest
 
 from leases.timing import Timing
 from pipeline.connectors.eventhubs import EventHubsSink
+from service.config.eventhubs import BATCH_BYTES_MAX
 from service.config.load import ConfigurationError, parse
-from service.config.settings import PipelineSettings
-from service.wiring.build import EVENT_HUB_BATCH_BYTES, batch_bytes_max_of, sink_of
+from service.config.settings import PipelineSettings, SparkSettings
+from service.wiring.build import pipeline_of
 
 SECRET = "c2VjcmV0"
 STRING = f"Endpoint=sb://bank.servicebus.windows.net/;SharedAccessKeyName=both;SharedAccessKey={SECRET}"
@@ -31,7 +32,7 @@ def pipeline(fields: str, more: str = "") -> PipelineSettings:
 )
 async def test_the_same_hub_is_the_same_sink_however_it_is_reached(access: str) -> None:
     found = pipeline(f"type: eventhubs, {access}").sink
-    made = sink_of(found, Timing())
+    made = found.make(Timing())
     assert isinstance(made, EventHubsSink)
     assert made.identity == "eventhubs:bank.servicebus.windows.net/h"
     assert SECRET not in repr(found) + str(found) + found.model_dump_json() + repr(made)
@@ -60,6 +61,9 @@ def test_what_does_not_go_together_is_told_without_secrets(fields: str, expected
 
 def test_batches_for_a_hub_are_closed_before_they_are_too_large_for_it() -> None:
     hub = "type: eventhubs, connection_string: '${S}', event_hub: h, consumer_group: g"
-    assert batch_bytes_max_of(pipeline(hub)) == EVENT_HUB_BATCH_BYTES
-    assert batch_bytes_max_of(pipeline(hub, ", batch_bytes_max: 1000")) == 1000
-    assert batch_bytes_max_of(pipeline("type: log, path: y")) == 32 * 1024 * 1024
+    for settings, expected in (
+        (pipeline(hub), BATCH_BYTES_MAX),
+        (pipeline(hub, ", batch_bytes_max: 1000"), 1000),
+        (pipeline("type: log, path: y"), 32 * 1024 * 1024),
+    ):
+        assert pipeline_of(settings, SparkSettings().make(), Timing()).limits.bytes_max == expected

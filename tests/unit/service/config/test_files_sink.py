@@ -15,7 +15,6 @@ from pipeline.connectors.files.sink import Directory, FilesSink
 from service.cli.main import main
 from service.config.files import FilesSinkSettings
 from service.config.load import ConfigurationError, parse
-from service.wiring.dead_letters import place_of
 
 KEY = "c2VjcmV0LXNlY3JldA=="
 CONNECTION = f"DefaultEndpointsProtocol=https;AccountName=bank;AccountKey={KEY};EndpointSuffix=core.windows.net"
@@ -40,7 +39,7 @@ def settings_of(fields: str) -> FilesSinkSettings:
 )
 def test_a_place_is_a_directory_or_a_container_and_tells_no_secret(fields: str, identity: str) -> None:
     settings = settings_of(fields)
-    place = place_of(settings)
+    place = settings.make_place()
     assert place.identity == identity
     assert KEY not in repr(settings)
     place.close()

@@ -13,7 +13,6 @@ from service.config.cosmos import CosmosSinkSettings
 from service.config.http import HttpSinkSettings
 from service.config.load import ConfigurationError, load
 from service.config.settings import Settings
-from service.wiring.build import sink_of
 
 
 def settings(tmp_path: Any, sink: str) -> Settings:
@@ -41,7 +40,7 @@ def test_an_http_sink_is_made_of_its_settings(tmp_path: Any) -> None:
     found = settings(tmp_path, HTTP + ', headers: {Authorization: "${TOKEN}"}, in_flight_max: 2').pipelines[0].sink
     assert isinstance(found, HttpSinkSettings)
     assert found.limits == Limits(in_flight_max=2)
-    sink = sink_of(found, Timing())
+    sink = found.make(Timing())
     assert isinstance(sink, AsyncSink)
     assert (sink.identity, sink.holds_position) == ("http:https://example.com/e", False)
     assert "Secret-" not in repr(found)
@@ -53,7 +52,7 @@ async def test_a_cosmos_sink_is_made_of_its_settings_with_fewer_at_a_time(tmp_pa
     found = settings(tmp_path, COSMOS).pipelines[0].sink
     assert isinstance(found, CosmosSinkSettings)
     assert found.limits == LIMITS
-    sink = sink_of(found, Timing())
+    sink = found.make(Timing())
     assert sink.identity == "cosmos:a.documents.azure.com/bank/c"
     assert "U2VjcmV0" not in repr(found)
 

@@ -17,7 +17,7 @@ from pipeline.errors import FeedUnavailable, SinkUnavailable
 from pipeline.limits import Isolation
 from service.config.load import ConfigurationError, parse
 from service.config.settings import PipelineSettings
-from service.wiring.dead_letters import box_of, isolation_of, policy_of
+from service.wiring.build import isolation_of, policy_of
 
 LOG = "sink: {type: log, path: out}"
 POSTGRES = "sink: {type: postgres, dsn: postgresql://localhost/bank, table: t, schema: books}"
@@ -44,13 +44,13 @@ def now() -> datetime:
 @pytest.mark.parametrize("sink", [LOG, POSTGRES])
 def test_without_a_word_the_first_event_that_cannot_be_processed_stops_its_partition(sink: str) -> None:
     found = pipeline(sink)
-    assert (found.letters, policy_of(found, now), box_of(found, Timing())) == (None, None, None)
+    assert (found.letters, policy_of(found, now), found.make_box(Timing())) == (None, None, None)
     assert isolation_of(found, None) == Isolation()
 
 
 def test_a_place_for_dead_letters_is_enough() -> None:
     found = pipeline(LOG, "dead_letters: {type: log, path: dead, share_max: 0.02, share_events: 500}", "attempts: 5")
-    policy, box = policy_of(found, now), box_of(found, Timing())
+    policy, box = policy_of(found, now), found.make_box(Timing())
     assert policy is not None
     assert box is not None
     assert (policy.share_max, policy.share_events, policy.stops_at_misfits) == (0.02, 500, False)
@@ -61,7 +61,7 @@ def test_a_place_for_dead_letters_is_enough() -> None:
 
 @pytest.mark.parametrize("said", [["on_error: dead_letter"], ["dead_letters: {type: postgres}"]])
 def test_beside_the_sink_postgres_they_go_into_its_own_tables(said: list[str]) -> None:
-    box = box_of(pipeline(POSTGRES, *said), Timing())
+    box = pipeline(POSTGRES, *said).make_box(Timing())
     assert box is not None
     assert box.sink is None
     assert isinstance(box.feed, PostgresLetters)
@@ -69,7 +69,7 @@ def test_beside_the_sink_postgres_they_go_into_its_own_tables(said: list[str]) -
 
 
 def test_another_database_has_a_sink_of_its_own() -> None:
-    box = box_of(pipeline(LOG, "dead_letters: {type: postgres, dsn: postgresql://other/dead}"), Timing())
+    box = pipeline(LOG, "dead_letters: {type: postgres, dsn: postgresql://other/dead}").make_box(Timing())
     assert box is not None
     assert isinstance(box.sink, PostgresSink)
     assert box.sink.identity == "postgresql://other:5432/dead schema=public target=merge"
@@ -92,7 +92,7 @@ async def test_letters_in_postgres_log_in_as_their_database_wants(monkeypatch: p
         (pipeline(sink, "on_error: dead_letter"), "sinks"),
         (pipeline(sink, elsewhere), "letters"),
     ):
-        box = box_of(settings, Timing())
+        box = settings.make_box(Timing())
         assert box is not None
         with pytest.raises(FeedUnavailable, match=who):
             await box.feed.partitions()
@@ -103,7 +103,7 @@ async def test_letters_in_postgres_log_in_as_their_database_wants(monkeypatch: p
 
 @pytest.mark.parametrize("more", ["", ", format: jsonl, share_max: 0.5"])
 def test_a_directory_has_files_of_letters_by_their_own_partitions(more: str) -> None:
-    box = box_of(pipeline(POSTGRES, f"dead_letters: {{type: files, path: dead{more}}}"), Timing())
+    box = pipeline(POSTGRES, f"dead_letters: {{type: files, path: dead{more}}}").make_box(Timing())
     assert box is not None
     assert (type(box.feed), type(box.sink), box.by_partition) == (StrandedLetters, FilesSink, None)
     assert box.sink is not None
@@ -111,7 +111,7 @@ def test_a_directory_has_files_of_letters_by_their_own_partitions(more: str) -> 
 
 
 def test_a_hub_is_read_as_it_is_and_replayed_by_the_letters_own_partitions() -> None:
-    box = box_of(pipeline(LOG, f"dead_letters: {{type: eventhubs, {HUB}}}"), Timing())
+    box = pipeline(LOG, f"dead_letters: {{type: eventhubs, {HUB}}}").make_box(Timing())
     assert box is not None
     assert (type(box.feed), type(box.sink), type(box.by_partition)) == (EventHubsFeed, EventHubsSink, StrandedLetters)
     assert box.feed.identity == "eventhubs:bank.servicebus.windows.net/dead"

@@ -19,7 +19,6 @@ from pipeline.connectors.eventhubs.sink.sender import attach
 from service.config.settings import Settings
 from service.errors import StartFailed
 from service.wiring.build import pipeline_of
-from service.wiring.spark import engine_of
 
 CONNECTION = "Endpoint=sb://bank.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0"
 PACKAGE = Path(sdk_internals.__file__).parents[1]
@@ -74,7 +73,7 @@ def test_a_host_over_an_sdk_that_lacks_a_part_fails_at_its_start(
     with pytest.raises(
         StartFailed, match=r"^pipeline 'orders' cannot be made: azure-eventhub [0-9.]+ lacks Connection\."
     ):
-        pipeline_of(settings.pipelines[0], engine_of(settings.spark), settings.leases.timing)
+        pipeline_of(settings.pipelines[0], settings.spark.make(), settings.leases.timing)
 
 
 async def test_a_sender_announces_no_limit_of_its_own_whatever_the_sdk_would(monkeypatch: pytest.MonkeyPatch) -> None:

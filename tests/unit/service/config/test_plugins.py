@@ -17,8 +17,9 @@ from pipeline.sink import Sink
 from service.cli.main import main
 from service.config.custom import CustomFeedSettings, CustomLeases, CustomSinkSettings
 from service.config.load import parse
+from service.config.plugins import feed_made, lacks, sink_made, store_made
 from service.errors import StartFailed
-from service.wiring.plugins import feed_made, lacks, problems_of, sink_made, store_made
+from service.wiring.build import problems_of
 
 PARTS = """
 from typing import Annotated, Literal

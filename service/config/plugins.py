@@ -16,17 +16,13 @@ from pydantic.errors import PydanticUserError
 
 from leases.store import INTERFACE as OF_STORES
 from leases.store import LeaseStore
-from pipeline.connectors.python import load
-from pipeline.errors import NotImportable, SinkRejected
+from pipeline.errors import NotImportable
 from pipeline.feed import INTERFACE as OF_FEEDS
 from pipeline.feed import ChangeFeed
-from pipeline.imports import imported, require_module
-from pipeline.interface import adopt
+from pipeline.imports import adopt, imported
 from pipeline.sink import INTERFACE as OF_SINKS
 from pipeline.sink import Sink
-from service.config.custom import PythonSinkSettings
 from service.config.section import Custom, Section, said_of
-from service.config.settings import Settings
 from service.errors import StartFailed
 
 VERSION = "leasehold_interface"
@@ -61,40 +57,8 @@ def store_made(settings: Custom) -> LeaseStore:
     return cast(LeaseStore, _made(STORE, settings))
 
 
-async def problems_of(settings: Settings) -> list[str]:
-    """Why parts cannot be made. Those that can be are closed again; a part connects to nothing before it is used."""
-    problems = [await _problem(STORE, settings.leases, "leases")]
-    for each in settings.pipelines:
-        where = f"pipeline '{each.name}'"
-        problems += [
-            await _problem(FEED, each.feed, where),
-            _problem_of_function(each.function, where),
-            await _problem(SINK, each.sink, where),
-            _problem_of_handler(each.sink, where),
-        ]
-    return [problem for problem in problems if problem is not None]
-
-
-def _problem_of_function(function: str | None, where: str) -> str | None:
-    """Its module has to be there; whether the rest fits is for Spark to say, which may have to run before it is imported."""
-    try:
-        if function is not None:
-            require_module(function)
-    except NotImportable as error:
-        return f"{where}: `function` {error}"
-    return None
-
-
-def _problem_of_handler(sink: Section, where: str) -> str | None:
-    try:
-        if isinstance(sink, PythonSinkSettings):
-            load(sink.handler)
-    except SinkRejected as error:
-        return f"{where}: {error}"
-    return None
-
-
-async def _problem(kind: Kind, section: Section, where: str) -> str | None:
+async def problem_of_part(kind: Kind, section: Section, where: str) -> str | None:
+    """Why a part cannot be made. One that can be is closed again; it connects to nothing before it is used."""
     if not isinstance(section, Custom):
         return None
     try:

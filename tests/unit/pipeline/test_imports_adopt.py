@@ -11,7 +11,7 @@ import pytest
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, Start
-from pipeline.interface import adopt
+from pipeline.imports import adopt
 
 
 class Duck:

@@ -14,7 +14,6 @@ from pipeline.spark import engine as spark_engine
 from pipeline.spark.engine import SparkEngine
 from service.config.load import parse
 from service.config.settings import Settings
-from service.wiring.spark import starting_engine
 
 PLAIN = {
     "name": "letters",
@@ -50,18 +49,18 @@ def settings_of(**transform: str) -> Settings:
     "transform", [{"sql": "SELECT partition FROM events"}, {"function": "a:b"}, {"schema": "a INT"}]
 )
 def test_spark_begins_at_once_where_a_transform_needs_it(starts: threading.Event, transform: dict[str, str]) -> None:
-    with starting_engine(settings_of(**transform)):
+    with settings_of(**transform).starting_spark():
         assert starts.wait(10)
 
 
 def test_without_a_transform_it_does_not_begin(starts: threading.Event) -> None:
-    with starting_engine(settings_of()):
+    with settings_of().starting_spark():
         pass
     assert not starts.is_set()
 
 
 def test_a_start_that_fails_behind_it_leaves_no_spark(starts: threading.Event) -> None:
-    with pytest.raises(LookupError), starting_engine(settings_of(schema="a INT")) as engine:
+    with pytest.raises(LookupError), settings_of(schema="a INT").starting_spark() as engine:
         raise LookupError
     with pytest.raises(EngineUnavailable, match="Spark is stopped"):
         RUNNING(engine)
@@ -70,7 +69,7 @@ def test_a_start_that_fails_behind_it_leaves_no_spark(starts: threading.Event) -
 EARLY = """
 import sys
 from service.cli.common import settings_of
-import service.wiring.spark
+import pipeline.spark.engine
 print(*(name for name in ("fastapi", "psycopg", "aiohttp", "pandas") if name in sys.modules))
 """
 

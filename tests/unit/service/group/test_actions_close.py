@@ -18,7 +18,7 @@ from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
 from pipeline.errors import FeedUnavailable
 from pipeline.feed import FeedPartition
 from service.errors import NotNow
-from service.group.lease_closing import Close, close_lease, describe, list_partitions
+from service.group.actions import Close, close_lease, describe, list_partitions
 
 pytestmark = pytest.mark.timeout(60)
 
