@@ -159,10 +159,10 @@ def list_leases(file: Path, pipeline: str | None, as_json: bool) -> None:
     fails; if no host runs, this command asks the feeds. For a lease that cannot be read it prints the error and a remedy.
     """
     from service.cli.tables import lease_fields, leases_table, reasons, screen_of, unreadable_fields
-    from service.group.status import Standstill, failures_of, read_standstills, unlisted_failures
+    from service.group.status import Standstill, failures_of, unlisted_failures
 
     async def read(view: View, keeper: Keeper) -> tuple[Group, dict[LeaseKey, tuple[Standstill, ...]]]:
-        return await read_standstills(view)
+        return await view.read_standstills()
 
     group, standing = read_offline(file, read, pipeline)
     found = [status for status in group.leases.values() if pipeline in (None, status.lease.pipeline)]
@@ -187,10 +187,10 @@ def list_leases(file: Path, pipeline: str | None, as_json: bool) -> None:
 def show_lease(file: Path, pipeline: str, partition: str) -> None:
     """One lease, whole, as JSON."""
     from service.cli.tables import lease_fields
-    from service.group.status import Standstill, failures_of, read_standstills
+    from service.group.status import Standstill, failures_of
 
     async def read(view: View, keeper: Keeper) -> tuple[LeaseStatus, Group, dict[LeaseKey, tuple[Standstill, ...]]]:
-        return await _one(pipeline, partition)(view, keeper), *await read_standstills(view)
+        return await _one(pipeline, partition)(view, keeper), *await view.read_standstills()
 
     found, group, standing = read_offline(file, read, pipeline)
     key = found.lease.key

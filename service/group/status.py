@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from leases.bootstrap import Identity
 from leases.errors import InvalidDocument
@@ -23,9 +23,6 @@ from leases.pause_orders import NO_CONTROLS, Control, Controls
 from service.group.activity import Activity, BatchStatus, FailureStatus, decode_activity, position_of
 from service.host import Host
 from service.texts import counted
-
-if TYPE_CHECKING:
-    from service.group.view import View
 
 LeaseState = Literal["owned", "available", "handing_over", "expired", "closed"]
 """owned: a host works on it. available: any host may take it. handing_over: a host requested it and its owner has not released
@@ -329,13 +326,6 @@ class Standstill:
 
     kind: Kind
     why: str
-
-
-async def read_standstills(view: View) -> tuple[Group, dict[LeaseKey, tuple[Standstill, ...]]]:
-    """Ask the feeds only if no host reports what it finds there: a feed may take seconds. Raises StoreUnavailable."""
-    group = await view.group()
-    has_hosts = any(host.is_heard for host in group.hosts.values())
-    return group, standstills(group, NOTHING if has_hosts else (await view.lag()).errors)
 
 
 def standstills(group: Group, errors: Mapping[LeaseKey, str] = NOTHING) -> dict[LeaseKey, tuple[Standstill, ...]]:

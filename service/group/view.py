@@ -29,7 +29,7 @@ from leases.store import Stored
 from service.group.activity import activity_of
 from service.group.lag import PATIENCE, Backlog, Lag, LastKnown, PartitionLag, Patience, measure_lag, read_backlog
 from service.group.metered_lag import GroupLag
-from service.group.status import Group, group_of, sight_of
+from service.group.status import NOTHING, Group, Standstill, group_of, sight_of, standstills
 from service.host import Host
 from service.pipeline import Pipeline
 
@@ -171,6 +171,12 @@ class View:
             ask=self._group_lag.ask,
             patience=self._patience,
         )
+
+    async def read_standstills(self) -> tuple[Group, dict[LeaseKey, tuple[Standstill, ...]]]:
+        """Ask the feeds only if no host reports what it finds there: a feed may take seconds. Raises StoreUnavailable."""
+        group = await self.group()
+        has_hosts = any(host.is_heard for host in group.hosts.values())
+        return group, standstills(group, NOTHING if has_hosts else (await self.lag()).errors)
 
     def health(self) -> Health:
         host, reasons = self.host, []
