@@ -28,6 +28,7 @@ pytest_plugins = [
     "plugins_interrupt",
     "plugins_order",
     "plugins_total",
+    "plugins_virtual",
 ]
 
 # No test runs long enough to earn back what Java's second compiler costs: half of a Spark's start. The archive saves

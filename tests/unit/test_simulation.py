@@ -20,7 +20,6 @@ from scenarios import chaos, faults, letters, sinks
 from simulation import mutants, seeds
 from simulation import run as simulation_run
 from simulation.invariants import Onlooker
-from simulation.loop import run_virtual
 from simulation.mutants import MUTANTS, Edit, changed, is_sound
 from simulation.quota import REFUSED_S, Quota
 from simulation.run import Verdict, simulated
@@ -130,44 +129,38 @@ def test_a_violation_is_told_with_the_command_that_replays_it_and_the_end_of_its
     assert "make sim SEED=7 SIZE=large" in told
 
 
-def test_a_delayed_request_arrives_just_before_the_one_that_is_the_last_to_overtake_it() -> None:
-    async def main() -> None:
-        weather, arrived = Weather(), list[str]()
-        late, here = Request("host-a", "sink", "publish", "p"), Request("host-b", "sink", "attach", "p")
-        weather.delay(late, Fate(30.0, "late", overtaken_by=2), lambda: arrived.append("late"))
-        weather.reaches(Request("host-b", "sink", "attach", "another"))
-        weather.reaches(here)
-        assert arrived == []
-        weather.reaches(here)
-        assert arrived == ["late"]
-        await asyncio.sleep(60)
-        assert arrived == ["late"], "once"
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_delayed_request_arrives_just_before_the_one_that_is_the_last_to_overtake_it() -> None:
+    weather, arrived = Weather(), list[str]()
+    late, here = Request("host-a", "sink", "publish", "p"), Request("host-b", "sink", "attach", "p")
+    weather.delay(late, Fate(30.0, "late", overtaken_by=2), lambda: arrived.append("late"))
+    weather.reaches(Request("host-b", "sink", "attach", "another"))
+    weather.reaches(here)
+    assert arrived == []
+    weather.reaches(here)
+    assert arrived == ["late"]
+    await asyncio.sleep(60)
+    assert arrived == ["late"], "once"
 
 
-def test_a_delayed_request_that_nobody_overtakes_arrives_all_the_same() -> None:
-    async def main() -> None:
-        weather, arrived = Weather(), list[float]()
-        fate, now = Fate(30.0, "late", overtaken_by=2), asyncio.get_running_loop().time
-        weather.delay(Request("host-a", "sink", "publish", "p"), fate, lambda: arrived.append(now()))
-        await asyncio.sleep(60)
-        assert arrived == [30.0]
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_delayed_request_that_nobody_overtakes_arrives_all_the_same() -> None:
+    weather, arrived = Weather(), list[float]()
+    fate, now = Fate(30.0, "late", overtaken_by=2), asyncio.get_running_loop().time
+    weather.delay(Request("host-a", "sink", "publish", "p"), fate, lambda: arrived.append(now()))
+    await asyncio.sleep(60)
+    assert arrived == [30.0]
 
 
-def test_timers_of_one_moment_go_off_in_the_order_in_which_they_were_set() -> None:
-    async def main() -> None:
-        loop, fired = asyncio.get_running_loop(), list[int]()
-        for n in (3, 1, 2):
-            loop.call_at(5.0, fired.append, n)
-        loop.call_at(4.0, fired.append, 0)
-        loop.call_at(4.5, fired.append, 9).cancel()
-        await asyncio.sleep(5.0)
-        assert fired == [0, 3, 1, 2]
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_timers_of_one_moment_go_off_in_the_order_in_which_they_were_set() -> None:
+    loop, fired = asyncio.get_running_loop(), list[int]()
+    for n in (3, 1, 2):
+        loop.call_at(5.0, fired.append, n)
+    loop.call_at(4.0, fired.append, 0)
+    loop.call_at(4.5, fired.append, 9).cancel()
+    await asyncio.sleep(5.0)
+    assert fired == [0, 3, 1, 2]
 
 
 def test_seeds_in_which_nothing_happens_are_a_failure(

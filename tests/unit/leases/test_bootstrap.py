@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulation.loop import VirtualClock, run_virtual
+from simulation.loop import VirtualClock
 
 from leases.bootstrap import CREATED_MAX, Bootstrap, Identity, Info, decode_info, encode_info, info_id
 from leases.document import encode_lease, lease_id
@@ -131,387 +131,333 @@ def closed(partition: str, *children: str) -> Lease:
 # The first round
 
 
-def test_every_partition_gets_a_lease_that_begins_where_the_configuration_says() -> None:
-    async def main() -> None:
-        host = Host(Store())
-        await host.run(named("0", "1", "2"))
-        leases = await host.leases()
-        assert {name: lease.continuation for name, lease in leases.items()} == {n: f"{n}-latest" for n in "012"}
-        assert {(lease.owner, lease.epoch) for lease in leases.values()} == {(None, 0)}
-        assert await info(host.keeper.store) == Info(pipeline="p", identity=IDENTITY, complete=True)
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_every_partition_gets_a_lease_that_begins_where_the_configuration_says() -> None:
+    host = Host(Store())
+    await host.run(named("0", "1", "2"))
+    leases = await host.leases()
+    assert {name: lease.continuation for name, lease in leases.items()} == {n: f"{n}-latest" for n in "012"}
+    assert {(lease.owner, lease.epoch) for lease in leases.values()} == {(None, 0)}
+    assert await info(host.keeper.store) == Info(pipeline="p", identity=IDENTITY, complete=True)
 
 
-def test_once_everything_is_there_a_round_costs_nothing() -> None:
-    async def main() -> None:
-        store = Store()
-        host = Host(store)
-        await host.run(named("0", "1"))
-        store.calls.clear()
-        assert await host.round(named("0", "1")) == ()
-        assert store.calls == ["list"]  # the scan itself
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_once_everything_is_there_a_round_costs_nothing() -> None:
+    store = Store()
+    host = Host(store)
+    await host.run(named("0", "1"))
+    store.calls.clear()
+    assert await host.round(named("0", "1")) == ()
+    assert store.calls == ["list"]  # the scan itself
 
 
-def test_what_was_audited_is_audited_again_once_leases_or_partitions_have_changed() -> None:
-    async def main() -> None:
-        host = Host(MemoryStore())
-        await host.run(named("0"))
-        assert await host.round(named("0")) == ()
-        assert await host.round(named("0", "1")) == ("1",)
-        assert await host.round(named("0", "1")) == ()
-        await host.put(closed("0", "2"))
-        assert await host.round(named("0", "1")) == ("2",)
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_what_was_audited_is_audited_again_once_leases_or_partitions_have_changed() -> None:
+    host = Host(MemoryStore())
+    await host.run(named("0"))
+    assert await host.round(named("0")) == ()
+    assert await host.round(named("0", "1")) == ("1",)
+    assert await host.round(named("0", "1")) == ()
+    await host.put(closed("0", "2"))
+    assert await host.round(named("0", "1")) == ("2",)
 
 
-def test_two_hosts_at_once_make_every_lease_once() -> None:
-    async def main() -> None:
-        store = Store()
-        a, b = Host(store, "a"), Host(store, "b")
+@pytest.mark.virtual
+async def test_two_hosts_at_once_make_every_lease_once() -> None:
+    store = Store()
+    a, b = Host(store, "a"), Host(store, "b")
 
-        async def begun(host: Host) -> None:
-            while True:
-                try:
-                    return await host.run(named("0", "1", "2", "3"))
-                except StoreConflict:
-                    continue
+    async def begun(host: Host) -> None:
+        while True:
+            try:
+                return await host.run(named("0", "1", "2", "3"))
+            except StoreConflict:
+                continue
 
-        await asyncio.gather(begun(a), begun(b))
-        assert sorted(await a.leases()) == ["0", "1", "2", "3"]
-        assert (await info(store)).complete
-        assert sum(name.startswith("p/leases/") for name in store._documents) == 4
-
-    run_virtual(main())
+    await asyncio.gather(begun(a), begun(b))
+    assert sorted(await a.leases()) == ["0", "1", "2", "3"]
+    assert (await info(store)).complete
+    assert sum(name.startswith("p/leases/") for name in store._documents) == 4
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("carried_out", [False, True])
 @pytest.mark.parametrize("survivor", ["a", "b"])
-def test_a_crash_at_any_step_is_mended_by_whoever_comes_next(survivor: str, carried_out: bool) -> None:
-    async def main() -> None:
-        clean = Store()
-        await Host(clean).run(named("0", "1", "2"))
-        for step in range(len(clean.calls)):
-            store = Store()
-            store.crash_at, store.carried_out = step, carried_out
-            with pytest.raises(Crash):
-                await Host(store).run(named("0", "1", "2"))
-            heir = Host(store, survivor)
-            await heir.run(named("0", "1", "2"))
-            assert {n: lease.continuation for n, lease in (await heir.leases()).items()} == {
-                n: f"{n}-latest" for n in "012"
-            }
-            assert (await info(store)).complete
-
-    run_virtual(main())
+async def test_a_crash_at_any_step_is_mended_by_whoever_comes_next(survivor: str, carried_out: bool) -> None:
+    clean = Store()
+    await Host(clean).run(named("0", "1", "2"))
+    for step in range(len(clean.calls)):
+        store = Store()
+        store.crash_at, store.carried_out = step, carried_out
+        with pytest.raises(Crash):
+            await Host(store).run(named("0", "1", "2"))
+        heir = Host(store, survivor)
+        await heir.run(named("0", "1", "2"))
+        assert {n: lease.continuation for n, lease in (await heir.leases()).items()} == {
+            n: f"{n}-latest" for n in "012"
+        }
+        assert (await info(store)).complete
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreAmbiguous("no answer")])
 @pytest.mark.parametrize("carried_out", [False, True])
-def test_a_call_that_fails_at_any_step_is_made_good_by_the_next_round(error: StoreError, carried_out: bool) -> None:
-    async def main() -> None:
-        clean = Store()
-        await Host(clean).run(named("0", "1", "2"))
-        for step in range(len(clean.calls)):
-            store = Store()
-            store.crash_at, store.carried_out, store.error = step, carried_out, error
-            host = Host(store)
-            for _ in range(4):
-                try:
-                    await host.run(named("0", "1", "2"))
-                    break
-                except StoreError:
-                    continue
-            assert sorted(await host.leases()) == ["0", "1", "2"]
-            assert (await info(store)).complete
+async def test_a_call_that_fails_at_any_step_is_made_good_by_the_next_round(
+    error: StoreError, carried_out: bool
+) -> None:
+    clean = Store()
+    await Host(clean).run(named("0", "1", "2"))
+    for step in range(len(clean.calls)):
+        store = Store()
+        store.crash_at, store.carried_out, store.error = step, carried_out, error
+        host = Host(store)
+        for _ in range(4):
+            try:
+                await host.run(named("0", "1", "2"))
+                break
+            except StoreError:
+                continue
+        assert sorted(await host.leases()) == ["0", "1", "2"]
+        assert (await info(store)).complete
 
-    run_virtual(main())
 
-
+@pytest.mark.virtual
 @pytest.mark.parametrize("name", ["a", "b"])
-def test_hosts_that_start_together_divide_the_first_round(name: str) -> None:
-    async def main() -> None:
-        host, partitions = Host(Store(), name), named(*(str(n) for n in range(20)))
-        await host.bootstrap.open()
-        created = await host.round(partitions, hosts=["a", "b"])
-        assert set(created) == set(host.asked) < {partition.name for partition in partitions}
-        other = Host(Store(), "b" if name == "a" else "a")
-        await other.bootstrap.open()
-        assert set(await other.round(partitions, hosts=["a", "b"])) == {each.name for each in partitions} - {*created}
+async def test_hosts_that_start_together_divide_the_first_round(name: str) -> None:
+    host, partitions = Host(Store(), name), named(*(str(n) for n in range(20)))
+    await host.bootstrap.open()
+    created = await host.round(partitions, hosts=["a", "b"])
+    assert set(created) == set(host.asked) < {partition.name for partition in partitions}
+    other = Host(Store(), "b" if name == "a" else "a")
+    await other.bootstrap.open()
+    assert set(await other.round(partitions, hosts=["a", "b"])) == {each.name for each in partitions} - {*created}
+    assert not (await info(host.keeper.store)).complete
+
+
+@pytest.mark.virtual
+async def test_what_the_other_host_leaves_undone_is_created_soon() -> None:
+    host, partitions = Host(Store()), named("0", "1", "2", "3")
+    await host.bootstrap.open()
+    while len(await host.leases()) < 4:
+        await host.round(partitions, hosts=["a", "dead"])
+        await asyncio.sleep(1)
+    assert asyncio.get_running_loop().time() <= 4
+    assert await host.round(partitions, hosts=["a", "dead"]) == ()
+    assert (await info(host.keeper.store)).complete
+
+
+@pytest.mark.virtual
+async def test_a_host_creates_so_many_leases_before_it_looks_again() -> None:
+    host, partitions = Host(Store()), named(*(str(n) for n in range(200)))
+    await host.bootstrap.open()
+    created: list[int] = []
+    while sum(created) < 200:
         assert not (await info(host.keeper.store)).complete
-
-    run_virtual(main())
-
-
-def test_what_the_other_host_leaves_undone_is_created_soon() -> None:
-    async def main() -> None:
-        host, partitions = Host(Store()), named("0", "1", "2", "3")
-        await host.bootstrap.open()
-        while len(await host.leases()) < 4:
-            await host.round(partitions, hosts=["a", "dead"])
-            await asyncio.sleep(1)
-        assert asyncio.get_running_loop().time() <= 4
-        assert await host.round(partitions, hosts=["a", "dead"]) == ()
-        assert (await info(host.keeper.store)).complete
-
-    run_virtual(main())
+        created.append(len(await host.round(partitions)))
+    assert created[0] == CREATED_MAX
+    assert created[-2] > CREATED_MAX  # the more there are, the dearer is a look
+    assert (await info(host.keeper.store)).complete
 
 
-def test_a_host_creates_so_many_leases_before_it_looks_again() -> None:
-    async def main() -> None:
-        host, partitions = Host(Store()), named(*(str(n) for n in range(200)))
-        await host.bootstrap.open()
-        created: list[int] = []
-        while sum(created) < 200:
-            assert not (await info(host.keeper.store)).complete
-            created.append(len(await host.round(partitions)))
-        assert created[0] == CREATED_MAX
-        assert created[-2] > CREATED_MAX  # the more there are, the dearer is a look
-        assert (await info(host.keeper.store)).complete
-
-    run_virtual(main())
-
-
-def test_a_partition_of_which_nobody_knows_yet_where_it_begins_keeps_only_itself_waiting() -> None:
-    async def main() -> None:
-        host = Host(Store())
-        host.undecided = {"1"}
-        await host.bootstrap.open()
-        assert await host.round(named("0", "1", "2")) == ("0", "2")
-        assert host.audit.undecided.keys() == {"1"}
-        assert not (await info(host.keeper.store)).complete
-        host.undecided = set()
-        assert await host.round(named("0", "1", "2")) == ("1",)
-        assert (await host.leases())["1"].continuation == "1-latest"
-        assert (await info(host.keeper.store)).complete
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_partition_of_which_nobody_knows_yet_where_it_begins_keeps_only_itself_waiting() -> None:
+    host = Host(Store())
+    host.undecided = {"1"}
+    await host.bootstrap.open()
+    assert await host.round(named("0", "1", "2")) == ("0", "2")
+    assert host.audit.undecided.keys() == {"1"}
+    assert not (await info(host.keeper.store)).complete
+    host.undecided = set()
+    assert await host.round(named("0", "1", "2")) == ("1",)
+    assert (await host.leases())["1"].continuation == "1-latest"
+    assert (await info(host.keeper.store)).complete
 
 
-def test_of_two_hosts_that_open_a_pipeline_at_once_neither_fails() -> None:
+@pytest.mark.virtual
+async def test_of_two_hosts_that_open_a_pipeline_at_once_neither_fails() -> None:
     class Late(Store):
         async def create(self, id: str, body: str) -> str:
             if id == info_id("p") and id not in self._documents:
                 await Store.create(self, id, body)  # another host was quicker
             return await super().create(id, body)
 
-    async def main() -> None:
-        host = Host(Late())
-        assert not await host.bootstrap.open()
-        assert (await info(host.keeper.store)).identity == IDENTITY
-
-    run_virtual(main())
+    host = Host(Late())
+    assert not await host.bootstrap.open()
+    assert (await info(host.keeper.store)).identity == IDENTITY
 
 
 # Later rounds
 
 
-def test_a_partition_that_appears_later_begins_at_its_beginning() -> None:
-    async def main() -> None:
-        host = Host(Store())
-        await host.run(named("0"))
-        assert await host.round(named("0", "1")) == ("1",)
-        assert (await host.leases())["1"].continuation is None
-        assert host.asked == ["0"]
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_partition_that_appears_later_begins_at_its_beginning() -> None:
+    host = Host(Store())
+    await host.run(named("0"))
+    assert await host.round(named("0", "1")) == ("1",)
+    assert (await host.leases())["1"].continuation is None
+    assert host.asked == ["0"]
 
 
-def test_a_host_that_started_before_the_first_round_was_over_does_not_skip_what_appears_after_it() -> None:
-    async def main() -> None:
-        store = Store()
-        slow, quick = Host(store, "slow"), Host(store, "quick")
-        await slow.bootstrap.open()
-        await quick.run(named("0"))
-        await slow.round(named("0", "1"))
-        assert (await slow.leases())["1"].continuation is None
-        assert slow.asked == []
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_host_that_started_before_the_first_round_was_over_does_not_skip_what_appears_after_it() -> None:
+    store = Store()
+    slow, quick = Host(store, "slow"), Host(store, "quick")
+    await slow.bootstrap.open()
+    await quick.run(named("0"))
+    await slow.round(named("0", "1"))
+    assert (await slow.leases())["1"].continuation is None
+    assert slow.asked == []
 
 
-def test_a_first_round_that_was_cut_short_goes_on_where_the_configuration_says() -> None:
-    async def main() -> None:
-        store = Store()
-        first = Host(store)
-        store.crash_at = 4  # read info, create it, list, read it, and then the first lease
-        with pytest.raises(Crash):
-            await first.run(named("0", "1"))
-        heir = Host(store, "b")
-        await heir.run(named("0", "1"))
-        assert {lease.continuation for lease in (await heir.leases()).values()} == {"0-latest", "1-latest"}
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_first_round_that_was_cut_short_goes_on_where_the_configuration_says() -> None:
+    store = Store()
+    first = Host(store)
+    store.crash_at = 4  # read info, create it, list, read it, and then the first lease
+    with pytest.raises(Crash):
+        await first.run(named("0", "1"))
+    heir = Host(store, "b")
+    await heir.run(named("0", "1"))
+    assert {lease.continuation for lease in (await heir.leases()).values()} == {"0-latest", "1-latest"}
 
 
-def test_a_deleted_lease_that_nobody_saw_is_made_again_from_the_beginning() -> None:
+@pytest.mark.virtual
+async def test_a_deleted_lease_that_nobody_saw_is_made_again_from_the_beginning() -> None:
     """Nothing of the partition may be skipped; a sink that holds its position knows better anyway."""
-
-    async def main() -> None:
-        store = Store()
-        await Host(store).run(named("0", "1"))
-        del store._documents[lease_id("p", "0")]
-        host = Host(store, "b")
-        await host.run(named("0", "1"))
-        assert (await host.leases())["0"].continuation is None
-
-    run_virtual(main())
+    store = Store()
+    await Host(store).run(named("0", "1"))
+    del store._documents[lease_id("p", "0")]
+    host = Host(store, "b")
+    await host.run(named("0", "1"))
+    assert (await host.leases())["0"].continuation is None
 
 
-def test_a_lease_that_cannot_be_read_is_left_to_people_and_keeps_nobody_from_the_others() -> None:
-    async def main() -> None:
-        store = Store()
-        host = Host(store)
-        await host.run(named("0"))
-        store._put(lease_id("p", "0"), "{")
-        assert await host.round(named("0", "1")) == ("1",)
-        assert (await store.read(lease_id("p", "0"))).body == "{"
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_lease_that_cannot_be_read_is_left_to_people_and_keeps_nobody_from_the_others() -> None:
+    store = Store()
+    host = Host(store)
+    await host.run(named("0"))
+    store._put(lease_id("p", "0"), "{")
+    assert await host.round(named("0", "1")) == ("1",)
+    assert (await store.read(lease_id("p", "0"))).body == "{"
 
 
-def test_leases_of_partitions_that_the_feed_does_not_have_are_told_unless_they_are_closed() -> None:
-    async def main() -> None:
-        host = Host(Store())
-        await host.run(named("0", "1", "2"))
-        await host.put(closed("2"))
-        await host.round(named("1"))
-        assert host.orphaned == ("0",)
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_leases_of_partitions_that_the_feed_does_not_have_are_told_unless_they_are_closed() -> None:
+    host = Host(Store())
+    await host.run(named("0", "1", "2"))
+    await host.put(closed("2"))
+    await host.round(named("1"))
+    assert host.orphaned == ("0",)
 
 
-def test_a_failing_feed_leaves_the_first_round_open() -> None:
-    async def main() -> None:
-        host = Host(Store())
-        await host.bootstrap.open()
+@pytest.mark.virtual
+async def test_a_failing_feed_leaves_the_first_round_open() -> None:
+    host = Host(Store())
+    await host.bootstrap.open()
 
-        async def away(partition: str) -> str | None:
-            raise ConnectionError(partition)
+    async def away(partition: str) -> str | None:
+        raise ConnectionError(partition)
 
-        with pytest.raises(ConnectionError):
-            await host.bootstrap.reconcile(named("0"), await host.keeper.scan(["p"]), away)
-        assert not (await info(host.keeper.store)).complete
-        await host.run(named("0"))
-        assert (await host.leases())["0"].continuation == "0-latest"
-
-    run_virtual(main())
+    with pytest.raises(ConnectionError):
+        await host.bootstrap.reconcile(named("0"), await host.keeper.scan(["p"]), away)
+    assert not (await info(host.keeper.store)).complete
+    await host.run(named("0"))
+    assert (await host.leases())["0"].continuation == "0-latest"
 
 
 # Whose leases they are
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("identity", [Identity("other feed", "sink"), Identity("feed", "other sink")])
-def test_another_feed_or_sink_on_the_same_leases_is_refused(identity: Identity) -> None:
-    async def main() -> None:
-        store = Store()
-        await Host(store).run(named("0"))
-        with pytest.raises(GroupMismatch, match=r"'p' belong to (feed|sink)"):
-            await Host(store, "b", identity).bootstrap.open()
-        assert (await info(store)).identity == IDENTITY
-
-    run_virtual(main())
+async def test_another_feed_or_sink_on_the_same_leases_is_refused(identity: Identity) -> None:
+    store = Store()
+    await Host(store).run(named("0"))
+    with pytest.raises(GroupMismatch, match=r"'p' belong to (feed|sink)"):
+        await Host(store, "b", identity).bootstrap.open()
+    assert (await info(store)).identity == IDENTITY
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("identity", [Identity("other feed", "sink"), Identity("feed", "other sink")])
-def test_a_name_without_leases_passes_to_another_feed_or_sink(identity: Identity) -> None:
+async def test_a_name_without_leases_passes_to_another_feed_or_sink(identity: Identity) -> None:
     """After a typo in the feed's path, say: no lease was created, so nothing has been read or delivered under the name."""
-
-    async def main() -> None:
-        store = Store()
-        await Host(store).run([])
-        assert await info(store) == Info(pipeline="p", identity=IDENTITY, complete=True, unused=True)
-        corrected = Host(store, "b", identity)
-        assert await corrected.bootstrap.read_recorded() is None
-        await corrected.run(named("0"))
-        assert (await corrected.leases())["0"].continuation == "0-latest", "the first round is this feed's own"
-        assert await info(store) == Info(pipeline="p", identity=identity, complete=True)
-
-    run_virtual(main())
+    store = Store()
+    await Host(store).run([])
+    assert await info(store) == Info(pipeline="p", identity=IDENTITY, complete=True, unused=True)
+    corrected = Host(store, "b", identity)
+    assert await corrected.bootstrap.read_recorded() is None
+    await corrected.run(named("0"))
+    assert (await corrected.leases())["0"].continuation == "0-latest", "the first round is this feed's own"
+    assert await info(store) == Info(pipeline="p", identity=identity, complete=True)
 
 
-def test_a_document_that_is_made_again_beside_leases_does_not_stay_unused() -> None:
+@pytest.mark.virtual
+async def test_a_document_that_is_made_again_beside_leases_does_not_stay_unused() -> None:
     """An operator deleted it and started the pipeline again: its leases are older than the document."""
-
-    async def main() -> None:
-        store = Store()
-        await Host(store).run(named("0"))
-        stored = await store.read(info_id("p"))
-        await store.delete(stored.id, stored.etag)
-        await Host(store, "b").run(named("0"))
-        assert await info(store) == Info(pipeline="p", identity=IDENTITY, complete=True)
-
-    run_virtual(main())
+    store = Store()
+    await Host(store).run(named("0"))
+    stored = await store.read(info_id("p"))
+    await store.delete(stored.id, stored.etag)
+    await Host(store, "b").run(named("0"))
+    assert await info(store) == Info(pipeline="p", identity=IDENTITY, complete=True)
 
 
-def test_a_name_does_not_pass_on_while_a_lease_is_there_whatever_the_document_says() -> None:
-    async def main() -> None:
-        store = Store()
-        await Host(store).run(named("0"))
-        stored = await store.read(info_id("p"))
-        await store.replace(stored.id, encode_info(replace(await info(store), unused=True)), stored.etag)
-        other = Host(store, "b", Identity("other feed", "sink"))
-        for call in (other.bootstrap.open, other.bootstrap.read_recorded, other.bootstrap.use):
-            with pytest.raises(GroupMismatch):
-                await call()
-
-    run_virtual(main())
-
-
-def test_a_host_whose_name_has_passed_on_creates_no_lease() -> None:
-    """It found no partition so far, and finds one after the other host has taken the name and created a lease of its own."""
-
-    async def main() -> None:
-        store = Store()
-        late = Host(store)
-        await late.run([])
-        await Host(store, "b", Identity("other feed", "sink")).run(named("0"))
+@pytest.mark.virtual
+async def test_a_name_does_not_pass_on_while_a_lease_is_there_whatever_the_document_says() -> None:
+    store = Store()
+    await Host(store).run(named("0"))
+    stored = await store.read(info_id("p"))
+    await store.replace(stored.id, encode_info(replace(await info(store), unused=True)), stored.etag)
+    other = Host(store, "b", Identity("other feed", "sink"))
+    for call in (other.bootstrap.open, other.bootstrap.read_recorded, other.bootstrap.use):
         with pytest.raises(GroupMismatch):
-            await late.round(named("1"))
-        assert sorted(await late.leases()) == ["0"]
-
-    run_virtual(main())
+            await call()
 
 
-def test_a_name_is_recorded_as_used_before_the_first_lease_exists() -> None:
-    async def main() -> None:
-        store = Store()
-        host = Host(store)
-        await host.bootstrap.open()
-        store.calls.clear()
-        while await host.round(named("0", "1")):
-            pass
-        assert store.calls.index("replace") < store.calls.index("create")
-        assert not (await info(store)).unused
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_host_whose_name_has_passed_on_creates_no_lease() -> None:
+    """It found no partition so far, and finds one after the other host has taken the name and created a lease of its own."""
+    store = Store()
+    late = Host(store)
+    await late.run([])
+    await Host(store, "b", Identity("other feed", "sink")).run(named("0"))
+    with pytest.raises(GroupMismatch):
+        await late.round(named("1"))
+    assert sorted(await late.leases()) == ["0"]
 
 
-def test_another_transform_is_recorded_and_told_once() -> None:
-    async def main() -> None:
-        store = Store()
-        await Host(store).run(named("0"))
-        newer = Host(store, "b", replace(IDENTITY, transform="t2"))
-        assert await newer.bootstrap.open()
-        assert not await newer.bootstrap.open()
-        assert await info(store) == Info(pipeline="p", identity=replace(IDENTITY, transform="t2"), complete=True)
+@pytest.mark.virtual
+async def test_a_name_is_recorded_as_used_before_the_first_lease_exists() -> None:
+    store = Store()
+    host = Host(store)
+    await host.bootstrap.open()
+    store.calls.clear()
+    while await host.round(named("0", "1")):
+        pass
+    assert store.calls.index("replace") < store.calls.index("create")
+    assert not (await info(store)).unused
 
-    run_virtual(main())
+
+@pytest.mark.virtual
+async def test_another_transform_is_recorded_and_told_once() -> None:
+    store = Store()
+    await Host(store).run(named("0"))
+    newer = Host(store, "b", replace(IDENTITY, transform="t2"))
+    assert await newer.bootstrap.open()
+    assert not await newer.bootstrap.open()
+    assert await info(store) == Info(pipeline="p", identity=replace(IDENTITY, transform="t2"), complete=True)
 
 
-def test_an_info_document_that_vanishes_in_the_first_round_is_made_again() -> None:
-    async def main() -> None:
-        store = Store()
-        host = Host(store)
-        await host.bootstrap.open()
-        del store._documents[info_id("p")]
-        await host.round(named("0"))
-        assert (await info(store)).complete
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_an_info_document_that_vanishes_in_the_first_round_is_made_again() -> None:
+    store = Store()
+    host = Host(store)
+    await host.bootstrap.open()
+    del store._documents[info_id("p")]
+    await host.round(named("0"))
+    assert (await info(store)).complete
 
 
 def test_an_info_document_keeps_what_a_newer_version_wrote_and_is_refused_where_it_is_none() -> None:
@@ -525,21 +471,19 @@ def test_an_info_document_keeps_what_a_newer_version_wrote_and_is_refused_where_
 # Splits and merges
 
 
-def test_the_children_of_a_split_begin_where_their_closed_parent_says() -> None:
-    async def main() -> None:
-        host = Host(Store())
-        await host.run(named("0"))
-        partitions = [*named("0"), Partition("1", ("0",)), Partition("2", ("0",))]
-        assert await host.round(partitions) == ()  # the parent is still at work
-        await host.put(closed("0", "1", "2"))
-        assert sorted(await host.round(partitions)) == ["1", "2"]
-        leases = await host.leases()
-        assert {name: (leases[name].continuation, leases[name].parents) for name in "12"} == {
-            name: (f"{name}-from-parent", ("0",)) for name in "12"
-        }
-        assert await host.round(partitions) == ()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_the_children_of_a_split_begin_where_their_closed_parent_says() -> None:
+    host = Host(Store())
+    await host.run(named("0"))
+    partitions = [*named("0"), Partition("1", ("0",)), Partition("2", ("0",))]
+    assert await host.round(partitions) == ()  # the parent is still at work
+    await host.put(closed("0", "1", "2"))
+    assert sorted(await host.round(partitions)) == ["1", "2"]
+    leases = await host.leases()
+    assert {name: (leases[name].continuation, leases[name].parents) for name in "12"} == {
+        name: (f"{name}-from-parent", ("0",)) for name in "12"
+    }
+    assert await host.round(partitions) == ()
 
 
 def test_children_that_the_feed_does_not_list_yet_are_made_all_the_same() -> None:
@@ -561,58 +505,50 @@ def test_a_merged_child_waits_for_a_parent_that_has_no_lease_yet() -> None:
     assert children_due(partitions, leases) == births("p", partitions, leases) == []
 
 
-def test_in_the_first_round_children_wait_for_parents_that_the_feed_still_has() -> None:
-    async def main() -> None:
-        host = Host(Store())
-        partitions = [*named("0"), Partition("1", ("0",)), Partition("2", ("1",))]
-        await host.run(partitions, "earliest")
-        assert sorted(await host.leases()) == ["0"]
-        await host.put(closed("0", "1"))
-        assert await host.round(partitions) == ("1",)
-        await host.put(closed("1", "2"))
-        assert await host.round(partitions) == ("2",)
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_in_the_first_round_children_wait_for_parents_that_the_feed_still_has() -> None:
+    host = Host(Store())
+    partitions = [*named("0"), Partition("1", ("0",)), Partition("2", ("1",))]
+    await host.run(partitions, "earliest")
+    assert sorted(await host.leases()) == ["0"]
+    await host.put(closed("0", "1"))
+    assert await host.round(partitions) == ("1",)
+    await host.put(closed("1", "2"))
+    assert await host.round(partitions) == ("2",)
 
 
-def test_a_child_whose_parents_the_feed_has_forgotten_begins_like_any_other() -> None:
-    async def main() -> None:
-        host = Host(Store())
-        await host.run([Partition("5", ("0", "1"))])
-        assert (await host.leases())["5"].continuation == "5-latest"
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_child_whose_parents_the_feed_has_forgotten_begins_like_any_other() -> None:
+    host = Host(Store())
+    await host.run([Partition("5", ("0", "1"))])
+    assert (await host.leases())["5"].continuation == "5-latest"
 
 
-def test_a_child_that_its_closed_parents_do_not_name_is_not_forgotten() -> None:
-    async def main() -> None:
-        host = Host(Store())
-        await host.run(named("0"))
-        await host.put(closed("0", "1"))
-        await host.round([*named("0"), Partition("1", ("0",)), Partition("2", ("0",))])
-        assert (await host.leases())["2"].continuation is None
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_child_that_its_closed_parents_do_not_name_is_not_forgotten() -> None:
+    host = Host(Store())
+    await host.run(named("0"))
+    await host.put(closed("0", "1"))
+    await host.round([*named("0"), Partition("1", ("0",)), Partition("2", ("0",))])
+    assert (await host.leases())["2"].continuation is None
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("carried_out", [False, True])
-def test_a_crash_between_the_children_is_mended_by_whoever_comes_next(carried_out: bool) -> None:
-    async def main() -> None:
-        partitions = [*named("0"), Partition("1", ("0",)), Partition("2", ("0",))]
-        for step in range(3):
-            store = Store()
-            host = Host(store)
-            await host.run(named("0"))
-            await host.put(closed("0", "1", "2"))
-            store.crash_at, store.carried_out = len(store.calls) + step, carried_out
-            with pytest.raises(Crash):
-                await host.round(partitions)
-            heir = Host(store, "b")
-            await heir.run(partitions)
-            leases = await heir.leases()
-            assert {leases[name].continuation for name in "12"} == {"1-from-parent", "2-from-parent"}
-
-    run_virtual(main())
+async def test_a_crash_between_the_children_is_mended_by_whoever_comes_next(carried_out: bool) -> None:
+    partitions = [*named("0"), Partition("1", ("0",)), Partition("2", ("0",))]
+    for step in range(3):
+        store = Store()
+        host = Host(store)
+        await host.run(named("0"))
+        await host.put(closed("0", "1", "2"))
+        store.crash_at, store.carried_out = len(store.calls) + step, carried_out
+        with pytest.raises(Crash):
+            await host.round(partitions)
+        heir = Host(store, "b")
+        await heir.run(partitions)
+        leases = await heir.leases()
+        assert {leases[name].continuation for name in "12"} == {"1-from-parent", "2-from-parent"}
 
 
 @given(st.data())
@@ -639,22 +575,17 @@ def test_in_any_family_every_partition_is_born_once_and_none_before_its_parents_
     assert sorted(leases) == sorted(map(str, range(size)))
 
 
-def test_leases_that_another_pipeline_has_are_refused_by_its_name_before_anything_else() -> None:
+@pytest.mark.virtual
+async def test_leases_that_another_pipeline_has_are_refused_by_its_name_before_anything_else() -> None:
     """Of containers that find them whatever the pipeline is called."""
-
-    async def main() -> None:
-        store = Store()
-        await store.create(info_id("p"), encode_info(Info(identity=replace(IDENTITY, sink="other"), pipeline="q")))
-        with pytest.raises(GroupMismatch, match=r"belong to a pipeline called 'q': name it so again.*processor_name"):
-            await Host(store).bootstrap.open()
-
-    run_virtual(main())
+    store = Store()
+    await store.create(info_id("p"), encode_info(Info(identity=replace(IDENTITY, sink="other"), pipeline="q")))
+    with pytest.raises(GroupMismatch, match=r"belong to a pipeline called 'q': name it so again.*processor_name"):
+        await Host(store).bootstrap.open()
 
 
-def test_an_info_document_that_names_no_pipeline_is_believed() -> None:
-    async def main() -> None:
-        store = Store()
-        await store.create(info_id("p"), encode_info(Info(identity=IDENTITY)))
-        assert not await Host(store).bootstrap.open()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_an_info_document_that_names_no_pipeline_is_believed() -> None:
+    store = Store()
+    await store.create(info_id("p"), encode_info(Info(identity=IDENTITY)))
+    assert not await Host(store).bootstrap.open()

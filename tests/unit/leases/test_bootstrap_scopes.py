@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulation.loop import VirtualClock, run_virtual
+from simulation.loop import VirtualClock
 
 from leases.bootstrap import Bootstrap, Identity, Info, encode_info, info_id
 from leases.document import encode_lease, lease_id
@@ -111,36 +111,32 @@ def test_the_children_of_a_partition_whose_lease_is_unreadable_wait_until_it_is_
     assert [each.partition for each in children_due([Partition("3", ("1", "2"), "0-8")], by_name(*both))] == ["3"]
 
 
-def test_a_split_under_an_unreadable_lease_is_followed_once_that_is_mended() -> None:
-    async def main() -> None:
-        store = MemoryStore()
-        keeper = Keeper(store, host="a", incarnation="a-1", clock=VirtualClock(), timing=Timing())
-        bootstrap = Bootstrap(keeper, "p", Identity("feed", "sink"))
-        await bootstrap.open()
-        await bootstrap.reconcile([Partition("0", (), "0-8")], await keeper.scan(["p"]), begins, uncovered)
-        split = [Partition("1", ("0",), "0-4"), Partition("2", ("0",), "4-8")]
-        stored = await store.read(lease_id("p", "0"))
-        etag = await store.replace(stored.id, "{}", stored.etag)
-        audit = await bootstrap.reconcile(split, await keeper.scan(["p"]), begins, uncovered)
-        assert audit.created == ()
-        children = (Child("1", "c", "0-4"), Child("2", "c", "4-8"))
-        await store.replace(stored.id, encode_lease(lease("0", "0-8", closed=True, children=children)), etag)
-        audit = await bootstrap.reconcile(split, await keeper.scan(["p"]), begins, uncovered)
-        assert audit.created == ("1", "2")
-        assert {each.continuation for each in (await keeper.scan(["p"])).leases if each.parents} == {"c"}
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_split_under_an_unreadable_lease_is_followed_once_that_is_mended() -> None:
+    store = MemoryStore()
+    keeper = Keeper(store, host="a", incarnation="a-1", clock=VirtualClock(), timing=Timing())
+    bootstrap = Bootstrap(keeper, "p", Identity("feed", "sink"))
+    await bootstrap.open()
+    await bootstrap.reconcile([Partition("0", (), "0-8")], await keeper.scan(["p"]), begins, uncovered)
+    split = [Partition("1", ("0",), "0-4"), Partition("2", ("0",), "4-8")]
+    stored = await store.read(lease_id("p", "0"))
+    etag = await store.replace(stored.id, "{}", stored.etag)
+    audit = await bootstrap.reconcile(split, await keeper.scan(["p"]), begins, uncovered)
+    assert audit.created == ()
+    children = (Child("1", "c", "0-4"), Child("2", "c", "4-8"))
+    await store.replace(stored.id, encode_lease(lease("0", "0-8", closed=True, children=children)), etag)
+    audit = await bootstrap.reconcile(split, await keeper.scan(["p"]), begins, uncovered)
+    assert audit.created == ("1", "2")
+    assert {each.continuation for each in (await keeper.scan(["p"])).leases if each.parents} == {"c"}
 
 
-def test_a_scan_tells_whose_leases_are_unreadable() -> None:
-    async def main() -> None:
-        store = MemoryStore()
-        keeper = Keeper(store, host="a", incarnation="a-1", clock=VirtualClock(), timing=Timing())
-        await keeper.create(lease("1", "0-4"))
-        await store.create(lease_id("p", "2"), "{}")
-        assert (await keeper.scan(["p"])).unreadable.keys() == {("p", "2")}
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_scan_tells_whose_leases_are_unreadable() -> None:
+    store = MemoryStore()
+    keeper = Keeper(store, host="a", incarnation="a-1", clock=VirtualClock(), timing=Timing())
+    await keeper.create(lease("1", "0-4"))
+    await store.create(lease_id("p", "2"), "{}")
+    assert (await keeper.scan(["p"])).unreadable.keys() == {("p", "2")}
 
 
 def test_a_closed_lease_is_outlived_once_the_feed_has_forgotten_it_and_its_children_have_leases() -> None:
@@ -162,42 +158,39 @@ def test_a_closed_lease_is_needed_as_long_as_another_names_it_as_its_child() -> 
     assert outlived([Partition("9", (), "0-4")], by_name(child, heir)) == ("0-4",)
 
 
-def test_two_hosts_at_once_make_the_leases_of_a_split_and_a_merge_once() -> None:
+@pytest.mark.virtual
+async def test_two_hosts_at_once_make_the_leases_of_a_split_and_a_merge_once() -> None:
     """Whatever one of them saw last, the ranges are covered without a gap or an overlap in the end."""
+    store = MemoryStore()
+    clock = VirtualClock()
+    hosts = []
+    for name in "ab":
+        keeper = Keeper(store, host=name, incarnation=name, clock=clock, timing=Timing())
+        hosts.append((keeper, Bootstrap(keeper, "p", Identity("feed", "sink"))))
 
-    async def main() -> None:
-        store = MemoryStore()
-        clock = VirtualClock()
-        hosts = []
-        for name in "ab":
-            keeper = Keeper(store, host=name, incarnation=name, clock=clock, timing=Timing())
-            hosts.append((keeper, Bootstrap(keeper, "p", Identity("feed", "sink"))))
+    async def rounds(partitions: Sequence[Partition]) -> None:
+        for _ in range(2):
+            for keeper, bootstrap in hosts:
+                scan = await keeper.scan(["p"])
+                await bootstrap.reconcile(partitions, scan, begins, uncovered)
 
-        async def rounds(partitions: Sequence[Partition]) -> None:
-            for _ in range(2):
-                for keeper, bootstrap in hosts:
-                    scan = await keeper.scan(["p"])
-                    await bootstrap.reconcile(partitions, scan, begins, uncovered)
+    for _, bootstrap in hosts[:1]:
+        await bootstrap.open()
+    keeper = hosts[0][0]
+    await asyncio.gather(*(rounds([Partition("1", (), "0-4"), Partition("2", (), "4-8")]) for _ in hosts))
 
-        for _, bootstrap in hosts[:1]:
-            await bootstrap.open()
-        keeper = hosts[0][0]
-        await asyncio.gather(*(rounds([Partition("1", (), "0-4"), Partition("2", (), "4-8")]) for _ in hosts))
+    async def ends(name: str, *children: Child) -> None:
+        owned = await keeper.take((await keeper.read("p", name)), str)
+        assert owned is not None
+        await owned.end("c", children)
 
-        async def ends(name: str, *children: Child) -> None:
-            owned = await keeper.take((await keeper.read("p", name)), str)
-            assert owned is not None
-            await owned.end("c", children)
-
-        await ends("1", Child("0-4", "c", "0-4"))
-        await asyncio.gather(rounds(MERGED), rounds(MERGED))
-        await ends("2", Child("4-8", "c", "4-8"))
-        await asyncio.gather(rounds(MERGED), rounds(MERGED))
-        leases = (await keeper.scan(["p"])).leases
-        open_ones = {each.partition: each.continuation for each in leases if not each.closed}
-        assert open_ones == {"0-4": "c", "4-8": "c"}
-
-    run_virtual(main())
+    await ends("1", Child("0-4", "c", "0-4"))
+    await asyncio.gather(rounds(MERGED), rounds(MERGED))
+    await ends("2", Child("4-8", "c", "4-8"))
+    await asyncio.gather(rounds(MERGED), rounds(MERGED))
+    leases = (await keeper.scan(["p"])).leases
+    open_ones = {each.partition: each.continuation for each in leases if not each.closed}
+    assert open_ones == {"0-4": "c", "4-8": "c"}
 
 
 class Crash(Exception):
@@ -246,9 +239,10 @@ async def begins(partition: str) -> str | None:
     return "start"
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("carried_out", [False, True])
 @pytest.mark.parametrize("is_first_round", [False, True])
-def test_a_crash_between_any_two_steps_of_a_merge_is_mended_by_whoever_comes_next(
+async def test_a_crash_between_any_two_steps_of_a_merge_is_mended_by_whoever_comes_next(
     is_first_round: bool, carried_out: bool
 ) -> None:
     async def prepared() -> Fragile:
@@ -260,24 +254,21 @@ def test_a_crash_between_any_two_steps_of_a_merge_is_mended_by_whoever_comes_nex
         store.calls = 0
         return store
 
-    async def main() -> None:
-        clean = await prepared()
-        await merged_by_one(clean)
-        for step in range(clean.calls):
-            store = await prepared()
-            store.crash_at, store.carried_out = step, carried_out
-            with pytest.raises(Crash):
-                await merged_by_one(store)
+    clean = await prepared()
+    await merged_by_one(clean)
+    for step in range(clean.calls):
+        store = await prepared()
+        store.crash_at, store.carried_out = step, carried_out
+        with pytest.raises(Crash):
             await merged_by_one(store)
-            keeper = Keeper(store, host="b", incarnation="b", clock=VirtualClock(), timing=Timing())
-            leases = (await keeper.scan(["p"])).leases
-            assert {each.partition: each.continuation for each in leases if not each.closed} == {
-                "0-4": "c1",
-                "4-8": "c2",
-            }
-        assert clean.calls >= 4
-
-    run_virtual(main())
+        await merged_by_one(store)
+        keeper = Keeper(store, host="b", incarnation="b", clock=VirtualClock(), timing=Timing())
+        leases = (await keeper.scan(["p"])).leases
+        assert {each.partition: each.continuation for each in leases if not each.closed} == {
+            "0-4": "c1",
+            "4-8": "c2",
+        }
+    assert clean.calls >= 4
 
 
 @given(st.data())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from simulation.loop import run_virtual
+import pytest
 from unit.leases.import_.test_plan import candidate, lease, only
 from unit.leases.test_bootstrap import Host, closed, named, open_lease
 
@@ -36,16 +36,14 @@ def test_a_document_of_dotnets_keeps_the_close_and_no_tombstone_so_that_hosts_cl
     assert (found.closed, found.tombstone, found.owner, found.children) == (True, False, None, ())
 
 
-def test_no_lease_is_made_for_a_partition_that_an_operator_closed() -> None:
-    async def main() -> None:
-        host = Host(MemoryStore())
-        await host.run(named("b"))
-        await host.put(TOMBSTONE)
-        assert await host.round(named("a", "b")) == ()
-        assert (await host.leases())["a"] == TOMBSTONE
-        assert host.orphaned == ()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_no_lease_is_made_for_a_partition_that_an_operator_closed() -> None:
+    host = Host(MemoryStore())
+    await host.run(named("b"))
+    await host.put(TOMBSTONE)
+    assert await host.round(named("a", "b")) == ()
+    assert (await host.leases())["a"] == TOMBSTONE
+    assert host.orphaned == ()
 
 
 def test_closed_partitions_that_the_feed_lists_are_known_and_ended_ones_are_not_among_them() -> None:
@@ -60,32 +58,28 @@ def test_a_tombstone_outlasts_its_file_and_what_is_closed_without_one_goes_with_
     assert outlived(named("a", "b"), by_name(FORGOTTEN)) == ()
 
 
-def test_a_host_sees_that_a_tombstone_was_given_up() -> None:
-    async def main() -> None:
+@pytest.mark.virtual
+async def test_a_host_sees_that_a_tombstone_was_given_up() -> None:
+    host = Host(MemoryStore())
+    await host.run(named("b"))
+    await host.put(TOMBSTONE)
+    before = await host.keeper.scan(["p"])
+    await host.put(FORGOTTEN)
+    assert (await host.keeper.scan(["p"])).shape != before.shape
+
+
+@pytest.mark.virtual
+async def test_a_tombstone_that_is_deleted_by_hand_is_put_back_while_its_file_is_there() -> None:
+    for listed, is_back in ((named("a", "b"), True), (named("b"), False)):
         host = Host(MemoryStore())
         await host.run(named("b"))
         await host.put(TOMBSTONE)
-        before = await host.keeper.scan(["p"])
-        await host.put(FORGOTTEN)
-        assert (await host.keeper.scan(["p"])).shape != before.shape
-
-    run_virtual(main())
-
-
-def test_a_tombstone_that_is_deleted_by_hand_is_put_back_while_its_file_is_there() -> None:
-    async def main() -> None:
-        for listed, is_back in ((named("a", "b"), True), (named("b"), False)):
-            host = Host(MemoryStore())
-            await host.run(named("b"))
-            await host.put(TOMBSTONE)
-            await host.round(listed)
-            await host.keeper.store.delete(lease_id("p", "a"), (await host.keeper.read("p", "a")).etag)
-            await host.round(listed)
-            leases = await host.leases()
-            assert ("a" in leases) == is_back
-            assert not is_back or (leases["a"].closed and leases["a"].tombstone)
-
-    run_virtual(main())
+        await host.round(listed)
+        await host.keeper.store.delete(lease_id("p", "a"), (await host.keeper.read("p", "a")).etag)
+        await host.round(listed)
+        leases = await host.leases()
+        assert ("a" in leases) == is_back
+        assert not is_back or (leases["a"].closed and leases["a"].tombstone)
 
 
 # Import

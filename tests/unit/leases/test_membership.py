@@ -11,7 +11,7 @@ from types import MappingProxyType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulation.loop import VirtualClock, run_virtual
+from simulation.loop import VirtualClock
 
 from leases.errors import (
     DuplicateHost,
@@ -84,251 +84,221 @@ async def announced(member: Membership) -> None:
             await asyncio.sleep(1)
 
 
-def test_every_announcement_moves_the_tick_and_tells_what_the_host_does() -> None:
-    async def main() -> None:
-        store = Store()
-        a = member(store, pipelines=("p", "q"), leases_max=3)
-        await a.announce(NOTHING)
-        first = await record(store)
-        await a.announce({"batches": 7})
-        second = await record(store)
-        assert second == replace(first, tick=first.tick + 1, activity={"batches": 7}) == a.me
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_every_announcement_moves_the_tick_and_tells_what_the_host_does() -> None:
+    store = Store()
+    a = member(store, pipelines=("p", "q"), leases_max=3)
+    await a.announce(NOTHING)
+    first = await record(store)
+    await a.announce({"batches": 7})
+    second = await record(store)
+    assert second == replace(first, tick=first.tick + 1, activity={"batches": 7}) == a.me
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("faults", [["lost"], ["ghost"], ["down"], ["lost", "lost"], ["ok", "lost", "ghost", "lost"]])
-def test_lost_answers_are_no_namesakes(faults: list[str]) -> None:
-    async def main() -> None:
-        store = Store()
-        a = member(store)
-        store.faults = faults
-        for _ in range(4):
-            await announced(a)
-        assert await record(store) == a.me
-        assert (await record(store)).contested_by is None
-        assert a.me.tick >= 4
-
-    run_virtual(main())
+async def test_lost_answers_are_no_namesakes(faults: list[str]) -> None:
+    store = Store()
+    a = member(store)
+    store.faults = faults
+    for _ in range(4):
+        await announced(a)
+    assert await record(store) == a.me
+    assert (await record(store)).contested_by is None
+    assert a.me.tick >= 4
 
 
+@pytest.mark.virtual
 @given(st.lists(st.sampled_from(["ok", "lost", "ghost", "down"]), max_size=12))
-def test_whatever_answers_are_lost_the_tick_never_goes_back(faults: list[str]) -> None:
-    async def main() -> None:
-        store = Store()
-        a = member(store)
-        store.faults = faults
-        ticks = []
-        for _ in range(8):
-            await announced(a)
-            ticks.append((await record(store)).tick)
-        assert ticks == sorted(set(ticks))
-
-    run_virtual(main())
+async def test_whatever_answers_are_lost_the_tick_never_goes_back(faults: list[str]) -> None:
+    store = Store()
+    a = member(store)
+    store.faults = faults
+    ticks = []
+    for _ in range(8):
+        await announced(a)
+        ticks.append((await record(store)).tick)
+    assert ticks == sorted(set(ticks))
 
 
-def test_a_restarted_host_takes_its_document_over() -> None:
-    async def main() -> None:
-        store = Store()
-        await announced(member(store, incarnation="1"))
-        again = member(store, incarnation="2")
-        await announced(again)
-        await announced(again)
-        assert (await record(store)).incarnation == "2"
-        assert again.me.contested_by is None
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_restarted_host_takes_its_document_over() -> None:
+    store = Store()
+    await announced(member(store, incarnation="1"))
+    again = member(store, incarnation="2")
+    await announced(again)
+    await announced(again)
+    assert (await record(store)).incarnation == "2"
+    assert again.me.contested_by is None
 
 
-def test_of_two_processes_of_one_name_the_earlier_gives_way_and_both_can_tell() -> None:
-    async def main() -> None:
-        store = Store()
-        earlier, later = member(store, incarnation="1"), member(store, incarnation="2")
+@pytest.mark.virtual
+async def test_of_two_processes_of_one_name_the_earlier_gives_way_and_both_can_tell() -> None:
+    store = Store()
+    earlier, later = member(store, incarnation="1"), member(store, incarnation="2")
+    await announced(earlier)
+    await announced(later)
+    with pytest.raises(DuplicateHost, match=r"incarnation 2.*host 'a'"):
+        await earlier.announce(NOTHING)
+    await announced(later)
+    await announced(later)
+    assert (later.me.incarnation, later.me.contested_by) == ("2", "1")
+    assert (await record(store)).contested_by == "1"
+
+
+@pytest.mark.virtual
+async def test_a_namesake_that_announces_at_the_same_moment_is_found_at_the_next() -> None:
+    store = Store()
+    earlier, later = member(store, incarnation="1"), member(store, incarnation="2")
+    await announced(earlier)
+    await announced(later)
+    store.faults = ["ok", "down"]  # the earlier one's note does not get through
+    with pytest.raises(StoreUnavailable):
+        await earlier.announce(NOTHING)
+    with pytest.raises(DuplicateHost):
         await announced(earlier)
-        await announced(later)
-        with pytest.raises(DuplicateHost, match=r"incarnation 2.*host 'a'"):
-            await earlier.announce(NOTHING)
-        await announced(later)
-        await announced(later)
-        assert (later.me.incarnation, later.me.contested_by) == ("2", "1")
-        assert (await record(store)).contested_by == "1"
-
-    run_virtual(main())
 
 
-def test_a_namesake_that_announces_at_the_same_moment_is_found_at_the_next() -> None:
-    async def main() -> None:
-        store = Store()
-        earlier, later = member(store, incarnation="1"), member(store, incarnation="2")
-        await announced(earlier)
-        await announced(later)
-        store.faults = ["ok", "down"]  # the earlier one's note does not get through
-        with pytest.raises(StoreUnavailable):
-            await earlier.announce(NOTHING)
-        with pytest.raises(DuplicateHost):
-            await announced(earlier)
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_document_that_somebody_deleted_or_spoilt_is_written_again() -> None:
+    store = Store()
+    a = member(store)
+    await announced(a)
+    await store.delete(host_id("a"), (await store.read(host_id("a"))).etag)
+    await announced(a)
+    store._put(host_id("a"), "{")
+    await announced(a)
+    assert await record(store) == a.me
 
 
-def test_a_document_that_somebody_deleted_or_spoilt_is_written_again() -> None:
-    async def main() -> None:
-        store = Store()
-        a = member(store)
-        await announced(a)
-        await store.delete(host_id("a"), (await store.read(host_id("a"))).etag)
-        await announced(a)
-        store._put(host_id("a"), "{")
-        await announced(a)
-        assert await record(store) == a.me
-
-    run_virtual(main())
-
-
-def test_draining_is_not_taken_back_by_an_announcement_that_is_under_way() -> None:
-    async def main() -> None:
-        store = Store()
-        a = member(store)
-        await announced(a)
-        store.late_s = 1.0
-        beating = asyncio.create_task(a.announce(NOTHING))
-        await asyncio.sleep(0.5)
-        await a.announce(NOTHING, draining=True)
-        await beating
-        assert (await record(store)).draining
-        await announced(a)
-        assert (await record(store)).draining
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_draining_is_not_taken_back_by_an_announcement_that_is_under_way() -> None:
+    store = Store()
+    a = member(store)
+    await announced(a)
+    store.late_s = 1.0
+    beating = asyncio.create_task(a.announce(NOTHING))
+    await asyncio.sleep(0.5)
+    await a.announce(NOTHING, draining=True)
+    await beating
+    assert (await record(store)).draining
+    await announced(a)
+    assert (await record(store)).draining
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("fault", ["lost", "ghost"])
 @pytest.mark.parametrize("announcements", [0, 1])
-def test_a_host_that_leaves_takes_its_document_along_even_after_a_lost_answer(announcements: int, fault: str) -> None:
-    async def main() -> None:
-        store = Store()
-        a = member(store)
-        for _ in range(announcements):
-            await announced(a)
-        store.faults = [fault]
-        with pytest.raises(StoreAmbiguous):
-            await a.announce(NOTHING)
-        await a.leave()
-        assert await store.list(HOSTS_PREFIX) == []
-
-    run_virtual(main())
-
-
-def test_a_host_that_leaves_leaves_a_namesakes_document_alone() -> None:
-    async def main() -> None:
-        store = Store()
-        earlier, later = member(store, incarnation="1"), member(store, incarnation="2")
-        await announced(earlier)
-        await announced(later)
-        await earlier.leave()
-        assert (await record(store)).incarnation == "2"
-
-    run_virtual(main())
-
-
-def test_a_host_that_never_announced_itself_has_nothing_to_leave() -> None:
-    async def main() -> None:
-        store = Store()
-        await announced(member(store, incarnation="1"))
-        await member(store, incarnation="2").leave()
-        assert (await record(store)).incarnation == "1"
-
-    run_virtual(main())
-
-
-def test_hosts_are_alive_while_their_ticks_move_and_a_host_without_leases_is_one() -> None:
-    async def main() -> None:
-        store, clock = Store(), VirtualClock()
-        a, b = member(store), member(store, "b", pipelines=("p",), leases_max=2)
+async def test_a_host_that_leaves_takes_its_document_along_even_after_a_lost_answer(
+    announcements: int, fault: str
+) -> None:
+    store = Store()
+    a = member(store)
+    for _ in range(announcements):
         await announced(a)
-        for _ in range(10):
-            await announced(b)
-            roll = await a.scan()
-            assert roll.live == {"a", "b"}
-            await clock.sleep(TIMING.balance_s)
-        assert [(peer.name, peer.pipelines, peer.leases_max) for peer in roll.peers] == [
-            ("a", frozenset(), None),
-            ("b", frozenset({"p"}), 2),
-        ]
-        for _ in range(5):
-            roll = await a.scan()
-            await clock.sleep(TIMING.balance_s)
-        assert roll.live == {"a"}  # itself too has stood still, and knows better
-        assert roll.hosts.keys() == {"a", "b"}
-
-    run_virtual(main())
+    store.faults = [fault]
+    with pytest.raises(StoreAmbiguous):
+        await a.announce(NOTHING)
+    await a.leave()
+    assert await store.list(HOSTS_PREFIX) == []
 
 
-def test_a_host_is_new_until_it_sees_expiry_with_the_others_and_again_once_it_restarts() -> None:
-    async def main() -> None:
-        store, clock = Store(), VirtualClock()
-        a = member(store)
-        await announced(a)
-        for incarnation in ("1", "2"):
-            b, started = member(store, "b", incarnation), clock.monotonic()
-            await announced(b)
-            while any(peer.is_new for peer in (await a.scan()).peers if peer.name == "b"):
-                await clock.sleep(1.0)
-                await announced(b)
-            new_for = TIMING.duration_s - TIMING.newcomer_slack_s
-            assert new_for <= clock.monotonic() - started <= new_for + 1.0
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_host_that_leaves_leaves_a_namesakes_document_alone() -> None:
+    store = Store()
+    earlier, later = member(store, incarnation="1"), member(store, incarnation="2")
+    await announced(earlier)
+    await announced(later)
+    await earlier.leave()
+    assert (await record(store)).incarnation == "2"
 
 
-def test_an_outage_of_the_container_kills_nobody() -> None:
-    async def main() -> None:
-        store, clock = Store(), VirtualClock()
-        a, b = member(store), member(store, "b")
+@pytest.mark.virtual
+async def test_a_host_that_never_announced_itself_has_nothing_to_leave() -> None:
+    store = Store()
+    await announced(member(store, incarnation="1"))
+    await member(store, incarnation="2").leave()
+    assert (await record(store)).incarnation == "1"
+
+
+@pytest.mark.virtual
+async def test_hosts_are_alive_while_their_ticks_move_and_a_host_without_leases_is_one() -> None:
+    store, clock = Store(), VirtualClock()
+    a, b = member(store), member(store, "b", pipelines=("p",), leases_max=2)
+    await announced(a)
+    for _ in range(10):
         await announced(b)
-        await a.scan()
-        await clock.sleep(1000)
-        assert (await a.scan()).live == {"a", "b"}
-
-    run_virtual(main())
-
-
-def test_the_long_dead_are_cleared_away_and_nobody_else() -> None:
-    async def main() -> None:
-        store, clock = Store(), VirtualClock()
-        a, dead, paused = member(store), member(store, "dead"), member(store, "paused")
-        for each in (a, dead, paused):
-            await announced(each)
-        for _ in range(int(DEAD_AFTER * TIMING.duration_s / TIMING.balance_s) + 2):
-            roll = await a.scan()
-            await clock.sleep(TIMING.balance_s)
-        assert sorted(stored.id for stored in roll.dead) == [host_id("dead"), host_id("paused")]
-        await paused.announce(NOTHING)
-        await a.clear_away(replace(roll, dead=roll.dead[:1]))
-        with pytest.raises(StoreConflict):
-            await a.clear_away(replace(roll, dead=roll.dead[1:]))
-        assert [stored.id for stored in await store.list(HOSTS_PREFIX)] == [host_id("a"), host_id("paused")]
-
-    run_virtual(main())
+        roll = await a.scan()
+        assert roll.live == {"a", "b"}
+        await clock.sleep(TIMING.balance_s)
+    assert [(peer.name, peer.pipelines, peer.leases_max) for peer in roll.peers] == [
+        ("a", frozenset(), None),
+        ("b", frozenset({"p"}), 2),
+    ]
+    for _ in range(5):
+        roll = await a.scan()
+        await clock.sleep(TIMING.balance_s)
+    assert roll.live == {"a"}  # itself too has stood still, and knows better
+    assert roll.hosts.keys() == {"a", "b"}
 
 
+@pytest.mark.virtual
+async def test_a_host_is_new_until_it_sees_expiry_with_the_others_and_again_once_it_restarts() -> None:
+    store, clock = Store(), VirtualClock()
+    a = member(store)
+    await announced(a)
+    for incarnation in ("1", "2"):
+        b, started = member(store, "b", incarnation), clock.monotonic()
+        await announced(b)
+        while any(peer.is_new for peer in (await a.scan()).peers if peer.name == "b"):
+            await clock.sleep(1.0)
+            await announced(b)
+        new_for = TIMING.duration_s - TIMING.newcomer_slack_s
+        assert new_for <= clock.monotonic() - started <= new_for + 1.0
+
+
+@pytest.mark.virtual
+async def test_an_outage_of_the_container_kills_nobody() -> None:
+    store, clock = Store(), VirtualClock()
+    a, b = member(store), member(store, "b")
+    await announced(b)
+    await a.scan()
+    await clock.sleep(1000)
+    assert (await a.scan()).live == {"a", "b"}
+
+
+@pytest.mark.virtual
+async def test_the_long_dead_are_cleared_away_and_nobody_else() -> None:
+    store, clock = Store(), VirtualClock()
+    a, dead, paused = member(store), member(store, "dead"), member(store, "paused")
+    for each in (a, dead, paused):
+        await announced(each)
+    for _ in range(int(DEAD_AFTER * TIMING.duration_s / TIMING.balance_s) + 2):
+        roll = await a.scan()
+        await clock.sleep(TIMING.balance_s)
+    assert sorted(stored.id for stored in roll.dead) == [host_id("dead"), host_id("paused")]
+    await paused.announce(NOTHING)
+    await a.clear_away(replace(roll, dead=roll.dead[:1]))
+    with pytest.raises(StoreConflict):
+        await a.clear_away(replace(roll, dead=roll.dead[1:]))
+    assert [stored.id for stored in await store.list(HOSTS_PREFIX)] == [host_id("a"), host_id("paused")]
+
+
+@pytest.mark.virtual
 @pytest.mark.parametrize(
     "body",
     ["", "{", "[]", "null", '{"version": 2}', "x" * 100_000, json.dumps({"version": 1, "host": "b", "tick": -1})],
 )
-def test_a_document_that_cannot_be_read_is_told_and_hides_no_other(body: str) -> None:
-    async def main() -> None:
-        store = Store()
-        a, c = member(store), member(store, "c")
-        await announced(a)
-        await announced(c)
-        await store.create(host_id("b"), body)
-        roll = await a.scan()
-        assert roll.live == {"a", "c"}
-        assert [*roll.invalid] == [host_id("b")]
-        assert host_id("b") in str(roll.invalid[host_id("b")])
-
-    run_virtual(main())
+async def test_a_document_that_cannot_be_read_is_told_and_hides_no_other(body: str) -> None:
+    store = Store()
+    a, c = member(store), member(store, "c")
+    await announced(a)
+    await announced(c)
+    await store.create(host_id("b"), body)
+    roll = await a.scan()
+    assert roll.live == {"a", "c"}
+    assert [*roll.invalid] == [host_id("b")]
+    assert host_id("b") in str(roll.invalid[host_id("b")])
 
 
 def test_a_record_survives_its_document_unknown_fields_included() -> None:
@@ -358,20 +328,18 @@ def test_hosts_with_another_lease_duration_are_named() -> None:
     assert [host.name for host in mismatched(hosts, 60.0)] == ["b"]
 
 
-def test_a_document_that_vanishes_while_it_is_read_again_is_created() -> None:
-    async def main() -> None:
-        store = Store()
-        a = member(store)
-        await announced(a)
-        plain = store.replace
+@pytest.mark.virtual
+async def test_a_document_that_vanishes_while_it_is_read_again_is_created() -> None:
+    store = Store()
+    a = member(store)
+    await announced(a)
+    plain = store.replace
 
-        async def vanished(id: str, body: str, etag: str) -> str:
-            store.replace = plain  # type: ignore[method-assign]
-            del store._documents[id]
-            raise StoreMissing(id)
+    async def vanished(id: str, body: str, etag: str) -> str:
+        store.replace = plain  # type: ignore[method-assign]
+        del store._documents[id]
+        raise StoreMissing(id)
 
-        store.replace = vanished  # type: ignore[method-assign]
-        await a.announce(NOTHING)
-        assert await record(store) == a.me
-
-    run_virtual(main())
+    store.replace = vanished  # type: ignore[method-assign]
+    await a.announce(NOTHING)
+    assert await record(store) == a.me

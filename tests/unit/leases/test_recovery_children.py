@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simulation.loop import run_virtual
+import pytest
 from unit.leases.lost_places import SPLIT, Host, Place, Standings
 
 from leases.lease import Child, Lease
@@ -34,172 +34,146 @@ class Split(Place):
         return host
 
 
-def test_a_child_that_nobody_saw_being_deleted_begins_again_where_its_parent_ended_and_that_is_told() -> None:
-    async def main() -> None:
-        place = Split()
-        await place.begun_split()
-        place.delete("1")
-        host = await came(place)
-        audit = await host.round(SPLIT)
-        assert (audit.created, (await host.leases())["1"].continuation) == (("1",), "120")
-        [told] = audit.told
-        assert told.startswith("partition '1': its lease was deleted, and its position is unknown")
-        assert "it begins once more where '0' ended (120)" in told
-        assert "`leasehold leases reset FILE p 1 --to ... --yes`" in told
-        assert (await host.round(SPLIT)).told == ()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_child_that_nobody_saw_being_deleted_begins_again_where_its_parent_ended_and_that_is_told() -> None:
+    place = Split()
+    await place.begun_split()
+    place.delete("1")
+    host = await came(place)
+    audit = await host.round(SPLIT)
+    assert (audit.created, (await host.leases())["1"].continuation) == (("1",), "120")
+    [told] = audit.told
+    assert told.startswith("partition '1': its lease was deleted, and its position is unknown")
+    assert "it begins once more where '0' ended (120)" in told
+    assert "`leasehold leases reset FILE p 1 --to ... --yes`" in told
+    assert (await host.round(SPLIT)).told == ()
 
 
-def test_a_child_goes_on_where_its_sink_stands_in_the_sinks_generation() -> None:
-    async def main() -> None:
-        place = Split()
-        await place.begun_split({})
-        place.delete("1")
-        host = await came(place, {"0": Standing(0, "120"), "1": Standing(3, "500")})
-        audit = await host.round(SPLIT)
-        lease = (await host.leases())["1"]
-        assert (lease.continuation, lease.generation, lease.parents) == ("500", 3, ("0",))
-        assert "it continues at its sink's position (500)" in audit.told[0]
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_child_goes_on_where_its_sink_stands_in_the_sinks_generation() -> None:
+    place = Split()
+    await place.begun_split({})
+    place.delete("1")
+    host = await came(place, {"0": Standing(0, "120"), "1": Standing(3, "500")})
+    audit = await host.round(SPLIT)
+    lease = (await host.leases())["1"]
+    assert (lease.continuation, lease.generation, lease.parents) == ("500", 3, ("0",))
+    assert "it continues at its sink's position (500)" in audit.told[0]
 
 
-def test_a_child_of_which_its_sink_holds_nothing_begins_again_where_its_parent_ended_and_that_is_told() -> None:
-    async def main() -> None:
-        place = Split()
-        await place.begun_split({})
-        place.delete("1")
-        host = await came(place, {"0": Standing(0, "120")})
-        audit = await host.round(SPLIT)
-        assert (await host.leases())["1"].continuation == "120"
-        assert "its sink holds nothing of it: it begins once more where '0' ended" in audit.told[0]
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_child_of_which_its_sink_holds_nothing_begins_again_where_its_parent_ended_and_that_is_told() -> None:
+    place = Split()
+    await place.begun_split({})
+    place.delete("1")
+    host = await came(place, {"0": Standing(0, "120")})
+    audit = await host.round(SPLIT)
+    assert (await host.leases())["1"].continuation == "120"
+    assert "its sink holds nothing of it: it begins once more where '0' ended" in audit.told[0]
 
 
-def test_a_child_of_which_nothing_was_delivered_begins_where_its_parent_ended_though_its_sink_knows_it() -> None:
+@pytest.mark.virtual
+async def test_a_child_of_which_nothing_was_delivered_begins_where_its_parent_ended_though_its_sink_knows_it() -> None:
     """Its first owner had claimed it, and no more: that the sink stands at the beginning says nothing of the feed's."""
-
-    async def main() -> None:
-        place = Split()
-        await place.begun_split({})
-        place.delete("1")
-        host = await came(place, {"0": Standing(0, "120"), "1": Standing(0, None)})
-        audit = await host.round(SPLIT)
-        assert (await host.leases())["1"].continuation == "120"
-        assert "its sink holds nothing of it: it begins once more where '0' ended" in audit.told[0]
-
-    run_virtual(main())
+    place = Split()
+    await place.begun_split({})
+    place.delete("1")
+    host = await came(place, {"0": Standing(0, "120"), "1": Standing(0, None)})
+    audit = await host.round(SPLIT)
+    assert (await host.leases())["1"].continuation == "120"
+    assert "its sink holds nothing of it: it begins once more where '0' ended" in audit.told[0]
 
 
-def test_a_child_that_was_reset_to_the_beginning_stays_there() -> None:
-    async def main() -> None:
-        place = Split()
-        await place.begun_split({})
-        place.delete("1")
-        host = await came(place, {"0": Standing(0, "120"), "1": Standing(1, None)})
-        audit = await host.round(SPLIT)
-        lease = (await host.leases())["1"]
-        assert (lease.continuation, lease.generation) == (None, 1)
-        assert "it continues at its sink's position (None)" in audit.told[0]
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_child_that_was_reset_to_the_beginning_stays_there() -> None:
+    place = Split()
+    await place.begun_split({})
+    place.delete("1")
+    host = await came(place, {"0": Standing(0, "120"), "1": Standing(1, None)})
+    audit = await host.round(SPLIT)
+    lease = (await host.leases())["1"]
+    assert (lease.continuation, lease.generation) == (None, 1)
+    assert "it continues at its sink's position (None)" in audit.told[0]
 
 
-def test_a_host_that_saw_the_child_puts_it_back_as_it_was() -> None:
-    async def main() -> None:
-        place = Split()
-        host = await place.begun_split()
-        await host.round(SPLIT)
-        place.delete("1")
-        audit = await host.round(SPLIT)
-        assert (await host.leases())["1"].continuation == "500"
-        assert "it is put back where this host saw it last (500)" in audit.told[0]
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_host_that_saw_the_child_puts_it_back_as_it_was() -> None:
+    place = Split()
+    host = await place.begun_split()
+    await host.round(SPLIT)
+    place.delete("1")
+    audit = await host.round(SPLIT)
+    assert (await host.leases())["1"].continuation == "500"
+    assert "it is put back where this host saw it last (500)" in audit.told[0]
 
 
-def test_a_child_that_never_had_a_lease_gets_it_without_a_word() -> None:
+@pytest.mark.virtual
+async def test_a_child_that_never_had_a_lease_gets_it_without_a_word() -> None:
     """The host that made its sister died in between."""
-
-    async def main() -> None:
-        place = Place()
-        host = await place.begun()
-        place.put(replace((await host.leases())["0"], closed=True, children=CHILDREN))
-        place.put(Lease(pipeline="p", partition="2", scope="4-8", continuation="120", parents=("0",)))
-        audit = await (await came(place)).round(SPLIT)
-        assert (audit.created, audit.told) == (("1",), ())
-
-    run_virtual(main())
+    place = Place()
+    host = await place.begun()
+    place.put(replace((await host.leases())["0"], closed=True, children=CHILDREN))
+    place.put(Lease(pipeline="p", partition="2", scope="4-8", continuation="120", parents=("0",)))
+    audit = await (await came(place)).round(SPLIT)
+    assert (audit.created, audit.told) == (("1",), ())
 
 
-def test_a_parent_remembers_its_children_in_one_write_that_leaves_its_tick_alone() -> None:
-    async def main() -> None:
-        place = Split()
-        host = await place.begun_split()
-        parent = (await host.leases())["0"]
-        assert [child.begun for child in parent.children] == [True, True]
-        assert parent.tick == 0
-        before = place.store._documents.copy()
-        await (await came(place)).round(SPLIT)
-        assert place.store._documents == before
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_parent_remembers_its_children_in_one_write_that_leaves_its_tick_alone() -> None:
+    place = Split()
+    host = await place.begun_split()
+    parent = (await host.leases())["0"]
+    assert [child.begun for child in parent.children] == [True, True]
+    assert parent.tick == 0
+    before = place.store._documents.copy()
+    await (await came(place)).round(SPLIT)
+    assert place.store._documents == before
 
 
-def test_a_parent_that_somebody_writes_meanwhile_remembers_in_the_next_round() -> None:
-    async def main() -> None:
-        place = Place()
-        host = await place.begun()
-        place.put(replace((await host.leases())["0"], closed=True, children=CHILDREN))
-        scan = await host.keeper.scan(["p"])
-        place.put((await host.leases())["0"])  # another ETag
-        assert (await host.round(SPLIT, scan)).created == ("1", "2")
-        assert [child.begun for child in (await host.leases())["0"].children] == [False, False]
-        await host.round(SPLIT)
-        assert [child.begun for child in (await host.leases())["0"].children] == [True, True]
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_parent_that_somebody_writes_meanwhile_remembers_in_the_next_round() -> None:
+    place = Place()
+    host = await place.begun()
+    place.put(replace((await host.leases())["0"], closed=True, children=CHILDREN))
+    scan = await host.keeper.scan(["p"])
+    place.put((await host.leases())["0"])  # another ETag
+    assert (await host.round(SPLIT, scan)).created == ("1", "2")
+    assert [child.begun for child in (await host.leases())["0"].children] == [False, False]
+    await host.round(SPLIT)
+    assert [child.begun for child in (await host.leases())["0"].children] == [True, True]
 
 
-def test_a_child_of_an_older_version_is_remembered_once_it_is_seen() -> None:
-    async def main() -> None:
-        place = Split()
-        host = await place.begun_split()
-        place.put(replace((await host.leases())["0"], children=CHILDREN))
-        await (await came(place)).round(SPLIT)
-        place.delete("2")
-        assert "partition '2': its lease was deleted" in (await (await came(place)).round(SPLIT)).told[0]
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_child_of_an_older_version_is_remembered_once_it_is_seen() -> None:
+    place = Split()
+    host = await place.begun_split()
+    place.put(replace((await host.leases())["0"], children=CHILDREN))
+    await (await came(place)).round(SPLIT)
+    place.delete("2")
+    assert "partition '2': its lease was deleted" in (await (await came(place)).round(SPLIT)).told[0]
 
 
-def test_a_child_whose_document_is_unreadable_is_neither_made_nor_forgotten() -> None:
-    async def main() -> None:
-        place = Place()
-        host = await place.begun()
-        place.put(replace((await host.leases())["0"], closed=True, children=CHILDREN))
-        place.store._put("p/leases/1", "{")
-        assert (await host.round(SPLIT)).created == ("2",)
-        place.delete("1")
-        assert "partition '1': its lease was deleted" in (await (await came(place)).round(SPLIT)).told[0]
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_child_whose_document_is_unreadable_is_neither_made_nor_forgotten() -> None:
+    place = Place()
+    host = await place.begun()
+    place.put(replace((await host.leases())["0"], closed=True, children=CHILDREN))
+    place.store._put("p/leases/1", "{")
+    assert (await host.round(SPLIT)).created == ("2",)
+    place.delete("1")
+    assert "partition '1': its lease was deleted" in (await (await came(place)).round(SPLIT)).told[0]
 
 
-def test_of_partitions_known_by_their_names_alone_the_same_holds() -> None:
-    async def main() -> None:
-        names: Sequence[Partition] = [Partition("b", ("a",)), Partition("c", ("a",))]
-        place = Place()
-        host = await place.begun(None, [Partition("a")])
-        children = (Child("b", "7"), Child("c", None))
-        place.put(replace((await host.leases())["a"], closed=True, children=children))
-        assert (await host.round(names)).created == ("b", "c")
-        place.delete("b", "c")
-        audit = await (await came(place)).round(names)
-        assert audit.created == ("b", "c")
-        assert "where 'a' ended (7)" in audit.told[0]
-        assert "where 'a' ended (the feed's beginning)" in audit.told[1]
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_of_partitions_known_by_their_names_alone_the_same_holds() -> None:
+    names: Sequence[Partition] = [Partition("b", ("a",)), Partition("c", ("a",))]
+    place = Place()
+    host = await place.begun(None, [Partition("a")])
+    children = (Child("b", "7"), Child("c", None))
+    place.put(replace((await host.leases())["a"], closed=True, children=children))
+    assert (await host.round(names)).created == ("b", "c")
+    place.delete("b", "c")
+    audit = await (await came(place)).round(names)
+    assert audit.created == ("b", "c")
+    assert "where 'a' ended (7)" in audit.told[0]
+    assert "where 'a' ended (the feed's beginning)" in audit.told[1]

@@ -8,7 +8,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulation.loop import VirtualClock, run_virtual
+from simulation.loop import VirtualClock
 
 from leases.errors import LeaseLost, StoreError, StoreUnavailable
 from leases.keeper import Keeper, OwnedLease
@@ -71,136 +71,120 @@ def gaps(times: list[float], since: float = 0.0) -> list[float]:
     return [later - earlier for earlier, later in zip([since, *times], times, strict=False)]
 
 
-def test_a_lease_is_renewed_within_every_renew_interval_and_not_much_more_often() -> None:
-    async def main() -> None:
-        case = Case()
-        keeping = case.started(await case.taken())
-        await case.clock.sleep(600)
-        keeping.cancel()
-        first, *others = gaps(case.store.replaced_at)
-        assert 0.5 * TIMING.renew_s <= first <= TIMING.renew_s
-        assert others == pytest.approx([TIMING.renew_s] * len(others))
-        assert len(case.store.replaced_at) >= 35
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_lease_is_renewed_within_every_renew_interval_and_not_much_more_often() -> None:
+    case = Case()
+    keeping = case.started(await case.taken())
+    await case.clock.sleep(600)
+    keeping.cancel()
+    first, *others = gaps(case.store.replaced_at)
+    assert 0.5 * TIMING.renew_s <= first <= TIMING.renew_s
+    assert others == pytest.approx([TIMING.renew_s] * len(others))
+    assert len(case.store.replaced_at) >= 35
 
 
-def test_a_lease_whose_checkpoints_come_often_needs_no_renewals() -> None:
-    async def main() -> None:
-        case = Case()
-        owned = await case.taken()
-        keeping = case.started(owned)
-        for position in range(100):
-            await case.clock.sleep(10)
-            await owned.checkpoint(str(position), "")
-        keeping.cancel()
-        assert len(case.store.replaced_at) == 100
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_lease_whose_checkpoints_come_often_needs_no_renewals() -> None:
+    case = Case()
+    owned = await case.taken()
+    keeping = case.started(owned)
+    for position in range(100):
+        await case.clock.sleep(10)
+        await owned.checkpoint(str(position), "")
+    keeping.cancel()
+    assert len(case.store.replaced_at) == 100
 
 
-def test_a_failed_renewal_is_tried_again_soon_and_ever_more_seldom() -> None:
-    async def main() -> None:
-        case = Case()
-        owned = await case.taken()
-        case.store.fails_until = 100
-        keeping = case.started(owned)
-        await case.clock.sleep(99)
-        tries = gaps(case.store.replaced_at)[1:]
-        assert tries[0] < TIMING.renew_s / 50
-        assert 0.9 * TIMING.renew_s / 4 <= tries[-1] <= TIMING.renew_s / 4
-        assert [attempt for _, attempt in case.failures] == list(range(1, len(case.failures) + 1))
-        assert not owned.is_trusted
-        await case.clock.sleep(TIMING.renew_s / 4 + 1)
-        assert owned.is_trusted  # the old ETag still matched: nobody else had taken it
-        keeping.cancel()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_failed_renewal_is_tried_again_soon_and_ever_more_seldom() -> None:
+    case = Case()
+    owned = await case.taken()
+    case.store.fails_until = 100
+    keeping = case.started(owned)
+    await case.clock.sleep(99)
+    tries = gaps(case.store.replaced_at)[1:]
+    assert tries[0] < TIMING.renew_s / 50
+    assert 0.9 * TIMING.renew_s / 4 <= tries[-1] <= TIMING.renew_s / 4
+    assert [attempt for _, attempt in case.failures] == list(range(1, len(case.failures) + 1))
+    assert not owned.is_trusted
+    await case.clock.sleep(TIMING.renew_s / 4 + 1)
+    assert owned.is_trusted  # the old ETag still matched: nobody else had taken it
+    keeping.cancel()
 
 
+@pytest.mark.virtual
 @given(st.floats(0, 60), st.floats(0, 30))
-def test_any_outage_that_ends_well_within_the_trust_window_costs_no_trust(begins: float, lasts: float) -> None:
-    async def main() -> None:
-        case = Case()
-        owned = await case.taken()
-        keeping = case.started(owned)
-        await case.clock.sleep(begins)
-        case.store.fails_until = begins + lasts
-        for _ in range(200):
-            await case.clock.sleep(0.5)
-            assert owned.is_trusted
-        keeping.cancel()
-
-    run_virtual(main())
-
-
-@pytest.mark.parametrize("retry_after_s", [0.0, 3.0, 3600.0])
-def test_the_containers_wish_to_be_left_alone_is_heeded_up_to_a_renew_interval(retry_after_s: float) -> None:
-    async def main() -> None:
-        case = Case()
-        owned = await case.taken()
-        case.store.fails_until, case.store.retry_after_s = 200, retry_after_s
-        keeping = case.started(owned)
-        await case.clock.sleep(199)
-        keeping.cancel()
-        assert min(gaps(case.store.replaced_at)[1:]) >= min(retry_after_s, TIMING.renew_s)
-        assert max(gaps(case.store.replaced_at)[1:]) <= 1.25 * TIMING.renew_s
-        assert len(case.store.replaced_at) < 60
-
-    run_virtual(main())
-
-
-def test_a_rival_that_writes_in_a_loop_is_given_way_to() -> None:
-    async def main() -> None:
-        case = Case()
-        owned = await case.taken()
-        case.store.rival = True
-        keeping = case.started(owned)
-        await case.clock.sleep(120)
-        assert len(case.failures) < 60
-        case.store.rival = False
-        await case.clock.sleep(TIMING.renew_s)
+async def test_any_outage_that_ends_well_within_the_trust_window_costs_no_trust(begins: float, lasts: float) -> None:
+    case = Case()
+    owned = await case.taken()
+    keeping = case.started(owned)
+    await case.clock.sleep(begins)
+    case.store.fails_until = begins + lasts
+    for _ in range(200):
+        await case.clock.sleep(0.5)
         assert owned.is_trusted
-        keeping.cancel()
-
-    run_virtual(main())
+    keeping.cancel()
 
 
-def test_a_lost_lease_ends_it() -> None:
-    async def main() -> None:
-        case = Case()
-        keeping = case.started(await case.taken())
-        await case.clock.sleep(5)
-        assert await case.keeper("b").take(await case.keeper("b").read("p", "0"), str)
-        with pytest.raises(LeaseLost) as lost:
-            await keeping
-        assert lost.value.taken_by == "b"
+@pytest.mark.virtual
+@pytest.mark.parametrize("retry_after_s", [0.0, 3.0, 3600.0])
+async def test_the_containers_wish_to_be_left_alone_is_heeded_up_to_a_renew_interval(retry_after_s: float) -> None:
+    case = Case()
+    owned = await case.taken()
+    case.store.fails_until, case.store.retry_after_s = 200, retry_after_s
+    keeping = case.started(owned)
+    await case.clock.sleep(199)
+    keeping.cancel()
+    assert min(gaps(case.store.replaced_at)[1:]) >= min(retry_after_s, TIMING.renew_s)
+    assert max(gaps(case.store.replaced_at)[1:]) <= 1.25 * TIMING.renew_s
+    assert len(case.store.replaced_at) < 60
 
-    run_virtual(main())
+
+@pytest.mark.virtual
+async def test_a_rival_that_writes_in_a_loop_is_given_way_to() -> None:
+    case = Case()
+    owned = await case.taken()
+    case.store.rival = True
+    keeping = case.started(owned)
+    await case.clock.sleep(120)
+    assert len(case.failures) < 60
+    case.store.rival = False
+    await case.clock.sleep(TIMING.renew_s)
+    assert owned.is_trusted
+    keeping.cancel()
 
 
-def test_after_its_machine_slept_an_owner_renews_at_once_and_never_in_a_loop() -> None:
+@pytest.mark.virtual
+async def test_a_lost_lease_ends_it() -> None:
+    case = Case()
+    keeping = case.started(await case.taken())
+    await case.clock.sleep(5)
+    assert await case.keeper("b").take(await case.keeper("b").read("p", "0"), str)
+    with pytest.raises(LeaseLost) as lost:
+        await keeping
+    assert lost.value.taken_by == "b"
+
+
+@pytest.mark.virtual
+async def test_after_its_machine_slept_an_owner_renews_at_once_and_never_in_a_loop() -> None:
     class Jumping(VirtualClock):
         ahead_s = 0.0
 
         def monotonic(self) -> float:
             return super().monotonic() + self.ahead_s
 
-    async def main() -> None:
-        case = Case()
-        case.clock = Jumping()
-        owned = await case.taken()
-        keeping = case.started(owned)
-        await case.clock.sleep(1)
-        case.clock.ahead_s = 3600
-        assert not owned.is_trusted
-        await case.clock.sleep(TIMING.renew_s)
-        assert owned.is_trusted
-        await case.clock.sleep(100)
-        assert len(case.store.replaced_at) < 9
-        keeping.cancel()
-
-    run_virtual(main())
+    case = Case()
+    case.clock = Jumping()
+    owned = await case.taken()
+    keeping = case.started(owned)
+    await case.clock.sleep(1)
+    case.clock.ahead_s = 3600
+    assert not owned.is_trusted
+    await case.clock.sleep(TIMING.renew_s)
+    assert owned.is_trusted
+    await case.clock.sleep(100)
+    assert len(case.store.replaced_at) < 9
+    keeping.cancel()
 
 
 def test_once_the_leases_of_a_host_are_apart_each_is_renewed_no_sooner_than_it_has_to_be() -> None:

@@ -11,7 +11,6 @@ from statistics import mean
 
 import pytest
 from simulation.group import Group, until
-from simulation.loop import run_virtual
 from simulation.quota import Quota
 from simulation.weather import Container, Fate, Request, of
 
@@ -48,43 +47,38 @@ async def settled(leases: int = 8, hosts: int = HOSTS) -> Group:
     return group
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize(("kind", "pages"), [(lists_leases, 2), (of("store"), 1), (of("store"), 4)])
-def test_listings_recover_from_a_disturbance_though_refused_ones_cost_half_of_the_room(
+async def test_listings_recover_from_a_disturbance_though_refused_ones_cost_half_of_the_room(
     kind: Callable[[Request], bool], pages: int
 ) -> None:
     """The container has one and a half times the units that a calm group needs."""
-
-    async def main() -> None:
-        group = await settled()
-        began = now()
-        calm = rate(group, kind, began - 5 * MINUTE, began)
-        listed = rate(group, lambda request: kind(request) and request.operation == "list", began - 5 * MINUTE, began)
-        quota = Quota(1.5 * (calm + (pages - 1) * listed), list_pages=pages, closes=began, opens=began + 10)
-        group.weather.judge = lambda request: (kind(request) and quota.fate(request, now())) or Fate()
-        await asyncio.sleep(30 * MINUTE)
-        assert quota.refused > 0
-        assert min(quota.succeeded, default=inf) <= began + 10 + 2 * MINUTE
-        assert rate(group, kind, began, began + 10) <= 2 * calm, "while the container refused everybody"
-        for n in range(30):
-            minute = began + n * MINUTE
-            assert rate(group, kind, minute, minute + MINUTE) <= 2 * calm, f"minute {n}"
-        last = [at for at in quota.succeeded if at >= began + 20 * MINUTE]
-        listings = lists_leases if kind is lists_leases else of("store", "list")
-        assert len(last) >= 0.95 * len([at for at in group.asked(listings) if at >= began + 20 * MINUTE])
-
-    run_virtual(main())
+    group = await settled()
+    began = now()
+    calm = rate(group, kind, began - 5 * MINUTE, began)
+    listed = rate(group, lambda request: kind(request) and request.operation == "list", began - 5 * MINUTE, began)
+    quota = Quota(1.5 * (calm + (pages - 1) * listed), list_pages=pages, closes=began, opens=began + 10)
+    group.weather.judge = lambda request: (kind(request) and quota.fate(request, now())) or Fate()
+    await asyncio.sleep(30 * MINUTE)
+    assert quota.refused > 0
+    assert min(quota.succeeded, default=inf) <= began + 10 + 2 * MINUTE
+    assert rate(group, kind, began, began + 10) <= 2 * calm, "while the container refused everybody"
+    for n in range(30):
+        minute = began + n * MINUTE
+        assert rate(group, kind, minute, minute + MINUTE) <= 2 * calm, f"minute {n}"
+    last = [at for at in quota.succeeded if at >= began + 20 * MINUTE]
+    listings = lists_leases if kind is lists_leases else of("store", "list")
+    assert len(last) >= 0.95 * len([at for at in group.asked(listings) if at >= began + 20 * MINUTE])
 
 
-def test_while_the_container_refuses_listings_they_come_no_more_than_twice_as_often() -> None:
-    async def main() -> None:
-        group = await settled(hosts=4)
-        calm = rate(group, lists_leases, now() - 5 * MINUTE, now())
-        began = now()
-        group.weather.judge = lambda request: Fate(ends="refused" if lists_leases(request) else "ok")
-        await asyncio.sleep(10 * MINUTE)
-        assert rate(group, lists_leases, began, now()) <= 2 * calm
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_while_the_container_refuses_listings_they_come_no_more_than_twice_as_often() -> None:
+    group = await settled(hosts=4)
+    calm = rate(group, lists_leases, now() - 5 * MINUTE, now())
+    began = now()
+    group.weather.judge = lambda request: Fate(ends="refused" if lists_leases(request) else "ok")
+    await asyncio.sleep(10 * MINUTE)
+    assert rate(group, lists_leases, began, now()) <= 2 * calm
 
 
 class Refusing(Container):
@@ -115,6 +109,7 @@ class Refusing(Container):
             raise StoreUnavailable("throttled", retry_after_s=self.retry_after_s)
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize(
     "kind",
     [
@@ -124,141 +119,125 @@ class Refusing(Container):
     ],
     ids=["a scan", "a host's document", "the bootstrap"],
 )
-def test_nothing_but_a_renewal_comes_again_before_the_container_wants_it(kind: Callable[[str, str], bool]) -> None:
-    async def main() -> None:
-        group = Group("ab")
-        store = group.store = Refusing(group)
-        store.kind = kind
-        group.started("host-a")
-        await asyncio.sleep(10 * MINUTE)
-        assert len(store.refused) > 5
-        assert min(later - earlier for earlier, later in pairwise(store.refused)) >= store.retry_after_s
-
-    run_virtual(main())
-
-
-def test_renewals_are_not_kept_waiting_by_scans_that_are_refused() -> None:
-    async def main() -> None:
-        group = await settled(hosts=2)
-        epochs = group.epochs
-        began = now()
-        group.weather.judge = lambda request: Fate(ends="refused" if request.operation == "list" else "ok")
-        while now() < began + 10 * MINUTE:
-            assert all(worker.owned.is_trusted for each in group.alive for worker in each.host.workers.values())
-            await asyncio.sleep(1)
-        assert group.epochs == epochs
-
-    run_virtual(main())
+async def test_nothing_but_a_renewal_comes_again_before_the_container_wants_it(
+    kind: Callable[[str, str], bool],
+) -> None:
+    group = Group("ab")
+    store = group.store = Refusing(group)
+    store.kind = kind
+    group.started("host-a")
+    await asyncio.sleep(10 * MINUTE)
+    assert len(store.refused) > 5
+    assert min(later - earlier for earlier, later in pairwise(store.refused)) >= store.retry_after_s
 
 
-def test_hosts_that_are_refused_together_do_not_return_together() -> None:
-    async def main() -> None:
-        group = await settled()
-        group.weather.down.add(("", "store"))
-        for each in group.alive:
-            each.host.wake()
-        began = now()
-        await asyncio.sleep(5 * MINUTE)
-        asked = group.asked(of("store", "list"))
-        assert len([at for at in asked if began <= at < began + 1]) >= HOSTS
-        in_second = Counter(int(at) for at in asked if at >= began + 1)
-        assert mean(in_second.values()) < 2, "without jitter it is the number of hosts"
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_renewals_are_not_kept_waiting_by_scans_that_are_refused() -> None:
+    group = await settled(hosts=2)
+    epochs = group.epochs
+    began = now()
+    group.weather.judge = lambda request: Fate(ends="refused" if request.operation == "list" else "ok")
+    while now() < began + 10 * MINUTE:
+        assert all(worker.owned.is_trusted for each in group.alive for worker in each.host.workers.values())
+        await asyncio.sleep(1)
+    assert group.epochs == epochs
 
 
-def test_hundreds_of_leases_of_a_dead_host_are_taken_within_the_promised_bound() -> None:
-    async def main() -> None:
-        group = Group([f"p{n:04}" for n in range(1000)])
-        await group.start("host-a")
-        b = await group.start("host-b")
-        await until(group.is_balanced, within_s=20 * MINUTE)
-        group.weather.judge = lambda request: Fate(late_s=0.06)
-        await asyncio.sleep(MINUTE)
-        timing, before = group.timing, now()
-        await b.kill()
-        await until(lambda: group.shares["host-a"] == 1000, within_s=10 * MINUTE)
-        assert now() - before <= timing.duration_s + timing.renew_s + 2
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_hosts_that_are_refused_together_do_not_return_together() -> None:
+    group = await settled()
+    group.weather.down.add(("", "store"))
+    for each in group.alive:
+        each.host.wake()
+    began = now()
+    await asyncio.sleep(5 * MINUTE)
+    asked = group.asked(of("store", "list"))
+    assert len([at for at in asked if began <= at < began + 1]) >= HOSTS
+    in_second = Counter(int(at) for at in asked if at >= began + 1)
+    assert mean(in_second.values()) < 2, "without jitter it is the number of hosts"
 
 
-def test_after_the_container_wants_to_be_left_alone_the_rest_of_a_round_is_skipped() -> None:
-    async def main() -> None:
-        group = Group([f"p{n:02}" for n in range(50)])
-        for name in group.feed._logs:
-            group.put(lease_id("bank", name), encode_lease(Lease(pipeline="bank", partition=name)))
-        store, documents = Refusing(group), group.store._documents
-        group.store, store._documents = store, documents
-        store.kind = lambda operation, name: operation == "replace" and name.startswith(lease_prefix("bank"))
-        host = group.started("host-a")
-        await until(lambda: store.refused)
-        listed = len(group.asked(lists_leases))
-        await asyncio.sleep(store.retry_after_s - 1)
-        assert len(store.refused) <= AT_ONCE_MAX
-        assert len(group.asked(lists_leases)) == listed
-        assert len(host.said("taking a lease failed")) == 1
-        store.kind = lambda operation, name: False
-        await until(group.is_balanced, within_s=5)
-        assert len(host.said("taking leases recovered")) == 1
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_hundreds_of_leases_of_a_dead_host_are_taken_within_the_promised_bound() -> None:
+    group = Group([f"p{n:04}" for n in range(1000)])
+    await group.start("host-a")
+    b = await group.start("host-b")
+    await until(group.is_balanced, within_s=20 * MINUTE)
+    group.weather.judge = lambda request: Fate(late_s=0.06)
+    await asyncio.sleep(MINUTE)
+    timing, before = group.timing, now()
+    await b.kill()
+    await until(lambda: group.shares["host-a"] == 1000, within_s=10 * MINUTE)
+    assert now() - before <= timing.duration_s + timing.renew_s + 2
 
 
-def test_a_listing_that_uses_up_what_takes_need_does_not_keep_leases_from_being_taken() -> None:
+@pytest.mark.virtual
+async def test_after_the_container_wants_to_be_left_alone_the_rest_of_a_round_is_skipped() -> None:
+    group = Group([f"p{n:02}" for n in range(50)])
+    for name in group.feed._logs:
+        group.put(lease_id("bank", name), encode_lease(Lease(pipeline="bank", partition=name)))
+    store, documents = Refusing(group), group.store._documents
+    group.store, store._documents = store, documents
+    store.kind = lambda operation, name: operation == "replace" and name.startswith(lease_prefix("bank"))
+    host = group.started("host-a")
+    await until(lambda: store.refused)
+    listed = len(group.asked(lists_leases))
+    await asyncio.sleep(store.retry_after_s - 1)
+    assert len(store.refused) <= AT_ONCE_MAX
+    assert len(group.asked(lists_leases)) == listed
+    assert len(host.said("taking a lease failed")) == 1
+    store.kind = lambda operation, name: False
+    await until(group.is_balanced, within_s=5)
+    assert len(host.said("taking leases recovered")) == 1
+
+
+@pytest.mark.virtual
+async def test_a_listing_that_uses_up_what_takes_need_does_not_keep_leases_from_being_taken() -> None:
     """The container has something to give again two seconds after each listing."""
+    group = Group("abc")
+    for name in group.feed._logs:
+        group.put(lease_id("bank", name), encode_lease(Lease(pipeline="bank", partition=name)))
 
-    async def main() -> None:
-        group = Group("abc")
-        for name in group.feed._logs:
-            group.put(lease_id("bank", name), encode_lease(Lease(pipeline="bank", partition=name)))
+    def judge(request: Request) -> Fate:
+        is_take = request.operation == "replace" and request.id.startswith(lease_prefix("bank"))
+        listed = group.asked(lists_leases)
+        if is_take and not group.owners["a"] and now() < listed[-1] + 2:
+            return Fate(ends="refused", retry_after_s=2.0)
+        return Fate()
 
-        def judge(request: Request) -> Fate:
-            is_take = request.operation == "replace" and request.id.startswith(lease_prefix("bank"))
-            listed = group.asked(lists_leases)
-            if is_take and not group.owners["a"] and now() < listed[-1] + 2:
-                return Fate(ends="refused", retry_after_s=2.0)
-            return Fate()
-
-        group.weather.judge = judge
-        group.started("host-a")
-        await until(group.is_balanced, within_s=5 * MINUTE)
-
-    run_virtual(main())
+    group.weather.judge = judge
+    group.started("host-a")
+    await until(group.is_balanced, within_s=5 * MINUTE)
 
 
-def test_the_log_of_an_outage_grows_with_its_logarithm_and_ends_with_a_recovery() -> None:
-    async def main() -> None:
-        group = await settled(leases=4, hosts=1)
-        [host] = group.hosts
-        host.log.clear()
-        group.weather.down.add(("", "store"))
-        began = now()
-        for partition in group.owners:
-            group.append(partition, 3)
-        await asyncio.sleep(30 * MINUTE)
-        told = [entry for entry in host.log if entry["level"] == "warning"]
-        assert max(Counter((each["event"], each.get("partition")) for each in told).values()) <= 12
-        assert len(group.asked(lambda request: request.operation == "replace")) > 1000 > len(told)
-        group.weather.down.clear()
-        await until(lambda: all(host.said(f"{what} recovered") for what in ("renewal", "scan")))
-        for recovered in host.said("renewal recovered"):
-            assert recovered["failing_for_s"] == pytest.approx(now() - began, abs=2 * MINUTE)
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_the_log_of_an_outage_grows_with_its_logarithm_and_ends_with_a_recovery() -> None:
+    group = await settled(leases=4, hosts=1)
+    [host] = group.hosts
+    host.log.clear()
+    group.weather.down.add(("", "store"))
+    began = now()
+    for partition in group.owners:
+        group.append(partition, 3)
+    await asyncio.sleep(30 * MINUTE)
+    told = [entry for entry in host.log if entry["level"] == "warning"]
+    assert max(Counter((each["event"], each.get("partition")) for each in told).values()) <= 12
+    assert len(group.asked(lambda request: request.operation == "replace")) > 1000 > len(told)
+    group.weather.down.clear()
+    await until(lambda: all(host.said(f"{what} recovered") for what in ("renewal", "scan")))
+    for recovered in host.said("renewal recovered"):
+        assert recovered["failing_for_s"] == pytest.approx(now() - began, abs=2 * MINUTE)
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("apart_s", [0.0, 0.02, 0.3])
-def test_hosts_that_start_together_do_not_all_create_the_same_leases(apart_s: float) -> None:
-    async def main() -> None:
-        group = Group([f"p{n:04}" for n in range(1024)])
-        group.weather.judge = lambda request: Fate(late_s=0.02)
-        for n in range(32):
-            group.started(f"host-{n:02}")
-            await asyncio.sleep(apart_s)
-        await until(lambda: len(group.leases) == 1024, within_s=2 * MINUTE)
-        creations = group.asked(lambda request: request.operation == "create" and request.id.startswith("bank/leases/"))
-        assert len(creations) <= 1.2 * 1024
-        assert not [each for running in group.hosts for each in running.log if each["level"] == "warning"]
-
-    run_virtual(main())
+async def test_hosts_that_start_together_do_not_all_create_the_same_leases(apart_s: float) -> None:
+    group = Group([f"p{n:04}" for n in range(1024)])
+    group.weather.judge = lambda request: Fate(late_s=0.02)
+    for n in range(32):
+        group.started(f"host-{n:02}")
+        await asyncio.sleep(apart_s)
+    await until(lambda: len(group.leases) == 1024, within_s=2 * MINUTE)
+    creations = group.asked(lambda request: request.operation == "create" and request.id.startswith("bank/leases/"))
+    assert len(creations) <= 1.2 * 1024
+    assert not [each for running in group.hosts for each in running.log if each["level"] == "warning"]

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 
 import pytest
 from simulation.group import Group, Running, until
-from simulation.loop import run_virtual
 from simulation.weather import Outlet
 
 from leases.document import lease_id
@@ -75,85 +74,77 @@ def view_of(group: Group, host: Running) -> View:
     return View(keeper, pipelines, clock=host.clock, now=lambda: datetime.now(UTC), host=host.host)
 
 
-def test_a_slow_answer_for_one_partition_delays_no_other_and_comes_in_the_background() -> None:
-    async def main() -> None:
-        sink = sink_of(takes_s=60.0)
-        group, host = await lost_child(sink)
-        began = asyncio.get_running_loop().time()
-        await until(lambda: group.delivered("new") == [0, 1, 2], within_s=5)
-        await asyncio.sleep(20)
-        key = ("bank", "a.0")
-        assert key not in host.host.waiting or "its sink is still finding out" in host.host.waiting[key]
-        assert host.host.waiting.keys() == {key}
-        assert host.said("partitions wait for a lease")[0]["first"] == "a.0"
-        assert [each.partition for each in activity_of(host.host, now=datetime.now(UTC), monotonic_s=0.0).waiting] == [
-            "a.0"
-        ]
-        view = view_of(group, host)
-        assert [each.error for each in (await view.lag()).partitions if each.key == key] == [host.host.waiting[key]]
-        assert not (await view.backlog()).is_done
-        await until(lambda: len(group.delivered("a.0")) == 10)
-        assert asyncio.get_running_loop().time() - began <= 60 + 5
-        assert host.host.waiting == {}
-        assert host.said("waiting partitions recovered")
-        await asyncio.sleep(10)
-        assert (await view.backlog()).is_done
-        assert max(sink.asked.values()) == 1  # neither for itself nor for its family a second time
-        await host.stop()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_slow_answer_for_one_partition_delays_no_other_and_comes_in_the_background() -> None:
+    sink = sink_of(takes_s=60.0)
+    group, host = await lost_child(sink)
+    began = asyncio.get_running_loop().time()
+    await until(lambda: group.delivered("new") == [0, 1, 2], within_s=5)
+    await asyncio.sleep(20)
+    key = ("bank", "a.0")
+    assert key not in host.host.waiting or "its sink is still finding out" in host.host.waiting[key]
+    assert host.host.waiting.keys() == {key}
+    assert host.said("partitions wait for a lease")[0]["first"] == "a.0"
+    assert [each.partition for each in activity_of(host.host, now=datetime.now(UTC), monotonic_s=0.0).waiting] == [
+        "a.0"
+    ]
+    view = view_of(group, host)
+    assert [each.error for each in (await view.lag()).partitions if each.key == key] == [host.host.waiting[key]]
+    assert not (await view.backlog()).is_done
+    await until(lambda: len(group.delivered("a.0")) == 10)
+    assert asyncio.get_running_loop().time() - began <= 60 + 5
+    assert host.host.waiting == {}
+    assert host.said("waiting partitions recovered")
+    await asyncio.sleep(10)
+    assert (await view.backlog()).is_done
+    assert max(sink.asked.values()) == 1  # neither for itself nor for its family a second time
+    await host.stop()
 
 
-def test_an_answer_that_fails_is_asked_for_again_and_the_log_does_not_grow_by_it() -> None:
-    async def main() -> None:
-        sink = sink_of(takes_s=0.0, fails=40)
-        group, host = await lost_child(sink)
-        await until(lambda: group.delivered("new") == [0, 1, 2], within_s=5)
-        await until(lambda: len(group.delivered("a.0")) == 10, within_s=3600)
-        assert sink.asked["a.0"] == 41
-        assert len(host.said("partitions wait for a lease")) <= 10
-        assert not host.said("needs attention")[1:]
-        await host.stop()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_an_answer_that_fails_is_asked_for_again_and_the_log_does_not_grow_by_it() -> None:
+    sink = sink_of(takes_s=0.0, fails=40)
+    group, host = await lost_child(sink)
+    await until(lambda: group.delivered("new") == [0, 1, 2], within_s=5)
+    await until(lambda: len(group.delivered("a.0")) == 10, within_s=3600)
+    assert sink.asked["a.0"] == 41
+    assert len(host.said("partitions wait for a lease")) <= 10
+    assert not host.said("needs attention")[1:]
+    await host.stop()
 
 
-def test_a_host_stops_at_once_while_an_answer_is_awaited() -> None:
-    async def main() -> None:
-        group, host = await lost_child(sink_of(takes_s=3000.0))
-        await until(lambda: bool(host.host.waiting))
-        began = asyncio.get_running_loop().time()
-        await host.stop()
-        assert asyncio.get_running_loop().time() - began < 5
-        assert set(group.owners.values()) == {None}
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_host_stops_at_once_while_an_answer_is_awaited() -> None:
+    group, host = await lost_child(sink_of(takes_s=3000.0))
+    await until(lambda: bool(host.host.waiting))
+    began = asyncio.get_running_loop().time()
+    await host.stop()
+    assert asyncio.get_running_loop().time() - began < 5
+    assert set(group.owners.values()) == {None}
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("is_slow", [True, False])
-def test_in_the_first_round_one_partition_of_which_the_feed_does_not_say_where_it_begins_keeps_no_other_waiting(
+async def test_in_the_first_round_one_partition_of_which_the_feed_does_not_say_where_it_begins_keeps_no_other_waiting(
     is_slow: bool,
 ) -> None:
-    async def main() -> None:
-        group, back = Group("abc", start="latest"), asyncio.Event()
-        start_of: Callable[..., Awaitable[str | None]] = group.feed.start_of
+    group, back = Group("abc", start="latest"), asyncio.Event()
+    start_of: Callable[..., Awaitable[str | None]] = group.feed.start_of
 
-        async def answered(partition: str, start: object) -> str | None:
-            if is_slow and partition == "b":
-                await back.wait()
-            if not back.is_set() and partition == "b":
-                raise SinkUnavailable("away")
-            return await start_of(partition, start)
+    async def answered(partition: str, start: object) -> str | None:
+        if is_slow and partition == "b":
+            await back.wait()
+        if not back.is_set() and partition == "b":
+            raise SinkUnavailable("away")
+        return await start_of(partition, start)
 
-        group.feed.start_of = answered  # type: ignore[method-assign, assignment]
-        host = await group.start("host-a")
-        await until(lambda: group.owners == {"a": "host-a", "c": "host-a"}, within_s=5)
-        await asyncio.sleep(30)
-        assert '"complete":true' not in group.info.body.replace(" ", "")
-        assert host.host.waiting.keys() == {("bank", "b")}
-        back.set()
-        await until(lambda: group.owners.get("b") == "host-a", within_s=20)
-        await until(lambda: '"complete":true' in group.info.body.replace(" ", ""), within_s=20)
-        await host.stop()
-
-    run_virtual(main())
+    group.feed.start_of = answered  # type: ignore[method-assign, assignment]
+    host = await group.start("host-a")
+    await until(lambda: group.owners == {"a": "host-a", "c": "host-a"}, within_s=5)
+    await asyncio.sleep(30)
+    assert '"complete":true' not in group.info.body.replace(" ", "")
+    assert host.host.waiting.keys() == {("bank", "b")}
+    back.set()
+    await until(lambda: group.owners.get("b") == "host-a", within_s=20)
+    await until(lambda: '"complete":true' in group.info.body.replace(" ", ""), within_s=20)
+    await host.stop()

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from simulation.group import HostClock, logger, until
-from simulation.loop import run_virtual
 from simulation.weather import Container, Fate, Outlet, Request, Source, Weather
 
 from leases.bootstrap import info_id
@@ -70,208 +69,182 @@ def assert_nothing_left() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def test_it_has_started_when_leases_are_worked_on_and_has_stopped_when_they_are_released() -> None:
-    async def main() -> None:
-        case = Case()
-        processor = case.processor()
-        await processor.start()
-        assert sorted(processor.host.workers) == [("bank", "a"), ("bank", "b")]
-        case.feed.append("a", [b"0"])
-        await until(lambda: len(case.destination.commits) == 1)
-        await processor.stop()
-        await processor.wait_until_ended()
-        stored = await case.store.list(lease_prefix("bank"))
-        leases = sorted((decode_lease(each.id, each.body) for each in stored), key=lambda lease: lease.partition)
-        assert [(lease.partition, lease.owner, lease.continuation) for lease in leases] == [
-            ("a", None, "1"),
-            ("b", None, None),
-        ]
-        assert case.closed == ALL_CLOSED
-        assert_nothing_left()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_it_has_started_when_leases_are_worked_on_and_has_stopped_when_they_are_released() -> None:
+    case = Case()
+    processor = case.processor()
+    await processor.start()
+    assert sorted(processor.host.workers) == [("bank", "a"), ("bank", "b")]
+    case.feed.append("a", [b"0"])
+    await until(lambda: len(case.destination.commits) == 1)
+    await processor.stop()
+    await processor.wait_until_ended()
+    stored = await case.store.list(lease_prefix("bank"))
+    leases = sorted((decode_lease(each.id, each.body) for each in stored), key=lambda lease: lease.partition)
+    assert [(lease.partition, lease.owner, lease.continuation) for lease in leases] == [
+        ("a", None, "1"),
+        ("b", None, None),
+    ]
+    assert case.closed == ALL_CLOSED
+    assert_nothing_left()
 
 
-def test_it_logs_what_it_has_delivered_of_each_pipeline_when_it_stops() -> None:
-    async def main() -> None:
-        case = Case()
-        processor = case.processor()
-        await processor.start()
-        case.feed.append("a", [b"0", b"1"])
-        case.feed.append("b", [b"2"])
-        await until(lambda: processor.tally.events["bank"] == 3)
-        await processor.stop()
-        (summary,) = [line for line in case.log if line["event"] == "pipeline summary"]
-        assert (summary["pipeline"], summary["events"], summary["rows"], summary["dead_letters"]) == ("bank", 3, 3, 0)
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_it_logs_what_it_has_delivered_of_each_pipeline_when_it_stops() -> None:
+    case = Case()
+    processor = case.processor()
+    await processor.start()
+    case.feed.append("a", [b"0", b"1"])
+    case.feed.append("b", [b"2"])
+    await until(lambda: processor.tally.events["bank"] == 3)
+    await processor.stop()
+    (summary,) = [line for line in case.log if line["event"] == "pipeline summary"]
+    assert (summary["pipeline"], summary["events"], summary["rows"], summary["dead_letters"]) == ("bank", 3, 3, 0)
 
 
-def test_while_it_waits_until_idle_it_logs_how_many_partitions_have_work_left() -> None:
-    async def main() -> None:
-        case = Case()
-        processor = case.processor()
-        await processor.keeper.create(Lease(pipeline="bank", partition="a"))
-        case.feed.append("a", [b"0", b"1", b"2"])
-        waiting = asyncio.create_task(processor.idle())
-        await until(lambda: any(line["event"] == "not idle yet" for line in case.log))
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        line = next(line for line in case.log if line["event"] == "not idle yet")
-        assert (line["partitions_behind"], line["partitions_without_lease"], line["unknown"]) == (1, 1, 0)
-        await processor.stop()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_while_it_waits_until_idle_it_logs_how_many_partitions_have_work_left() -> None:
+    case = Case()
+    processor = case.processor()
+    await processor.keeper.create(Lease(pipeline="bank", partition="a"))
+    case.feed.append("a", [b"0", b"1", b"2"])
+    waiting = asyncio.create_task(processor.idle())
+    await until(lambda: any(line["event"] == "not idle yet" for line in case.log))
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    line = next(line for line in case.log if line["event"] == "not idle yet")
+    assert (line["partitions_behind"], line["partitions_without_lease"], line["unknown"]) == (1, 1, 0)
+    await processor.stop()
 
 
-def test_it_knows_whether_it_has_seen_another_host_at_work() -> None:
-    async def main() -> None:
-        case, other = Case(), Case()
-        other.store = case.store
-        first, second = case.processor("host-a"), other.processor("host-b")
-        await first.start()
-        await until(lambda: first.host.balancer.roll is not None)
-        assert not first.host.balancer.has_met_others
-        await second.start()
-        await until(lambda: first.host.balancer.has_met_others and second.host.balancer.has_met_others)
-        await second.stop()
-        await first.stop()
-        assert first.host.balancer.has_met_others
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_it_knows_whether_it_has_seen_another_host_at_work() -> None:
+    case, other = Case(), Case()
+    other.store = case.store
+    first, second = case.processor("host-a"), other.processor("host-b")
+    await first.start()
+    await until(lambda: first.host.balancer.roll is not None)
+    assert not first.host.balancer.has_met_others
+    await second.start()
+    await until(lambda: first.host.balancer.has_met_others and second.host.balancer.has_met_others)
+    await second.stop()
+    await first.stop()
+    assert first.host.balancer.has_met_others
 
 
-def test_stopping_twice_or_at_once_closes_everything_once() -> None:
-    async def main() -> None:
-        case = Case()
-        processor = case.processor()
-        await processor.start()
-        await asyncio.gather(processor.stop(), processor.stop())
-        await processor.stop()
-        assert case.closed == ALL_CLOSED
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_stopping_twice_or_at_once_closes_everything_once() -> None:
+    case = Case()
+    processor = case.processor()
+    await processor.start()
+    await asyncio.gather(processor.stop(), processor.stop())
+    await processor.stop()
+    assert case.closed == ALL_CLOSED
 
 
-def test_what_was_never_started_can_be_stopped() -> None:
-    async def main() -> None:
-        case = Case()
-        await case.processor().stop()
-        assert case.closed == ALL_CLOSED
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_what_was_never_started_can_be_stopped() -> None:
+    case = Case()
+    await case.processor().stop()
+    assert case.closed == ALL_CLOSED
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize(
     ("call", "error"),
     [("sink.prepare", SinkRejected("no such schema")), ("transform.prepare", TransformError("bad SQL"))],
 )
-def test_a_part_that_is_not_ready_fails_the_start_and_everything_is_closed(call: str, error: Exception) -> None:
-    async def main() -> None:
-        case = Case()
-        case.errors[call] = error
-        with pytest.raises(StartFailed, match=str(error)):
-            await case.processor().start()
-        assert case.closed == ALL_CLOSED
-        assert not case.store._documents
-        assert_nothing_left()
-
-    run_virtual(main())
+async def test_a_part_that_is_not_ready_fails_the_start_and_everything_is_closed(call: str, error: Exception) -> None:
+    case = Case()
+    case.errors[call] = error
+    with pytest.raises(StartFailed, match=str(error)):
+        await case.processor().start()
+    assert case.closed == ALL_CLOSED
+    assert not case.store._documents
+    assert_nothing_left()
 
 
-def test_a_sink_that_does_not_answer_once_is_asked_again() -> None:
-    async def main() -> None:
-        case = Case()
-        case.errors["sink.prepare"] = SinkUnavailable("no answer in time")
-        asyncio.get_running_loop().call_later(1.1, case.errors.clear)
-        await (processor := case.processor()).start()
-        assert case.calls.count("sink.prepare") == 2
-        await processor.stop()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_sink_that_does_not_answer_once_is_asked_again() -> None:
+    case = Case()
+    case.errors["sink.prepare"] = SinkUnavailable("no answer in time")
+    asyncio.get_running_loop().call_later(1.1, case.errors.clear)
+    await (processor := case.processor()).start()
+    assert case.calls.count("sink.prepare") == 2
+    await processor.stop()
 
 
-def test_a_start_waits_for_a_sink_that_is_away_and_says_so() -> None:
-    async def main() -> None:
-        case = Case()
-        case.errors["sink.prepare"] = SinkUnavailable("no answer in time")
-        processor = case.processor()
-        starting = asyncio.create_task(processor.start())
-        await asyncio.sleep(600)
-        assert not starting.done()
-        assert not processor.view.health().is_ready
-        waits = [entry for entry in case.log if entry["event"] == "waiting for a sink"]
-        assert waits[0]["error"] == "no answer in time"
-        assert 1 < len(waits) < 12
-        assert 100 < case.calls.count("sink.prepare") < 200  # three attempts in a balance interval
-        assert not case.store._documents
-        case.errors.clear()
-        await starting
-        assert [entry["pipeline"] for entry in case.log if entry["event"] == "sink recovered"] == ["bank"]
-        await processor.stop()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_start_waits_for_a_sink_that_is_away_and_says_so() -> None:
+    case = Case()
+    case.errors["sink.prepare"] = SinkUnavailable("no answer in time")
+    processor = case.processor()
+    starting = asyncio.create_task(processor.start())
+    await asyncio.sleep(600)
+    assert not starting.done()
+    assert not processor.view.health().is_ready
+    waits = [entry for entry in case.log if entry["event"] == "waiting for a sink"]
+    assert waits[0]["error"] == "no answer in time"
+    assert 1 < len(waits) < 12
+    assert 100 < case.calls.count("sink.prepare") < 200  # three attempts in a balance interval
+    assert not case.store._documents
+    case.errors.clear()
+    await starting
+    assert [entry["pipeline"] for entry in case.log if entry["event"] == "sink recovered"] == ["bank"]
+    await processor.stop()
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("other", [{}, {"transform.prepare": TransformError("bad SQL")}])
-def test_a_start_does_not_wait_for_a_sink_whose_address_leads_nowhere_or_beside_another_problem(
+async def test_a_start_does_not_wait_for_a_sink_whose_address_leads_nowhere_or_beside_another_problem(
     other: dict[str, Exception],
 ) -> None:
-    async def main() -> None:
-        case = Case()
-        unavailable = SinkUnavailable if other else SinkNotFound
-        case.errors |= {"sink.prepare": unavailable("no answer in time"), **other}
-        with pytest.raises(StartFailed, match="no answer in time"):
-            await case.processor().start()
-        assert case.calls.count("sink.prepare") == 3
-        assert case.closed == ALL_CLOSED
-
-    run_virtual(main())
+    case = Case()
+    unavailable = SinkUnavailable if other else SinkNotFound
+    case.errors |= {"sink.prepare": unavailable("no answer in time"), **other}
+    with pytest.raises(StartFailed, match="no answer in time"):
+        await case.processor().start()
+    assert case.calls.count("sink.prepare") == 3
+    assert case.closed == ALL_CLOSED
 
 
-def test_a_start_that_waits_for_a_sink_can_be_stopped() -> None:
-    async def main() -> None:
-        case = Case()
-        case.errors["sink.prepare"] = SinkUnavailable("no answer in time")
-        starting = asyncio.create_task(case.processor().start())
-        await asyncio.sleep(60)
-        starting.cancel()
-        await asyncio.wait({starting}, timeout=10)
-        assert starting.cancelled()
-        assert case.closed == ALL_CLOSED
-        assert case.log[-1]["event"] == "stopped before it was ready"
-        assert_nothing_left()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_start_that_waits_for_a_sink_can_be_stopped() -> None:
+    case = Case()
+    case.errors["sink.prepare"] = SinkUnavailable("no answer in time")
+    starting = asyncio.create_task(case.processor().start())
+    await asyncio.sleep(60)
+    starting.cancel()
+    await asyncio.wait({starting}, timeout=10)
+    assert starting.cancelled()
+    assert case.closed == ALL_CLOSED
+    assert case.log[-1]["event"] == "stopped before it was ready"
+    assert_nothing_left()
 
 
-def test_everything_that_is_not_ready_is_told_at_once() -> None:
-    async def main() -> None:
-        case = Case()
-        case.errors |= {"sink.prepare": SinkRejected("no schema"), "transform.prepare": TransformError("bad SQL")}
-        with pytest.raises(StartFailed, match="2 problems\n  bad SQL\n  no schema"):
-            await case.processor().start()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_everything_that_is_not_ready_is_told_at_once() -> None:
+    case = Case()
+    case.errors |= {"sink.prepare": SinkRejected("no schema"), "transform.prepare": TransformError("bad SQL")}
+    with pytest.raises(StartFailed, match="2 problems\n  bad SQL\n  no schema"):
+        await case.processor().start()
 
 
-def test_another_sinks_leases_fail_the_start_and_everything_is_closed() -> None:
+@pytest.mark.virtual
+async def test_another_sinks_leases_fail_the_start_and_everything_is_closed() -> None:
     class Other(Outlet):
         identity = "elsewhere"
 
-    async def main() -> None:
-        first = Case()
-        await (processor := first.processor()).start()
-        await processor.stop()
-        case = Case()
-        case.store._documents = first.store._documents
-        case.sink.__class__ = Other
-        with pytest.raises(GroupMismatch):
-            await case.processor().start()
-        assert case.closed == ALL_CLOSED
-        assert_nothing_left()
-
-    run_virtual(main())
+    first = Case()
+    await (processor := first.processor()).start()
+    await processor.stop()
+    case = Case()
+    case.store._documents = first.store._documents
+    case.sink.__class__ = Other
+    with pytest.raises(GroupMismatch):
+        await case.processor().start()
+    assert case.closed == ALL_CLOSED
+    assert_nothing_left()
 
 
 class SlowTransform(Identity):
@@ -286,169 +259,145 @@ class SlowTransform(Identity):
         await asyncio.sleep(self.takes_s)
 
 
-def test_another_sinks_leases_are_refused_before_spark_has_started() -> None:
+@pytest.mark.virtual
+async def test_another_sinks_leases_are_refused_before_spark_has_started() -> None:
     class Other(Outlet):
         identity = "elsewhere"
 
-    async def main() -> None:
-        first = Case()
-        await (processor := first.processor()).start()
-        await processor.stop()
-        case = Case()
-        case.store._documents = first.store._documents
-        before = dict(case.store._documents)
-        case.sink.__class__ = Other
-        case.transform = SlowTransform(20)
-        started = asyncio.get_running_loop().time()
-        with pytest.raises(GroupMismatch):
-            await case.processor().start()
-        assert asyncio.get_running_loop().time() - started < 5
-        assert case.store._documents == before
-        assert_nothing_left()
-
-    run_virtual(main())
+    first = Case()
+    await (processor := first.processor()).start()
+    await processor.stop()
+    case = Case()
+    case.store._documents = first.store._documents
+    before = dict(case.store._documents)
+    case.sink.__class__ = Other
+    case.transform = SlowTransform(20)
+    started = asyncio.get_running_loop().time()
+    with pytest.raises(GroupMismatch):
+        await case.processor().start()
+    assert asyncio.get_running_loop().time() - started < 5
+    assert case.store._documents == before
+    assert_nothing_left()
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("part", ["sink", "store"])
-def test_what_refuses_without_spark_is_reported_before_spark_has_started(part: str) -> None:
-    async def main() -> None:
-        case = Case()
-        case.errors["sink.prepare"] = SinkRejected("no schema")
-        if part == "store":
-            case.errors.clear()
-            case.weather.judge = lambda request: Fate(ends="refused")
-        case.transform = SlowTransform(20)
-        started = asyncio.get_running_loop().time()
-        with pytest.raises(StartFailed):
-            await case.processor().start()
-        assert asyncio.get_running_loop().time() - started < 5
-        assert_nothing_left()
-
-    run_virtual(main())
+async def test_what_refuses_without_spark_is_reported_before_spark_has_started(part: str) -> None:
+    case = Case()
+    case.errors["sink.prepare"] = SinkRejected("no schema")
+    if part == "store":
+        case.errors.clear()
+        case.weather.judge = lambda request: Fate(ends="refused")
+    case.transform = SlowTransform(20)
+    started = asyncio.get_running_loop().time()
+    with pytest.raises(StartFailed):
+        await case.processor().start()
+    assert asyncio.get_running_loop().time() - started < 5
+    assert_nothing_left()
 
 
-def test_problems_of_leases_and_sinks_are_reported_together() -> None:
+@pytest.mark.virtual
+async def test_problems_of_leases_and_sinks_are_reported_together() -> None:
     class Other(Outlet):
         identity = "elsewhere"
 
-    async def main() -> None:
-        first = Case()
-        await (processor := first.processor()).start()
-        await processor.stop()
-        case = Case()
-        case.store._documents = first.store._documents
-        case.sink.__class__ = Other
-        case.errors["sink.prepare"] = SinkRejected("no schema")
-        with pytest.raises(
-            StartFailed, match="2 problems\n  no schema\n  the leases of pipeline 'bank' belong to sink"
-        ):
-            await case.processor().start()
-
-    run_virtual(main())
+    first = Case()
+    await (processor := first.processor()).start()
+    await processor.stop()
+    case = Case()
+    case.store._documents = first.store._documents
+    case.sink.__class__ = Other
+    case.errors["sink.prepare"] = SinkRejected("no schema")
+    with pytest.raises(StartFailed, match="2 problems\n  no schema\n  the leases of pipeline 'bank' belong to sink"):
+        await case.processor().start()
 
 
-def test_a_group_that_cannot_be_read_fails_the_start() -> None:
-    async def main() -> None:
-        case = Case()
-        await case.store.create(info_id("bank"), "no group")
-        with pytest.raises(StartFailed, match="bank/info"):
-            await case.processor().start()
-        assert case.closed == ALL_CLOSED
-        assert_nothing_left()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_group_that_cannot_be_read_fails_the_start() -> None:
+    case = Case()
+    await case.store.create(info_id("bank"), "no group")
+    with pytest.raises(StartFailed, match="bank/info"):
+        await case.processor().start()
+    assert case.closed == ALL_CLOSED
+    assert_nothing_left()
 
 
-def test_a_start_that_waits_for_spark_says_so_again_and_again() -> None:
-    async def main() -> None:
-        case = Case()
-        case.transform = SlowTransform(25)
-        await (processor := case.processor()).start()
-        await processor.stop()
-        waits = [(line["event"], line["waits_for"], line.get("seconds")) for line in case.log if "waits_for" in line]
-        assert waits == [
-            ("getting ready: Spark takes some seconds to start", "Spark (local[2])", None),
-            ("still getting ready", "Spark (local[2])", 10),
-            ("still getting ready", "Spark (local[2])", 20),
-        ]
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_start_that_waits_for_spark_says_so_again_and_again() -> None:
+    case = Case()
+    case.transform = SlowTransform(25)
+    await (processor := case.processor()).start()
+    await processor.stop()
+    waits = [(line["event"], line["waits_for"], line.get("seconds")) for line in case.log if "waits_for" in line]
+    assert waits == [
+        ("getting ready: Spark takes some seconds to start", "Spark (local[2])", None),
+        ("still getting ready", "Spark (local[2])", 10),
+        ("still getting ready", "Spark (local[2])", 20),
+    ]
 
 
-def test_a_start_without_spark_does_not_mention_it() -> None:
-    async def main() -> None:
-        case = Case()
-        await (processor := case.processor()).start()
-        await processor.stop()
-        assert not [line for line in case.log if "Spark" in str(line)]
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_start_without_spark_does_not_mention_it() -> None:
+    case = Case()
+    await (processor := case.processor()).start()
+    await processor.stop()
+    assert not [line for line in case.log if "Spark" in str(line)]
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("after_s", [0.5, 1.005, 1.02, 1.03, 1.05, 1.07, 1.1, 1.12])
-def test_a_start_that_is_given_up_leaves_nothing_behind(after_s: float) -> None:
-    async def main() -> None:
-        case = Case()
-        case.weather.judge = lambda request: Fate(late_s=0.011)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(after_s):
-                await case.processor().start()
-        assert case.closed == ALL_CLOSED
-        await asyncio.sleep(0.1)  # requests on their way arrive
-        assert_nothing_left()
-
-    run_virtual(main())
+async def test_a_start_that_is_given_up_leaves_nothing_behind(after_s: float) -> None:
+    case = Case()
+    case.weather.judge = lambda request: Fate(late_s=0.011)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(after_s):
+            await case.processor().start()
+    assert case.closed == ALL_CLOSED
+    await asyncio.sleep(0.1)  # requests on their way arrive
+    assert_nothing_left()
 
 
-def test_a_start_while_the_container_goes_away_can_be_given_up() -> None:
-    async def main() -> None:
-        case = Case()
-        listed = 0
+@pytest.mark.virtual
+async def test_a_start_while_the_container_goes_away_can_be_given_up() -> None:
+    case = Case()
+    listed = 0
 
-        def judge(request: Request) -> Fate:
-            nonlocal listed
-            listed += request.operation == "list"
-            return Fate(ends="ok" if listed < 2 and request.operation == "list" else "refused")
+    def judge(request: Request) -> Fate:
+        nonlocal listed
+        listed += request.operation == "list"
+        return Fate(ends="ok" if listed < 2 and request.operation == "list" else "refused")
 
-        case.weather.judge = judge
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(100):
-                await case.processor().start()
-        assert case.closed == ALL_CLOSED
-        assert_nothing_left()
-
-    run_virtual(main())
+    case.weather.judge = judge
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(100):
+            await case.processor().start()
+    assert case.closed == ALL_CLOSED
+    assert_nothing_left()
 
 
-def test_a_part_that_cannot_be_closed_keeps_no_other_from_it_and_is_told() -> None:
-    async def main() -> None:
-        case = Case()
-        case.errors["feed.close"] = RuntimeError("stuck file")
-        processor = case.processor()
-        await processor.start()
-        await processor.stop()
-        assert case.closed == ALL_CLOSED
-        assert [entry["error"] for entry in case.log if entry["event"] == "closing failed"] == [
-            "RuntimeError: stuck file"
-        ]
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_part_that_cannot_be_closed_keeps_no_other_from_it_and_is_told() -> None:
+    case = Case()
+    case.errors["feed.close"] = RuntimeError("stuck file")
+    processor = case.processor()
+    await processor.start()
+    await processor.stop()
+    assert case.closed == ALL_CLOSED
+    assert [entry["error"] for entry in case.log if entry["event"] == "closing failed"] == ["RuntimeError: stuck file"]
 
 
-def test_a_namesake_ends_it_and_who_waits_learns_it() -> None:
-    async def main() -> None:
-        case, other = Case(), Case()
-        other.store = case.store
-        earlier = case.processor()
-        await earlier.start()
-        later = other.processor()
-        await later.start()
-        with pytest.raises(DuplicateHost):
-            await earlier.wait_until_ended()
-        await earlier.stop()
-        await later.stop()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_namesake_ends_it_and_who_waits_learns_it() -> None:
+    case, other = Case(), Case()
+    other.store = case.store
+    earlier = case.processor()
+    await earlier.start()
+    later = other.processor()
+    await later.start()
+    with pytest.raises(DuplicateHost):
+        await earlier.wait_until_ended()
+    await earlier.stop()
+    await later.stop()
 
 
 def test_intervals_that_do_not_fit_and_names_used_twice_are_refused_with_their_remedies() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from simulation.group import Group, Tenure, always, until
-from simulation.loop import run_virtual
 from simulation.weather import Container, Fate, Once, Outlet, Request, Weather, of
 
 from leases.document import decode_lease
@@ -79,104 +78,94 @@ def leveled(**settings: Any) -> Group:
 # Claiming
 
 
-def test_a_partition_is_worked_through_from_where_its_sink_stands() -> None:
-    async def main() -> None:
-        group = Group("a")
-        group.append("a", 10)
-        first = await group.tenure()
-        await until(group.is_delivered)
-        await stopped(first)
-        group.edit("a", lambda lease: lease.checkpointed("3", ""))  # the lease may lag; the sink knows
-        group.append("a", 10)
-        second = await group.tenure()
-        await until(group.is_delivered)
-        await stopped(second)
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_partition_is_worked_through_from_where_its_sink_stands() -> None:
+    group = Group("a")
+    group.append("a", 10)
+    first = await group.tenure()
+    await until(group.is_delivered)
+    await stopped(first)
+    group.edit("a", lambda lease: lease.checkpointed("3", ""))  # the lease may lag; the sink knows
+    group.append("a", 10)
+    second = await group.tenure()
+    await until(group.is_delivered)
+    await stopped(second)
 
 
-def test_the_claim_stands_in_the_lease_before_anything_is_sent() -> None:
-    async def main() -> None:
-        group = leveled(limits=ONE)
-        group.append("a", 3)
-        first = await group.tenure()
-        await until(group.is_delivered)
-        first.task.cancel()
-        await asyncio.wait({first.task})
-        group.edit("a", lambda lease: lease.checkpointed("1", json.dumps([1, 1])))
-        group.append("a", 1)
-        claims: list[tuple[str | None, str]] = []
+@pytest.mark.virtual
+async def test_the_claim_stands_in_the_lease_before_anything_is_sent() -> None:
+    group = leveled(limits=ONE)
+    group.append("a", 3)
+    first = await group.tenure()
+    await until(group.is_delivered)
+    first.task.cancel()
+    await asyncio.wait({first.task})
+    group.edit("a", lambda lease: lease.checkpointed("1", json.dumps([1, 1])))
+    group.append("a", 1)
+    claims: list[tuple[str | None, str]] = []
 
-        def judge(request: Request) -> Fate:
-            if of("sink", "write")(request):
-                claims.append((group.leases["a"].continuation, group.leases["a"].sink_state))
-            return Fate(late_s=0.2)
+    def judge(request: Request) -> Fate:
+        if of("sink", "write")(request):
+            claims.append((group.leases["a"].continuation, group.leases["a"].sink_state))
+        return Fate(late_s=0.2)
 
-        group.weather.judge = judge
-        second = await group.tenure()
-        await until(group.is_delivered)
-        assert claims[0] == ("3", "[2, 3]")
-        await stopped(second)
-
-    run_virtual(main())
+    group.weather.judge = judge
+    second = await group.tenure()
+    await until(group.is_delivered)
+    assert claims[0] == ("3", "[2, 3]")
+    await stopped(second)
 
 
-def test_an_older_epoch_than_the_sinks_is_raised_above_it() -> None:
-    async def main() -> None:
-        group = Group("a")
-        group.append("a", 3)
-        group.destination._epochs["bank", "a"] = 7
-        tenure = await group.tenure()
-        took = await until(group.is_delivered)
-        assert (group.epochs["a"], took < 1) == (8, True)
-        assert {commit.claim.epoch for commit in group.destination.commits} == {8}
-        await stopped(tenure)
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_an_older_epoch_than_the_sinks_is_raised_above_it() -> None:
+    group = Group("a")
+    group.append("a", 3)
+    group.destination._epochs["bank", "a"] = 7
+    tenure = await group.tenure()
+    took = await until(group.is_delivered)
+    assert (group.epochs["a"], took < 1) == (8, True)
+    assert {commit.claim.epoch for commit in group.destination.commits} == {8}
+    await stopped(tenure)
 
 
 # Failing, and trying again
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("ends", ["lost", "ghost", "late"])
 @pytest.mark.parametrize("at", range(4))
-def test_after_an_ambiguous_write_the_epoch_is_raised_before_anything_else_is_sent(ends: str, at: int) -> None:
-    async def main() -> None:
-        group = Group("a", limits=ONE)
-        group.append("a", 4)
-        faults = Once(of("sink", "write"), *["ok"] * at, ends, late_s=0.5)
-        epochs: list[int] = []
+async def test_after_an_ambiguous_write_the_epoch_is_raised_before_anything_else_is_sent(ends: str, at: int) -> None:
+    group = Group("a", limits=ONE)
+    group.append("a", 4)
+    faults = Once(of("sink", "write"), *["ok"] * at, ends, late_s=0.5)
+    epochs: list[int] = []
 
-        def judge(request: Request) -> Fate:
-            if request.where == "sink" and not faults.ends:
-                epochs.append(group.epochs["a"])
-            return faults(request)
+    def judge(request: Request) -> Fate:
+        if request.where == "sink" and not faults.ends:
+            epochs.append(group.epochs["a"])
+        return faults(request)
 
-        group.weather.judge = judge
-        tenure = await group.tenure()
-        await until(lambda: group.destination.commits and group.destination.commits[-1].output.to == "4")
-        await asyncio.sleep(5)
-        assert group.is_delivered()  # once each: neither lost nor sent twice
-        assert set(epochs) == {2}
-        await stopped(tenure)
-
-    run_virtual(main())
+    group.weather.judge = judge
+    tenure = await group.tenure()
+    await until(lambda: group.destination.commits and group.destination.commits[-1].output.to == "4")
+    await asyncio.sleep(5)
+    assert group.is_delivered()  # once each: neither lost nor sent twice
+    assert set(epochs) == {2}
+    await stopped(tenure)
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("failures", [1, 2, 5])
 @pytest.mark.parametrize("operation", ["open", "write"])
-def test_a_sink_that_is_away_is_tried_again_ever_more_seldom(operation: str, failures: int) -> None:
-    async def main() -> None:
-        group = Group("a")
-        group.append("a", 3)
-        group.weather.judge = Once(of("sink", operation), *["refused"] * failures)
-        tenure = await group.tenure()
-        took = await until(group.is_delivered)
-        assert 0.05 * 2 ** (failures - 1) <= took <= 0.1 * 2**failures + 1
-        assert len(tenure.said("will try again")) == failures
-        await stopped(tenure)
-
-    run_virtual(main())
+async def test_a_sink_that_is_away_is_tried_again_ever_more_seldom(operation: str, failures: int) -> None:
+    group = Group("a")
+    group.append("a", 3)
+    group.weather.judge = Once(of("sink", operation), *["refused"] * failures)
+    tenure = await group.tenure()
+    took = await until(group.is_delivered)
+    assert 0.05 * 2 ** (failures - 1) <= took <= 0.1 * 2**failures + 1
+    assert len(tenure.said("will try again")) == failures
+    await stopped(tenure)
 
 
 class Away:
@@ -211,220 +200,200 @@ class AwayFeed(MemoryFeed):
             yield page
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("where", ["feed", "transform"])
-def test_a_feed_or_an_engine_that_is_away_is_tried_again(where: str) -> None:
-    async def main() -> None:
-        away = Away(4, lambda: FeedUnavailable("away") if where == "feed" else EngineUnavailable("died"))
-        group = Group("a")
-        if where == "feed":
-            group.feed = AwayFeed(away)  # type: ignore[assignment]
-        group.append("a", 3)
-        settings = {"transform": AwayTransform(away)} if where == "transform" else {}
-        tenure = await group.tenure(**settings)
-        await until(group.is_delivered)
-        assert len(away.at) == 4
-        await stopped(tenure)
-
-    run_virtual(main())
+async def test_a_feed_or_an_engine_that_is_away_is_tried_again(where: str) -> None:
+    away = Away(4, lambda: FeedUnavailable("away") if where == "feed" else EngineUnavailable("died"))
+    group = Group("a")
+    if where == "feed":
+        group.feed = AwayFeed(away)  # type: ignore[assignment]
+    group.append("a", 3)
+    settings = {"transform": AwayTransform(away)} if where == "transform" else {}
+    tenure = await group.tenure(**settings)
+    await until(group.is_delivered)
+    assert len(away.at) == 4
+    await stopped(tenure)
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("retry_after_s", [0.0, -1.0, 7.0])
-def test_what_a_system_says_of_when_to_come_again_is_a_least_and_never_a_reason_to_spin(retry_after_s: float) -> None:
-    async def main() -> None:
-        away = Away(5, lambda: SinkUnavailable("throttled", retry_after_s=retry_after_s))
-        group = Group("a")
-        group.append("a", 1)
-        tenure = await group.tenure(transform=AwayTransform(away))
-        await until(group.is_delivered)
-        gaps = [later - earlier for earlier, later in zip(away.at, away.at[1:], strict=False)]
-        assert all(gap >= max(retry_after_s, 0.05) for gap in gaps)
-        await stopped(tenure)
-
-    run_virtual(main())
-
-
-def test_a_delivered_batch_makes_the_next_failure_a_first_one_again() -> None:
-    async def main() -> None:
-        group = Group("a", limits=ONE)
-        group.append("a", 20)
-        group.weather.judge = Once(of("sink", "write"), *["ok", "refused"] * 10)
-        tenure = await group.tenure()
-        assert await until(group.is_delivered) < 3
-        await stopped(tenure)
-
-    run_virtual(main())
+async def test_what_a_system_says_of_when_to_come_again_is_a_least_and_never_a_reason_to_spin(
+    retry_after_s: float,
+) -> None:
+    away = Away(5, lambda: SinkUnavailable("throttled", retry_after_s=retry_after_s))
+    group = Group("a")
+    group.append("a", 1)
+    tenure = await group.tenure(transform=AwayTransform(away))
+    await until(group.is_delivered)
+    gaps = [later - earlier for earlier, later in zip(away.at, away.at[1:], strict=False)]
+    assert all(gap >= max(retry_after_s, 0.05) for gap in gaps)
+    await stopped(tenure)
 
 
+@pytest.mark.virtual
+async def test_a_delivered_batch_makes_the_next_failure_a_first_one_again() -> None:
+    group = Group("a", limits=ONE)
+    group.append("a", 20)
+    group.weather.judge = Once(of("sink", "write"), *["ok", "refused"] * 10)
+    tenure = await group.tenure()
+    assert await until(group.is_delivered) < 3
+    await stopped(tenure)
+
+
+@pytest.mark.virtual
 @pytest.mark.parametrize("seed", range(25))
-def test_under_any_weather_everything_arrives_once_and_neither_epoch_nor_sink_state_goes_back(seed: int) -> None:
-    async def main() -> None:
-        group, rng = leveled(limits=BatchLimits(events_max=3), checkpoint_s=0.05), random.Random(seed)
-        group.append("a", 5)
-        bad = ("refused", "lost", "ghost", "late")
+async def test_under_any_weather_everything_arrives_once_and_neither_epoch_nor_sink_state_goes_back(seed: int) -> None:
+    group, rng = leveled(limits=BatchLimits(events_max=3), checkpoint_s=0.05), random.Random(seed)
+    group.append("a", 5)
+    bad = ("refused", "lost", "ghost", "late")
 
-        def judge(request: Request) -> Fate:
-            ends = rng.choice(bad) if rng.random() < 0.25 and group.leases["a"].owner else "ok"
-            return Fate(late_s=rng.random() * 3, ends=ends)  # type: ignore[arg-type]
+    def judge(request: Request) -> Fate:
+        ends = rng.choice(bad) if rng.random() < 0.25 and group.leases["a"].owner else "ok"
+        return Fate(late_s=rng.random() * 3, ends=ends)  # type: ignore[arg-type]
 
-        tenure = await group.tenure()
-        group.weather.judge = judge
-        for _ in range(15):
-            await asyncio.sleep(rng.random() * 4)
-            group.append("a", rng.randrange(4))
-        await until(group.is_delivered, within_s=5000)
-        group.weather.judge = lambda request: Fate()
-        await asyncio.sleep(40)
-        assert group.is_delivered()
-        await stopped(tenure)
-        written = group.store.written  # type: ignore[attr-defined]
-        epochs, states = zip(
-            *((lease.epoch, json.loads(lease.sink_state or "[0, 0]")) for lease in written), strict=True
-        )
-        assert list(epochs) == sorted(epochs)
-        assert list(states) == sorted(states)
-        claims = group.destination.claims  # type: ignore[attr-defined]
-        assert claims == sorted(claims)
-        assert len(dict(claims)) == len({level for _, level in claims})  # no level serves two epochs
-        assert group.leases["a"].continuation == str(group.feed._logs["a"].end)
-
-    run_virtual(main())
+    tenure = await group.tenure()
+    group.weather.judge = judge
+    for _ in range(15):
+        await asyncio.sleep(rng.random() * 4)
+        group.append("a", rng.randrange(4))
+    await until(group.is_delivered, within_s=5000)
+    group.weather.judge = lambda request: Fate()
+    await asyncio.sleep(40)
+    assert group.is_delivered()
+    await stopped(tenure)
+    written = group.store.written  # type: ignore[attr-defined]
+    epochs, states = zip(*((lease.epoch, json.loads(lease.sink_state or "[0, 0]")) for lease in written), strict=True)
+    assert list(epochs) == sorted(epochs)
+    assert list(states) == sorted(states)
+    claims = group.destination.claims  # type: ignore[attr-defined]
+    assert claims == sorted(claims)
+    assert len(dict(claims)) == len({level for _, level in claims})  # no level serves two epochs
+    assert group.leases["a"].continuation == str(group.feed._logs["a"].end)
 
 
 # Trust
 
 
-def test_while_trust_has_run_out_nothing_is_sent_and_work_goes_on_when_it_is_back() -> None:
-    async def main() -> None:
-        group = Group("a", limits=ONE)
-        tenure = await group.tenure()
-        group.append("a", 1)
-        await until(group.is_delivered)
-        group.weather.down.add(("", "store"))
-        await asyncio.sleep(group.timing.duration_s)
-        assert not tenure.worker.owned.is_trusted
-        sent = len(group.weather.requests)
-        group.append("a", 5)
-        await always(lambda: not group.is_delivered(), 300)
-        assert not any(request.where == "sink" for _, request in group.weather.requests[sent:])
-        assert tenure.tally.suspensions["bank"] == 1
-        group.weather.down.clear()
-        await until(group.is_delivered, within_s=group.timing.renew_s)
-        assert group.epochs["a"] == 1
-        await stopped(tenure)
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_while_trust_has_run_out_nothing_is_sent_and_work_goes_on_when_it_is_back() -> None:
+    group = Group("a", limits=ONE)
+    tenure = await group.tenure()
+    group.append("a", 1)
+    await until(group.is_delivered)
+    group.weather.down.add(("", "store"))
+    await asyncio.sleep(group.timing.duration_s)
+    assert not tenure.worker.owned.is_trusted
+    sent = len(group.weather.requests)
+    group.append("a", 5)
+    await always(lambda: not group.is_delivered(), 300)
+    assert not any(request.where == "sink" for _, request in group.weather.requests[sent:])
+    assert tenure.tally.suspensions["bank"] == 1
+    group.weather.down.clear()
+    await until(group.is_delivered, within_s=group.timing.renew_s)
+    assert group.epochs["a"] == 1
+    await stopped(tenure)
 
 
-def test_a_claim_too_waits_for_trust() -> None:
-    async def main() -> None:
-        group = Group("a")
-        group.append("a", 1)
-        group.weather.down |= {("", "store"), ("", "sink")}
-        group.weather.down.remove(("", "store"))
-        tenure = await group.tenure()
-        group.weather.down |= {("", "store")}
-        await asyncio.sleep(group.timing.duration_s + 40)
-        group.weather.down -= {("", "sink")}
-        asked = len(group.asked(of("sink")))
-        await asyncio.sleep(100)
-        assert len(group.asked(of("sink"))) == asked
-        group.weather.down.clear()
-        await until(group.is_delivered)
-        await stopped(tenure)
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_claim_too_waits_for_trust() -> None:
+    group = Group("a")
+    group.append("a", 1)
+    group.weather.down |= {("", "store"), ("", "sink")}
+    group.weather.down.remove(("", "store"))
+    tenure = await group.tenure()
+    group.weather.down |= {("", "store")}
+    await asyncio.sleep(group.timing.duration_s + 40)
+    group.weather.down -= {("", "sink")}
+    asked = len(group.asked(of("sink")))
+    await asyncio.sleep(100)
+    assert len(group.asked(of("sink"))) == asked
+    group.weather.down.clear()
+    await until(group.is_delivered)
+    await stopped(tenure)
 
 
-def test_a_machine_that_slept_between_take_and_claim_claims_only_once_it_has_renewed() -> None:
-    async def main() -> None:
-        group = Group("a")
-        tenure = await group.tenure()
-        tenure.clock.ahead_s += 3600
-        group.weather.down.add(("", "store"))
-        await asyncio.sleep(100)
-        assert group.asked(of("sink")) == []
-        group.weather.down.clear()
-        await until(lambda: group.asked(of("sink")), within_s=5)
-        await stopped(tenure)
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_machine_that_slept_between_take_and_claim_claims_only_once_it_has_renewed() -> None:
+    group = Group("a")
+    tenure = await group.tenure()
+    tenure.clock.ahead_s += 3600
+    group.weather.down.add(("", "store"))
+    await asyncio.sleep(100)
+    assert group.asked(of("sink")) == []
+    group.weather.down.clear()
+    await until(lambda: group.asked(of("sink")), within_s=5)
+    await stopped(tenure)
 
 
-def test_a_stop_while_trust_has_run_out_takes_no_longer_than_the_closing_may() -> None:
-    async def main() -> None:
-        group = Group("a")
-        tenure = await group.tenure()
-        group.weather.down |= {("", "store"), ("", "sink")}
-        group.append("a", 1)
-        await asyncio.sleep(200)
-        tenure.worker.stop()
-        async with asyncio.timeout(11):
-            assert (await tenure.task).reason == "shutdown"
-        assert not group.destination.commits
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_stop_while_trust_has_run_out_takes_no_longer_than_the_closing_may() -> None:
+    group = Group("a")
+    tenure = await group.tenure()
+    group.weather.down |= {("", "store"), ("", "sink")}
+    group.append("a", 1)
+    await asyncio.sleep(200)
+    tenure.worker.stop()
+    async with asyncio.timeout(11):
+        assert (await tenure.task).reason == "shutdown"
+    assert not group.destination.commits
 
 
-def test_a_machine_that_slept_sends_nothing_before_it_has_renewed() -> None:
-    async def main() -> None:
-        group = Group("a", limits=ONE)
-        tenure = await group.tenure()
-        await asyncio.sleep(1)
-        tenure.clock.ahead_s += 3600
-        group.append("a", 1)
-        renewed = tenure.worker.owned.lease.tick
-        await until(group.is_delivered)
-        assert tenure.worker.owned.lease.tick > renewed
-        await stopped(tenure)
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_machine_that_slept_sends_nothing_before_it_has_renewed() -> None:
+    group = Group("a", limits=ONE)
+    tenure = await group.tenure()
+    await asyncio.sleep(1)
+    tenure.clock.ahead_s += 3600
+    group.append("a", 1)
+    renewed = tenure.worker.owned.lease.tick
+    await until(group.is_delivered)
+    assert tenure.worker.owned.lease.tick > renewed
+    await stopped(tenure)
 
 
-def test_a_claim_that_cannot_be_kept_leaves_no_writer_open() -> None:
-    async def main() -> None:
-        group = leveled()
-        claimed = group._sink
-        open_now: set[int] = set()
+@pytest.mark.virtual
+async def test_a_claim_that_cannot_be_kept_leaves_no_writer_open() -> None:
+    group = leveled()
+    claimed = group._sink
+    open_now: set[int] = set()
 
-        def sink() -> Any:
-            made = claimed()
-            plain = made.open
+    def sink() -> Any:
+        made = claimed()
+        plain = made.open
 
-            async def opened(claim: Claim) -> Any:
-                writer = await plain(claim)
-                close = writer.close
-                writer.state = json.dumps([json.loads(writer.state)[0], 10 + claim.epoch])  # to be kept before all else
-                open_now.add(id(writer))
+        async def opened(claim: Claim) -> Any:
+            writer = await plain(claim)
+            close = writer.close
+            writer.state = json.dumps([json.loads(writer.state)[0], 10 + claim.epoch])  # to be kept before all else
+            open_now.add(id(writer))
 
-                async def closed(reason: Any) -> None:
-                    open_now.discard(id(writer))
-                    await close(reason)
+            async def closed(reason: Any) -> None:
+                open_now.discard(id(writer))
+                await close(reason)
 
-                writer.close = closed
-                return writer
+            writer.close = closed
+            return writer
 
-            made.open = opened
-            return made
+        made.open = opened
+        return made
 
-        group._sink = sink
-        tenure = await group.tenure()
-        is_away, most, attempts = True, 0, 0
-        checkpoint = tenure.worker.owned.checkpoint
+    group._sink = sink
+    tenure = await group.tenure()
+    is_away, most, attempts = True, 0, 0
+    checkpoint = tenure.worker.owned.checkpoint
 
-        async def refused(continuation: str | None, state: str) -> None:
-            nonlocal most, attempts
-            most, attempts = max(most, len(open_now)), attempts + 1
-            if is_away:
-                raise StoreUnavailable("away")
-            await checkpoint(continuation, state)
+    async def refused(continuation: str | None, state: str) -> None:
+        nonlocal most, attempts
+        most, attempts = max(most, len(open_now)), attempts + 1
+        if is_away:
+            raise StoreUnavailable("away")
+        await checkpoint(continuation, state)
 
-        tenure.worker.owned.checkpoint = refused  # type: ignore[method-assign]
-        await asyncio.sleep(45)
-        is_away = False
-        group.append("a", 3)
-        await until(group.is_delivered)
-        await stopped(tenure)
-        assert (most, attempts > 3) == (1, True)
-        assert not open_now
-
-    run_virtual(main())
+    tenure.worker.owned.checkpoint = refused  # type: ignore[method-assign]
+    await asyncio.sleep(45)
+    is_away = False
+    group.append("a", 3)
+    await until(group.is_delivered)
+    await stopped(tenure)
+    assert (most, attempts > 3) == (1, True)
+    assert not open_now

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from simulation.group import Group, Tenure, until
-from simulation.loop import run_virtual
 from simulation.weather import Fate, Once, Outlet, Request, Weather, of
 
 from pipeline.connectors.memory import MemoryDestination
@@ -23,91 +22,79 @@ async def stopped(tenure: Tenure) -> None:
     assert (outcome.reason, outcome.error) == ("shutdown", None)
 
 
-def test_the_lease_follows_the_sink_within_the_checkpoint_interval() -> None:
-    async def main() -> None:
-        group = Group("a", limits=ONE, checkpoint_s=5.0)
-        tenure = await group.tenure()
-        arrived, lags = list[float](), list[float]()
-        for n in range(600):
-            if n % 3:
-                group.append("a", 1)
-            await asyncio.sleep(0.2)
-            now = asyncio.get_running_loop().time()
-            arrived += [now] * (len(group.delivered("a")) - len(arrived))
-            kept = int(group.leases["a"].continuation or 0)
-            lags.append(now - arrived[kept] if kept < len(arrived) else 0.0)
-        assert 4.0 < max(lags) < 5.3
-        assert len(group.asked(of("store", "replace"))) < 40
-        await stopped(tenure)
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_the_lease_follows_the_sink_within_the_checkpoint_interval() -> None:
+    group = Group("a", limits=ONE, checkpoint_s=5.0)
+    tenure = await group.tenure()
+    arrived, lags = list[float](), list[float]()
+    for n in range(600):
+        if n % 3:
+            group.append("a", 1)
+        await asyncio.sleep(0.2)
+        now = asyncio.get_running_loop().time()
+        arrived += [now] * (len(group.delivered("a")) - len(arrived))
+        kept = int(group.leases["a"].continuation or 0)
+        lags.append(now - arrived[kept] if kept < len(arrived) else 0.0)
+    assert 4.0 < max(lags) < 5.3
+    assert len(group.asked(of("store", "replace"))) < 40
+    await stopped(tenure)
 
 
-def test_a_partition_that_falls_idle_gets_its_checkpoint_soon() -> None:
-    async def main() -> None:
-        group = Group("a", checkpoint_s=500.0)
-        tenure = await group.tenure()
+@pytest.mark.virtual
+async def test_a_partition_that_falls_idle_gets_its_checkpoint_soon() -> None:
+    group = Group("a", checkpoint_s=500.0)
+    tenure = await group.tenure()
+    await asyncio.sleep(1)
+    group.append("a", 5)
+    assert await until(lambda: group.leases["a"].continuation == "5") < 1
+    await stopped(tenure)
+
+
+@pytest.mark.virtual
+async def test_a_busy_lease_needs_no_renewals_of_its_own() -> None:
+    group = Group("a", limits=ONE, checkpoint_s=5.0)
+    tenure = await group.tenure()
+    for _ in range(1200):
+        group.append("a", 1)
+        await asyncio.sleep(0.25)
+    written = len(group.asked(of("store", "replace")))
+    assert 55 <= written <= 65  # of 300 s, one every 5 s
+    await stopped(tenure)
+
+
+@pytest.mark.virtual
+async def test_a_trickle_of_events_does_not_cost_a_write_for_each() -> None:
+    group = Group("a", checkpoint_s=5.0)
+    tenure = await group.tenure()
+    for _ in range(300):
+        group.append("a", 1)
         await asyncio.sleep(1)
-        group.append("a", 5)
-        assert await until(lambda: group.leases["a"].continuation == "5") < 1
-        await stopped(tenure)
-
-    run_virtual(main())
+    assert len(group.asked(of("store", "replace"))) <= 105  # of 300 s, one every 3 s
+    await stopped(tenure)
 
 
-def test_a_busy_lease_needs_no_renewals_of_its_own() -> None:
-    async def main() -> None:
-        group = Group("a", limits=ONE, checkpoint_s=5.0)
-        tenure = await group.tenure()
-        for _ in range(1200):
-            group.append("a", 1)
-            await asyncio.sleep(0.25)
-        written = len(group.asked(of("store", "replace")))
-        assert 55 <= written <= 65  # of 300 s, one every 5 s
-        await stopped(tenure)
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_an_idle_lease_is_only_renewed() -> None:
+    group = Group("a")
+    tenure = await group.tenure()
+    await asyncio.sleep(340)
+    assert 20 <= len(group.asked(of("store", "replace"))) <= 25  # the first of them took it
+    await stopped(tenure)
 
 
-def test_a_trickle_of_events_does_not_cost_a_write_for_each() -> None:
-    async def main() -> None:
-        group = Group("a", checkpoint_s=5.0)
-        tenure = await group.tenure()
-        for _ in range(300):
-            group.append("a", 1)
-            await asyncio.sleep(1)
-        assert len(group.asked(of("store", "replace"))) <= 105  # of 300 s, one every 3 s
-        await stopped(tenure)
-
-    run_virtual(main())
-
-
-def test_an_idle_lease_is_only_renewed() -> None:
-    async def main() -> None:
-        group = Group("a")
-        tenure = await group.tenure()
-        await asyncio.sleep(340)
-        assert 20 <= len(group.asked(of("store", "replace"))) <= 25  # the first of them took it
-        await stopped(tenure)
-
-    run_virtual(main())
-
-
-def test_a_checkpoint_that_fails_costs_nothing_but_time() -> None:
-    async def main() -> None:
-        group = Group("a", checkpoint_s=1.0)
-        tenure = await group.tenure()
-        await asyncio.sleep(0.5)
-        group.weather.down.add(("", "store"))
-        group.append("a", 5)
-        await asyncio.sleep(30)
-        assert group.is_delivered()
-        assert len(tenure.said("checkpoint failed")) < 40
-        group.weather.down.clear()
-        await until(lambda: group.leases["a"].continuation == "5", within_s=10)
-        await stopped(tenure)
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_checkpoint_that_fails_costs_nothing_but_time() -> None:
+    group = Group("a", checkpoint_s=1.0)
+    tenure = await group.tenure()
+    await asyncio.sleep(0.5)
+    group.weather.down.add(("", "store"))
+    group.append("a", 5)
+    await asyncio.sleep(30)
+    assert group.is_delivered()
+    assert len(tenure.said("checkpoint failed")) < 40
+    group.weather.down.clear()
+    await until(lambda: group.leases["a"].continuation == "5", within_s=10)
+    await stopped(tenure)
 
 
 class Forgetful(Outlet):
@@ -129,102 +116,93 @@ def forgetful(**settings: Any) -> Group:
     return group
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("ends", ["ok", "refused", "lost", "ghost"])
-def test_for_a_sink_without_positions_every_batch_is_kept_before_the_next_is_sent(ends: str) -> None:
-    async def main() -> None:
-        group = forgetful(limits=ONE)
-        group.append("a", 6)
-        positions: list[str | None] = []
-        faults = Once(of("store", "replace"), "ok", "ok", "ok", ends)
+async def test_for_a_sink_without_positions_every_batch_is_kept_before_the_next_is_sent(ends: str) -> None:
+    group = forgetful(limits=ONE)
+    group.append("a", 6)
+    positions: list[str | None] = []
+    faults = Once(of("store", "replace"), "ok", "ok", "ok", ends)
 
-        def judge(request: Request) -> Fate:
-            if of("sink", "write")(request):
-                positions.append(group.leases["a"].continuation)
-            return faults(request)
+    def judge(request: Request) -> Fate:
+        if of("sink", "write")(request):
+            positions.append(group.leases["a"].continuation)
+        return faults(request)
 
-        group.weather.judge = judge
-        tenure = await group.tenure()
-        await until(lambda: len(positions) == 6)
-        assert positions == [None, "1", "2", "3", "4", "5"]
-        await until(group.is_delivered)
-        await stopped(tenure)
-
-    run_virtual(main())
+    group.weather.judge = judge
+    tenure = await group.tenure()
+    await until(lambda: len(positions) == 6)
+    assert positions == [None, "1", "2", "3", "4", "5"]
+    await until(group.is_delivered)
+    await stopped(tenure)
 
 
-def test_what_such_a_sink_was_sent_may_go_unkept_for_as_long_as_was_agreed_to() -> None:
+@pytest.mark.virtual
+async def test_what_such_a_sink_was_sent_may_go_unkept_for_as_long_as_was_agreed_to() -> None:
     """A busy handler costs a write per interval, each of which renews, and not one per batch."""
-
-    async def main() -> None:
-        group = forgetful(limits=ONE, unkept_s=5.0)
-        tenure = await group.tenure()
-        arrived, lags = list[float](), list[float]()
-        for _ in range(1200):
-            group.append("a", 1)
-            await asyncio.sleep(0.25)
-            now = asyncio.get_running_loop().time()
-            arrived += [now] * (len(group.delivered("a")) - len(arrived))
-            kept = int(group.leases["a"].continuation or 0)
-            lags.append(now - arrived[kept] if kept < len(arrived) else 0.0)
-        assert 4.0 < max(lags) < 5.6
-        assert 55 <= len(group.asked(of("store", "replace"))) <= 66  # of 300 s, one every 5 s
-        tenure.worker.stop()
-        await tenure.task
-        assert group.leases["a"].continuation == str(len(arrived))
-
-    run_virtual(main())
-
-
-def test_a_trickle_to_such_a_sink_is_kept_as_seldom_as_was_agreed_to_and_its_last_event_too() -> None:
-    async def main() -> None:
-        group = forgetful(unkept_s=15.0)
-        tenure = await group.tenure()
-        for _ in range(300):
-            group.append("a", 1)
-            await asyncio.sleep(1)
-        assert len(group.asked(of("store", "replace"))) <= 24  # of 300 s, one every 15 s
-        await until(lambda: group.leases["a"].continuation == "300", within_s=15.6)
-        await asyncio.sleep(20)
-        group.append("a", 1)  # alone, it does not wait
-        assert await until(lambda: group.leases["a"].continuation == "301") < 1
-        await stopped(tenure)
-
-    run_virtual(main())
-
-
-def test_where_the_container_is_away_no_more_goes_unkept_than_was_agreed_to() -> None:
-    async def main() -> None:
-        group = forgetful(limits=ONE, unkept_s=5.0)
-        tenure = await group.tenure()
-        await asyncio.sleep(20)
+    group = forgetful(limits=ONE, unkept_s=5.0)
+    tenure = await group.tenure()
+    arrived, lags = list[float](), list[float]()
+    for _ in range(1200):
         group.append("a", 1)
-        await until(lambda: group.leases["a"].continuation == "1")
-        group.weather.down.add(("", "store"))
-        for _ in range(80):
-            group.append("a", 1)
-            await asyncio.sleep(0.25)
-        assert 16 <= len(group.delivered("a")) <= 24  # for 5 s, four each second
-        group.weather.down.clear()
-        await until(group.is_delivered)
-        await stopped(tenure)
+        await asyncio.sleep(0.25)
+        now = asyncio.get_running_loop().time()
+        arrived += [now] * (len(group.delivered("a")) - len(arrived))
+        kept = int(group.leases["a"].continuation or 0)
+        lags.append(now - arrived[kept] if kept < len(arrived) else 0.0)
+    assert 4.0 < max(lags) < 5.6
+    assert 55 <= len(group.asked(of("store", "replace"))) <= 66  # of 300 s, one every 5 s
+    tenure.worker.stop()
+    await tenure.task
+    assert group.leases["a"].continuation == str(len(arrived))
 
-    run_virtual(main())
+
+@pytest.mark.virtual
+async def test_a_trickle_to_such_a_sink_is_kept_as_seldom_as_was_agreed_to_and_its_last_event_too() -> None:
+    group = forgetful(unkept_s=15.0)
+    tenure = await group.tenure()
+    for _ in range(300):
+        group.append("a", 1)
+        await asyncio.sleep(1)
+    assert len(group.asked(of("store", "replace"))) <= 24  # of 300 s, one every 15 s
+    await until(lambda: group.leases["a"].continuation == "300", within_s=15.6)
+    await asyncio.sleep(20)
+    group.append("a", 1)  # alone, it does not wait
+    assert await until(lambda: group.leases["a"].continuation == "301") < 1
+    await stopped(tenure)
 
 
-def test_without_the_container_a_sink_without_positions_gets_one_batch_and_a_stop_does_not_wait_for_ever() -> None:
-    async def main() -> None:
-        group = forgetful(limits=ONE)
-        tenure = await group.tenure()
-        group.weather.down.add(("", "store"))
-        group.append("a", 6)
-        await asyncio.sleep(30)
-        assert group.delivered("a") == [0]
-        tenure.worker.stop()
-        async with asyncio.timeout(11):
-            assert (await tenure.task).reason == "shutdown"
-        group.weather.down.clear()
-        again = await group.tenure()
-        await until(lambda: group.delivered("a") == [0, 0, 1, 2, 3, 4, 5])
-        await stopped(again)
+@pytest.mark.virtual
+async def test_where_the_container_is_away_no_more_goes_unkept_than_was_agreed_to() -> None:
+    group = forgetful(limits=ONE, unkept_s=5.0)
+    tenure = await group.tenure()
+    await asyncio.sleep(20)
+    group.append("a", 1)
+    await until(lambda: group.leases["a"].continuation == "1")
+    group.weather.down.add(("", "store"))
+    for _ in range(80):
+        group.append("a", 1)
+        await asyncio.sleep(0.25)
+    assert 16 <= len(group.delivered("a")) <= 24  # for 5 s, four each second
+    group.weather.down.clear()
+    await until(group.is_delivered)
+    await stopped(tenure)
 
-    run_virtual(main())
+
+@pytest.mark.virtual
+async def test_without_the_container_a_sink_without_positions_gets_one_batch_and_a_stop_does_not_wait_for_ever() -> (
+    None
+):
+    group = forgetful(limits=ONE)
+    tenure = await group.tenure()
+    group.weather.down.add(("", "store"))
+    group.append("a", 6)
+    await asyncio.sleep(30)
+    assert group.delivered("a") == [0]
+    tenure.worker.stop()
+    async with asyncio.timeout(11):
+        assert (await tenure.task).reason == "shutdown"
+    group.weather.down.clear()
+    again = await group.tenure()
+    await until(lambda: group.delivered("a") == [0, 0, 1, 2, 3, 4, 5])
+    await stopped(again)

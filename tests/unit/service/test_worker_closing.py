@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from simulation.group import Group, Tenure, always, until
 from simulation.handler import Handler, handled
-from simulation.loop import run_virtual
 from simulation.weather import Fate, Outlet
 
 from leases.document import INTEGER_MAX
@@ -46,41 +45,38 @@ async def at_work(group: Group) -> Tenure:
 # Hanging
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("method", ["open", "process"])
-def test_a_handler_that_hangs_is_cancelled_and_its_lease_released(method: str) -> None:
-    async def main() -> None:
-        handler = Handler()
-        handler.hangs_in = method
-        group = handled(handler, batch_timeout_s=30.0)
-        group.append("a", 1)
-        tenure = await group.tenure()
-        took = await until(tenure.task.done)
-        assert 30 <= took < 34
-        outcome = tenure.task.result()
-        assert (outcome.reason, type(outcome.error)) == ("failed", BatchHung)
-        assert group.leases["a"].owner is None
-        assert_nothing_left()
-
-    run_virtual(main())
+async def test_a_handler_that_hangs_is_cancelled_and_its_lease_released(method: str) -> None:
+    handler = Handler()
+    handler.hangs_in = method
+    group = handled(handler, batch_timeout_s=30.0)
+    group.append("a", 1)
+    tenure = await group.tenure()
+    took = await until(tenure.task.done)
+    assert 30 <= took < 34
+    outcome = tenure.task.result()
+    assert (outcome.reason, type(outcome.error)) == ("failed", BatchHung)
+    assert group.leases["a"].owner is None
+    assert_nothing_left()
 
 
-def test_work_that_takes_long_but_gets_on_is_left_alone() -> None:
-    async def main() -> None:
-        handler = Handler()
-        handler.takes_s = 25.0
-        group = handled(handler, batch_timeout_s=30.0)
-        group.append("a", 40)
-        tenure = await group.tenure()
-        await until(lambda: ("process", "40") in handler.calls, within_s=2000)
-        assert not tenure.task.done()
-        tenure.worker.stop()
-        await tenure.task
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_work_that_takes_long_but_gets_on_is_left_alone() -> None:
+    handler = Handler()
+    handler.takes_s = 25.0
+    group = handled(handler, batch_timeout_s=30.0)
+    group.append("a", 40)
+    tenure = await group.tenure()
+    await until(lambda: ("process", "40") in handler.calls, within_s=2000)
+    assert not tenure.task.done()
+    tenure.worker.stop()
+    await tenure.task
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("advances", [True, False])
-def test_a_sink_that_takes_long_to_open_is_left_alone_if_it_reports_progress(advances: bool) -> None:
+async def test_a_sink_that_takes_long_to_open_is_left_alone_if_it_reports_progress(advances: bool) -> None:
     class Slow(Outlet):
         async def open(self, claim: Claim) -> Any:
             for _ in range(33):
@@ -89,38 +85,34 @@ def test_a_sink_that_takes_long_to_open_is_left_alone_if_it_reports_progress(adv
                     claim.report_progress()
             return await super().open(claim)
 
-    async def main() -> None:
-        group = Group("a", batch_timeout_s=300.0)
-        group.append("a", 3)
-        tenure = await group.tenure(sink=Slow(group.destination, group.weather))
-        if advances:
-            await until(group.is_delivered, within_s=400)
-            tenure.worker.stop()
-            await tenure.task
-        else:
-            await until(tenure.task.done, within_s=400)
-            assert isinstance(tenure.task.result().error, BatchHung)
-
-    run_virtual(main())
-
-
-def test_waiting_for_trust_is_not_hanging() -> None:
-    async def main() -> None:
-        group = Group("a", batch_timeout_s=30.0)
-        tenure = await group.tenure()
-        group.weather.down.add(("", "store"))
-        await asyncio.sleep(60)
-        group.append("a", 1)
-        await always(lambda: not tenure.task.done(), 300)
-        group.weather.down.clear()
-        await until(group.is_delivered)
+    group = Group("a", batch_timeout_s=300.0)
+    group.append("a", 3)
+    tenure = await group.tenure(sink=Slow(group.destination, group.weather))
+    if advances:
+        await until(group.is_delivered, within_s=400)
         tenure.worker.stop()
         await tenure.task
+    else:
+        await until(tenure.task.done, within_s=400)
+        assert isinstance(tenure.task.result().error, BatchHung)
 
-    run_virtual(main())
+
+@pytest.mark.virtual
+async def test_waiting_for_trust_is_not_hanging() -> None:
+    group = Group("a", batch_timeout_s=30.0)
+    tenure = await group.tenure()
+    group.weather.down.add(("", "store"))
+    await asyncio.sleep(60)
+    group.append("a", 1)
+    await always(lambda: not tenure.task.done(), 300)
+    group.weather.down.clear()
+    await until(group.is_delivered)
+    tenure.worker.stop()
+    await tenure.task
 
 
-def test_work_that_swallows_its_cancellation_keeps_neither_the_worker_nor_the_lease() -> None:
+@pytest.mark.virtual
+async def test_work_that_swallows_its_cancellation_keeps_neither_the_worker_nor_the_lease() -> None:
     class Stubborn(Identity):
         is_through = False
 
@@ -132,17 +124,14 @@ def test_work_that_swallows_its_cancellation_keeps_neither_the_worker_nor_the_le
                     continue
             return batch.table
 
-    async def main() -> None:
-        stubborn, group = Stubborn(), Group("a", batch_timeout_s=30.0)
-        group.append("a", 1)
-        tenure = await group.tenure(transform=stubborn)
-        assert await until(tenure.task.done) < 40
-        assert group.leases["a"].owner is None
-        stubborn.is_through = True
-        await asyncio.sleep(100)
-        assert group.delivered("a") == []
-
-    run_virtual(main())
+    stubborn, group = Stubborn(), Group("a", batch_timeout_s=30.0)
+    group.append("a", 1)
+    tenure = await group.tenure(transform=stubborn)
+    assert await until(tenure.task.done) < 40
+    assert group.leases["a"].owner is None
+    stubborn.is_through = True
+    await asyncio.sleep(100)
+    assert group.delivered("a") == []
 
 
 # Closing, whatever fails
@@ -163,133 +152,119 @@ class Unclosable(Outlet):
         return writer
 
 
-def test_a_container_that_is_away_for_a_moment_costs_neither_checkpoint_nor_release() -> None:
-    async def main() -> None:
-        group = Group("a", checkpoint_s=500.0)
-        tenure = await at_work(group)
-        group.append("a", 2)
-        await asyncio.sleep(0.1)
-        group.weather.down.add(("", "store"))
-        tenure.worker.stop()
-        await asyncio.sleep(2)
-        assert not tenure.task.done()
-        group.weather.down.clear()
-        await tenure.task
-        assert (group.leases["a"].owner, group.leases["a"].continuation) == (None, "5")
-        assert_nothing_left()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_container_that_is_away_for_a_moment_costs_neither_checkpoint_nor_release() -> None:
+    group = Group("a", checkpoint_s=500.0)
+    tenure = await at_work(group)
+    group.append("a", 2)
+    await asyncio.sleep(0.1)
+    group.weather.down.add(("", "store"))
+    tenure.worker.stop()
+    await asyncio.sleep(2)
+    assert not tenure.task.done()
+    group.weather.down.clear()
+    await tenure.task
+    assert (group.leases["a"].owner, group.leases["a"].continuation) == (None, "5")
+    assert_nothing_left()
 
 
-def test_a_container_that_stays_away_keeps_no_worker_from_ending() -> None:
-    async def main() -> None:
-        group = Group("a", checkpoint_s=500.0)
-        tenure = await at_work(group)
-        group.weather.down.add(("", "store"))
-        tenure.worker.stop()
-        assert await until(tenure.task.done) <= 2 * CLOSING_TIMEOUT_S + 1
-        assert_nothing_left()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_container_that_stays_away_keeps_no_worker_from_ending() -> None:
+    group = Group("a", checkpoint_s=500.0)
+    tenure = await at_work(group)
+    group.weather.down.add(("", "store"))
+    tenure.worker.stop()
+    assert await until(tenure.task.done) <= 2 * CLOSING_TIMEOUT_S + 1
+    assert_nothing_left()
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("error", [RuntimeError("a fault of the sink"), asyncio.CancelledError("by its client"), None])
-def test_a_sink_that_cannot_be_closed_costs_neither_checkpoint_nor_release(error: BaseException | None) -> None:
-    async def main() -> None:
-        group = Group("a", checkpoint_s=500.0)
-        sink = Unclosable(group.destination, group.weather)
-        sink.error = error
-        tenure = await group.tenure(sink=sink)
-        group.append("a", 3)
-        await until(group.is_delivered)
-        tenure.worker.stop()
+async def test_a_sink_that_cannot_be_closed_costs_neither_checkpoint_nor_release(error: BaseException | None) -> None:
+    group = Group("a", checkpoint_s=500.0)
+    sink = Unclosable(group.destination, group.weather)
+    sink.error = error
+    tenure = await group.tenure(sink=sink)
+    group.append("a", 3)
+    await until(group.is_delivered)
+    tenure.worker.stop()
+    assert (await tenure.task).reason == "shutdown"
+    assert (group.leases["a"].owner, group.leases["a"].continuation) == (None, "3")
+
+
+@pytest.mark.virtual
+async def test_a_lease_whose_document_is_used_up_ends_alone() -> None:
+    group = Group("a")
+    await group.keeper("x", "x").create(Lease(pipeline="bank", partition="a"))
+    group.edit("a", lambda lease: replace(lease, tick=INTEGER_MAX - 1))
+    tenure = await group.tenure()
+    group.append("a", 3)
+    await until(tenure.task.done)
+    assert tenure.task.result().reason == "failed"
+    assert "tick" in str(tenure.task.result().error)
+
+
+@pytest.mark.virtual
+async def test_without_the_container_a_stop_ends_all_the_same_and_the_lease_expires() -> None:
+    group = Group("a")
+    tenure = await at_work(group)
+    group.append("a", 1)
+    group.weather.down.add(("", "store"))
+    tenure.worker.stop()
+    async with asyncio.timeout(11):
         assert (await tenure.task).reason == "shutdown"
-        assert (group.leases["a"].owner, group.leases["a"].continuation) == (None, "3")
-
-    run_virtual(main())
-
-
-def test_a_lease_whose_document_is_used_up_ends_alone() -> None:
-    async def main() -> None:
-        group = Group("a")
-        await group.keeper("x", "x").create(Lease(pipeline="bank", partition="a"))
-        group.edit("a", lambda lease: replace(lease, tick=INTEGER_MAX - 1))
-        tenure = await group.tenure()
-        group.append("a", 3)
-        await until(tenure.task.done)
-        assert tenure.task.result().reason == "failed"
-        assert "tick" in str(tenure.task.result().error)
-
-    run_virtual(main())
-
-
-def test_without_the_container_a_stop_ends_all_the_same_and_the_lease_expires() -> None:
-    async def main() -> None:
-        group = Group("a")
-        tenure = await at_work(group)
-        group.append("a", 1)
-        group.weather.down.add(("", "store"))
-        tenure.worker.stop()
-        async with asyncio.timeout(11):
-            assert (await tenure.task).reason == "shutdown"
-        assert group.leases["a"].owner == "host-a"
-        assert_nothing_left()
-
-    run_virtual(main())
+    assert group.leases["a"].owner == "host-a"
+    assert_nothing_left()
 
 
 # Cancelled
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("twice", [False, True])
-def test_wherever_it_is_cancelled_nothing_is_left_nothing_is_sent_and_the_lease_is_free(twice: bool) -> None:
-    async def main() -> None:
-        step, is_over = 0, False
-        while not is_over:
-            group = Group("a", limits=ONE, checkpoint_s=0.02)
-            group.append("a", 2)
-            tenure = await group.tenure()
-            tenure.task.add_done_callback(lambda task: task.cancelled() or task.exception())
-            stopping = asyncio.get_running_loop().call_later(0.04, tenure.worker.stop)
-            await asyncio.sleep(step * 0.0013)
-            tenure.task.cancel()
-            if twice:
-                await asyncio.sleep(0.003)
-                tenure.task.cancel()
-            await asyncio.wait({tenure.task})
-            stopping.cancel()
-            requests = len(group.weather.requests)
-            await asyncio.sleep(0.01)  # what is on its way arrives
-            assert_nothing_left()
-            if not twice:
-                lease = group.leases["a"]
-                assert lease.owner is None
-                assert int(lease.continuation or 0) <= len(group.delivered("a"))
-            await asyncio.sleep(100)
-            assert len(group.weather.requests) == requests
-            is_over = not tenure.task.cancelled()
-            step += 1
-        assert step > 20
-
-    run_virtual(main())
-
-
-def test_a_cancelled_write_may_arrive_and_then_counts_once() -> None:
-    async def main() -> None:
-        group = Group("a", limits=ONE)
+async def test_wherever_it_is_cancelled_nothing_is_left_nothing_is_sent_and_the_lease_is_free(twice: bool) -> None:
+    step, is_over = 0, False
+    while not is_over:
+        group = Group("a", limits=ONE, checkpoint_s=0.02)
+        group.append("a", 2)
         tenure = await group.tenure()
-        await asyncio.sleep(1)
-        group.weather.judge = lambda request: Fate(late_s=3.0 if request.where == "sink" else 0.005)
-        group.append("a", 3)
-        await asyncio.sleep(1)
+        tenure.task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        stopping = asyncio.get_running_loop().call_later(0.04, tenure.worker.stop)
+        await asyncio.sleep(step * 0.0013)
         tenure.task.cancel()
+        if twice:
+            await asyncio.sleep(0.003)
+            tenure.task.cancel()
         await asyncio.wait({tenure.task})
-        group.weather.judge = lambda request: Fate()
-        heir = await group.tenure(name="host-b")
-        await until(group.is_delivered)
-        await asyncio.sleep(5)
-        assert group.is_delivered()
-        heir.worker.stop()
-        await heir.task
+        stopping.cancel()
+        requests = len(group.weather.requests)
+        await asyncio.sleep(0.01)  # what is on its way arrives
+        assert_nothing_left()
+        if not twice:
+            lease = group.leases["a"]
+            assert lease.owner is None
+            assert int(lease.continuation or 0) <= len(group.delivered("a"))
+        await asyncio.sleep(100)
+        assert len(group.weather.requests) == requests
+        is_over = not tenure.task.cancelled()
+        step += 1
+    assert step > 20
 
-    run_virtual(main())
+
+@pytest.mark.virtual
+async def test_a_cancelled_write_may_arrive_and_then_counts_once() -> None:
+    group = Group("a", limits=ONE)
+    tenure = await group.tenure()
+    await asyncio.sleep(1)
+    group.weather.judge = lambda request: Fate(late_s=3.0 if request.where == "sink" else 0.005)
+    group.append("a", 3)
+    await asyncio.sleep(1)
+    tenure.task.cancel()
+    await asyncio.wait({tenure.task})
+    group.weather.judge = lambda request: Fate()
+    heir = await group.tenure(name="host-b")
+    await until(group.is_delivered)
+    await asyncio.sleep(5)
+    assert group.is_delivered()
+    heir.worker.stop()
+    await heir.task

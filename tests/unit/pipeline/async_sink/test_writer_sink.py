@@ -70,20 +70,19 @@ def keyed(start: int, keys: str) -> Output:
     return output(start, start + len(keys), table=table.set_column(column, table.schema.field(column), pa.array(keys)))
 
 
-def test_a_write_returns_before_the_destination_answers_and_the_position_follows() -> None:
-    async def run() -> None:
-        writer = await opened(Scripted(takes_s=1.0), "0")
-        await writer.write(output(0, 50), Trusted())
-        await writer.write(output(50, 100), Trusted())
-        assert (writer.position, now()) == ("0", 0.0)
-        await writer.wait_for_progress()
-        assert (writer.position, writer.acknowledged, now()) == ("100", 100, 1.0)
-        await writer.close("shutdown")
-
-    run_virtual(run())
+@pytest.mark.virtual
+async def test_a_write_returns_before_the_destination_answers_and_the_position_follows() -> None:
+    writer = await opened(Scripted(takes_s=1.0), "0")
+    await writer.write(output(0, 50), Trusted())
+    await writer.write(output(50, 100), Trusted())
+    assert (writer.position, now()) == ("0", 0.0)
+    await writer.wait_for_progress()
+    assert (writer.position, writer.acknowledged, now()) == ("100", 100, 1.0)
+    await writer.close("shutdown")
 
 
-def test_a_request_that_an_answer_makes_due_goes_out_before_more_is_taken() -> None:
+@pytest.mark.virtual
+async def test_a_request_that_an_answer_makes_due_goes_out_before_more_is_taken() -> None:
     """A destination that waits while rows are converted is a slower one: with 8 requests in flight, by a third."""
     done: list[str] = []
     encoded = json_row()
@@ -99,56 +98,49 @@ def test_a_request_that_an_answer_makes_due_goes_out_before_more_is_taken() -> N
             done.append("answered")
             return answer
 
-    async def run() -> None:
-        limits = Limits(batch_entries_max=1, in_flight_max=2, buffered_entries_max=4, buffer_age_max_s=0.0)
-        writer = await opened(Destination(takes_s=1.0), limits=limits, convert=converted)
-        await writer.write(output(0, 20), Trusted())
-        await writer.close("shutdown")
-
-    run_virtual(run())
+    limits = Limits(batch_entries_max=1, in_flight_max=2, buffered_entries_max=4, buffer_age_max_s=0.0)
+    writer = await opened(Destination(takes_s=1.0), limits=limits, convert=converted)
+    await writer.write(output(0, 20), Trusted())
+    await writer.close("shutdown")
     behind_answers = [after for before, after in pairwise(done) if before == "answered" and after != "answered"]
     assert len(behind_answers) >= 8
     assert set(behind_answers) == {"sent"}
 
 
-def test_a_checkpoint_never_passes_an_entry_that_is_not_acknowledged() -> None:
+@pytest.mark.virtual
+async def test_a_checkpoint_never_passes_an_entry_that_is_not_acknowledged() -> None:
     class FirstIsSlow(Scripted):
         async def submit(self, entries: Sequence[Entry]) -> Any:
             if entries[0].number == 0:
                 await asyncio.sleep(5)
             return await super().submit(entries)
 
-    async def run() -> None:
-        limits = Limits(batch_entries_max=10, in_flight_max=4)
-        destination = FirstIsSlow()
-        writer = await opened(destination, limits=limits)
-        for start in range(0, 40, 10):
-            await writer.write(output(start, start + 10), Trusted())
-        await asyncio.sleep(2)
-        assert (len(destination.taken), writer.position) == (30, None)
-        await writer.flush()
-        assert writer.position == "40"
-        await writer.close("shutdown")
-
-    run_virtual(run())
+    limits = Limits(batch_entries_max=10, in_flight_max=4)
+    destination = FirstIsSlow()
+    writer = await opened(destination, limits=limits)
+    for start in range(0, 40, 10):
+        await writer.write(output(start, start + 10), Trusted())
+    await asyncio.sleep(2)
+    assert (len(destination.taken), writer.position) == (30, None)
+    await writer.flush()
+    assert writer.position == "40"
+    await writer.close("shutdown")
 
 
-def test_rows_of_one_order_key_arrive_in_their_order_whatever_fails() -> None:
-    async def run() -> None:
-        destination = Scripted(troubles=[Trouble("items", share=0.4), Trouble("throttle", share=0.2)])
-        limits = Limits(batch_entries_max=5, in_flight_max=6, buffer_age_max_s=0.0)
-        writer = await opened(destination, limits=limits, convert=json_row(order_by="key"))
-        for start in range(0, 300, 30):
-            await writer.write(keyed(start, "abcabdaabbccddeeffgghhiijjkkll"), Trusted())
-        await writer.flush()
-        await writer.close("shutdown")
-        assert sorted(destination.numbers) == list(range(1, 301))
-        assert destination.numbers != sorted(destination.numbers)  # different keys did overtake each other
-        for key in "abcdefghijkl":
-            of_key = [taken.row["sequence"] for taken in destination.taken if taken.row["key"] == key]
-            assert of_key == sorted(of_key)
-
-    run_virtual(run())
+@pytest.mark.virtual
+async def test_rows_of_one_order_key_arrive_in_their_order_whatever_fails() -> None:
+    destination = Scripted(troubles=[Trouble("items", share=0.4), Trouble("throttle", share=0.2)])
+    limits = Limits(batch_entries_max=5, in_flight_max=6, buffer_age_max_s=0.0)
+    writer = await opened(destination, limits=limits, convert=json_row(order_by="key"))
+    for start in range(0, 300, 30):
+        await writer.write(keyed(start, "abcabdaabbccddeeffgghhiijjkkll"), Trusted())
+    await writer.flush()
+    await writer.close("shutdown")
+    assert sorted(destination.numbers) == list(range(1, 301))
+    assert destination.numbers != sorted(destination.numbers)  # different keys did overtake each other
+    for key in "abcdefghijkl":
+        of_key = [taken.row["sequence"] for taken in destination.taken if taken.row["key"] == key]
+        assert of_key == sorted(of_key)
 
 
 class Late(Scripted):
@@ -173,26 +165,24 @@ class Late(Scripted):
         return {taken.row["key"]: taken.row["sequence"] for taken in self.taken}
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("takes_whole", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_request_that_is_carried_out_late_replaces_nothing_that_was_sent_after_it(
+async def test_a_request_that_is_carried_out_late_replaces_nothing_that_was_sent_after_it(
     seed: int, takes_whole: bool
 ) -> None:
-    async def run() -> None:
-        destination = Late(4.0, rng=random.Random(seed))
-        limits = Limits(batch_entries_max=3, in_flight_max=6, buffer_age_max_s=0.0, request_timeout_s=4.0)
-        convert = json_row(order_by="key")
-        writer = await opened(destination, limits=limits, convert=convert, takes_whole=takes_whole)
-        for start in range(0, 100, 10):
-            await writer.write(keyed(start, "abcabdaabb"), Trusted())
-        await writer.flush()
-        acknowledged = {"c": 93, "d": 96, "a": 98, "b": 100}
-        assert destination.newest() == acknowledged
-        await asyncio.sleep(10)
-        assert destination.newest() == acknowledged
-        await writer.close("shutdown")
-
-    run_virtual(run())
+    destination = Late(4.0, rng=random.Random(seed))
+    limits = Limits(batch_entries_max=3, in_flight_max=6, buffer_age_max_s=0.0, request_timeout_s=4.0)
+    convert = json_row(order_by="key")
+    writer = await opened(destination, limits=limits, convert=convert, takes_whole=takes_whole)
+    for start in range(0, 100, 10):
+        await writer.write(keyed(start, "abcabdaabb"), Trusted())
+    await writer.flush()
+    acknowledged = {"c": 93, "d": 96, "a": 98, "b": 100}
+    assert destination.newest() == acknowledged
+    await asyncio.sleep(10)
+    assert destination.newest() == acknowledged
+    await writer.close("shutdown")
 
 
 @pytest.mark.parametrize(
@@ -249,33 +239,31 @@ class Forgetful(Destination):
             self.at_once -= keys
 
 
-def test_rows_of_one_order_key_share_requests_and_repeat_from_the_first_that_is_in_doubt() -> None:
+@pytest.mark.virtual
+async def test_rows_of_one_order_key_share_requests_and_repeat_from_the_first_that_is_in_doubt() -> None:
     """Of each key, what arrives is its rows in their order; a repetition goes back to a row that was not acknowledged, and
     brings all that followed it. So the last that arrives is the newest."""
-
-    async def run() -> None:
-        destination = Forgetful()
-        limits = Limits(batch_entries_max=20, in_flight_max=3, buffer_age_max_s=0.01, request_timeout_s=1.0)
-        writer = await opened(destination, limits=limits, convert=json_row(order_by="key"), takes_whole=True)
-        for start in range(0, 600, 60):
-            await writer.write(keyed(start, "aaab" * 15), Trusted())
-        await writer.flush()
-        await writer.close("shutdown")
-        rows = [row for request in destination.requests for row in request]
-        assert {row["sequence"] for row in rows} == set(range(1, 601))
-        assert len(rows) > 600
-        assert len(destination.requests) < 150  # with one row of a key each they are 900
-        for key in "ab":
-            arrived = [row["sequence"] for row in rows if row["key"] == key]
-            wanted = sorted(set(arrived))
-            following = dict(pairwise(wanted))
-            assert all(after <= following[before] for before, after in pairwise(arrived) if before in following)
-            assert arrived[-1] == wanted[-1]
-
-    run_virtual(run())
+    destination = Forgetful()
+    limits = Limits(batch_entries_max=20, in_flight_max=3, buffer_age_max_s=0.01, request_timeout_s=1.0)
+    writer = await opened(destination, limits=limits, convert=json_row(order_by="key"), takes_whole=True)
+    for start in range(0, 600, 60):
+        await writer.write(keyed(start, "aaab" * 15), Trusted())
+    await writer.flush()
+    await writer.close("shutdown")
+    rows = [row for request in destination.requests for row in request]
+    assert {row["sequence"] for row in rows} == set(range(1, 601))
+    assert len(rows) > 600
+    assert len(destination.requests) < 150  # with one row of a key each they are 900
+    for key in "ab":
+        arrived = [row["sequence"] for row in rows if row["key"] == key]
+        wanted = sorted(set(arrived))
+        following = dict(pairwise(wanted))
+        assert all(after <= following[before] for before, after in pairwise(arrived) if before in following)
+        assert arrived[-1] == wanted[-1]
 
 
-def test_a_rewritten_entry_is_what_is_sent_again() -> None:
+@pytest.mark.virtual
+async def test_a_rewritten_entry_is_what_is_sent_again() -> None:
     class Shortening(Destination):
         def __init__(self) -> None:
             self.seen: list[list[bytes]] = []
@@ -284,17 +272,14 @@ def test_a_rewritten_entry_is_what_is_sent_again() -> None:
             self.seen.append([entry.value for entry in entries])
             return [replace(entry, value=b"short", bytes=5) for entry in entries if entry.value != b"short"][:1]
 
-    async def run() -> None:
-        destination = Shortening()
-        writer = await opened(destination)
-        await writer.write(output(0, 2), Trusted())
-        await writer.flush()
-        assert [len(values) for values in destination.seen] == [2, 1]
-        assert destination.seen[1] == [b"short"]
-        assert writer.position == "2"
-        await writer.close("shutdown")
-
-    run_virtual(run())
+    destination = Shortening()
+    writer = await opened(destination)
+    await writer.write(output(0, 2), Trusted())
+    await writer.flush()
+    assert [len(values) for values in destination.seen] == [2, 1]
+    assert destination.seen[1] == [b"short"]
+    assert writer.position == "2"
+    await writer.close("shutdown")
 
 
 def test_a_row_has_the_same_key_when_it_comes_again_in_other_batches() -> None:
@@ -327,50 +312,44 @@ def test_rows_without_a_sequence_are_counted_from_where_their_batch_starts() -> 
     assert run_virtual(run()) == ["bank/7//0", "bank/7//1", "bank/7/5/0", "bank/7/5/1", "bank/7/4/0"]
 
 
-def test_taking_waits_while_the_destination_is_away() -> None:
-    async def run() -> None:
-        destination = Scripted(troubles=[Trouble("dead", end=30)])
-        writer = await opened(destination, limits=SMALL)
-        write = asyncio.create_task(writer.write(output(0, 100), Trusted()))
-        await asyncio.sleep(29)
-        assert not write.done()
-        assert writer._desk.unsettled == SMALL.buffered_entries_max
-        await write
-        await writer.flush()
-        assert sorted(destination.numbers) == list(range(1, 101))
-        assert now() < 40
-        await writer.close("shutdown")
-
-    run_virtual(run())
+@pytest.mark.virtual
+async def test_taking_waits_while_the_destination_is_away() -> None:
+    destination = Scripted(troubles=[Trouble("dead", end=30)])
+    writer = await opened(destination, limits=SMALL)
+    write = asyncio.create_task(writer.write(output(0, 100), Trusted()))
+    await asyncio.sleep(29)
+    assert not write.done()
+    assert writer._desk.unsettled == SMALL.buffered_entries_max
+    await write
+    await writer.flush()
+    assert sorted(destination.numbers) == list(range(1, 101))
+    assert now() < 40
+    await writer.close("shutdown")
 
 
-def test_nothing_is_sent_without_trust_and_what_was_taken_is_once_it_is_back() -> None:
-    async def run() -> None:
-        destination, trust = Scripted(), Trust()
-        writer = await opened(destination)
-        await writer.write(output(0, 3), trust)
-        trust.given.clear()
-        with pytest.raises(NotTrusted):
-            await writer.write(output(3, 5), trust)
-        await asyncio.sleep(60)
-        assert destination.sizes == []
-        trust.given.set()
-        await writer.flush()
-        assert (destination.numbers, writer.position) == ([1, 2, 3], "3")
-        await writer.close("shutdown")
-
-    run_virtual(run())
+@pytest.mark.virtual
+async def test_nothing_is_sent_without_trust_and_what_was_taken_is_once_it_is_back() -> None:
+    destination, trust = Scripted(), Trust()
+    writer = await opened(destination)
+    await writer.write(output(0, 3), trust)
+    trust.given.clear()
+    with pytest.raises(NotTrusted):
+        await writer.write(output(3, 5), trust)
+    await asyncio.sleep(60)
+    assert destination.sizes == []
+    trust.given.set()
+    await writer.flush()
+    assert (destination.numbers, writer.position) == ([1, 2, 3], "3")
+    await writer.close("shutdown")
 
 
-def test_a_request_without_an_answer_is_sent_again_after_its_time() -> None:
-    async def run() -> None:
-        destination = Scripted(troubles=[Trouble("stall", end=5)])
-        writer = await opened(destination, limits=Limits(request_timeout_s=2.0))
-        await writer.write(output(0, 3), Trusted())
-        await writer.flush()
-        assert destination.numbers == [1, 2, 3]
-        assert destination.began[0] == pytest.approx(0.0)
-        assert destination.began[1] - destination.began[0] == pytest.approx(2.1, abs=0.1)
-        await writer.close("shutdown")
-
-    run_virtual(run())
+@pytest.mark.virtual
+async def test_a_request_without_an_answer_is_sent_again_after_its_time() -> None:
+    destination = Scripted(troubles=[Trouble("stall", end=5)])
+    writer = await opened(destination, limits=Limits(request_timeout_s=2.0))
+    await writer.write(output(0, 3), Trusted())
+    await writer.flush()
+    assert destination.numbers == [1, 2, 3]
+    assert destination.began[0] == pytest.approx(0.0)
+    assert destination.began[1] - destination.began[0] == pytest.approx(2.1, abs=0.1)
+    await writer.close("shutdown")

@@ -16,70 +16,60 @@ from pipeline.async_sink import AsyncSink, Entry, Limits
 from pipeline.errors import SinkRejected
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("error", [SinkRejected("entry 2 is refused"), ZeroDivisionError("a fault")])
-def test_a_fatal_error_is_raised_and_the_position_stays_before_it(error: Exception) -> None:
-    async def run() -> None:
-        def refuse(entries: Sequence[Entry]) -> None:
-            if any(entry.number == 4 for entry in entries):
-                raise error
+async def test_a_fatal_error_is_raised_and_the_position_stays_before_it(error: Exception) -> None:
+    def refuse(entries: Sequence[Entry]) -> None:
+        if any(entry.number == 4 for entry in entries):
+            raise error
 
-        destination = Scripted(before=refuse)
-        writer = await opened(destination, limits=Limits(batch_entries_max=2, in_flight_max=2))
-        await writer.write(output(0, 2), Trusted())
-        await writer.flush()
-        await writer.write(output(2, 10), Trusted())
-        with pytest.raises(SinkRejected, match=r"entry 2 is refused|ZeroDivisionError: a fault"):
-            async with asyncio.timeout(60):
-                await writer.flush()
-        assert writer.position == "2"
-        began = len(destination.began)
-        with pytest.raises(SinkRejected):
-            await writer.write(output(10, 12), Trusted())
-        await asyncio.sleep(60)
-        assert len(destination.began) == began
-        await writer.close("failed")
-
-    run_virtual(run())
-
-
-def test_a_cancellation_that_nobody_asked_for_is_a_fault_and_no_wait_for_ever() -> None:
-    async def run() -> None:
-        def cancel(entries: Sequence[Entry]) -> None:
-            raise asyncio.CancelledError
-
-        writer = await opened(Scripted(before=cancel))
-        await writer.write(output(0, 2), Trusted())
-        with pytest.raises(SinkRejected, match="failed unexpectedly"):
+    destination = Scripted(before=refuse)
+    writer = await opened(destination, limits=Limits(batch_entries_max=2, in_flight_max=2))
+    await writer.write(output(0, 2), Trusted())
+    await writer.flush()
+    await writer.write(output(2, 10), Trusted())
+    with pytest.raises(SinkRejected, match=r"entry 2 is refused|ZeroDivisionError: a fault"):
+        async with asyncio.timeout(60):
             await writer.flush()
-        await writer.close("failed")
-
-    run_virtual(run())
-
-
-def test_a_row_that_cannot_be_converted_is_named() -> None:
-    async def run() -> None:
-        writer = await opened(Scripted())
-        with pytest.raises(
-            SinkRejected, match=r"destination 'scripted' cannot take row bank/7/1/0, which .*NaN|not JSON"
-        ):
-            await writer.write(output(0, 1, table=pa.table({"sequence": [1], "rate": [float("nan")]})), Trusted())
-        await writer.close("failed")
-
-    run_virtual(run())
+    assert writer.position == "2"
+    began = len(destination.began)
+    with pytest.raises(SinkRejected):
+        await writer.write(output(10, 12), Trusted())
+    await asyncio.sleep(60)
+    assert len(destination.began) == began
+    await writer.close("failed")
 
 
-def test_nothing_is_left_behind_by_a_close() -> None:
-    async def run() -> None:
-        destination = Scripted(takes_s=50)
-        writer = await opened(destination)
-        await writer.write(output(0, 100), Trusted())
-        await asyncio.sleep(1)
-        assert destination.at_once == 1
-        await writer.close("lost")
-        assert destination.at_once == 0
-        assert len(asyncio.all_tasks()) == 1
+@pytest.mark.virtual
+async def test_a_cancellation_that_nobody_asked_for_is_a_fault_and_no_wait_for_ever() -> None:
+    def cancel(entries: Sequence[Entry]) -> None:
+        raise asyncio.CancelledError
 
-    run_virtual(run())
+    writer = await opened(Scripted(before=cancel))
+    await writer.write(output(0, 2), Trusted())
+    with pytest.raises(SinkRejected, match="failed unexpectedly"):
+        await writer.flush()
+    await writer.close("failed")
+
+
+@pytest.mark.virtual
+async def test_a_row_that_cannot_be_converted_is_named() -> None:
+    writer = await opened(Scripted())
+    with pytest.raises(SinkRejected, match=r"destination 'scripted' cannot take row bank/7/1/0, which .*NaN|not JSON"):
+        await writer.write(output(0, 1, table=pa.table({"sequence": [1], "rate": [float("nan")]})), Trusted())
+    await writer.close("failed")
+
+
+@pytest.mark.virtual
+async def test_nothing_is_left_behind_by_a_close() -> None:
+    destination = Scripted(takes_s=50)
+    writer = await opened(destination)
+    await writer.write(output(0, 100), Trusted())
+    await asyncio.sleep(1)
+    assert destination.at_once == 1
+    await writer.close("lost")
+    assert destination.at_once == 0
+    assert len(asyncio.all_tasks()) == 1
 
 
 def test_partitions_that_met_one_outage_do_not_come_back_together() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from simulation.loop import run_virtual
 
 from pipeline.producer import Numbers
 from pipeline.producer.errors import PublishError, Reason
@@ -51,18 +50,16 @@ class Nothing:
     def drop(self) -> None: ...
 
 
-def test_whoever_gives_up_closing_leaves_no_link_open_once_the_answer_has_come() -> None:
-    async def main() -> None:
-        broker: Any = OneLink()
-        producer = PartitionProducer(broker, "0")
-        sending = asyncio.create_task(producer.publish(Nothing()))
-        await asyncio.sleep(1)
-        sending.cancel()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(5):
-                await producer.close(PublishError("closed", reason=Reason.CLIENT_CLOSED))
-        assert not broker.link.is_closed
-        await asyncio.wait({sending})
-        assert broker.link.is_closed
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_whoever_gives_up_closing_leaves_no_link_open_once_the_answer_has_come() -> None:
+    broker: Any = OneLink()
+    producer = PartitionProducer(broker, "0")
+    sending = asyncio.create_task(producer.publish(Nothing()))
+    await asyncio.sleep(1)
+    sending.cancel()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(5):
+            await producer.close(PublishError("closed", reason=Reason.CLIENT_CLOSED))
+    assert not broker.link.is_closed
+    await asyncio.wait({sending})
+    assert broker.link.is_closed

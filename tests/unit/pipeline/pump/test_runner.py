@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from simulation.loop import VirtualClock, run_virtual
+from simulation.loop import VirtualClock
 
 from pipeline.batch import Batch
 from pipeline.connectors.memory import MemoryFeed
@@ -199,33 +199,29 @@ def assert_nothing_left() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def test_everything_is_delivered_once_in_order_and_told_before_the_next_is_sent() -> None:
-    async def main() -> None:
-        case = Case(20)
-        sent_when_told: list[int] = []
+@pytest.mark.virtual
+async def test_everything_is_delivered_once_in_order_and_told_before_the_next_is_sent() -> None:
+    case = Case(20)
+    sent_when_told: list[int] = []
 
-        async def delivered(one: DeliveredBatch) -> None:
-            await asyncio.sleep(0.5)
-            sent_when_told.append(len(case.writer.began))
+    async def delivered(one: DeliveredBatch) -> None:
+        await asyncio.sleep(0.5)
+        sent_when_told.append(len(case.writer.began))
 
-        running = asyncio.create_task(case.runner(delivered=delivered).run(case.stopping))
-        await case.until(lambda: len(sent_when_told) == 20)
-        assert case.writer.numbers == list(range(20))
-        assert sent_when_told == list(range(1, 21))
-        await case.stopped(running)
-
-    run_virtual(main())
+    running = asyncio.create_task(case.runner(delivered=delivered).run(case.stopping))
+    await case.until(lambda: len(sent_when_told) == 20)
+    assert case.writer.numbers == list(range(20))
+    assert sent_when_told == list(range(1, 21))
+    await case.stopped(running)
 
 
-def test_work_begins_where_the_sink_stands() -> None:
-    async def main() -> None:
-        case = Case(5)
-        case.writer.position = "3"
-        running = case.started()
-        await case.until(lambda: case.writer.numbers == [3, 4])
-        await case.stopped(running)
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_work_begins_where_the_sink_stands() -> None:
+    case = Case(5)
+    case.writer.position = "3"
+    running = case.started()
+    await case.until(lambda: case.writer.numbers == [3, 4])
+    await case.stopped(running)
 
 
 class Ranked(MemoryFeed):
@@ -241,130 +237,113 @@ class Ranked(MemoryFeed):
         raise Fenced("a reader with a higher epoch has the partition", epoch=8)
 
 
-def test_a_feed_that_tells_readers_by_rank_is_opened_with_the_owners_epoch_and_its_fence_ends_the_run() -> None:
-    async def main() -> None:
-        case = Case(3, feed=(feed := Ranked("a", page_events_max=1)))
-        with pytest.raises(Fenced):
-            await case.runner(epoch=7).run(case.stopping)
-        assert feed.opened_as == 7
-        assert case.writer.numbers == [0, 1, 2]
-        assert_nothing_left()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_feed_that_tells_readers_by_rank_is_opened_with_the_owners_epoch_and_its_fence_ends_the_run() -> None:
+    case = Case(3, feed=(feed := Ranked("a", page_events_max=1)))
+    with pytest.raises(Fenced):
+        await case.runner(epoch=7).run(case.stopping)
+    assert feed.opened_as == 7
+    assert case.writer.numbers == [0, 1, 2]
+    assert_nothing_left()
 
 
-def test_one_batch_is_transformed_while_the_one_before_is_delivered() -> None:
-    async def main() -> None:
-        case = Case(10)
-        case.transform.takes_s = case.writer.takes_s = 1.0
-        running = case.started()
-        await case.until(lambda: len(case.writer.outputs) == 10)
-        assert case.clock.monotonic() == pytest.approx(11, abs=0.1)
-        assert case.writer.most_at_once == 1
+@pytest.mark.virtual
+async def test_one_batch_is_transformed_while_the_one_before_is_delivered() -> None:
+    case = Case(10)
+    case.transform.takes_s = case.writer.takes_s = 1.0
+    running = case.started()
+    await case.until(lambda: len(case.writer.outputs) == 10)
+    assert case.clock.monotonic() == pytest.approx(11, abs=0.1)
+    assert case.writer.most_at_once == 1
+    await case.stopped(running)
+
+
+@pytest.mark.virtual
+async def test_pages_are_read_ahead_while_a_batch_is_transformed() -> None:
+    case = Case(1, limits=BatchLimits())
+    case.transform.takes_s = 1.0
+    running = case.started()
+    await asyncio.sleep(0.5)
+    case.append(7)
+    await case.until(lambda: len(case.writer.outputs) == 2)
+    assert [output.events for output in case.writer.outputs] == [1, 7]
+    await case.stopped(running)
+
+
+@pytest.mark.virtual
+async def test_what_is_read_ahead_is_bounded_in_bytes() -> None:
+    case = Case(200)
+    size = (await anext(case.feed.open("a", None))).bytes
+    case.settings["buffer_bytes_max"] = 10 * size
+    case.trust.given.clear()
+    runner = case.runner()
+    running = asyncio.create_task(runner.run(case.stopping))
+    await asyncio.sleep(60)
+    assert 8 * size < runner._buffer.bytes <= 10 * size
+    assert len(case.transform.batches) == 3  # one waits to be sent, one behind it, one to be put there
+    case.trust.given.set()
+    await case.until(lambda: case.writer.numbers == list(range(200)))
+    await case.stopped(running)
+
+
+@pytest.mark.virtual
+async def test_a_stop_lets_the_batch_that_is_being_sent_finish_and_drops_what_is_behind_it() -> None:
+    case = Case(10)
+    case.writer.takes_s = 2.0
+    running = case.started()
+    await asyncio.sleep(1)
+    await case.stopped(running)
+    assert case.clock.monotonic() == 2
+    assert case.writer.numbers == [0]
+    assert len(case.delivered) == 1
+
+
+@pytest.mark.virtual
+async def test_a_feed_that_forgets_it_was_cancelled_holds_up_no_stop() -> None:
+    case = Case(1, feed=Forgetful("a"))
+    running = case.started()
+    await case.until(lambda: case.delivered)
+    async with asyncio.timeout(1):
         await case.stopped(running)
 
-    run_virtual(main())
 
-
-def test_pages_are_read_ahead_while_a_batch_is_transformed() -> None:
-    async def main() -> None:
-        case = Case(1, limits=BatchLimits())
-        case.transform.takes_s = 1.0
-        running = case.started()
-        await asyncio.sleep(0.5)
-        case.append(7)
-        await case.until(lambda: len(case.writer.outputs) == 2)
-        assert [output.events for output in case.writer.outputs] == [1, 7]
-        await case.stopped(running)
-
-    run_virtual(main())
-
-
-def test_what_is_read_ahead_is_bounded_in_bytes() -> None:
-    async def main() -> None:
-        case = Case(200)
-        size = (await anext(case.feed.open("a", None))).bytes
-        case.settings["buffer_bytes_max"] = 10 * size
-        case.trust.given.clear()
-        runner = case.runner()
-        running = asyncio.create_task(runner.run(case.stopping))
-        await asyncio.sleep(60)
-        assert 8 * size < runner._buffer.bytes <= 10 * size
-        assert len(case.transform.batches) == 3  # one waits to be sent, one behind it, one to be put there
-        case.trust.given.set()
-        await case.until(lambda: case.writer.numbers == list(range(200)))
-        await case.stopped(running)
-
-    run_virtual(main())
-
-
-def test_a_stop_lets_the_batch_that_is_being_sent_finish_and_drops_what_is_behind_it() -> None:
-    async def main() -> None:
-        case = Case(10)
-        case.writer.takes_s = 2.0
-        running = case.started()
-        await asyncio.sleep(1)
-        await case.stopped(running)
-        assert case.clock.monotonic() == 2
-        assert case.writer.numbers == [0]
-        assert len(case.delivered) == 1
-
-    run_virtual(main())
-
-
-def test_a_feed_that_forgets_it_was_cancelled_holds_up_no_stop() -> None:
-    async def main() -> None:
-        case = Case(1, feed=Forgetful("a"))
-        running = case.started()
-        await case.until(lambda: case.delivered)
-        async with asyncio.timeout(1):
-            await case.stopped(running)
-
-    run_virtual(main())
-
-
+@pytest.mark.virtual
 @pytest.mark.parametrize("busy", ["idle", "transforming", "without trust", "at once"])
-def test_a_stop_takes_no_time_where_nothing_is_being_sent(busy: str) -> None:
-    async def main() -> None:
-        case = Case(0 if busy == "idle" else 3)
-        case.transform.takes_s = 500.0 if busy == "transforming" else 0.0
-        if busy == "without trust":
-            case.trust.given.clear()
-        running = case.started()
-        if busy != "at once":
-            await asyncio.sleep(1)
-        began = case.clock.monotonic()
-        await case.stopped(running)
-        assert case.clock.monotonic() == began
-        assert case.writer.began == []
-
-    run_virtual(main())
+async def test_a_stop_takes_no_time_where_nothing_is_being_sent(busy: str) -> None:
+    case = Case(0 if busy == "idle" else 3)
+    case.transform.takes_s = 500.0 if busy == "transforming" else 0.0
+    if busy == "without trust":
+        case.trust.given.clear()
+    running = case.started()
+    if busy != "at once":
+        await asyncio.sleep(1)
+    began = case.clock.monotonic()
+    await case.stopped(running)
+    assert case.clock.monotonic() == began
+    assert case.writer.began == []
 
 
-def test_what_precedes_a_poison_event_is_delivered_before_the_error_is_raised() -> None:
-    async def main() -> None:
-        case = Case(10, limits=BatchLimits(events_max=10), feed=MemoryFeed("a"))
-        case.transform.poison = {4}
-        with pytest.raises(PoisonEvent, match="event 4"):
-            await case.started()
-        assert case.writer.numbers == [0, 1, 2, 3]
-        assert case.writer.position == "4"
-        assert_nothing_left()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_what_precedes_a_poison_event_is_delivered_before_the_error_is_raised() -> None:
+    case = Case(10, limits=BatchLimits(events_max=10), feed=MemoryFeed("a"))
+    case.transform.poison = {4}
+    with pytest.raises(PoisonEvent, match="event 4"):
+        await case.started()
+    assert case.writer.numbers == [0, 1, 2, 3]
+    assert case.writer.position == "4"
+    assert_nothing_left()
 
 
-def test_a_poison_event_that_comes_first_has_nothing_before_it() -> None:
-    async def main() -> None:
-        case = Case(2)
-        case.transform.poison = {0}
-        with pytest.raises(PoisonEvent):
-            await case.started()
-        assert case.writer.began == []
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_poison_event_that_comes_first_has_nothing_before_it() -> None:
+    case = Case(2)
+    case.transform.poison = {0}
+    with pytest.raises(PoisonEvent):
+        await case.started()
+    assert case.writer.began == []
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize(
     ("error", "raised"),
     [
@@ -375,24 +354,22 @@ def test_a_poison_event_that_comes_first_has_nothing_before_it() -> None:
         (None, PipelineError),
     ],
 )
-def test_an_error_of_the_feed_is_raised_once_everything_before_it_is_delivered(
+async def test_an_error_of_the_feed_is_raised_once_everything_before_it_is_delivered(
     error: BaseException | None, raised: type[Exception]
 ) -> None:
-    async def main() -> None:
-        feed = Scripted("a", page_events_max=1)
-        feed.error = error
-        case = Case(8, feed=feed)
-        case.transform.takes_s = case.writer.takes_s = 1.0
-        with pytest.raises(raised) as told:
-            await case.started()
-        assert type(told.value) is raised
-        assert case.writer.numbers == list(range(8))
-        assert feed.is_closed
-        assert_nothing_left()
-
-    run_virtual(main())
+    feed = Scripted("a", page_events_max=1)
+    feed.error = error
+    case = Case(8, feed=feed)
+    case.transform.takes_s = case.writer.takes_s = 1.0
+    with pytest.raises(raised) as told:
+        await case.started()
+    assert type(told.value) is raised
+    assert case.writer.numbers == list(range(8))
+    assert feed.is_closed
+    assert_nothing_left()
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize(
     ("error", "raised"),
     [
@@ -402,23 +379,20 @@ def test_an_error_of_the_feed_is_raised_once_everything_before_it_is_delivered(
         (asyncio.CancelledError("of somebody else's job"), PipelineError),
     ],
 )
-def test_an_error_of_the_transform_is_raised_once_everything_before_it_is_delivered(
+async def test_an_error_of_the_transform_is_raised_once_everything_before_it_is_delivered(
     error: BaseException, raised: type[Exception]
 ) -> None:
-    async def main() -> None:
-        case = Case(3)
-        case.writer.takes_s = 5.0
-        running = case.started()
-        await asyncio.sleep(1)
-        case.append(1)
-        case.transform.error = error
-        with pytest.raises(raised) as told:
-            await running
-        assert type(told.value) is raised
-        assert case.writer.numbers == [0, 1, 2]
-        assert_nothing_left()
-
-    run_virtual(main())
+    case = Case(3)
+    case.writer.takes_s = 5.0
+    running = case.started()
+    await asyncio.sleep(1)
+    case.append(1)
+    case.transform.error = error
+    with pytest.raises(raised) as told:
+        await running
+    assert type(told.value) is raised
+    assert case.writer.numbers == [0, 1, 2]
+    assert_nothing_left()
 
 
 class Lagging(MemoryFeed):
@@ -442,57 +416,50 @@ def numbered(first: int, count: int, to: int) -> Page:
     return Page(event_table("a", range(first, first + count)), str(to))
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("to", [4, 3])
-def test_a_page_that_ends_at_or_before_its_start_is_refused_and_what_came_before_is_delivered(to: int) -> None:
-    async def main() -> None:
-        case = Case(feed=lagging(numbered(0, 4, 4), numbered(2, 2, to)), limits=BatchLimits())
-        with pytest.raises(FeedError) as refused:
-            await case.started()
-        assert type(refused.value) is FeedError
-        for part in ("feed 'memory", "partition 'a'", "'4'", f"'{to}'", "set the lease to a position"):
-            assert part in str(refused.value)
-        assert case.writer.numbers == [0, 1, 2, 3]
-        assert case.transform.batches[-1].to == "4"
-        assert_nothing_left()
-
-    run_virtual(main())
+async def test_a_page_that_ends_at_or_before_its_start_is_refused_and_what_came_before_is_delivered(to: int) -> None:
+    case = Case(feed=lagging(numbered(0, 4, 4), numbered(2, 2, to)), limits=BatchLimits())
+    with pytest.raises(FeedError) as refused:
+        await case.started()
+    assert type(refused.value) is FeedError
+    for part in ("feed 'memory", "partition 'a'", "'4'", f"'{to}'", "set the lease to a position"):
+        assert part in str(refused.value)
+    assert case.writer.numbers == [0, 1, 2, 3]
+    assert case.transform.batches[-1].to == "4"
+    assert_nothing_left()
 
 
-def test_the_first_page_is_compared_with_where_the_sink_stands() -> None:
-    async def main() -> None:
-        case = Case(feed=lagging(numbered(3, 1, 4)))
-        case.writer.position = "4"
-        with pytest.raises(FeedError, match="does not lie behind it"):
-            await case.started()
-        assert case.transform.batches == case.writer.began == []
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_the_first_page_is_compared_with_where_the_sink_stands() -> None:
+    case = Case(feed=lagging(numbered(3, 1, 4)))
+    case.writer.position = "4"
+    with pytest.raises(FeedError, match="does not lie behind it"):
+        await case.started()
+    assert case.transform.batches == case.writer.began == []
 
 
-def test_a_cut_inside_a_page_that_does_not_move_forward_is_refused() -> None:
-    async def main() -> None:
-        page = Page(event_table("a", range(1, 5)), "5", lambda n: "1")
-        case = Case(feed=lagging(page), limits=BatchLimits(events_max=10))
-        case.writer.position = "1"
-        case.transform.poison = {3}
-        with pytest.raises(FeedError, match="2 events read from '1' end at '1', which does not lie behind it"):
-            await case.started()
-        assert case.writer.began == []
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_cut_inside_a_page_that_does_not_move_forward_is_refused() -> None:
+    page = Page(event_table("a", range(1, 5)), "5", lambda n: "1")
+    case = Case(feed=lagging(page), limits=BatchLimits(events_max=10))
+    case.writer.position = "1"
+    case.transform.poison = {3}
+    with pytest.raises(FeedError, match="2 events read from '1' end at '1', which does not lie behind it"):
+        await case.started()
+    assert case.writer.began == []
 
 
-def test_a_page_without_events_may_stay_where_it_is_and_not_fall_back() -> None:
-    async def main() -> None:
-        case = Case(feed=lagging(numbered(0, 2, 2), numbered(2, 0, 2), numbered(2, 1, 3), numbered(3, 0, 2)))
-        with pytest.raises(FeedError, match="0 events read from '3' end at '2'"):
-            await case.started()
-        assert case.writer.numbers == [0, 1, 2]
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_page_without_events_may_stay_where_it_is_and_not_fall_back() -> None:
+    case = Case(feed=lagging(numbered(0, 2, 2), numbered(2, 0, 2), numbered(2, 1, 3), numbered(3, 0, 2)))
+    with pytest.raises(FeedError, match="0 events read from '3' end at '2'"):
+        await case.started()
+    assert case.writer.numbers == [0, 1, 2]
 
 
-def test_positions_that_the_feed_cannot_compare_are_not_refused() -> None:
+@pytest.mark.virtual
+async def test_positions_that_the_feed_cannot_compare_are_not_refused() -> None:
     """An event hub's offset alone, which only an operator or an import writes."""
 
     class Offsets(Lagging):
@@ -501,136 +468,119 @@ def test_positions_that_the_feed_cannot_compare_are_not_refused() -> None:
                 raise PositionLost("an offset alone has no order")
             return super().compare(a, b)
 
-    async def main() -> None:
-        feed = Offsets("a")
-        feed.pages = (numbered(7, 1, 8),)
-        case = Case(feed=feed)
-        case.writer.position = "@70"
-        running = case.started()
-        await case.until(lambda: case.writer.numbers == [7])
-        await case.stopped(running)
-
-    run_virtual(main())
+    feed = Offsets("a")
+    feed.pages = (numbered(7, 1, 8),)
+    case = Case(feed=feed)
+    case.writer.position = "@70"
+    running = case.started()
+    await case.until(lambda: case.writer.numbers == [7])
+    await case.stopped(running)
 
 
-def test_an_end_that_is_no_position_is_refused() -> None:
-    async def main() -> None:
-        case = Case(feed=lagging(Page(event_table("a", range(4)), "beyond")))
-        with pytest.raises(PositionLost, match="'beyond' is not a position"):
-            await case.started()
-        assert case.writer.began == []
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_an_end_that_is_no_position_is_refused() -> None:
+    case = Case(feed=lagging(Page(event_table("a", range(4)), "beyond")))
+    with pytest.raises(PositionLost, match="'beyond' is not a position"):
+        await case.started()
+    assert case.writer.began == []
 
 
-def test_an_ended_partition_is_delivered_to_its_end_and_then_told() -> None:
-    async def main() -> None:
-        case = Case(5)
-        case.feed.split("a", ["b", "c"])
-        case.writer.takes_s = 1.0
-        ended = await case.started()
-        assert ended is not None
-        assert [child for child, _ in ended.children] == ["b", "c"]
-        assert case.writer.numbers == list(range(5))
-        assert_nothing_left()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_an_ended_partition_is_delivered_to_its_end_and_then_told() -> None:
+    case = Case(5)
+    case.feed.split("a", ["b", "c"])
+    case.writer.takes_s = 1.0
+    ended = await case.started()
+    assert ended is not None
+    assert [child for child, _ in ended.children] == ["b", "c"]
+    assert case.writer.numbers == list(range(5))
+    assert_nothing_left()
 
 
-def test_an_error_of_the_sink_ends_the_run_with_nothing_sent_behind_it() -> None:
-    async def main() -> None:
-        case = Case(5)
-        case.writer.error = Ambiguous("no answer")
-        with pytest.raises(Ambiguous):
-            await case.started()
-        assert len(case.writer.began) == 1
-        assert_nothing_left()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_an_error_of_the_sink_ends_the_run_with_nothing_sent_behind_it() -> None:
+    case = Case(5)
+    case.writer.error = Ambiguous("no answer")
+    with pytest.raises(Ambiguous):
+        await case.started()
+    assert len(case.writer.began) == 1
+    assert_nothing_left()
 
 
-def test_without_trust_nothing_is_sent_and_the_same_bytes_go_out_when_it_is_back() -> None:
-    async def main() -> None:
-        case = Case(3)
+@pytest.mark.virtual
+async def test_without_trust_nothing_is_sent_and_the_same_bytes_go_out_when_it_is_back() -> None:
+    case = Case(3)
+    case.trust.given.clear()
+    running = case.started()
+    await asyncio.sleep(100)
+    assert case.writer.began == []
+    case.trust.given.set()
+    await case.until(lambda: case.writer.numbers == [0, 1, 2])
+    await case.stopped(running)
+
+
+@pytest.mark.virtual
+async def test_trust_that_ends_inside_the_sink_before_the_send_costs_only_time() -> None:
+    case = Case(3)
+
+    def lapses() -> None:
+        case.writer.before_send = lambda: None
         case.trust.given.clear()
-        running = case.started()
-        await asyncio.sleep(100)
-        assert case.writer.began == []
-        case.trust.given.set()
-        await case.until(lambda: case.writer.numbers == [0, 1, 2])
-        await case.stopped(running)
 
-    run_virtual(main())
-
-
-def test_trust_that_ends_inside_the_sink_before_the_send_costs_only_time() -> None:
-    async def main() -> None:
-        case = Case(3)
-
-        def lapses() -> None:
-            case.writer.before_send = lambda: None
-            case.trust.given.clear()
-
-        case.writer.before_send = lapses
-        running = case.started()
-        await asyncio.sleep(10)
-        assert case.writer.began == []
-        case.trust.given.set()
-        await case.until(lambda: case.writer.numbers == [0, 1, 2])
-        assert len(case.transform.batches) == 3  # nothing was made again
-        await case.stopped(running)
-
-    run_virtual(main())
+    case.writer.before_send = lapses
+    running = case.started()
+    await asyncio.sleep(10)
+    assert case.writer.began == []
+    case.trust.given.set()
+    await case.until(lambda: case.writer.numbers == [0, 1, 2])
+    assert len(case.transform.batches) == 3  # nothing was made again
+    await case.stopped(running)
 
 
-def test_progress_tells_which_stage_works_since_when_and_waiting_is_no_work() -> None:
-    async def main() -> None:
-        case = Case()
-        case.transform.takes_s, case.writer.takes_s = 2.0, 3.0
-        running = case.started()
-        await asyncio.sleep(10)
-        assert (case.progress.busy, case.progress.is_idle) == ({}, True)
-        case.append(1)
-        await asyncio.sleep(1)
-        assert case.progress.busy == {"transform": 10}
-        await asyncio.sleep(2)
-        assert (case.progress.busy, case.progress.is_idle) == ({"deliver": 12}, False)
-        await asyncio.sleep(5)
-        assert (case.progress.busy, case.progress.is_idle) == ({}, True)
-        case.trust.given.clear()
-        case.append(1)
-        await asyncio.sleep(50)
-        assert (case.progress.busy, case.progress.is_idle) == ({}, False)
-        assert (case.progress.events, case.progress.batches) == (1, 1)
-        await case.stopped(running)
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_progress_tells_which_stage_works_since_when_and_waiting_is_no_work() -> None:
+    case = Case()
+    case.transform.takes_s, case.writer.takes_s = 2.0, 3.0
+    running = case.started()
+    await asyncio.sleep(10)
+    assert (case.progress.busy, case.progress.is_idle) == ({}, True)
+    case.append(1)
+    await asyncio.sleep(1)
+    assert case.progress.busy == {"transform": 10}
+    await asyncio.sleep(2)
+    assert (case.progress.busy, case.progress.is_idle) == ({"deliver": 12}, False)
+    await asyncio.sleep(5)
+    assert (case.progress.busy, case.progress.is_idle) == ({}, True)
+    case.trust.given.clear()
+    case.append(1)
+    await asyncio.sleep(50)
+    assert (case.progress.busy, case.progress.is_idle) == ({}, False)
+    assert (case.progress.events, case.progress.batches) == (1, 1)
+    await case.stopped(running)
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("takes_s", [0.0, 0.4])
-def test_wherever_it_is_cancelled_nothing_is_left_and_nothing_is_sent_afterwards(takes_s: float) -> None:
-    async def main() -> None:
-        ended_by_itself = False
-        step = 0
-        while not ended_by_itself:
-            feed = Scripted("a", page_events_max=1)
-            feed.error = FeedUnavailable("away")
-            case = Case(2, feed=feed)
-            case.transform.takes_s = case.writer.takes_s = takes_s
-            running = case.started()
-            for _ in range(step):
-                await asyncio.sleep(0 if not takes_s else takes_s / 4)
-            running.cancel()
-            await asyncio.wait({running})
-            assert_nothing_left()
-            assert case.progress.busy == {}
-            began = len(case.writer.began)
-            await asyncio.sleep(10)
-            assert len(case.writer.began) == began
-            ended_by_itself = not running.cancelled()
-            if ended_by_itself:
-                assert isinstance(running.exception(), FeedUnavailable)
-            step += 1
-        assert step > 5
-
-    run_virtual(main())
+async def test_wherever_it_is_cancelled_nothing_is_left_and_nothing_is_sent_afterwards(takes_s: float) -> None:
+    ended_by_itself = False
+    step = 0
+    while not ended_by_itself:
+        feed = Scripted("a", page_events_max=1)
+        feed.error = FeedUnavailable("away")
+        case = Case(2, feed=feed)
+        case.transform.takes_s = case.writer.takes_s = takes_s
+        running = case.started()
+        for _ in range(step):
+            await asyncio.sleep(0 if not takes_s else takes_s / 4)
+        running.cancel()
+        await asyncio.wait({running})
+        assert_nothing_left()
+        assert case.progress.busy == {}
+        began = len(case.writer.began)
+        await asyncio.sleep(10)
+        assert len(case.writer.began) == began
+        ended_by_itself = not running.cancelled()
+        if ended_by_itself:
+            assert isinstance(running.exception(), FeedUnavailable)
+        step += 1
+    assert step > 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from simulation.loop import run_virtual
 from unit.pipeline.pump.test_runner import Case, Writer, assert_nothing_left
 
 from pipeline.connectors.memory import MemoryFeed
@@ -27,29 +26,25 @@ def case_of(events: int) -> Case:
     return case
 
 
-def test_a_batch_that_is_too_large_for_the_sink_goes_out_in_parts() -> None:
-    async def main() -> None:
-        case = case_of(10)
-        running = case.started()
-        await case.until(lambda: len(case.writer.numbers) == 10)
-        outputs = case.writer.outputs
-        assert [output.events for output in outputs] == [2, 2, 3, 3]
-        assert case.writer.numbers == list(range(10))
-        assert [output.start for output in outputs] == [None, *(output.to for output in outputs[:-1])]
-        await case.stopped(running)
-        assert case.budget.held == 0
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_batch_that_is_too_large_for_the_sink_goes_out_in_parts() -> None:
+    case = case_of(10)
+    running = case.started()
+    await case.until(lambda: len(case.writer.numbers) == 10)
+    outputs = case.writer.outputs
+    assert [output.events for output in outputs] == [2, 2, 3, 3]
+    assert case.writer.numbers == list(range(10))
+    assert [output.start for output in outputs] == [None, *(output.to for output in outputs[:-1])]
+    await case.stopped(running)
+    assert case.budget.held == 0
 
 
-def test_what_precedes_a_poison_event_is_delivered_in_parts_too() -> None:
-    async def main() -> None:
-        case = case_of(10)
-        case.transform.poison = {7}
-        with pytest.raises(PoisonEvent, match="event 7"):
-            await case.started()
-        assert case.writer.numbers == list(range(7))
-        assert max(output.events for output in case.writer.outputs) <= Small.most
-        assert_nothing_left()
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_what_precedes_a_poison_event_is_delivered_in_parts_too() -> None:
+    case = case_of(10)
+    case.transform.poison = {7}
+    with pytest.raises(PoisonEvent, match="event 7"):
+        await case.started()
+    assert case.writer.numbers == list(range(7))
+    assert max(output.events for output in case.writer.outputs) <= Small.most
+    assert_nothing_left()

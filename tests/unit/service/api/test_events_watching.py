@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 from simulation.group import Group
-from simulation.loop import VirtualClock, run_virtual
+from simulation.loop import VirtualClock
 from simulation.weather import Fate, Outlet, Request
 
 from leases.document import lease_prefix
@@ -55,26 +55,22 @@ def lists_leases(request: Request) -> bool:
     return request.operation == "list" and request.id == lease_prefix("bank")
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize(
     ("leases", "timing", "most"),
     [(8, Timing(), 121), (1000, Timing(), 31), (1000, Timing(duration_s=10, renew_s=3, balance_s=2), 61)],
 )
-def test_pages_cost_one_listing_a_second_and_fewer_of_many_leases(leases: int, timing: Timing, most: int) -> None:
-    async def main() -> None:
-        listed = await listings_of_three_pages(Group(timing=timing), leases)
-        assert 0.8 * most <= len(listed) <= most
-
-    run_virtual(main())
+async def test_pages_cost_one_listing_a_second_and_fewer_of_many_leases(leases: int, timing: Timing, most: int) -> None:
+    listed = await listings_of_three_pages(Group(timing=timing), leases)
+    assert 0.8 * most <= len(listed) <= most
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("retry_after_s", [None, 20.0])
-def test_pages_leave_a_container_alone_that_refuses(retry_after_s: float | None) -> None:
-    async def main() -> None:
-        group = Group()
-        group.weather.judge = lambda request: Fate(ends="refused", retry_after_s=retry_after_s)
-        await listings_of_three_pages(group, 0)
-        asked = group.asked(lambda request: request.operation == "list")
-        assert len(asked) <= 14
-        assert asked[-1] - asked[-2] >= (retry_after_s or group.timing.balance_s)
-
-    run_virtual(main())
+async def test_pages_leave_a_container_alone_that_refuses(retry_after_s: float | None) -> None:
+    group = Group()
+    group.weather.judge = lambda request: Fate(ends="refused", retry_after_s=retry_after_s)
+    await listings_of_three_pages(group, 0)
+    asked = group.asked(lambda request: request.operation == "list")
+    assert len(asked) <= 14
+    assert asked[-1] - asked[-2] >= (retry_after_s or group.timing.balance_s)

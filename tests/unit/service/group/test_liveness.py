@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from simulation.loop import VirtualClock, run_virtual
+from simulation.loop import VirtualClock
 
 from leases.errors import StoreUnavailable
 from leases.timing import Timing
@@ -28,32 +28,26 @@ class Container:
         return {"0": Held("living", (self.looks,)), "1": Held("dead", (0,))}
 
 
-def test_a_look_that_fails_is_made_again_and_its_time_does_not_count() -> None:
-    async def main() -> None:
-        clock = VirtualClock()
-        container = Container(clock, range(2, 2 + FAILED_LOOKS_MAX - 1))
-        assert await find_alive(container.look, clock=clock, timing=Timing()) == {"0": "living"}
-        assert clock.monotonic() >= 60 + 5 * (FAILED_LOOKS_MAX - 1)
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_look_that_fails_is_made_again_and_its_time_does_not_count() -> None:
+    clock = VirtualClock()
+    container = Container(clock, range(2, 2 + FAILED_LOOKS_MAX - 1))
+    assert await find_alive(container.look, clock=clock, timing=Timing()) == {"0": "living"}
+    assert clock.monotonic() >= 60 + 5 * (FAILED_LOOKS_MAX - 1)
 
 
-def test_nobody_is_taken_for_dead_who_could_not_be_looked_at_in_the_end() -> None:
-    async def main() -> None:
-        clock = VirtualClock()
-        container = Container(clock, range(55, 55 + FAILED_LOOKS_MAX - 1))
-        assert await find_alive(container.look, clock=clock, timing=Timing()) == {"0": "living"}
-        assert container.looks > 55 + FAILED_LOOKS_MAX
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_nobody_is_taken_for_dead_who_could_not_be_looked_at_in_the_end() -> None:
+    clock = VirtualClock()
+    container = Container(clock, range(55, 55 + FAILED_LOOKS_MAX - 1))
+    assert await find_alive(container.look, clock=clock, timing=Timing()) == {"0": "living"}
+    assert container.looks > 55 + FAILED_LOOKS_MAX
 
 
-def test_a_container_that_stays_away_is_told() -> None:
-    async def main() -> None:
-        clock = VirtualClock()
-        container = Container(clock, range(2, 1000))
-        with pytest.raises(StoreUnavailable):
-            await find_alive(container.look, clock=clock, timing=Timing())
-        assert container.looks == 1 + FAILED_LOOKS_MAX
-
-    run_virtual(main())
+@pytest.mark.virtual
+async def test_a_container_that_stays_away_is_told() -> None:
+    clock = VirtualClock()
+    container = Container(clock, range(2, 1000))
+    with pytest.raises(StoreUnavailable):
+        await find_alive(container.look, clock=clock, timing=Timing())
+    assert container.looks == 1 + FAILED_LOOKS_MAX

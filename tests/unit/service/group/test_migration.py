@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from simulation.loop import run_virtual
 from unit.leases.lease_documents import dotnet
 from unit.service.cli.test_migration import Etags
 
@@ -95,176 +94,155 @@ def kinds(report: Report) -> list[tuple[str, str]]:
 OWNED = {"owner": "host-a", "incarnation": "1", "continuation": '"10"'}
 
 
-def test_an_owner_who_renews_while_it_is_watched_keeps_its_lease() -> None:
-    async def run() -> None:
-        bench = Bench()
-        await bench.keep(p0=OWNED)
+@pytest.mark.virtual
+async def test_an_owner_who_renews_while_it_is_watched_keeps_its_lease() -> None:
+    bench = Bench()
+    await bench.keep(p0=OWNED)
 
-        async def renew() -> None:
-            while True:
-                await asyncio.sleep(TIMING.renew_s)
-                seen = await bench.keeper.read("orders", "0")
-                await bench.keeper.rewrite(seen, seen.lease.renewed())
-
-        renewing = asyncio.create_task(renew())
-        started = bench.clock.monotonic()
-        report = await bench.imported(bench.order(p0="20"))
-        renewing.cancel()
-        assert kinds(report) == [("0", "refused")]
-        assert report.changes[0].why.startswith("'host-a' owns it and is alive")
-        assert bench.clock.monotonic() - started < TIMING.renew_s + 2
-        assert await bench.positions() == {"0": '"10"'}
-
-    run_virtual(run())
-
-
-def test_an_owner_who_releases_while_it_is_watched_is_not_in_the_way() -> None:
-    async def run() -> None:
-        bench = Bench()
-        await bench.keep(p0=OWNED)
-
-        async def release() -> None:
-            await asyncio.sleep(5)
+    async def renew() -> None:
+        while True:
+            await asyncio.sleep(TIMING.renew_s)
             seen = await bench.keeper.read("orders", "0")
-            await bench.keeper.rewrite(seen, seen.lease.released())
+            await bench.keeper.rewrite(seen, seen.lease.renewed())
 
-        releasing = asyncio.create_task(release())
-        report = await bench.imported(bench.order(p0="20"))
-        await releasing
-        assert (kinds(report), report.problems) == ([("0", "moved")], ())
-        assert bench.clock.monotonic() < 10
-        assert await bench.positions() == {"0": '"20"'}
-
-    run_virtual(run())
-
-
-def test_an_owner_long_gone_is_waited_for_a_lease_duration() -> None:
-    async def run() -> None:
-        bench = Bench()
-        await bench.keep(p0=OWNED, p1={"continuation": '"5"'})
-        report = await bench.imported(bench.order(p0="20", p1="5"))
-        assert bench.clock.monotonic() == pytest.approx(TIMING.duration_s)
-        assert kinds(report) == [("0", "moved"), ("1", "unchanged")]
-        assert bench.said == ["watching for up to 60 s whether 1 lease has a live owner"]
-
-    run_virtual(run())
+    renewing = asyncio.create_task(renew())
+    started = bench.clock.monotonic()
+    report = await bench.imported(bench.order(p0="20"))
+    renewing.cancel()
+    assert kinds(report) == [("0", "refused")]
+    assert report.changes[0].why.startswith("'host-a' owns it and is alive")
+    assert bench.clock.monotonic() - started < TIMING.renew_s + 2
+    assert await bench.positions() == {"0": '"10"'}
 
 
-def test_nobody_is_watched_where_nothing_moves() -> None:
-    async def run() -> None:
-        bench = Bench()
-        await bench.keep(p0=OWNED)
-        assert kinds(await bench.imported(bench.order(p0="10", p1="5"))) == [("0", "unchanged"), ("1", "created")]
-        assert bench.clock.monotonic() == 0
+@pytest.mark.virtual
+async def test_an_owner_who_releases_while_it_is_watched_is_not_in_the_way() -> None:
+    bench = Bench()
+    await bench.keep(p0=OWNED)
 
-    run_virtual(run())
+    async def release() -> None:
+        await asyncio.sleep(5)
+        seen = await bench.keeper.read("orders", "0")
+        await bench.keeper.rewrite(seen, seen.lease.released())
+
+    releasing = asyncio.create_task(release())
+    report = await bench.imported(bench.order(p0="20"))
+    await releasing
+    assert (kinds(report), report.problems) == ([("0", "moved")], ())
+    assert bench.clock.monotonic() < 10
+    assert await bench.positions() == {"0": '"20"'}
+
+
+@pytest.mark.virtual
+async def test_an_owner_long_gone_is_waited_for_a_lease_duration() -> None:
+    bench = Bench()
+    await bench.keep(p0=OWNED, p1={"continuation": '"5"'})
+    report = await bench.imported(bench.order(p0="20", p1="5"))
+    assert bench.clock.monotonic() == pytest.approx(TIMING.duration_s)
+    assert kinds(report) == [("0", "moved"), ("1", "unchanged")]
+    assert bench.said == ["watching for up to 60 s whether 1 lease has a live owner"]
+
+
+@pytest.mark.virtual
+async def test_nobody_is_watched_where_nothing_moves() -> None:
+    bench = Bench()
+    await bench.keep(p0=OWNED)
+    assert kinds(await bench.imported(bench.order(p0="10", p1="5"))) == [("0", "unchanged"), ("1", "created")]
+    assert bench.clock.monotonic() == 0
 
 
 async def refuse() -> None:
     raise StoreUnavailable("throttled")
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("number", [2, 3, 4])
-def test_where_the_store_fails_in_the_middle_the_same_command_goes_on(number: int) -> None:
+async def test_where_the_store_fails_in_the_middle_the_same_command_goes_on(number: int) -> None:
     """The first write is the pipeline's `info`."""
-
-    async def run() -> None:
-        bench = Bench()
-        await bench.keep(p1={"continuation": '"5"'})
-        order = bench.order(p0="20", p1="30", p2="40")
-        bench.store.writes = 0
-        bench.store.faults[number] = refuse
-        report = await bench.imported(order)
-        assert len(report.done) == number - 2
-        assert "and those after it were not written (throttled): run the command again" in report.problems[0]
-        again = await bench.imported(order)
-        assert again.problems == ()
-        assert report.done | again.done == {"0", "1", "2"}
-        assert not report.done & again.done
-        assert await bench.positions() == {"0": '"20"', "1": '"30"', "2": '"40"'}
-        assert (await bench.keeper.read("orders", "1")).lease.generation == 1
-
-    run_virtual(run())
+    bench = Bench()
+    await bench.keep(p1={"continuation": '"5"'})
+    order = bench.order(p0="20", p1="30", p2="40")
+    bench.store.writes = 0
+    bench.store.faults[number] = refuse
+    report = await bench.imported(order)
+    assert len(report.done) == number - 2
+    assert "and those after it were not written (throttled): run the command again" in report.problems[0]
+    again = await bench.imported(order)
+    assert again.problems == ()
+    assert report.done | again.done == {"0", "1", "2"}
+    assert not report.done & again.done
+    assert await bench.positions() == {"0": '"20"', "1": '"30"', "2": '"40"'}
+    assert (await bench.keeper.read("orders", "1")).lease.generation == 1
 
 
-def test_a_lease_that_others_change_in_the_middle_is_left_to_them_and_the_rest_is_done() -> None:
-    async def run() -> None:
-        bench = Bench()
-        await bench.keep(p0={"continuation": '"5"'}, p1={"continuation": '"5"'})
+@pytest.mark.virtual
+async def test_a_lease_that_others_change_in_the_middle_is_left_to_them_and_the_rest_is_done() -> None:
+    bench = Bench()
+    await bench.keep(p0={"continuation": '"5"'}, p1={"continuation": '"5"'})
 
-        async def checkpoint() -> None:
-            seen = await bench.keeper.read("orders", "0")
-            await MemoryStore.replace(bench.store, "orders/leases/0", _checkpointed(seen.lease), seen.etag)
+    async def checkpoint() -> None:
+        seen = await bench.keeper.read("orders", "0")
+        await MemoryStore.replace(bench.store, "orders/leases/0", _checkpointed(seen.lease), seen.etag)
 
-        bench.store.writes = 0
-        bench.store.faults[2] = checkpoint
-        report = await bench.imported(bench.order(p0="20", p1="20", p2="20"))
-        assert report.done == {"1", "2"}
-        assert "lease '0' was not written" in report.problems[0]
-        assert await bench.positions() == {"0": '"90"', "1": '"20"', "2": '"20"'}
-
-    run_virtual(run())
+    bench.store.writes = 0
+    bench.store.faults[2] = checkpoint
+    report = await bench.imported(bench.order(p0="20", p1="20", p2="20"))
+    assert report.done == {"1", "2"}
+    assert "lease '0' was not written" in report.problems[0]
+    assert await bench.positions() == {"0": '"90"', "1": '"20"', "2": '"20"'}
 
 
 def _checkpointed(lease: Lease) -> str:
     return encode_lease(lease.checkpointed('"90"', ""))
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("partition", ["0", "1"])
-def test_an_answer_that_is_lost_is_looked_up_and_nothing_is_moved_twice(partition: str) -> None:
-    async def run() -> None:
-        bench = Bench()
-        await bench.keep(p1={"continuation": '"5"'})
-        bench.store.writes = 0
-        bench.store.lost = {2 + int(partition)}
-        report = await bench.imported(bench.order(p0="20", p1="20"))
-        assert (report.done, report.problems) == ({"0", "1"}, ())
-        assert (await bench.keeper.read("orders", "1")).lease.generation == 1
-
-    run_virtual(run())
+async def test_an_answer_that_is_lost_is_looked_up_and_nothing_is_moved_twice(partition: str) -> None:
+    bench = Bench()
+    await bench.keep(p1={"continuation": '"5"'})
+    bench.store.writes = 0
+    bench.store.lost = {2 + int(partition)}
+    report = await bench.imported(bench.order(p0="20", p1="20"))
+    assert (report.done, report.problems) == ({"0", "1"}, ())
+    assert (await bench.keeper.read("orders", "1")).lease.generation == 1
 
 
+@pytest.mark.virtual
 @pytest.mark.parametrize("partition", ["0", "1"])
-def test_an_answer_that_is_lost_before_anything_was_done_is_not_taken_for_done(partition: str) -> None:
+async def test_an_answer_that_is_lost_before_anything_was_done_is_not_taken_for_done(partition: str) -> None:
     async def lose() -> None:
         raise StoreAmbiguous("no answer")
 
-    async def run() -> None:
-        bench = Bench()
-        await bench.keep(p1={"continuation": '"5"'})
-        bench.store.writes = 0
-        bench.store.faults[2 + int(partition)] = lose
-        report = await bench.imported(bench.order(p0="20", p1="20"))
-        assert report.done == {"0", "1"} - {partition}
-        assert f"lease '{partition}' was not written" in report.problems[0]
-        assert (await bench.imported(bench.order(p0="20", p1="20"))).done == {partition}
-
-    run_virtual(run())
+    bench = Bench()
+    await bench.keep(p1={"continuation": '"5"'})
+    bench.store.writes = 0
+    bench.store.faults[2 + int(partition)] = lose
+    report = await bench.imported(bench.order(p0="20", p1="20"))
+    assert report.done == {"0", "1"} - {partition}
+    assert f"lease '{partition}' was not written" in report.problems[0]
+    assert (await bench.imported(bench.order(p0="20", p1="20"))).done == {partition}
 
 
-def test_leases_that_a_host_made_meanwhile_are_not_overwritten() -> None:
-    async def run() -> None:
-        bench = Bench()
-        order = bench.order(p0="20")
-        report = await bench.planned(order)
-        await bench.keep(p0={"continuation": None})
-        report = await execute(bench.keeper, order, report)
-        assert "lease '0' was not written (another process has created it meanwhile)" in report.problems[0]
-        assert await bench.positions() == {"0": None}
-        assert (await bench.imported(order)).done == {"0"}
-
-    run_virtual(run())
+@pytest.mark.virtual
+async def test_leases_that_a_host_made_meanwhile_are_not_overwritten() -> None:
+    bench = Bench()
+    order = bench.order(p0="20")
+    report = await bench.planned(order)
+    await bench.keep(p0={"continuation": None})
+    report = await execute(bench.keeper, order, report)
+    assert "lease '0' was not written (another process has created it meanwhile)" in report.problems[0]
+    assert await bench.positions() == {"0": None}
+    assert (await bench.imported(order)).done == {"0"}
 
 
-def test_leases_of_another_feed_are_not_touched() -> None:
-    async def run() -> None:
-        bench = Bench()
-        await bench.imported(bench.order(p0="20"))
-        other = Etags()
-        other.identity = "other"
-        bench.pipeline = Pipeline(name="orders", feed=other, sink=MemorySink(MemoryDestination()))
-        with pytest.raises(GroupMismatch):
-            await bench.imported(bench.order(p0="30"))
-        assert await bench.positions() == {"0": '"20"'}
-
-    run_virtual(run())
+@pytest.mark.virtual
+async def test_leases_of_another_feed_are_not_touched() -> None:
+    bench = Bench()
+    await bench.imported(bench.order(p0="20"))
+    other = Etags()
+    other.identity = "other"
+    bench.pipeline = Pipeline(name="orders", feed=other, sink=MemorySink(MemoryDestination()))
+    with pytest.raises(GroupMismatch):
+        await bench.imported(bench.order(p0="30"))
+    assert await bench.positions() == {"0": '"20"'}

@@ -8,9 +8,9 @@ import json
 import logging
 from pathlib import Path
 
+import pytest
 import structlog
 from simulation.group import Group, until
-from simulation.loop import run_virtual
 from simulation.weather import Fate, Request
 
 from leasehold.common.clock import BootClock
@@ -28,43 +28,41 @@ EVENTS = {
 }
 
 
-def test_what_hosts_say_of_a_lease_names_it_and_its_epoch_through_failures_and_moves() -> None:
-    async def main() -> None:
-        group, refused = Group("abcdef"), set[str]()
+@pytest.mark.virtual
+async def test_what_hosts_say_of_a_lease_names_it_and_its_epoch_through_failures_and_moves() -> None:
+    group, refused = Group("abcdef"), set[str]()
 
-        def judge(request: Request) -> Fate:
-            return Fate(ends="refused" if request.operation in refused and "hosts" not in request.id else "ok")
+    def judge(request: Request) -> Fate:
+        return Fate(ends="refused" if request.operation in refused and "hosts" not in request.id else "ok")
 
-        def appended() -> None:
-            for partition in group.owners:
-                group.append(partition, 3)
+    def appended() -> None:
+        for partition in group.owners:
+            group.append(partition, 3)
 
-        group.weather.judge = judge
-        a, b = await group.start("host-a"), await group.start("host-b")
-        await until(group.is_balanced)
-        refused.add("replace")
-        c = group.started("host-c")
-        await until(lambda: c.said("asking for a lease failed") and a.said("renewal failed"))
-        await asyncio.sleep(group.timing.duration_s)
-        appended()
-        await until(lambda: a.said("suspended"))
-        refused.clear()
-        await until(group.is_balanced)
-        refused.add("write")
-        appended()
-        await until(lambda: a.said("will try again"))
-        refused.clear()
-        await until(group.is_delivered)
-        for host in (c, b, a):
-            await host.stop()
-        said = [entry for host in (a, b, c) for entry in host.log]
-        assert {entry["event"] for entry in said} >= EVENTS
-        for entry in said:
-            if entry["event"] in EVENTS or "partition" in entry:
-                assert entry.keys() >= LEASE, entry
-        assert all("position" in entry for entry in said if entry["event"] == "will try again")
-
-    run_virtual(main())
+    group.weather.judge = judge
+    a, b = await group.start("host-a"), await group.start("host-b")
+    await until(group.is_balanced)
+    refused.add("replace")
+    c = group.started("host-c")
+    await until(lambda: c.said("asking for a lease failed") and a.said("renewal failed"))
+    await asyncio.sleep(group.timing.duration_s)
+    appended()
+    await until(lambda: a.said("suspended"))
+    refused.clear()
+    await until(group.is_balanced)
+    refused.add("write")
+    appended()
+    await until(lambda: a.said("will try again"))
+    refused.clear()
+    await until(group.is_delivered)
+    for host in (c, b, a):
+        await host.stop()
+    said = [entry for host in (a, b, c) for entry in host.log]
+    assert {entry["event"] for entry in said} >= EVENTS
+    for entry in said:
+        if entry["event"] in EVENTS or "partition" in entry:
+            assert entry.keys() >= LEASE, entry
+    assert all("position" in entry for entry in said if entry["event"] == "will try again")
 
 
 def test_no_line_of_the_service_about_a_partition_leaves_out_its_epoch() -> None:
