@@ -1,8 +1,9 @@
-"""Planted faults, the test of the tester. Each breaks one rule of docs/protocol.md in the production code's text.
+"""Planted faults, the test of the tester. Each breaks one rule of docs/protocol.md in the production code.
 
 A mutant is planted before anything is imported, in a process of its own, and seeds run until one catches it. What seeds cannot
-see, a test that the mutant names has to catch. A mutant whose text is not found exactly once, or that nothing
-catches, fails the run: it tests nothing any more, or the simulation is too weak.
+see, a test that the mutant names has to catch. A mutant whose code is not found exactly once, or that nothing
+catches, fails the run: it tests nothing any more, or the simulation is too weak. Code is compared token by token with the
+syntax tree of the module, without comments, so that no formatting hides it.
 
     make mutants                  all of them
     make mutants MUTANT=epoch     those whose name holds the word; the trace that caught them is shown
@@ -11,13 +12,15 @@ catches, fails the run: it tests nothing any more, or the simulation is too weak
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib.machinery
 import importlib.util
 import io
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -35,7 +38,7 @@ PYTEST = ("-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", "--no-header",
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """In a module, `old` (there exactly once) becomes `new`."""
+    """In a module, the code `old` (there exactly once) becomes `new`."""
 
     module: str
     old: str
@@ -198,8 +201,8 @@ MUTANTS = (
     mutant(
         "children begin before their parent is closed",
         "leases.lineage",
-        " and not any(_is_at_work(parent, listed, leases) for parent in partition.parents)\n",
-        "\n",
+        "_is_at_work(parent, listed, leases) for parent in partition.parents",
+        "False for parent in partition.parents",
     ),
     mutant(
         "what leases hold of a merged partition gets a lease once more",
@@ -348,19 +351,15 @@ MUTANTS = (
     mutant(
         "a sink that opens slowly is cancelled though it gets on",
         "service.worker",
-        "            report_progress=lambda: self.progress.advance(OPENING, self._clock.monotonic()),\n",
+        "report_progress=lambda: self.progress.advance(OPENING, self._clock.monotonic())",
         "",
     ),
     mutant(
         "one sink's slow answer keeps the partitions of its pipeline waiting",
         "service.partitions",
-        "            found = await self._asks[pipeline.name].get(\n"
-        '                "standing",\n'
-        "                LeaseKey(pipeline.name, partition),\n"
-        "                lambda: pipeline.sink.standing(pipeline.name, partition),\n"
-        '                "its sink",\n'
-        "            )\n",
-        '            found = await self._await_answer(pipeline.sink.standing(pipeline.name, partition), "its sink")\n',
+        "found = await self._asks[pipeline.name].get('standing', LeaseKey(pipeline.name, partition),"
+        " lambda: pipeline.sink.standing(pipeline.name, partition), 'its sink')",
+        "found = await self._await_answer(pipeline.sink.standing(pipeline.name, partition), 'its sink')",
         test="tests/unit/service/test_partitions_background_calls.py::test_a_slow_answer_for_one_partition_delays_no_other_and_comes_in_the_background",
     ),
     mutant(
@@ -482,8 +481,8 @@ MUTANTS = (
     mutant(
         "the guard of a batch in PostgreSQL does not look at the position",
         "pipeline.connectors.postgres.sql",
-        "WHERE {} AND position IS NOT DISTINCT FROM {} AND state = 'open'\"",
-        "WHERE {} AND (true OR position IS NOT DISTINCT FROM {}) AND state = 'open'\"",
+        "WHERE {} AND position IS NOT DISTINCT FROM {} AND state = 'open'",
+        "WHERE {} AND (true OR position IS NOT DISTINCT FROM {}) AND state = 'open'",
     ),
     mutant(
         "a manifest that lost entries is taken as it is",
@@ -533,8 +532,9 @@ MUTANTS = (
     mutant(
         "a hub's sink reads in a consumer group that it was not given",
         "service.config.eventhubs",
-        '    consumer_group: ConsumerGroup = Field(\n        description="In which the sink reads',
-        '    consumer_group: ConsumerGroup = Field(\n        default="$Default", description="In which the sink reads',
+        "consumer_group: ConsumerGroup = Field(description='In which the sink reads the end of a partition. No reader with an"
+        " epoch may use it, as the feed `eventhubs` does.')",
+        "consumer_group: ConsumerGroup = Field(default='$Default')",
         test="tests/unit/service/config/test_eventhubs_sink.py::test_what_does_not_go_together_is_told_without_secrets",
     ),
     mutant(
@@ -567,7 +567,7 @@ MUTANTS = (
 
 
 class _Planted(MetaPathFinder):
-    """Imports a mutant's modules from their changed text."""
+    """Imports a mutant's modules with their changes."""
 
     def __init__(self, planted: Mutant) -> None:
         self._edits: dict[str, list[Edit]] = {}
@@ -596,12 +596,34 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 def changed(text: str, edits: list[Edit]) -> str:
-    """Raises ValueError where an edit would change nothing, or more than one place."""
+    """The module as `ast.unparse` writes it, with the edits. Raises ValueError where one changes nothing, or several places."""
+    text = ast.unparse(ast.parse(text))
     for edit in edits:
-        if text.count(edit.old) != 1 or edit.old == edit.new:
-            raise ValueError(f"{edit.module} holds {text.count(edit.old)} times: {edit.old!r}")
-        text = text.replace(edit.old, edit.new)
+        places = [*_places(text, edit.old)]
+        if len(places) != 1 or edit.old == edit.new:
+            raise ValueError(f"{edit.module} holds {len(places)} times: {edit.old!r}")
+        start, end = places[0]
+        text = text[:start] + edit.new.strip() + text[end:]
     return text
+
+
+_TOKEN = re.compile(r"""[rbfu]{0,2}(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|\w+|[^\w\s]""")
+
+
+def _places(text: str, snippet: str) -> Iterator[tuple[int, int]]:
+    """From where to where the tokens of the snippet stand in the text, or else its characters within a text of SQL."""
+    found, wanted = [*_TOKEN.finditer(text)], [_normal(match[0]) for match in _TOKEN.finditer(snippet)]
+    tokens = [_normal(match[0]) for match in found]
+    for first in range(len(tokens) - len(wanted) + 1):
+        if tokens[first] == wanted[0] and tokens[first : first + len(wanted)] == wanted:
+            yield found[first].start(), found[first + len(wanted) - 1].end()
+    for match in re.finditer(re.escape(snippet.strip()), text) if snippet.strip().startswith("WHERE") else ():
+        yield match.span()
+
+
+def _normal(token: str) -> str:
+    """Whichever quotes a string has."""
+    return token.replace('"', "'") if token[-1] in "'\"" else token
 
 
 def is_sound(mutant: Mutant) -> bool:
