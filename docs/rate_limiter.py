@@ -1,6 +1,6 @@
 """Draws docs/rate-limiter.svg: what the rate limiter of asynchronous sinks makes of a destination whose capacity changes.
 
-The sink's own `Desk` against a simulated destination, without sockets or time, its chance from one seed:
+The sink's own `RequestScheduler` against a simulated destination, without sockets or time, its chance from one seed:
 `python docs/rate_limiter.py` draws the same picture every time, and a test compares it with the one in the folder. `make bench`
 puts the same sink before a real one that has the same troubles, in real time, and draws that run into build/.
 """
@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 
 from pipeline.async_sink import Converted, Failed, Limits
-from pipeline.async_sink.request_scheduler import Desk, Request
+from pipeline.async_sink.request_scheduler import Request, RequestScheduler
 
 LIMITS = Limits(
     batch_entries_max=20, in_flight_max=8, buffered_entries_max=400, buffer_age_max_s=0.05, request_timeout_s=2.0
@@ -90,7 +90,7 @@ class Look:
 
 
 def simulated() -> list[Look]:
-    desk, destination, looks = Desk(LIMITS, None), Destination(), []
+    desk, destination, looks = RequestScheduler(LIMITS, None), Destination(), []
     flying: list[tuple[float, int, Request]] = []
     numbers, now, arrived = count(), 0.0, 0
     while now < END_S:
@@ -118,7 +118,7 @@ def _times(flying: list[tuple[float, int, Request]], now: float, due: float | No
         yield now + due
 
 
-def _answered(desk: Desk, request: Request, destination: Destination, now: float) -> None:
+def _answered(desk: RequestScheduler, request: Request, destination: Destination, now: float) -> None:
     answer = destination.answer(request, now)
     if answer is None:
         desk.failed(request, now, retry_after_s=None, jitter=0.5)

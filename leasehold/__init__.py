@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from pipeline.markers import Search as MarkerSearch
     from pipeline.producer import (
         AlreadyPublished,
-        Asked,
+        AttachRequest,
         BatchLocked,
         Event,
         EventBatch,
@@ -129,7 +129,7 @@ __all__ = [
     "Event",
     "EventBatch",
     "RetryPolicy",
-    "Asked",
+    "AttachRequest",
     "Outcome",
     "Reason",
     "PublishError",
@@ -228,7 +228,7 @@ _HOMES = {
     "Event": "pipeline.producer",
     "EventBatch": "pipeline.producer",
     "RetryPolicy": "pipeline.producer",
-    "Asked": "pipeline.producer",
+    "AttachRequest": "pipeline.producer",
     "Outcome": "pipeline.producer",
     "Reason": "pipeline.producer",
     "PublishError": "pipeline.producer",
@@ -310,6 +310,10 @@ _MERGED = {
 """Protocols whose methods belong to a base class since 0.2.0. Until the next release they are `object`, to derive from."""
 
 
+_RENAMED = {"Asked": "AttachRequest"}
+"""Names until 0.2.0, for one more release."""
+
+
 def _load(name: str) -> object:
     """Import the name and keep it. Raises AttributeError with the most similar name."""
     if name == "__version__":
@@ -319,6 +323,11 @@ def _load(name: str) -> object:
     elif home := _HOMES.get(name):
         module, _, attribute = home.partition(":")
         value = getattr(import_module(module), attribute or name)
+    elif new := _RENAMED.get(name):
+        from warnings import warn
+
+        warn(f"leasehold.{name} is now called {new}: rename it", DeprecationWarning, stacklevel=2)
+        return _load(new)
     elif base := _MERGED.get(name):
         from warnings import warn
 

@@ -35,7 +35,7 @@ Claimed = Callable[[str], str]
 """The sink's pure part of a claim: the last tenure's sink state -> the next one's."""
 
 
-class Seen(NamedTuple):
+class VersionedLease(NamedTuple):
     """A lease as it was read, with the ETag that a change must match."""
 
     lease: Lease
@@ -46,7 +46,7 @@ class Seen(NamedTuple):
 class Scan:
     """All leases of some pipelines, read between `started` and `ended` (Clock seconds)."""
 
-    seen: Mapping[LeaseKey, Seen]
+    seen: Mapping[LeaseKey, VersionedLease]
     invalid: tuple[InvalidDocument, ...]
     started: float
     ended: float
@@ -93,7 +93,7 @@ class Keeper:
         self.incarnation = incarnation
         self.timing = timing
         self._clock = clock
-        self._known: dict[str, tuple[Stored, Seen]] = {}
+        self._known: dict[str, tuple[Stored, VersionedLease]] = {}
         self._ticks: Ticks = {}
 
     async def scan(self, pipelines: Iterable[str]) -> Scan:
@@ -104,9 +104,9 @@ class Keeper:
             names, lambda name: self.store.list(lease_prefix(name)), doing="listing leases of"
         )
         documents = [(name, stored) for name, found in zip(names, found_of, strict=True) for stored in found]
-        seen: dict[LeaseKey, Seen] = {}
+        seen: dict[LeaseKey, VersionedLease] = {}
         unreadable: dict[LeaseKey, InvalidDocument] = {}
-        known: dict[str, tuple[Stored, Seen]] = {}
+        known: dict[str, tuple[Stored, VersionedLease]] = {}
         for n, (name, stored) in enumerate(documents):
             if n and n % PARSED_AT_ONCE == 0:
                 await asyncio.sleep(0)  # renewals do not wait until thousands are parsed
@@ -122,11 +122,11 @@ class Keeper:
         ended = self._clock.monotonic()
         return Scan(seen, tuple(unreadable.values()), started, ended, unreadable, rounds_of(len(names)))
 
-    async def read(self, pipeline: str, partition: str) -> Seen:
+    async def read(self, pipeline: str, partition: str) -> VersionedLease:
         """Raises StoreMissing, StoreUnavailable, InvalidDocument."""
         return _seen(await self.store.read(lease_id(pipeline, partition)))
 
-    async def take(self, seen: Seen, claimed: Claimed) -> OwnedLease | None:
+    async def take(self, seen: VersionedLease, claimed: Claimed) -> OwnedLease | None:
         """Acquire the lease that was seen; None if another host was faster.
 
         The tick starts above all that this incarnation wrote, even if the document was restored to an earlier state.
@@ -151,22 +151,22 @@ class Keeper:
             wanted, etag = now.lease, now.etag
         return OwnedLease(self.store, wanted, etag, started, self._clock, self.timing, self._ticks)
 
-    async def ask(self, seen: Seen) -> None:
+    async def ask(self, seen: VersionedLease) -> None:
         """Write this host's name into `handoff_to`. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous."""
         wanted = seen.lease.handoff_requested(self.host)
         await self.store.replace(_id(wanted), encode_lease(wanted), seen.etag)
 
-    async def forget(self, seen: Seen) -> None:
+    async def forget(self, seen: VersionedLease) -> None:
         """Remove a closed lease. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous."""
         assert seen.lease.closed, "the children of a closed lease know where to begin; those of an open one do not"
         await self.store.delete(_id(seen.lease), seen.etag)
 
-    async def rewrite(self, seen: Seen, wanted: Lease) -> Seen:
+    async def rewrite(self, seen: VersionedLease, wanted: Lease) -> VersionedLease:
         """Write an operator's change (a release, a reset, `leases.import_.plan`), and return the lease as stored.
 
         The owner notices at its next write or scan. Raises as `ask` does.
         """
-        return Seen(wanted, await self.store.replace(_id(wanted), encode_lease(wanted), seen.etag))
+        return VersionedLease(wanted, await self.store.replace(_id(wanted), encode_lease(wanted), seen.etag))
 
     async def create(self, lease: Lease) -> bool:
         """False if it exists already. Raises StoreUnavailable, StoreAmbiguous."""
@@ -245,7 +245,7 @@ class OwnedLease:
         await self._change(lambda lease: lease.ended(continuation, children))
         self._lose(LeaseLost(f"{_name(self._lease)} is closed: its partition has ended"))
 
-    def notice(self, seen: Seen) -> None:
+    def notice(self, seen: VersionedLease) -> None:
         """Apply what a scan saw of this lease. A listing may be stale, so only newer information counts."""
         theirs, ours = seen.lease, self._lease
         is_newer = theirs.epoch > ours.epoch and (theirs.owner, theirs.incarnation) != (ours.owner, ours.incarnation)
@@ -323,8 +323,8 @@ class OwnedLease:
             self.changed.set()
 
 
-def _seen(stored: Stored) -> Seen:
-    return Seen(decode_lease(stored.id, stored.body), stored.etag)
+def _seen(stored: Stored) -> VersionedLease:
+    return VersionedLease(decode_lease(stored.id, stored.body), stored.etag)
 
 
 def _id(lease: Lease) -> str:

@@ -110,7 +110,7 @@ def decode_host(id: str, body: str) -> HostRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Roll:
+class HostScan:
     """The hosts seen by one scan."""
 
     hosts: Mapping[str, HostRecord]
@@ -178,7 +178,7 @@ class Membership:
             if found is not None and found.incarnation == self._me.incarnation:
                 await self._store.delete(stored.id, stored.etag)
 
-    async def scan(self) -> Roll:
+    async def scan(self) -> HostScan:
         """Raises StoreUnavailable."""
         started = self._clock.monotonic()
         listed = await self._store.list(GROUP_PREFIX)
@@ -203,9 +203,9 @@ class Membership:
         buried = {host_id(name) for name in self._watch.still_for(DEAD_AFTER * self._timing.duration_s, started) - live}
         dead = tuple(stored for stored in documents if stored.id in buried)
         known = self._met.still_for(self._timing.duration_s - self._timing.newcomer_slack_s, started)
-        return Roll(hosts, live, live - known, dead, {**invalid, **controls.unreadable}, controls)
+        return HostScan(hosts, live, live - known, dead, {**invalid, **controls.unreadable}, controls)
 
-    async def clear_away(self, roll: Roll) -> None:
+    async def clear_away(self, roll: HostScan) -> None:
         """Remove the documents of long-dead hosts. Raises StoreConflict or StoreMissing if one was alive after all."""
         for stored in roll.dead:
             await self._store.delete(stored.id, stored.etag)

@@ -25,7 +25,7 @@ from leases.errors import StoreConflict, StoreError
 from leases.expiry import Watch
 from leases.keeper import Keeper, OwnedLease, Scan
 from leases.lease import Lease, LeaseKey
-from leases.membership import DEAD_AFTER, Membership, Roll, mismatched
+from leases.membership import DEAD_AFTER, HostScan, Membership, mismatched
 from leases.pause_orders import Controls
 from leases.side_by_side import run_side_by_side
 from leases.timing import Timing
@@ -34,7 +34,7 @@ from service.failures import Failures, Reports, Streak, verdict
 from service.partitions import Partitions
 from service.pipeline import Pipeline
 from service.shutdown import sleep_unless_stopped
-from service.stats import Tally
+from service.stats import Stats
 from service.texts import described
 from service.worker import Worker, about
 
@@ -74,7 +74,7 @@ class Balancer:
         employ: Callable[[OwnedLease, asyncio.TaskGroup], None],
         failures: Failures,
         reports: Reports,
-        tally: Tally,
+        stats: Stats,
         stopping: asyncio.Event,
         clock: Clock,
         timing: Timing,
@@ -83,7 +83,7 @@ class Balancer:
     ) -> None:
         """workers: those at work. employ: starts one for a lease that was taken. stopping: ends `run` after its round."""
         self.scan: Scan | None = None
-        self.roll: Roll | None = None
+        self.host_scan: HostScan | None = None
         self.has_met_others = False
         self.expired: frozenset[LeaseKey] = frozenset()
         self.paused: frozenset[str] = frozenset()
@@ -95,7 +95,7 @@ class Balancer:
         self._employ = employ
         self._failures = failures
         self._reports = reports
-        self._tally = tally
+        self._stats = stats
         self._stopping = stopping
         self._clock = clock
         self._timing = timing
@@ -147,19 +147,19 @@ class Balancer:
 
     async def _round(self, group: asyncio.TaskGroup) -> float:
         """Read, decide, act; the seconds until the next round."""
-        roll = self.roll = await self._membership.scan()
-        self.has_met_others |= not roll.live <= {self._keeper.host}
+        host_scan = self.host_scan = await self._membership.scan()
+        self.has_met_others |= not host_scan.live <= {self._keeper.host}
         scan = self.scan = await self._keeper.scan(self._pipelines)
         self._watch = self._watch.scanned(scan.marks, scan.started, scan.ended, self._timing, scan.listings)
         self.expired = self._watch.expired(scan.started, self._timing)
-        self._notice(scan, roll)
-        self._rest(roll.controls)
-        audits = await self.partitions.refresh(scan, group, roll.peers)
-        wanted = self._planned(scan, roll)
+        self._notice(scan, host_scan)
+        self._rest(host_scan.controls)
+        audits = await self.partitions.refresh(scan, group, host_scan.peers)
+        wanted = self._planned(scan, host_scan)
         changes = await self._take_all(wanted.take, scan, group)
         await run_side_by_side(wanted.ask, lambda key: self._ask(key, scan, changes), doing="asking for")
         outlived = [LeaseKey(name, each) for name, audit in audits.items() for each in audit.outlived]
-        await self._clear_away(roll, scan, [key for key in outlived if key in scan.seen])
+        await self._clear_away(host_scan, scan, [key for key in outlived if key in scan.seen])
         is_left = any(audit.left for audit in audits.values())
         if any(audit.created for audit in audits.values()):
             self.wake()  # they are there to be taken
@@ -177,11 +177,11 @@ class Balancer:
             await self._take_all(wanted.take, scan, group)
         return max(0.0, pause - backoff_s)
 
-    def _planned(self, scan: Scan, roll: Roll) -> Plan:
+    def _planned(self, scan: Scan, host_scan: HostScan) -> Plan:
         """The plan; empty if it was empty and nothing has changed since."""
-        peers, overdue = roll.peers, self._overdue(scan)
+        peers, overdue = host_scan.peers, self._overdue(scan)
         held_off = self._failures.held_off
-        paused = roll.controls.paused
+        paused = host_scan.controls.paused
         found = (scan.shape, peers, frozenset(self._workers), self.expired, overdue, held_off, paused)
         if found == self._rested_on:
             return NOTHING
@@ -199,16 +199,16 @@ class Balancer:
         self._rested_on = () if wanted.take or wanted.ask else found
         return wanted
 
-    def _notice(self, scan: Scan, roll: Roll) -> None:
+    def _notice(self, scan: Scan, host_scan: HostScan) -> None:
         for key, worker in self._workers.items():
             if key in scan.seen:
                 worker.owned.notice(scan.seen[key])
         self._judge_failures(scan)
         for key, error in scan.unreadable.items():
             self._reports.report("unreadable lease", key, str(error), key)
-        for name, unread in roll.invalid.items():
+        for name, unread in host_scan.invalid.items():
             self._reports.report("unreadable document", name, str(unread))
-        for host in mismatched([roll.hosts[name] for name in roll.live], self._timing.duration_s):
+        for host in mismatched([host_scan.hosts[name] for name in host_scan.live], self._timing.duration_s):
             self._reports.report(
                 "duration",
                 host.name,
@@ -261,7 +261,7 @@ class Balancer:
         if owned is None:
             changes.is_outpaced = True
             return None
-        self._tally.lease_acquired(owned.lease, before=before, took_s=self._clock.monotonic() - began)
+        self._stats.lease_acquired(owned.lease, before=before, took_s=self._clock.monotonic() - began)
         crash_point("lease acquired")
         return owned
 
@@ -280,7 +280,7 @@ class Balancer:
             text = f"lease '{key.partition}' of pipeline '{key.pipeline}' cannot be requested: {described(error)}"
             self._reports.report("request", key, text, key)
             return
-        self._tally.lease_asked_for(lease)
+        self._stats.lease_asked_for(lease)
         self._log.info("handoff requested", **about(lease), owner=lease.owner)
 
     def _is_over(self, changes: Changes) -> bool:
@@ -304,7 +304,7 @@ class Balancer:
         self._requests = self._requests.scanned(asked, scan.started, scan.ended, self._timing, scan.listings)
         return self._requests.expired(scan.started, self._timing)
 
-    async def _clear_away(self, roll: Roll, scan: Scan, outlived: Sequence[LeaseKey]) -> None:
+    async def _clear_away(self, host_scan: HostScan, scan: Scan, outlived: Sequence[LeaseKey]) -> None:
         """The documents of hosts that are long dead, and of partitions that are long gone.
 
         Not at once: a host that was stopped may still act on what it read when the children of those had no leases.
@@ -314,7 +314,7 @@ class Balancer:
         )
         long_gone = self._outlived.still_for(DEAD_AFTER * self._timing.duration_s, scan.started)
         try:
-            await self._membership.clear_away(roll)
+            await self._membership.clear_away(host_scan)
             for key in sorted(long_gone):
                 await self._keeper.forget(scan.seen[key])
                 self._log.info("lease cleared away", **about(scan.seen[key].lease))

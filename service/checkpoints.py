@@ -16,7 +16,7 @@ from leases.keeper import OwnedLease
 from pipeline.crash_point import crash_point
 from pipeline.pump.progress import Progress
 from service.pipeline import Pipeline
-from service.stats import Tally
+from service.stats import Stats
 
 IDLE_S = 0.5
 """A partition that had nothing to do for so long gets its checkpoint."""
@@ -35,7 +35,7 @@ class Checkpoints:
         progress: Progress,
         *,
         clock: Clock,
-        tally: Tally,
+        stats: Stats,
         failed: Callable[[StoreError], float],
         kept: Callable[[], None],
     ) -> None:
@@ -43,7 +43,7 @@ class Checkpoints:
         self._pipeline = pipeline
         self._progress = progress
         self._clock = clock
-        self._tally = tally
+        self._stats = stats
         self._failed = failed
         self._was_kept = kept
         self._safe: tuple[str | None, str] | None = None
@@ -78,7 +78,7 @@ class Checkpoints:
             await self._owned.checkpoint(*safe)
             crash_point("checkpointed")
             self._checkpointed_at = self._clock.monotonic()
-            self._tally.checkpointed(self._owned.lease, self._checkpointed_at - began)
+            self._stats.checkpointed(self._owned.lease, self._checkpointed_at - began)
             self._spared_until = self._checkpointed_at + self._pipeline.spared_s
             self._kept = safe
             if self._safe == safe:

@@ -32,7 +32,7 @@ from service.failures import Failures, Reports, Streak
 from service.group.metered_lag import GroupLag, Sight
 from service.pipeline import Pipeline
 from service.shutdown import sleep_unless_stopped
-from service.stats import Tally
+from service.stats import Stats
 from service.worker import Outcome, Worker, about
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class Host:
         log: Log,
         stop_timeout_s: float = 25.0,
         activity: Callable[[Host], Mapping[str, object]] = lambda host: {},
-        tally: Tally | None = None,
+        stats: Stats | None = None,
         budget: Budget | None = None,
     ) -> None:
         self.name = keeper.host
@@ -62,7 +62,7 @@ class Host:
         self.workers: dict[LeaseKey, Worker] = {}
         self.failures = Failures(clock, self._log_recovery)
         self.outcomes: deque[tuple[LeaseKey, Outcome]] = deque(maxlen=OUTCOMES_KEPT)
-        self.tally = tally or Tally(clock)
+        self.stats = stats or Stats(clock)
         self.budget = budget or Budget()
         self.group_lag = GroupLag({name: pipeline.feed for name, pipeline in self.pipelines.items()}, clock)
         self._membership = membership
@@ -82,7 +82,7 @@ class Host:
             employ=self._employ,
             failures=self.failures,
             reports=self._reports,
-            tally=self.tally,
+            stats=self.stats,
             stopping=self._stopping,
             clock=clock,
             timing=timing,
@@ -191,11 +191,11 @@ class Host:
 
     def _sight(self) -> Sight | None:
         """None until the first round has read the group."""
-        scan, roll = self.balancer.scan, self.balancer.roll
-        if scan is None or roll is None:
+        scan, host_scan = self.balancer.scan, self.balancer.host_scan
+        if scan is None or host_scan is None:
             return None
-        self.group_lag.hosts = len(roll.live)
-        return Sight(self.name, self.own_leases, scan.leases, [roll.hosts[name] for name in roll.live])
+        self.group_lag.hosts = len(host_scan.live)
+        return Sight(self.name, self.own_leases, scan.leases, [host_scan.hosts[name] for name in host_scan.live])
 
     # Workers
 
@@ -209,7 +209,7 @@ class Host:
             timing=self._timing,
             rng=self._rng,
             log=self._log,
-            tally=self.tally,
+            stats=self.stats,
             budget=self.budget,
             failures=self.failures,
         )
@@ -229,7 +229,7 @@ class Host:
 
     def _record_end(self, key: LeaseKey, worker: Worker, outcome: Outcome) -> None:
         self.outcomes.append((key, outcome))
-        self.tally.lease_let_go(worker.owned.lease, outcome.reason)
+        self.stats.lease_let_go(worker.owned.lease, outcome.reason)
         if outcome.reason == "failed" and outcome.error is not None:
             self.failures.record_failure(key, outcome.error, worker.owned.lease.continuation)
         else:

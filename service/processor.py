@@ -36,9 +36,9 @@ from service.group.lag import Backlog, wait_until_idle
 from service.group.view import View
 from service.host import Host
 from service.pipeline import Pipeline
-from service.stats import CountingStore, Summary, Tally, summaries_of
+from service.stats import CountingStore, Stats, Summary, summaries_of
 from service.telemetry.logs import default_logger
-from service.telemetry.spans import TracedTally, Traces
+from service.telemetry.spans import TracedStats, Traces
 
 START_PAUSES_S = (0.5, 1.0)
 """Between the attempts to reach the lease container before a start fails."""
@@ -76,8 +76,8 @@ class Processor:
         incarnation = uuid.uuid4().hex
         self._log = log or default_logger(host)
         self.pipelines = tuple(pipelines)
-        self.tally = Tally(clock, self._log) if traces is None else TracedTally(clock, traces, self._log)
-        self.store = CountingStore(TimedStore(store, timing.call_timeout_s), self.tally)
+        self.stats = Stats(clock, self._log) if traces is None else TracedStats(clock, traces, self._log)
+        self.store = CountingStore(TimedStore(store, timing.call_timeout_s), self.stats)
         self.keeper = Keeper(self.store, host=host, incarnation=incarnation, clock=clock, timing=timing)
         self.membership = Membership(
             self.store,
@@ -104,7 +104,7 @@ class Processor:
             activity=lambda host: activity_document(
                 activity_of(host, now=datetime.now(UTC), monotonic_s=clock.monotonic())
             ),
-            tally=self.tally,
+            stats=self.stats,
             budget=Budget(buffer_bytes_max),
         )
         self.view = View(self.keeper, pipelines, clock=clock, now=lambda: datetime.now(UTC), host=self.host)
@@ -176,7 +176,7 @@ class Processor:
     @property
     def summaries(self) -> list[Summary]:
         """What this host has delivered so far."""
-        return summaries_of(self.tally, (pipeline.name for pipeline in self.pipelines))
+        return summaries_of(self.stats, (pipeline.name for pipeline in self.pipelines))
 
     def _waiting(self, look: Backlog) -> None:
         self._log.info(

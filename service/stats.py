@@ -2,11 +2,11 @@
 
 Host and workers write it as things happen, so that a worker's end loses nothing; `service.api.metrics` and
 `service.group.activity` read it. What it counts by is bounded: pipelines, and words that stand here; never a partition,
-an owner or an error's text. One tally belongs to one host; the store that counts its requests shares it:
+an owner or an error's text. One Stats belongs to one host; the store that counts its requests shares it:
 
-    tally = Tally(clock, log)
-    store = CountingStore(TimedStore(store, timing.call_timeout_s), tally)
-    host = Host(..., tally=tally)
+    stats = Stats(clock, log)
+    store = CountingStore(TimedStore(store, timing.call_timeout_s), stats)
+    host = Host(..., stats=stats)
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Histogram:
         return list(accumulate(self.counts))
 
 
-class Tally:
+class Stats:
     """All counts are since the host started. events, rows (of output), batches, dead_letters, suspensions: by pipeline. retries:
     by (pipeline, cause). requests: by (operation, outcome); request_seconds: by operation. actions: of operators, by (action,
     outcome).
@@ -169,9 +169,9 @@ class Tally:
 class CountingStore(LeaseStore):
     """A store whose every call is counted by its outcome. It goes outside the TimedStore, so that timeouts count too."""
 
-    def __init__(self, store: LeaseStore, tally: Tally) -> None:
+    def __init__(self, store: LeaseStore, stats: Stats) -> None:
         self._store = store
-        self._tally = tally
+        self._stats = stats
 
     async def list(self, prefix: str) -> list[Stored]:
         return await self._count("list", self._store.list(prefix))
@@ -195,7 +195,7 @@ class CountingStore(LeaseStore):
         await self._store.close()
 
     async def _count(self, operation: Operation, call: Awaitable[T]) -> T:
-        began = self._tally.clock.monotonic()
+        began = self._stats.clock.monotonic()
         try:
             answer = await call
         except StoreError as error:
@@ -205,7 +205,7 @@ class CountingStore(LeaseStore):
         return answer
 
     def _answered(self, operation: Operation, outcome: RequestOutcome, began: float) -> None:
-        self._tally.store_answered(operation, outcome, self._tally.clock.monotonic() - began)
+        self._stats.store_answered(operation, outcome, self._stats.clock.monotonic() - began)
 
 
 def _outcome(error: StoreError) -> RequestOutcome:
@@ -251,9 +251,9 @@ class Summary:
     dead_letters: int
 
 
-def summaries_of(tally: Tally, pipelines: Iterable[str]) -> list[Summary]:
+def summaries_of(stats: Stats, pipelines: Iterable[str]) -> list[Summary]:
     return [
-        Summary(pipeline=name, events=tally.events[name], rows=tally.rows[name], dead_letters=tally.dead_letters[name])
+        Summary(pipeline=name, events=stats.events[name], rows=stats.rows[name], dead_letters=stats.dead_letters[name])
         for name in pipelines
     ]
 

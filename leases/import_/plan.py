@@ -18,7 +18,7 @@ from typing import Literal
 
 from leases.document import encode_lease
 from leases.errors import Incomparable, InvalidDocument
-from leases.keeper import Seen
+from leases.keeper import VersionedLease
 from leases.lease import Child, Lease
 
 Kind = Literal["created", "moved", "unchanged", "refused"]
@@ -53,7 +53,7 @@ class Change:
     partition: str
     document: str = ""
     why: str = ""
-    seen: Seen | None = None
+    seen: VersionedLease | None = None
     wanted: Lease | None = None
 
 
@@ -73,7 +73,7 @@ class _Refused(Exception):
     """A candidate that is left out, and why."""
 
 
-def planned(candidates: Iterable[Candidate], seen: Mapping[str, Seen], rules: Rules) -> list[Change]:
+def planned(candidates: Iterable[Candidate], seen: Mapping[str, VersionedLease], rules: Rules) -> list[Change]:
     """The changes, in the order to carry them out. seen: all leases of the pipeline, by partition."""
     spread = [part for candidate in candidates for part in _spread(candidate, seen)]
     counts = Counter(each.partition for each in spread)
@@ -87,7 +87,7 @@ def _open_first(change: Change) -> tuple[bool, str]:
     return change.wanted is not None and change.wanted.closed, change.partition
 
 
-def _spread(candidate: Candidate, seen: Mapping[str, Seen]) -> list[Candidate]:
+def _spread(candidate: Candidate, seen: Mapping[str, VersionedLease]) -> list[Candidate]:
     """One for each part, if the whole has no lease here that could be closed in favor of them."""
     if not candidate.parts or candidate.lease is None or candidate.partition in seen:
         return [candidate]
@@ -104,7 +104,7 @@ def _spread(candidate: Candidate, seen: Mapping[str, Seen]) -> list[Candidate]:
 
 
 class _Plan:
-    def __init__(self, seen: Mapping[str, Seen], brought: Collection[Lease], rules: Rules) -> None:
+    def __init__(self, seen: Mapping[str, VersionedLease], brought: Collection[Lease], rules: Rules) -> None:
         self._seen = seen
         self._rules = rules
         self._open = [lease for lease in [*(one.lease for one in seen.values()), *brought] if not lease.closed]
@@ -129,7 +129,7 @@ class _Plan:
             change = Change(kind="refused", partition=candidate.partition, why=str(error), seen=seen)
         return replace(change, document=candidate.document)
 
-    def _changed(self, candidate: Candidate, seen: Seen | None) -> Change:
+    def _changed(self, candidate: Candidate, seen: VersionedLease | None) -> Change:
         lease = candidate.lease
         if lease is None:
             raise _Refused(candidate.refused)
@@ -161,7 +161,7 @@ class _Plan:
             notes.append("has no continuation: begins at the feed's beginning")
         return Change(kind="created", partition=lease.partition, why="; ".join(notes), wanted=lease)
 
-    def _over(self, candidate: Candidate, lease: Lease, seen: Seen) -> Change:
+    def _over(self, candidate: Candidate, lease: Lease, seen: VersionedLease) -> Change:
         here = seen.lease
         if here.closed:
             return self._over_closed(candidate, lease, seen)
@@ -217,7 +217,7 @@ class _Plan:
         ended = self._reset(here, first).ended(first, candidate.parts)
         return ended, [f"Java's continuation for {len(candidate.parts)} parts: closed, a host makes a lease for each"]
 
-    def _over_closed(self, candidate: Candidate, lease: Lease, seen: Seen) -> Change:
+    def _over_closed(self, candidate: Candidate, lease: Lease, seen: VersionedLease) -> Change:
         if not seen.lease.children and not lease.children and not candidate.parts:
             why = (
                 "is closed here" if lease.closed else "is closed here, and stays so: `leasehold leases reset` opens it"

@@ -19,7 +19,7 @@ class Request:
     sent_at: float
 
 
-class Desk:
+class RequestScheduler:
     """is_hurried: send what is there, without waiting for requests to fill. takes_whole: see AsyncSink."""
 
     def __init__(self, limits: AsyncLimits, position: str | None, *, takes_whole: bool = False) -> None:

@@ -1,8 +1,8 @@
 """One lease's way to a destination: takes output, sends requests meanwhile, and reports how far all is acknowledged.
 
-What to send is decided by `Desk`; here it is done. `write` returns once the output is taken, and waits while there is no room.
-One task sends what is due, one for each request waits for its answer. The first fatal error ends it all, and is raised by
-whichever method is called then.
+`RequestScheduler` decides what to send, and this module sends it. `write` returns once the output is taken, and waits while there
+is no room. One task sends what is due, and one for each request waits for its answer. The first fatal error ends them all, and
+is raised by whichever method is called then.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pipeline.async_sink.request_entry import (
     refused,
     row_slices,
 )
-from pipeline.async_sink.request_scheduler import Desk, Request
+from pipeline.async_sink.request_scheduler import Request, RequestScheduler
 from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, NotTrusted, PipelineError, SinkRejected, SinkUnavailable
 from pipeline.imports import adopt
@@ -57,7 +57,7 @@ class AsyncWriter(SinkWriter):
         self._limits = limits
         self._clock = clock
         self._name = name
-        self._desk = Desk(limits, claim.continuation, takes_whole=takes_whole)
+        self._desk = RequestScheduler(limits, claim.continuation, takes_whole=takes_whole)
         self._tasks: set[asyncio.Task[None]] = set()
         self._permit: Permit | None = None
         self._failure: BaseException | None = None

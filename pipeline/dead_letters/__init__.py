@@ -6,7 +6,7 @@
 """
 
 from pipeline.dead_letters.dead_letter_transform import DeadLetters
-from pipeline.dead_letters.record import Kept, Letter, LetterBox
+from pipeline.dead_letters.record import Letter, LetterBox, StoredLetter
 from pipeline.dead_letters.side_output_sink import beside, sink_alone
 
-__all__ = ["DeadLetters", "Kept", "Letter", "LetterBox", "beside", "sink_alone"]
+__all__ = ["DeadLetters", "StoredLetter", "Letter", "LetterBox", "beside", "sink_alone"]

@@ -126,7 +126,7 @@ class Sifted(NamedTuple):
     dead: pa.Table | None
 
 
-class Sieve:
+class DeadLetterTransform:
     """The dead letters of one partition. buried: the sequences of events whose dead letters are kept already.
 
     moved: called each time poison was found, because a batch with much poison takes long. refusals: of the sink.

@@ -63,7 +63,7 @@ class Strands(Protocol):
     async def close(self) -> None: ...
 
 
-class StrandedLetters(BoundedFeed):
+class MergedLetters(BoundedFeed):
     def __init__(self, strands: Strands, *, clock: Clock | None = None) -> None:
         self._strands = strands
         self._clock = clock or LoopClock()

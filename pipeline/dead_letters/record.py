@@ -198,7 +198,7 @@ class LetterBox:
             await self.sink.close()
 
 
-class Kept(NamedTuple):
+class StoredLetter(NamedTuple):
     """A letter and where it lies: the box's partition, and the sequence there."""
 
     place: str
@@ -238,7 +238,7 @@ async def until_now(feed: ChangeFeed, partition: str, since: str | None = None) 
             yield page
 
 
-async def read_kept(box: LetterBox, pipeline: str, *, partition: str | None = None) -> AsyncIterator[Kept]:
+async def read_kept(box: LetterBox, pipeline: str, *, partition: str | None = None) -> AsyncIterator[StoredLetter]:
     """All letters of a pipeline that are there now, or of one partition of its feed. Raises FeedUnavailable, PositionLost."""
     for place in await box.feed.partitions():
         async with aclosing(until_now(box.feed, place.name)) as pages:
@@ -246,7 +246,7 @@ async def read_kept(box: LetterBox, pipeline: str, *, partition: str | None = No
                 for event in page.events.to_pylist():
                     found = letter_of(event)
                     if found is not None and found.pipeline == pipeline and partition in (None, found.partition):
-                        yield Kept(place.name, event["sequence"], found)
+                        yield StoredLetter(place.name, event["sequence"], found)
 
 
 async def find_buried(

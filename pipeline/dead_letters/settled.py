@@ -17,7 +17,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from pipeline.dead_letters.record import Kept, Letter, LetterBox, event_of, letter_of, until, until_now
+from pipeline.dead_letters.record import Letter, LetterBox, StoredLetter, event_of, letter_of, until, until_now
 from pipeline.errors import FeedError, FeedUnavailable
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import ChangeFeed, FeedPartition, Start
@@ -169,13 +169,13 @@ class Replayed:
 class Judged:
     """again: the number of the letter that stands for one that failed again."""
 
-    kept: Kept
+    kept: StoredLetter
     state: LetterState
     again: int | None = None
 
 
 async def judge(
-    box: LetterBox, pipeline: str, letters: Sequence[Kept], replayed: Replayed
+    box: LetterBox, pipeline: str, letters: Sequence[StoredLetter], replayed: Replayed
 ) -> tuple[list[Judged], list[str]]:
     """The state of each letter, and why some are unknown.
 
@@ -197,16 +197,18 @@ async def judge(
     return judged(letters, unread, unknown), [f"partition '{name}': {why}" for name, why in unknown.items()]
 
 
-def judged(letters: Sequence[Kept], unread: Collection[tuple[object, ...]], unknown: Collection[str]) -> list[Judged]:
+def judged(
+    letters: Sequence[StoredLetter], unread: Collection[tuple[object, ...]], unknown: Collection[str]
+) -> list[Judged]:
     """unread: the letters behind the replay's position. unknown: partitions whose position is not known. Pure."""
-    of_event = defaultdict[tuple[str, int], list[Kept]](list)
+    of_event = defaultdict[tuple[str, int], list[StoredLetter]](list)
     for kept in letters:
         of_event[kept.letter.partition, kept.letter.sequence].append(kept)
 
-    def is_unread(kept: Kept) -> bool:
+    def is_unread(kept: StoredLetter) -> bool:
         return _id(kept.number, kept.letter) in unread
 
-    def judged_one(kept: Kept) -> Judged:
+    def judged_one(kept: StoredLetter) -> Judged:
         if kept.letter.partition in unknown:
             return Judged(kept, "unknown")
         again = _again(kept, of_event[kept.letter.partition, kept.letter.sequence])
@@ -220,7 +222,7 @@ def judged(letters: Sequence[Kept], unread: Collection[tuple[object, ...]], unkn
     return [judged_one(kept) for kept in letters]
 
 
-def _again(kept: Kept, of_event: Iterable[Kept]) -> Kept | None:
+def _again(kept: StoredLetter, of_event: Iterable[StoredLetter]) -> StoredLetter | None:
     """The letter that a replay wrote next of the same event; None for none.
 
     Letters of a replay have numbers that grow. Those of the pipeline are numbered apart from them in files, so the time decides
@@ -234,11 +236,11 @@ def _again(kept: Kept, of_event: Iterable[Kept]) -> Kept | None:
     return next((other for other in written if _failed_at(other) > _failed_at(kept)), None)
 
 
-def _by_replay(kept: Kept) -> bool:
+def _by_replay(kept: StoredLetter) -> bool:
     return kept.letter.by == kept.letter.pipeline + REPLAY
 
 
-def _failed_at(kept: Kept) -> datetime:
+def _failed_at(kept: StoredLetter) -> datetime:
     return datetime.fromisoformat(kept.letter.failed_at)
 
 

@@ -9,12 +9,12 @@ from pipeline.producer.errors import AlreadyPublished, BatchLocked, Outcome, Pub
 from pipeline.producer.event import (
     NOTHING_YET,
     NUMBER_MAX,
-    Asked,
+    AttachRequest,
     Event,
     EventBatch,
     HubProperties,
-    Numbers,
     PartitionProperties,
+    ProducerPosition,
     PublishingProperties,
     number_after,
 )
@@ -31,7 +31,7 @@ from pipeline.producer.partition import PartitionProducer
 
 __all__ = [
     "IdempotentProducer",
-    "Asked",
+    "AttachRequest",
     "Event",
     "EventBatch",
     "RetryPolicy",
@@ -46,7 +46,7 @@ __all__ = [
     "Broker",
     "Link",
     "PartitionProducer",
-    "Numbers",
+    "ProducerPosition",
     "number_after",
     "NUMBER_MAX",
     "NOTHING_YET",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from leasehold.common.clock import Backoff
-from pipeline.producer.event import Asked, Event, HubProperties, Numbers, PartitionProperties, Prepared
+from pipeline.producer.event import AttachRequest, Event, HubProperties, PartitionProperties, Prepared, ProducerPosition
 
 # How often, and how long, a send is tried. Pure.
 
@@ -44,7 +44,7 @@ class Link(Protocol):
     numbers: what the broker replied to the attach; None of a link that is not idempotent. bytes_max: the largest batch.
     """
 
-    numbers: Numbers | None
+    numbers: ProducerPosition | None
     bytes_max: int
 
     @property
@@ -53,7 +53,7 @@ class Link(Protocol):
         ...
 
     async def send(
-        self, payloads: Sequence[Any], after: Numbers | None, key: str | None, sending: Callable[[], None]
+        self, payloads: Sequence[Any], after: ProducerPosition | None, key: str | None, sending: Callable[[], None]
     ) -> None:
         """One atomic batch whose first event bears the number behind `after`. Returns once the broker has it: now, or from
         an earlier time that it knows again.
@@ -83,7 +83,7 @@ class Broker(Protocol):
         """What a batch takes beside its events."""
         ...
 
-    async def attach(self, partition: str | None, asked: Asked | None, *, idempotent: bool) -> Link:
+    async def attach(self, partition: str | None, asked: AttachRequest | None, *, idempotent: bool) -> Link:
         """asked: None leaves all to the broker. Without a partition the broker routes events. Raises PublishError."""
         ...
 

@@ -27,23 +27,23 @@ OWNER_LEVEL_MAX = 2**15 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
+class ProducerPosition:
     """A producer of one partition. number: of the last event published, or the one to start behind, or NOTHING_YET."""
 
     group: int
     level: int
     number: int
 
-    def after(self, events: int) -> Numbers:
+    def after(self, events: int) -> ProducerPosition:
         return replace(self, number=number_after(self.number, events))
 
     @property
-    def asked(self) -> Asked:
-        return Asked(group=self.group, level=self.level, number=self.number)
+    def asked(self) -> AttachRequest:
+        return AttachRequest(group=self.group, level=self.level, number=self.number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AttachRequest:
     """What a link asks for; None leaves the choice to the broker.
 
     group: the producer group's id. level: the owner level; a higher one closes the lower ones. number: the sequence number

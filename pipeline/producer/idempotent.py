@@ -31,7 +31,7 @@ from pipeline.producer.event import (
     GROUP_MAX,
     NOTHING_YET,
     NUMBER_MAX,
-    Asked,
+    AttachRequest,
     Event,
     EventBatch,
     EventSet,
@@ -142,7 +142,7 @@ class IdempotentProducer:
         broker: Broker,
         *,
         idempotent: bool = True,
-        partitions: Mapping[str, Asked] | None = None,
+        partitions: Mapping[str, AttachRequest] | None = None,
         snapshot: str | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
@@ -301,7 +301,7 @@ PARTITIONS_MAX = 10_000
 _SNAPSHOT_FIELDS = ("group", "level", "number")
 
 
-def snapshot_of(partitions: Mapping[str, Asked]) -> str:
+def snapshot_of(partitions: Mapping[str, AttachRequest]) -> str:
     """A producer's state as a text, for its successor: partitions whose group, level and number are known."""
     kept = {
         name: {field: getattr(asked, field) for field in _SNAPSHOT_FIELDS} for name, asked in sorted(partitions.items())
@@ -309,7 +309,7 @@ def snapshot_of(partitions: Mapping[str, Asked]) -> str:
     return json.dumps(kept, separators=(",", ":"))
 
 
-def restored(snapshot: str) -> dict[str, Asked]:
+def restored(snapshot: str) -> dict[str, AttachRequest]:
     """The state in a snapshot. It is checked, since anyone may have written it. Raises ValueError."""
     try:
         kept = parsed_json(snapshot, JSON_LEVELS_MAX)
@@ -320,13 +320,13 @@ def restored(snapshot: str) -> dict[str, Asked]:
     return {name: _asked(name, values) for name, values in kept.items()}
 
 
-def _asked(partition: str, values: object) -> Asked:
+def _asked(partition: str, values: object) -> AttachRequest:
     if not isinstance(values, dict) or set(values) != set(_SNAPSHOT_FIELDS):
         raise _refusal(f"does not hold exactly group, level and number of partition '{partition[:50]}'")
     if not all(isinstance(value, int) and not isinstance(value, bool) for value in values.values()):
         raise _refusal(f"holds something that is not a number for partition '{partition[:50]}'")
     try:
-        return Asked(**values)
+        return AttachRequest(**values)
     except ValueError as error:
         raise _refusal(f"holds for partition '{partition[:50]}': {error}") from None
 

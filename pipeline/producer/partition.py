@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from leasehold.common.cancellation import await_shielded
 from pipeline.producer.broker import Broker, Link, RetryPolicy
 from pipeline.producer.errors import ENDS_THE_PRODUCER, Outcome, PublishError, Reason, refused
-from pipeline.producer.event import Asked, Numbers, number_after
+from pipeline.producer.event import AttachRequest, ProducerPosition, number_after
 
 T = TypeVar("T")
 UNKNOWN = (
@@ -72,7 +72,7 @@ class PartitionProducer:
         broker: Broker,
         partition: str | None,
         *,
-        asked: Asked | None = None,
+        asked: AttachRequest | None = None,
         idempotent: bool = True,
         strict: bool = False,
         retry: RetryPolicy | None = None,
@@ -80,7 +80,7 @@ class PartitionProducer:
     ) -> None:
         assert partition is not None or not idempotent, "numbers are kept per partition"
         self.partition = partition
-        self.numbers: Numbers | None = None
+        self.numbers: ProducerPosition | None = None
         """As the broker has confirmed them; None before the first link."""
         self._broker = broker
         self._asked = asked
@@ -273,7 +273,7 @@ class PartitionProducer:
             self._learn(link.numbers, asked)
         return link
 
-    def _learn(self, reply: Numbers, asked: Asked | None) -> None:
+    def _learn(self, reply: ProducerPosition, asked: AttachRequest | None) -> None:
         verdict = judged(reply, asked, self._unsettled, strict=self._strict)
         if verdict == "strange":
             raise refused(
@@ -321,17 +321,19 @@ class Unsettled:
 
     payloads: Sequence[Any]
     key: str | None
-    after: Numbers
+    after: ProducerPosition
 
     @property
-    def last(self) -> Numbers:
+    def last(self) -> ProducerPosition:
         return self.after.after(len(self.payloads))
 
 
 Verdict = Literal["go on", "stored", "unsettled", "strange"]
 
 
-def judged(reply: Numbers, asked: Asked | None, unsettled: Unsettled | None, *, strict: bool) -> Verdict:
+def judged(
+    reply: ProducerPosition, asked: AttachRequest | None, unsettled: Unsettled | None, *, strict: bool
+) -> Verdict:
     """What the reply to an attach means for what was sent before it. Pure.
 
     A link is made again with the numbers that we believe in. If the broker knows better, its reply counts; if the outcome of
@@ -348,5 +350,5 @@ def judged(reply: Numbers, asked: Asked | None, unsettled: Unsettled | None, *, 
     return "go on" if not strict or _fits(reply, asked) else "strange"
 
 
-def _fits(reply: Numbers, asked: Asked | None) -> bool:
+def _fits(reply: ProducerPosition, asked: AttachRequest | None) -> bool:
     return all(getattr(asked, name, None) in (None, getattr(reply, name)) for name in ("group", "level", "number"))

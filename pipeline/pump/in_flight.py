@@ -22,7 +22,7 @@ LOOK_S = 1.0
 SETTLE = "waiting for acknowledgements"
 
 
-class Settling(Generic[T]):
+class InFlight(Generic[T]):
     """delivered: awaited for each batch once it is, in their order, with the seconds since its write began.
 
     progress: whose stage SETTLE starts again with each delivery.

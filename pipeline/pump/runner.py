@@ -18,13 +18,13 @@ from leasehold.common.cancellation import heeding, is_cancelled
 from leasehold.common.clock import Clock
 from pipeline.batch import Batch, parts_without
 from pipeline.crash_point import crash_point
-from pipeline.dead_letters.dead_letter_transform import DeadLetters, Refusals, Sent, Sieve
+from pipeline.dead_letters.dead_letter_transform import DeadLetters, DeadLetterTransform, Refusals, Sent
 from pipeline.errors import NotTrusted, OutputRefused, OutputSuspected, PipelineError, PoisonEvent
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, PartitionEnded, check_forward
 from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.buffer import PageBuffer
-from pipeline.pump.in_flight import Settling
+from pipeline.pump.in_flight import InFlight
 from pipeline.pump.progress import Progress
 from pipeline.sink import Output, Permit, SinkWriter
 from pipeline.transform import Transform
@@ -102,7 +102,7 @@ class Runner:
         )
         self._ready: asyncio.Queue[_Ready | PipelineError] = asyncio.Queue(maxsize=1)
         self._writing: _Ready | None = None
-        self._settling: Settling[_Ready] = Settling(writer, progress=progress, clock=clock, delivered=self._settle)
+        self._settling: InFlight[_Ready] = InFlight(writer, progress=progress, clock=clock, delivered=self._settle)
 
     async def run(self, stopping: asyncio.Event) -> PartitionEnded | None:
         """Until `stopping` is set: then the batch being sent is finished, everything behind it dropped, and None returned.
@@ -227,10 +227,12 @@ class Runner:
         writing = [] if self._writing is None else [self._writing]
         return [ready.sent for ready in (*self._settling.held, *writing)]
 
-    def _sieve_of(self, transform: Transform, letters: DeadLetters | None, writer: SinkWriter) -> Sieve:
+    def _sieve_of(self, transform: Transform, letters: DeadLetters | None, writer: SinkWriter) -> DeadLetterTransform:
         buried = () if letters is None else writer.buried
         assert buried is not None, f"the sink of partition '{self._partition}' keeps no dead letters"
-        return Sieve(transform, letters, self._partition, buried, moved=self._has_found, refusals=self._refusals)
+        return DeadLetterTransform(
+            transform, letters, self._partition, buried, moved=self._has_found, refusals=self._refusals
+        )
 
     def _has_found(self) -> None:
         """A search for poison may take long, and counts as progress while it finds some."""

@@ -157,7 +157,7 @@ KEPT_BYTES_MAX = 1024 * 1024
 
 
 @dataclass(eq=False, slots=True)
-class Kept:
+class CachedPlan:
     """A query over one source, whose rows are exchanged between runs. One run at a time.
 
     source: in a session where the view is this source for good. rows: the JVM's partition of the source's RDD, which holds them.
@@ -185,12 +185,12 @@ class Kept:
 
 
 @dataclass(eq=False, slots=True)
-class Own:
+class PipelineSession:
     """A pipeline's own session: no other pipeline sees its views and temporary functions."""
 
     running: Running
     session: SparkSession = field(init=False)
-    kept: Kept | None = None
+    kept: CachedPlan | None = None
     is_looked_at: bool = False
     """Whether it is known by now if a plan can be kept."""
 
@@ -234,12 +234,12 @@ class Own:
             return
         self.is_looked_at = True
         with suppress(Py4JError, AttributeError, TypeError):  # another Spark, with other insides
-            source = Own(self.running).events(events)
+            source = PipelineSession(self.running).events(events)
             source.createOrReplaceTempView(VIEW)
             first, second = query(source), query(source)
             is_alike = is_same(plan_of(first), plan_of(second)) and runs_again(plan_of(source), plan_of(second))
             if is_alike and (rows := _rows_of(source)) is not None:
-                self.kept = Kept(query, source, rows, second, events.schema)
+                self.kept = CachedPlan(query, source, rows, second, events.schema)
 
     def run_again(self, events: pa.Table) -> pa.Table | None:
         """The output of the query that was kept; None where there is none, or not for these events, or it is busy."""

@@ -38,7 +38,7 @@ from pipeline.spark.micro_batch import MicroBatches, gathered, split
 from pipeline.spark.partition_contract import PARTITION, Contract
 from pipeline.spark.pyspark_internals import of_plans, plan_of
 from pipeline.spark.reason import blame, last_words, reason_of
-from pipeline.spark.session import VIEW, Own, columns_read
+from pipeline.spark.session import VIEW, PipelineSession, columns_read
 from pipeline.sql_text import schema_problem, sql_problem
 from pipeline.transform import Checked, Transform, TransformSpec
 
@@ -110,7 +110,7 @@ class SparkJob:
         self._engine = engine
         self._function: Callable[[DataFrame], DataFrame] | None = None
         self._columns: Struct | None = None
-        self._own: Own | None = None
+        self._own: PipelineSession | None = None
         self._analysis = threading.Lock()
         self._checked: Checked | None = None
 
@@ -133,7 +133,7 @@ class SparkJob:
     async def run(self, slices: Sequence[Slice]) -> list[pa.Table | Refused]:
         return await self._cancellable(lambda own: self._outputs(own, slices))
 
-    async def _cancellable(self, work: Callable[[Own], T]) -> T:
+    async def _cancellable(self, work: Callable[[PipelineSession], T]) -> T:
         """Work on a thread, as a group of Spark jobs that ends with its caller, Python workers and all."""
         group = f"{self._spec.name}-{next(self._engine.numbers)}"
         running = asyncio.ensure_future(self._engine.job(lambda: self._grouped(group, work)))
@@ -148,7 +148,7 @@ class SparkJob:
 
     # On a thread
 
-    def _grouped(self, group: str, work: Callable[[Own], T]) -> T:
+    def _grouped(self, group: str, work: Callable[[PipelineSession], T]) -> T:
         running = self._engine.running()
         try:
             own = self._session(running)
@@ -157,13 +157,13 @@ class SparkJob:
         except (Exception, SystemExit) as error:
             raise _translated(error, running) from error
 
-    def _session(self, running: Running) -> Own:
+    def _session(self, running: Running) -> PipelineSession:
         with self._analysis:
             if self._own is None or self._own.running is not running:
-                self._own = Own(running)
+                self._own = PipelineSession(running)
             return self._own
 
-    def _outputs(self, own: Own, slices: Sequence[Slice]) -> list[pa.Table | Refused]:
+    def _outputs(self, own: PipelineSession, slices: Sequence[Slice]) -> list[pa.Table | Refused]:
         events = gathered(slices)
         seen, misfits = self._parsed(events)
         refused = _refused_in(misfits, [len(each.range) for each in slices])
@@ -175,7 +175,7 @@ class SparkJob:
         outputs = dict(zip(left, found, strict=True))
         return [Refused(refused[n], outputs.get(n)) if n in refused else outputs[n] for n in range(len(slices))]
 
-    def _split(self, own: Own, seen: pa.Table, partitions: Sequence[str]) -> list[pa.Table]:
+    def _split(self, own: PipelineSession, seen: pa.Table, partitions: Sequence[str]) -> list[pa.Table]:
         assert self._checked is not None, "a job is checked before it is run"
         return split(self._collected(own, seen.select(self._checked.reads)), partitions)
 
@@ -194,7 +194,7 @@ class SparkJob:
         )
         return joined, parsed.misfits
 
-    def _collected(self, own: Own, events: pa.Table) -> pa.Table:
+    def _collected(self, own: PipelineSession, events: pa.Table) -> pa.Table:
         if (again := own.run_again(events)) is not None:
             return again
         with self._analysis:  # the view's name is the session's
@@ -217,7 +217,7 @@ class SparkJob:
         """Where the events are their session's view already."""
         return events if self._spec.sql is None else events.sparkSession.sql(self._spec.sql)
 
-    def _check(self, own: Own) -> Checked:
+    def _check(self, own: PipelineSession) -> Checked:
         try:
             self._function = self._imported()
             self._columns = self._read_schema(own)
@@ -252,7 +252,7 @@ class SparkJob:
             )
         return cast(Callable[[DataFrame], DataFrame], found)
 
-    def _read_schema(self, own: Own) -> Struct | None:
+    def _read_schema(self, own: PipelineSession) -> Struct | None:
         if self._spec.schema is None:
             return None
         with ThreadPoolExecutor(1, "spark-analyzer") as beside:  # what comes next is loaded while the parser is
@@ -280,7 +280,7 @@ class SparkJob:
             raise TransformError(f"the output's `{PARTITION}` is not a STRING: leave it unchanged")
         return output
 
-    def _reads(self, own: Own, none: pa.Table, source: DataFrame, output: DataFrame) -> Sequence[str]:
+    def _reads(self, own: PipelineSession, none: pa.Table, source: DataFrame, output: DataFrame) -> Sequence[str]:
         """The columns that Spark needs to see: those an SQL reads. A function may look at any, and at another one tomorrow."""
         every: list[str] = none.column_names
         if self._spec.sql is None or own.running.is_remote:
@@ -293,7 +293,7 @@ class SparkJob:
             return every
         return reads if of_these.schema == output.schema else every
 
-    def _jobs_of_its_own(self, own: Own) -> str | None:
+    def _jobs_of_its_own(self, own: PipelineSession) -> str | None:
         """Why batches share no jobs, where the function ran some when it was called: asked before the check runs one."""
         if self._function is None or own.running.is_remote or (has_run := own.has_run_jobs()) is False:
             return None

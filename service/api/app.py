@@ -150,5 +150,5 @@ def create_app(view: View, access: Access = NO_TOKENS, *, log: Log | None = None
         return HTMLResponse(docs_page(app.openapi()))
 
     add_handlers(app)
-    app.add_middleware(Guard, access=access, audit=Audit(log or default_logger(view.host.name), view.host.tally))
+    app.add_middleware(Guard, access=access, audit=Audit(log or default_logger(view.host.name), view.host.stats))
     return app

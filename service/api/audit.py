@@ -13,7 +13,7 @@ from structlog.typing import FilteringBoundLogger as Log
 
 from leases.lease import Lease
 from service.api.auth import Caller
-from service.stats import Action, ActionOutcome, Tally
+from service.stats import Action, ActionOutcome, Stats
 
 TEXT_CHARACTERS_MAX = 200
 
@@ -73,13 +73,13 @@ def outcome_of(status: int, *, is_change: bool) -> ActionOutcome:
 class Audit:
     """Records actions in the log, and in the stats of this host."""
 
-    def __init__(self, log: Log, tally: Tally) -> None:
+    def __init__(self, log: Log, stats: Stats) -> None:
         self._log = log
-        self._tally = tally
+        self._stats = stats
 
     def note(self, action: OperatorAction, *, caller: Caller | None, client: str, status: int, why: str = "") -> None:
         outcome = outcome_of(status, is_change=action.is_change)
-        self._tally.acted(action.action, outcome)
+        self._stats.acted(action.action, outcome)
         cut = replace(action, pipeline=_cut(action.pipeline), partition=_cut(action.partition))
         told = {"pipeline": cut.pipeline, "partition": cut.partition, "before": cut.before, "after": cut.after}
         level = self._log.info if status < 300 else self._log.warning

@@ -1,4 +1,4 @@
-"""This host's metrics for Prometheus, read off the host and its tally at the moment of each scrape.
+"""This host's metrics for Prometheus, read off the host and its Stats at the moment of each scrape.
 
     metrics = Metrics(host)
     metrics.lag = await view.lag(age_max_s=15)    # optional: the group's lag, as last measured
@@ -76,7 +76,7 @@ class Metrics(Collector):
         yield from (owned, failing, suspended, paused)
 
     def _work(self) -> Iterator[Metric]:
-        tally = self._host.tally
+        stats = self._host.stats
         events = CounterMetricFamily("leasehold_events_delivered", "Events whose output is safe.", labels=["pipeline"])
         batches = CounterMetricFamily("leasehold_batches_delivered", "Batches that are safe.", labels=["pipeline"])
         dead = CounterMetricFamily("leasehold_dead_letters", "Events that could not be processed.", labels=["pipeline"])
@@ -85,37 +85,37 @@ class Metrics(Collector):
         )
         seconds = HistogramMetricFamily("leasehold_batch_seconds", "Time by stage.", labels=["pipeline", "stage"])
         for name in self._host.pipelines:
-            events.add_metric([name], tally.events[name])
-            batches.add_metric([name], tally.batches[name])
-            dead.add_metric([name], tally.dead_letters[name])
+            events.add_metric([name], stats.events[name])
+            batches.add_metric([name], stats.batches[name])
+            dead.add_metric([name], stats.dead_letters[name])
             for cause in CAUSES:
-                retries.add_metric([name, cause], tally.retries[name, cause])
+                retries.add_metric([name, cause], stats.retries[name, cause])
             for stage in STAGES:
-                _add(seconds, [name, stage], tally.seconds[name, stage])
+                _add(seconds, [name, stage], stats.seconds[name, stage])
         yield from (events, batches, dead, retries, seconds)
 
     def _leases(self) -> Iterator[Metric]:
-        tally = self._host.tally
+        stats = self._host.stats
         moves = CounterMetricFamily(
             "leasehold_lease_moves", "Taken, and released by reason.", labels=["pipeline", "move"]
         )
         suspensions = CounterMetricFamily("leasehold_suspensions", "Trust windows that closed.", labels=["pipeline"])
         for name in self._host.pipelines:
-            suspensions.add_metric([name], tally.suspensions[name])
+            suspensions.add_metric([name], stats.suspensions[name])
             for move in MOVES:
-                moves.add_metric([name, move], tally.moves[name, move])
+                moves.add_metric([name, move], stats.moves[name, move])
         yield from (moves, suspensions)
 
     def _store(self) -> Iterator[Metric]:
-        tally = self._host.tally
+        stats = self._host.stats
         requests = CounterMetricFamily(
             "leasehold_store_requests", "Calls to the lease container.", labels=["operation", "outcome"]
         )
         seconds = HistogramMetricFamily("leasehold_store_request_seconds", "Their time.", labels=["operation"])
         for operation in OPERATIONS:
-            _add(seconds, [operation], tally.request_seconds[operation])
+            _add(seconds, [operation], stats.request_seconds[operation])
             for outcome in REQUEST_OUTCOMES:
-                requests.add_metric([operation, outcome], tally.requests[operation, outcome])
+                requests.add_metric([operation, outcome], stats.requests[operation, outcome])
         yield from (requests, seconds)
 
     def _operators(self) -> Iterator[Metric]:
@@ -124,13 +124,13 @@ class Metrics(Collector):
         )
         for action in ACTIONS:
             for outcome in ACTION_OUTCOMES:
-                actions.add_metric([action, outcome], self._host.tally.actions[action, outcome])
+                actions.add_metric([action, outcome], self._host.stats.actions[action, outcome])
         yield actions
 
     def _traces(self) -> Iterator[Metric]:
-        tally = self._host.tally
-        yield CounterMetricFamily("leasehold_spans_made", "Spans for traces.", tally.spans_made)
-        yield CounterMetricFamily("leasehold_spans_exported", "Spans that were taken.", tally.spans_exported)
+        stats = self._host.stats
+        yield CounterMetricFamily("leasehold_spans_made", "Spans for traces.", stats.spans_made)
+        yield CounterMetricFamily("leasehold_spans_exported", "Spans that were taken.", stats.spans_exported)
 
     def _lag(self, lag: Lag) -> Iterator[Metric]:
         events = GaugeMetricFamily("leasehold_lag_events", "Events the group is behind.", labels=["pipeline"])

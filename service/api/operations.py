@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from leases.errors import StoreConflict
-from leases.keeper import Seen
+from leases.keeper import VersionedLease
 from leases.pause_orders import Control
 from service.api import schemas
 from service.api.audit import OperatorAction, lease_facts
@@ -156,7 +156,7 @@ async def _check_exists(view: View, pipeline: str, partition: str) -> None:
     lease_in(await view.group(), pipeline, partition)
 
 
-def _unchanged(view: View, seen: Seen, if_match: str | None) -> Seen:
+def _unchanged(view: View, seen: VersionedLease, if_match: str | None) -> VersionedLease:
     """Raises HTTPException, NotNow."""
     if if_match is None or if_match.strip() == "*":
         raise HTTPException(
@@ -171,7 +171,7 @@ def _unchanged(view: View, seen: Seen, if_match: str | None) -> Seen:
     return seen
 
 
-def _stale(view: View, now: Seen) -> HTTPException:
+def _stale(view: View, now: VersionedLease) -> HTTPException:
     view.forget()
     return HTTPException(HTTPStatus.PRECONDITION_FAILED, STALE, {"etag": tag_of(now.etag)})
 
@@ -191,7 +191,7 @@ def _done(view: View, request: Request, response: Response, action: Action, chan
     return schemas.LeaseChange(changed=change.is_change, before=_shown(change.before), after=_shown(change.after))
 
 
-def _shown(seen: Seen) -> schemas.Lease:
+def _shown(seen: VersionedLease) -> schemas.Lease:
     return schemas.Lease.model_validate(LeaseStatus(seen.lease, seen.etag, state_of(seen.lease, is_expired=False)))
 
 

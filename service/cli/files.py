@@ -24,7 +24,7 @@ from service.texts import counted
 if TYPE_CHECKING:
     from leases.keeper import Keeper
     from pipeline.connectors.files.sink import Snapshot
-    from pipeline.connectors.files.sink.storage import Place
+    from pipeline.connectors.files.sink.storage import Storage
     from pipeline.connectors.log.feed import LogReader
     from service.group.view import View
 
@@ -199,7 +199,7 @@ def read_files(file: Path, pipeline: str, partition: str | None, to: Path | None
         click.echo(f"{counted(snapshot.rows, 'row')} of {counted(len(snapshot.files), 'file')} in {to}")
 
 
-def _explain_nothing(file: Path, pipeline: str, partition: str | None, place: Place, *, is_claimed: bool) -> str:
+def _explain_nothing(file: Path, pipeline: str, partition: str | None, place: Storage, *, is_claimed: bool) -> str:
     """is_claimed: whether the place has a manifest of the pipeline or partition."""
     whose = f"pipeline '{pipeline}'" + ("" if partition is None else f", partition '{partition}',")
     if is_claimed or not _has_progress(file, pipeline, partition):
@@ -248,7 +248,7 @@ def clean_files(file: Path, pipeline: str, dry_run: bool) -> None:
             click.echo(f"{'would delete' if dry_run else 'deleted'} {place.locate(name)}")
 
 
-def _place(file: Path, pipeline: str) -> Place:
+def _place(file: Path, pipeline: str) -> Storage:
     from service.config.files import FilesSinkSettings
     from service.config.log import LogSinkSettings
 
@@ -264,7 +264,7 @@ def _place(file: Path, pipeline: str) -> Place:
     return fail(f"pipeline '{pipeline}' of {file} {what}: {remedy}", code=USAGE)
 
 
-def _snapshot(place: Place, pipeline: str, partition: str | None) -> Snapshot:
+def _snapshot(place: Storage, pipeline: str, partition: str | None) -> Snapshot:
     from pipeline.connectors.files.sink import snapshot_of
 
     return _done(lambda: snapshot_of(place, pipeline=pipeline, partition=partition))

@@ -115,7 +115,7 @@ async def run_replay(
         log=log,
     )
     last = await run(processor, settings.api.model_copy(update={"enabled": False}), until_idle=True, log=log)
-    return processor.tally.events[one.name], processor.tally.dead_letters[one.name], last
+    return processor.stats.events[one.name], processor.stats.dead_letters[one.name], last
 
 
 def replay_of(

@@ -12,7 +12,15 @@ from leases import dotnet
 from leases.errors import StoreUnavailable
 from pipeline.errors import FeedError
 from service.config.leases import Feeds, LeaseSettings
-from service.config.section import IDENTITY, Buffering, FeedContext, FeedSettings, Section, Whom, whom
+from service.config.section import (
+    IDENTITY,
+    AzureCredentials,
+    Buffering,
+    FeedContext,
+    FeedSettings,
+    Section,
+    azure_credentials,
+)
 from service.config.types import Certificates, Count, ProcessorName, Seconds, Secret, Text
 
 if TYPE_CHECKING:
@@ -23,7 +31,7 @@ if TYPE_CHECKING:
     from pipeline.sink import Sink
 
 
-class CosmosAccess(Whom):
+class CosmosAccess(AzureCredentials):
     """The arguments of `cosmos_account_of`."""
 
     endpoint: str | None
@@ -58,7 +66,7 @@ class CosmosAccount(Section):
         return {
             "endpoint": self.endpoint,
             "ca_file": self.ca_file,
-            **whom(self.key, self.connection_string, self.identity),
+            **azure_credentials(self.key, self.connection_string, self.identity),
         }
 
 
@@ -170,14 +178,14 @@ class CosmosLeases(CosmosAccount, LeaseSettings):
         return f"Cosmos DB container '{self.database}/{self.container}'"
 
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
-        from leases.stores.cosmos import Container, CosmosStore, Place
+        from leases.stores.cosmos import Container, ContainerAddress, CosmosStore
 
         monitored = {
             name: MonitoredContainer(feed, name if settings.processor_name is None else settings.processor_name)
             for name, (settings, feed) in feeds.items()
             if isinstance(settings, CosmosFeedSettings)
         }
-        place = Place(database=self.database, container=self.container, creates=creates)
+        place = ContainerAddress(database=self.database, container=self.container, creates=creates)
         container = Container(cosmos_account_of(**self.account), place, call_timeout_s=self.timing.call_timeout_s)
         return CosmosStore(container, monitored)
 

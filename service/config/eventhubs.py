@@ -180,9 +180,9 @@ class EventHubsLettersSettings(LettersSettings, EventHubsSinkSettings):
     def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
         from pipeline.connectors.eventhubs import EventHubsFeed, HubLetters, account_of
         from pipeline.dead_letters import LetterBox
-        from pipeline.dead_letters.merged_feed import StrandedLetters
+        from pipeline.dead_letters.merged_feed import MergedLetters
 
         group, timeout_s = self.consumer_group, self.timeout_s
         feed = EventHubsFeed(account_of(**self.account), consumer_group=group, timeout_s=timeout_s)
-        by_partition = StrandedLetters(HubLetters(feed, pipeline))
+        by_partition = MergedLetters(HubLetters(feed, pipeline))
         return LetterBox(feed=feed, sink=self.make(timing), by_partition=by_partition)

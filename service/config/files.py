@@ -12,7 +12,7 @@ from service.config.types import FilePath, Glob, RecordBytes, Seconds, Text
 
 if TYPE_CHECKING:
     from leases.timing import Timing
-    from pipeline.connectors.files.sink.storage import Place
+    from pipeline.connectors.files.sink.storage import Storage
     from pipeline.dead_letters import LetterBox
     from pipeline.feed import ChangeFeed
     from pipeline.sink import Sink
@@ -98,7 +98,7 @@ class FilesSinkSettings(StorageAccount, SinkSettings):
 
         return FilesSink(self.make_place(), format=self.format, compression=self.compression)
 
-    def make_place(self) -> Place:
+    def make_place(self) -> Storage:
         """The place of the files, for writing and for reading. Raises ValueError."""
         if self.path is not None:
             from pipeline.connectors.files.sink import Directory
@@ -118,7 +118,7 @@ class FilesLettersSettings(LettersSettings, FilesSinkSettings):
     def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
         from pipeline.connectors.files.sink import FileLetters
         from pipeline.dead_letters import LetterBox
-        from pipeline.dead_letters.merged_feed import StrandedLetters
+        from pipeline.dead_letters.merged_feed import MergedLetters
 
-        feed = StrandedLetters(FileLetters(self.make_place(), pipeline))
+        feed = MergedLetters(FileLetters(self.make_place(), pipeline))
         return LetterBox(feed=feed, sink=self.make(timing), rows=lambda rows: rows)

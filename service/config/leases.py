@@ -117,9 +117,9 @@ class BlobLeases(StorageAccount, LeaseSettings):
         return f"blob container '{self.container}'"
 
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
-        from leases.stores.blob import BlobStore, Container, Place
+        from leases.stores.blob import BlobStore, Container, ContainerAddress
 
-        place = Place(container=self.container, creates=creates)
+        place = ContainerAddress(container=self.container, creates=creates)
         account, timeout_s = storage_account_of(**self.account), self.timing.call_timeout_s
         return BlobStore(Container(account, place, call_timeout_s=timeout_s))
 

@@ -235,7 +235,7 @@ IDENTITY = (
 )
 
 
-class Whom(TypedDict):
+class AzureCredentials(TypedDict):
     """Secrets and all: what the connectors take."""
 
     key: str | None
@@ -243,7 +243,7 @@ class Whom(TypedDict):
     identity: str | None
 
 
-def whom(key: Secret | None, connection_string: Secret | None, identity: str | None) -> Whom:
+def azure_credentials(key: Secret | None, connection_string: Secret | None, identity: str | None) -> AzureCredentials:
     """Without a key, azure-identity finds the credentials."""
     is_anybody = identity is None and key is None and connection_string is None
     return {
@@ -253,7 +253,7 @@ def whom(key: Secret | None, connection_string: Secret | None, identity: str | N
     }
 
 
-class StorageAccess(Whom):
+class StorageAccess(AzureCredentials):
     """The arguments of `storage_account_of`."""
 
     account_url: str | None
@@ -282,5 +282,5 @@ class StorageAccount(Section):
         return {
             "account_url": self.account_url,
             "ca_file": self.ca_file,
-            **whom(self.key, self.connection_string, self.identity),
+            **azure_credentials(self.key, self.connection_string, self.identity),
         }

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from leases.errors import StoreConflict
-from leases.keeper import Keeper, Seen
+from leases.keeper import Keeper, VersionedLease
 from leases.lease import Lease
 from leases.lineage import Partition, orphans, scopes_of
 from leases.membership import DEAD_AFTER
@@ -34,8 +34,8 @@ CONFLICTS_MAX = 8
 class Change:
     """A lease before and after, with its ETags. Both are the same where nothing was to be done."""
 
-    before: Seen
-    after: Seen
+    before: VersionedLease
+    after: VersionedLease
 
     @property
     def is_change(self) -> bool:

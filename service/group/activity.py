@@ -24,7 +24,7 @@ from pipeline.pump.runner import DeliveredBatch
 from service.failures import Failure
 from service.group.metered_lag import decoded_lags, encoded_lags
 from service.host import Host
-from service.stats import Delivery, Tally
+from service.stats import Delivery, Stats
 
 ACTIVITY_BYTES_MAX = 16 * 1024
 ENTRIES_MAX = 1024
@@ -125,15 +125,15 @@ def activity_of(host: Host, *, now: datetime, monotonic_s: float) -> Activity:
         return now + timedelta(seconds=clock_s - monotonic_s)
 
     failures = sorted(host.failures.items(), key=lambda item: item[1].at, reverse=True)
-    recent = nlargest(ENTRIES_MAX, chain.from_iterable(host.tally.recent.values()), key=lambda delivery: delivery.at)
+    recent = nlargest(ENTRIES_MAX, chain.from_iterable(host.stats.recent.values()), key=lambda delivery: delivery.at)
     return Activity(
         batches=tuple(_batch(host.name, delivery, wall(delivery.at)) for delivery in recent),
-        totals=tuple(_totals(name, host.tally) for name in sorted(host.pipelines)),
+        totals=tuple(_totals(name, host.stats) for name in sorted(host.pipelines)),
         failures=tuple(_failure(host.name, key, failure, wall) for key, failure in failures),
         waiting=tuple(_waiting(key, why) for key, why in sorted(host.waiting.items())),
         failing=len(failures),
         suspended=sum(not worker.owned.is_trusted for worker in host.workers.values()),
-        suspensions=host.tally.suspensions.total(),
+        suspensions=host.stats.suspensions.total(),
         at=now,
         lags=host.group_lag.first_hand(host.own_leases),
     )
@@ -203,12 +203,12 @@ def _batch(host: str, delivery: Delivery, at: datetime) -> BatchStatus:
     )
 
 
-def _totals(pipeline: str, tally: Tally) -> Totals:
+def _totals(pipeline: str, stats: Stats) -> Totals:
     return Totals(
         pipeline=pipeline,
-        events=tally.events[pipeline],
-        batches=tally.batches[pipeline],
-        dead_letters=tally.dead_letters[pipeline],
+        events=stats.events[pipeline],
+        batches=stats.batches[pipeline],
+        dead_letters=stats.dead_letters[pipeline],
     )
 
 

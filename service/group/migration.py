@@ -26,7 +26,7 @@ from leases.errors import (
 )
 from leases.import_.export_format import Group, lines_of
 from leases.import_.plan import Candidate, Change, Compare, Rules, planned
-from leases.keeper import Keeper, Scan, Seen
+from leases.keeper import Keeper, Scan, VersionedLease
 from leases.lease import Lease, LeaseKey
 from leases.store import LeaseStore
 from leases.timing import Timing
@@ -96,13 +96,13 @@ async def reset(
         lease = decode_lease(stored.id, stored.body)
     except InvalidDocument:
         wanted = await _read_new_lease(pipeline, await _part_of(pipeline, partition, []), partition, to, now_ms)
-        await keeper.rewrite(Seen(wanted, stored.etag), wanted)
+        await keeper.rewrite(VersionedLease(wanted, stored.etag), wanted)
         return None, wanted
     if (
         broken := scan.unreadable.get(LeaseKey(pipeline.name, partition))
     ) is not None:  # there are two; this is one of them
         raise broken
-    return lease, (await move(keeper, pipeline, Seen(lease, stored.etag), to)).lease
+    return lease, (await move(keeper, pipeline, VersionedLease(lease, stored.etag), to)).lease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +187,7 @@ def _shown(continuation: str | None) -> str:
     return "the feed's beginning" if continuation is None else f"'{continuation}'"
 
 
-async def move(keeper: Keeper, pipeline: Pipeline, seen: Seen, to: Start | str) -> Seen:
+async def move(keeper: Keeper, pipeline: Pipeline, seen: VersionedLease, to: Start | str) -> VersionedLease:
     """A lease that was read, in its new generation. Raises LeasesError (StoreConflict where it has changed), PipelineError."""
     lease = seen.lease
     _check_open(lease)

@@ -128,12 +128,12 @@ class Sight:
 
 def sight_of(host: Host) -> Sight | None:
     """None until the host's first round is over."""
-    scan, roll = host.balancer.scan, host.balancer.roll
-    if scan is None or roll is None:
+    scan, host_scan = host.balancer.scan, host.balancer.host_scan
+    if scan is None or host_scan is None:
         return None
     return Sight(
         leases={key: scan.marks[key] for key in host.balancer.expired},
-        hosts={name: record.mark for name, record in roll.hosts.items() if name not in roll.live},
+        hosts={name: record.mark for name, record in host_scan.hosts.items() if name not in host_scan.live},
     )
 
 

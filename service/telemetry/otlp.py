@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, Status, StatusCode, set_span_in_context
 from structlog.typing import FilteringBoundLogger as Log
 
-from service.telemetry.spans import Span, Told
+from service.telemetry.spans import Span, SpanHandle
 
 CLOSING_TIMEOUT_S = 2.0
 """How long a stop waits for the collector. Spans that are left then are lost."""
@@ -45,7 +45,7 @@ class OtlpTraces:
     def exported(self) -> int:
         return self._exporter.exported
 
-    def tell(self, span: Span, *, within: Told | None = None, after: Told | None = None) -> Told:
+    def tell(self, span: Span, *, within: SpanHandle | None = None, after: SpanHandle | None = None) -> SpanHandle:
         context = Context()
         if within is not None:
             assert isinstance(within, SpanContext), "spans are told to whom they belong"

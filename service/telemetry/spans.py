@@ -16,7 +16,7 @@ from leases.errors import StoreError
 from leases.lease import Lease, LeaseKey
 from pipeline.pump.runner import DeliveredBatch
 from pipeline.sink import CloseReason
-from service.stats import Tally
+from service.stats import Stats
 from service.telemetry import spans
 from service.texts import redacted
 
@@ -41,7 +41,7 @@ class Span:
     parts: tuple[Span, ...] = ()
 
 
-class Told(Protocol):
+class SpanHandle(Protocol):
     """The identity of a reported span, for spans that belong to it."""
 
 
@@ -58,7 +58,7 @@ class Traces(Protocol):
         """How many of those a collector has accepted."""
         ...
 
-    def tell(self, span: Span, *, within: Told | None = None, after: Told | None = None) -> Told:
+    def tell(self, span: Span, *, within: SpanHandle | None = None, after: SpanHandle | None = None) -> SpanHandle:
         """Returns at once. within: the enclosing span. after: a span to refer to from a new trace."""
         ...
 
@@ -158,12 +158,12 @@ def _why(error: Exception | None) -> str | None:
 class _Tenure:
     """acquired, batch: its first span, and that of its newest batch. wanted_at: since when another host requests it."""
 
-    acquired: Told
-    batch: Told | None = None
+    acquired: SpanHandle
+    batch: SpanHandle | None = None
     wanted_at: float | None = None
 
 
-class TracedTally(Tally):
+class TracedStats(Stats):
     """What is kept for spans to come is bounded by the leases of the group."""
 
     def __init__(self, clock: Clock, traces: Traces, log: Log | None = None) -> None:
@@ -231,6 +231,6 @@ class TracedTally(Tally):
         super().work_failed(lease, position, error)
         self._traces.tell(spans.failed_batch(lease, position, error), after=self._acquired(lease))
 
-    def _acquired(self, lease: Lease) -> Told | None:
+    def _acquired(self, lease: Lease) -> SpanHandle | None:
         tenure = self._tenures.get(lease.key)
         return None if tenure is None else tenure.acquired

@@ -83,7 +83,7 @@ def others_blobs_of(
 
     container: None is the lease container. Raises StartFailed.
     """
-    from leases.stores.blob import Container, OthersBlobs, Place
+    from leases.stores.blob import Container, ContainerAddress, OthersBlobs
 
     own = leases if isinstance(leases, BlobLeases) else None
     name = container or (own.container if own else None)
@@ -98,7 +98,7 @@ def others_blobs_of(
             return None
         if name is None:
             raise ValueError("--container: name the one with the old leases")
-        place = Place(container=name, creates=False)
+        place = ContainerAddress(container=name, creates=False)
         return OthersBlobs(Container(account, place, call_timeout_s=OTHERS_TIMEOUT_S))
     except ValueError as error:
         raise StartFailed(f"the old leases cannot be reached: {error}") from error

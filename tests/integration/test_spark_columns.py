@@ -15,7 +15,7 @@ from pipeline.batch import Batch
 from pipeline.event import EVENT_SCHEMA
 from pipeline.parsing.schema import arrow_schema, read_schema
 from pipeline.spark.engine import SparkEngine
-from pipeline.spark.session import Own
+from pipeline.spark.session import PipelineSession
 from pipeline.spark.transform import SparkTransform
 
 Prepare = Callable[..., Awaitable[SparkTransform]]
@@ -118,7 +118,7 @@ async def test_a_function_is_given_every_column(prepared: Prepare, function: Cal
 
 
 def test_what_a_query_is_checked_with_has_the_types_that_events_are_sent_with(spark: SparkEngine) -> None:
-    own = Own(spark.running())
+    own = PipelineSession(spark.running())
     schema = arrow_schema(read_schema(json.loads(StructType.fromDDL(OF_EVERY_TYPE).json())))
     none = pa.unify_schemas([EVENT_SCHEMA, schema]).empty_table()
     assert own.unknown(none).schema == own.events(none).schema

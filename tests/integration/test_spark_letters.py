@@ -22,7 +22,7 @@ from leasehold.common.clock import LoopClock
 from pipeline.batch import Batch
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.dead_letters import DeadLetters
-from pipeline.dead_letters.dead_letter_transform import Sieve, Sifted
+from pipeline.dead_letters.dead_letter_transform import DeadLetterTransform, Sifted
 from pipeline.errors import PoisonEvent
 from pipeline.limits import BatchLimits, Budget, Isolation
 from pipeline.poison import Refused, Slice
@@ -48,7 +48,7 @@ def counted(transform: SparkTransform, monkeypatch: pytest.MonkeyPatch) -> list[
 
 
 async def sifted(transform: SparkTransform, batch: Batch) -> Sifted:
-    return await Sieve(transform, POLICY, batch.partition, ()).sift(batch)
+    return await DeadLetterTransform(transform, POLICY, batch.partition, ()).sift(batch)
 
 
 def dead(found: Sifted) -> list[Any]:
@@ -88,7 +88,7 @@ async def test_bodies_of_an_event_hub_that_are_no_json_are_told_by_number_and_th
     assert [row["sequence"] for row in dead(found)] == [1, 2, 3, 4, 5]
     assert {row["error"].partition(":")[0] for row in dead(found)} == {"the body is not one JSON object"}
     with pytest.raises(PoisonEvent, match=r"partition '0', sequence 1: the body is not one JSON object: 'gibberish'"):
-        await Sieve(await prepared(**spec), None, "0", ()).sift(read)
+        await DeadLetterTransform(await prepared(**spec), None, "0", ()).sift(read)
 
 
 async def test_a_body_that_does_not_fit_costs_no_other_partition_its_place_in_the_job(
@@ -134,7 +134,7 @@ async def test_a_poison_event_costs_few_jobs(
 async def test_without_dead_letters_the_first_event_stops_its_partition(prepared: Prepare, batch: MakeBatch) -> None:
     transform = await prepared(schema="a INT NOT NULL", sql="SELECT partition, a FROM events")
     with pytest.raises(PoisonEvent, match=r"partition '0', sequence 1 .* column 'a' is missing or null") as caught:
-        await Sieve(transform, None, "0", ()).sift(batch("0", ['{"a": 1}', "{}", "{}"]))
+        await DeadLetterTransform(transform, None, "0", ()).sift(batch("0", ['{"a": 1}', "{}", "{}"]))
     assert caught.value.before == 1
 
 

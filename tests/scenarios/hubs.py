@@ -25,7 +25,7 @@ from leasehold.common.azure import storage_account_of
 from leases.document import decode_lease, lease_prefix
 from leases.errors import StoreMissing
 from leases.lease import Lease
-from leases.stores.blob import BlobStore, Container, Place
+from leases.stores.blob import BlobStore, Container, ContainerAddress
 from pipeline.connectors.eventhubs.position import position_of
 from pipeline.connectors.eventhubs.sink.producer_groups import target_of
 from scenarios.grounds import PARTITIONS, Breakage, Logs, MakeGround, paged_files, slow_postgres, spread
@@ -115,7 +115,7 @@ class Hubs:
         return asyncio.run(self._leases(role))
 
     async def _leases(self, role: str) -> list[Lease]:
-        place = Place(container=self._container, creates=False)
+        place = ContainerAddress(container=self._container, creates=False)
         account = storage_account_of(connection_string=self._blobs)
         store = BlobStore(Container(account, place, call_timeout_s=LOOK_TIMEOUT_S))
         try:

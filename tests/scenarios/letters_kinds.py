@@ -15,7 +15,7 @@ from pipeline.connectors.files.sink import Directory, FileLetters, FilesSink, sn
 from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
 from pipeline.dead_letters import LetterBox
-from pipeline.dead_letters.merged_feed import StrandedLetters
+from pipeline.dead_letters.merged_feed import MergedLetters
 from pipeline.dead_letters.record import until_now
 from pipeline.sink import Sink
 from scenarios.outlets import GAPS, GAPS_LAST
@@ -62,7 +62,7 @@ def log_box(where: Where) -> LetterBox:
 
 def files_box(where: Where) -> LetterBox:
     place = where.directory / "letters"
-    feed = StrandedLetters(FileLetters(Directory(place), NAME))
+    feed = MergedLetters(FileLetters(Directory(place), NAME))
     return LetterBox(feed=feed, sink=FilesSink(Directory(place)), rows=lambda rows: rows)
 
 

@@ -40,7 +40,7 @@ from pipeline.sink import Sink
 from service.failures import Failures
 from service.host import Host
 from service.pipeline import Pipeline
-from service.stats import Tally
+from service.stats import Stats
 from service.worker import Outcome, Worker
 
 
@@ -88,7 +88,7 @@ class Tenure:
     worker: Worker
     task: asyncio.Task[Outcome]
     clock: HostClock
-    tally: Tally
+    stats: Stats
     log: list[dict[str, Any]]
 
     def said(self, event: str) -> list[dict[str, Any]]:
@@ -162,7 +162,7 @@ class Group:
         await keeper.create(Lease(pipeline="bank", partition=partition))
         owned = await keeper.take(await keeper.read("bank", partition), pipeline.sink.claimed)
         assert owned is not None
-        tally = Tally(clock)
+        stats = Stats(clock)
         worker = Worker(
             owned,
             pipeline,
@@ -170,11 +170,11 @@ class Group:
             timing=self.timing,
             rng=random.Random(number),
             log=logger(log),
-            tally=tally,
+            stats=stats,
             budget=Budget(),
             failures=Failures(clock),
         )
-        return Tenure(worker, asyncio.create_task(worker.run()), clock, tally, log)
+        return Tenure(worker, asyncio.create_task(worker.run()), clock, stats, log)
 
     def clock(self) -> HostClock:
         """That of a new host's machine."""

@@ -26,7 +26,7 @@ from servers.eventhubs.messages import Event, Numbered, placed
 from simulation.process import current, incarnation
 from simulation.weather import Request, answered, host_of
 
-from pipeline.connectors.eventhubs.account import Account
+from pipeline.connectors.eventhubs.account import EventHubAccount
 from pipeline.connectors.eventhubs.amqp.decode import event_at
 from pipeline.connectors.eventhubs.amqp.management import Extent
 from pipeline.connectors.eventhubs.feed.receiver import Limits, Place, Received
@@ -39,10 +39,10 @@ from pipeline.errors import FeedUnavailable
 from pipeline.markers import PREFIX
 from pipeline.producer import (
     NOTHING_YET,
-    Asked,
+    AttachRequest,
     HubProperties,
-    Numbers,
     Outcome,
+    ProducerPosition,
     PublishError,
     Reason,
     RetryPolicy,
@@ -162,8 +162,8 @@ class EventHub:
         self._unseen_at: dict[tuple[str, str], float] = {}
         """When a host last looked for a partition's end in vain."""
         self._unsure: set[tuple[str, str, int]] = set()
-        self._unsettled: dict[tuple[str, str, int], Numbers] = {}
-        self._first_sent: dict[tuple[tuple[str, str, int], Numbers], float] = {}
+        self._unsettled: dict[tuple[str, str, int], ProducerPosition] = {}
+        self._first_sent: dict[tuple[tuple[str, str, int], ProducerPosition], float] = {}
         self._verified: set[tuple[str, str, int]] = set()
 
     def sink(self) -> EventHubsSink:
@@ -186,7 +186,7 @@ class EventHub:
                 self._unsure.add(tenure)
         return extent
 
-    async def attach(self, partition: str | None, asked: Asked | None, *, idempotent: bool) -> HubLink:
+    async def attach(self, partition: str | None, asked: AttachRequest | None, *, idempotent: bool) -> HubLink:
         assert partition is not None
         assert asked is not None
         numbers = await self._asked("attach", partition, lambda: self._attached(partition, asked), Unreached, Unreached)
@@ -203,7 +203,7 @@ class EventHub:
         extent = Extent(first=min(partition.first, last + 1), last=last, offset="", time_ms=0, is_empty=is_empty)
         return extent, is_true
 
-    def _attached(self, target: str, asked: Asked) -> Numbers:
+    def _attached(self, target: str, asked: AttachRequest) -> ProducerPosition:
         partition = self.partitions[target]
         assert asked.group is not None
         self._forget_idle(partition)
@@ -222,7 +222,7 @@ class EventHub:
             raise attach_refused(self.name, outcome.condition, outcome.description, asks=True)
         partition.producers[asked.group] = outcome.producer
         partition.used[asked.group] = self.world.now
-        return Numbers(group=asked.group, level=outcome.producer.level, number=outcome.replied)
+        return ProducerPosition(group=asked.group, level=outcome.producer.level, number=outcome.replied)
 
     def _forget_idle(self, partition: Partition) -> None:
         """Where nobody puts old documents back: their levels are given out again, which only the service's memory shows."""
@@ -235,7 +235,7 @@ class EventHub:
 
     # Sends
 
-    async def send(self, target: str, payloads: Sequence[bytes], after: Numbers) -> None:
+    async def send(self, target: str, payloads: Sequence[bytes], after: ProducerPosition) -> None:
         """One batch of the claim whose task this is."""
         claim, tenure, onlooker = _CLAIM.get(), self._tenure(), self.world.onlooker
         assert claim is not None
@@ -260,7 +260,7 @@ class EventHub:
         self,
         partition: Partition,
         payloads: Sequence[bytes],
-        after: Numbers,
+        after: ProducerPosition,
         claim: Claim,
         sent: Sent,
     ) -> None:
@@ -350,13 +350,13 @@ class HubLink:
     bytes_max = BATCH_BYTES_MAX
     is_usable = True
 
-    def __init__(self, hub: EventHub, target: str, numbers: Numbers) -> None:
-        self.numbers: Numbers | None = numbers
+    def __init__(self, hub: EventHub, target: str, numbers: ProducerPosition) -> None:
+        self.numbers: ProducerPosition | None = numbers
         self._hub = hub
         self._target = target
 
     async def send(
-        self, payloads: Sequence[bytes], after: Numbers | None, key: str | None, sending: Callable[[], None]
+        self, payloads: Sequence[bytes], after: ProducerPosition | None, key: str | None, sending: Callable[[], None]
     ) -> None:
         assert after is not None
         sending()
@@ -368,7 +368,7 @@ class HubLink:
 
 class _Sink(EventHubsSink):
     def __init__(self, hub: EventHub, rng: random.Random) -> None:
-        super().__init__(Account(host="simulated", hub="bank"), consumer_group="sink", tail_s=hub.tail_s)
+        super().__init__(EventHubAccount(host="simulated", hub="bank"), consumer_group="sink", tail_s=hub.tail_s)
         broker: Any = hub
         timeout_s = hub.timeout_s
         policy = RetryPolicy(retries_max=3, delay_s=0.1, delay_max_s=2.0, try_timeout_s=timeout_s)

@@ -345,7 +345,7 @@ MUTANTS = (
     mutant(
         "leases of a paused pipeline are taken",
         "service.balancer",
-        "        paused = roll.controls.paused\n        found",
+        "        paused = host_scan.controls.paused\n        found",
         "        paused = frozenset()\n        found",
     ),
     mutant(
@@ -397,8 +397,8 @@ MUTANTS = (
     mutant(
         "a hub's claim asks at a null level",
         "pipeline.connectors.eventhubs.sink.producer_groups",
-        "            return await self._numbers(target, Asked(group=of, level=level))\n",
-        "            return await self._numbers(target, Asked(group=of, level=None))\n",
+        "            return await self._numbers(target, AttachRequest(group=of, level=level))\n",
+        "            return await self._numbers(target, AttachRequest(group=of, level=None))\n",
     ),
     mutant(
         "a claim does not look for what was published since the checkpoint",

@@ -21,7 +21,7 @@ from leasehold import (
     event_hubs_account,
 )
 from leasehold.testing import SinkHarness
-from pipeline.connectors.eventhubs import Account
+from pipeline.connectors.eventhubs import EventHubAccount
 
 
 def parts() -> tuple[ChangeFeed, Sink, LeaseStore]:
@@ -34,7 +34,7 @@ def processor_of(feed: ChangeFeed, sink: Sink, store: LeaseStore) -> Processor:
     assert_type(derived_timing(30), Timing)
     assert_type(FEED_INTERFACE.bit_length(), int)
     assert_type(leasehold.__version__, str)
-    assert_type(event_hubs_account(connection_string="", event_hub="raw-event"), Account)
+    assert_type(event_hubs_account(connection_string="", event_hub="raw-event"), EventHubAccount)
     return Processor([pipeline], store, host="my-program", timing=derived_timing(30))
 
 

@@ -47,3 +47,8 @@ def test_old_names_of_methods_that_plugins_call_warn(kind: type, old: str, new: 
     called = SimpleNamespace(**{new: lambda: "awaited"})
     with pytest.warns(DeprecationWarning, match=new):
         assert getattr(kind, old)(called) == "awaited"
+
+
+def test_a_renamed_class_is_found_under_its_old_name() -> None:
+    with pytest.warns(DeprecationWarning, match="leasehold.Asked is now called AttachRequest: rename it"):
+        assert leasehold.Asked is leasehold.AttachRequest

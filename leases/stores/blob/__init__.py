@@ -4,8 +4,8 @@
 opens, and `error_mapping` translates the SDK's errors (pure). `OthersBlobs` reads what other processors left.
 """
 
-from leases.stores.blob.account import Place
+from leases.stores.blob.account import ContainerAddress
 from leases.stores.blob.container import Container
 from leases.stores.blob.store import BlobStore, OthersBlobs
 
-__all__ = ["BlobStore", "Container", "OthersBlobs", "Place"]
+__all__ = ["BlobStore", "Container", "OthersBlobs", "ContainerAddress"]

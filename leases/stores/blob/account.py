@@ -130,7 +130,7 @@ def _lost(what: str, is_write: bool) -> StoreError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ContainerAddress:
     """A container by name."""
 
     container: str
@@ -152,7 +152,7 @@ class Connection:
             await self.credential.close()
 
 
-def connect(account: StorageAccount, place: Place, tls: ssl.SSLContext, timeout_s: float) -> Connection:
+def connect(account: StorageAccount, place: ContainerAddress, tls: ssl.SSLContext, timeout_s: float) -> Connection:
     """Nothing is sent yet. Raises ValueError if the SDK does not accept the connection string."""
     # Left alone, the SDK would send a request three times again, 15 to 40 s later.
     transport = OnceOverTls(tls, pause_s, connection_timeout=timeout_s / 2, read_timeout=timeout_s)

@@ -21,7 +21,7 @@ from azure.storage.blob.aio import ContainerClient
 from leasehold.common.azure import StorageAccount, tls_of
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
 from leases.stores.azure import retrying_for
-from leases.stores.blob.account import Connection, Place, code_of, connect, is_no_container, translated
+from leases.stores.blob.account import Connection, ContainerAddress, code_of, connect, is_no_container, translated
 from leases.stores.blob.codec import Packed
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class Container:
     def __init__(
         self,
         account: StorageAccount,
-        place: Place,
+        place: ContainerAddress,
         *,
         call_timeout_s: float = 5.0,
         page_blobs_max: int = PAGE_BLOBS_MAX,
@@ -71,7 +71,7 @@ class Container:
         self._connection: Connection | None = None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ContainerAddress:
         return self._place
 
     async def list_blobs(self, prefix: str) -> list[Blob]:

@@ -109,7 +109,7 @@ _NOTHING_INDEXED: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ContainerAddress:
     """Database and container by name."""
 
     database: str
@@ -133,7 +133,7 @@ class Connection:
         await _close_client(self.client, self.credential)
 
 
-async def connect(account: CosmosAccount, place: Place, tls: ssl.SSLContext, timeout_s: float) -> Connection:
+async def connect(account: CosmosAccount, place: ContainerAddress, tls: ssl.SSLContext, timeout_s: float) -> Connection:
     """Raises StoreUnavailable (also if the account's consistency is too weak), StoreMissing (does not exist, and must
     not be created).
     """
@@ -206,7 +206,7 @@ def _client(account: CosmosAccount, credential: Any, transport: _Transport, time
     )
 
 
-async def _has_own_keys(client: CosmosClient, proxy: ContainerProxy, place: Place) -> bool:
+async def _has_own_keys(client: CosmosClient, proxy: ContainerProxy, place: ContainerAddress) -> bool:
     properties = await _properties(client, proxy, place)
     paths = properties.get("partitionKey", {}).get("paths")
     if paths not in (["/id"], [f"/{PARTITION_KEY}"]):
@@ -220,7 +220,7 @@ async def _has_own_keys(client: CosmosClient, proxy: ContainerProxy, place: Plac
     return bool(paths != ["/id"])
 
 
-async def _properties(client: CosmosClient, proxy: ContainerProxy, place: Place) -> dict[str, Any]:
+async def _properties(client: CosmosClient, proxy: ContainerProxy, place: ContainerAddress) -> dict[str, Any]:
     try:
         return await proxy.read()
     except CosmosResourceNotFoundError:

@@ -18,7 +18,7 @@ from leasehold.common.azure import CosmosAccount, tls_of
 from leasehold.common.cancellation import await_shielded
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
 from leases.stores.azure import retrying_for
-from leases.stores.cosmos.connection import Connection, Place, connect, is_gone, translated
+from leases.stores.cosmos.connection import Connection, ContainerAddress, connect, is_gone, translated
 from leases.stores.cosmos.documents import PARTITION_KEY, Document
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class Container:
     call_timeout_s: how long a call may take. Retries happen in the first half of it.
     """
 
-    def __init__(self, account: CosmosAccount, place: Place, *, call_timeout_s: float = 5.0) -> None:
+    def __init__(self, account: CosmosAccount, place: ContainerAddress, *, call_timeout_s: float = 5.0) -> None:
         """Raises ValueError if the account's ca_file cannot be used."""
         self._account = account
         self._place = place

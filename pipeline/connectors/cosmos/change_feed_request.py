@@ -12,7 +12,7 @@ from email.utils import format_datetime
 from typing import Literal
 
 from leasehold.common.nesting import parsed_json
-from pipeline.connectors.cosmos.ranges import Place
+from pipeline.connectors.cosmos.ranges import RangeSection
 from pipeline.errors import FeedError, FeedUnavailable, PositionLost
 from pipeline.limits import JSON_LEVELS_MAX
 
@@ -30,7 +30,7 @@ SAID_MAX = 300
 class Ask:
     """after: a continuation, FROM_NOW, or None for the beginning. since: only what was written at or after this time."""
 
-    place: Place
+    place: RangeSection
     after: str | None
     items_max: int
     mode: Mode

@@ -30,7 +30,7 @@ from pipeline.connectors.cosmos.client import Container
 from pipeline.connectors.cosmos.ranges import (
     BEGINNING,
     PhysicalRange,
-    Place,
+    RangeSection,
     Span,
     Successor,
     estimated,
@@ -72,7 +72,7 @@ class Whereabouts:
         """An unreadable position counts as unknown: its own lease reports it."""
         self._scopes |= {name: span for name, scope in scopes.items() if (span := span_of(scope)) is not None}
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: RangeSection) -> None:
         """It is gone: the next call lists the ranges again."""
         self._live = [each for each in self._live if each.id != place.range_id]
 
@@ -88,12 +88,12 @@ class Whereabouts:
             raise unknown(partition, live)
         return successors(partition, self._scopes.get(partition), live)
 
-    async def places(self, partition: str) -> list[Place]:
+    async def places(self, partition: str) -> list[RangeSection]:
         """Its own, or its successors'."""
         found = [place_of(heir.name, self._live) for heir in await self.heirs(partition)]
         return [place for place in found if place is not None]
 
-    async def place(self, partition: str) -> Place:
+    async def place(self, partition: str) -> RangeSection:
         """Raises FeedUnavailable where it was split."""
         places = await self.places(partition)
         if len(places) != 1:
@@ -228,14 +228,14 @@ class CosmosFeed(ChangeFeed):
         await self._container.close()
         self._threads.shutdown(wait=False)
 
-    async def _everywhere(self, partition: str, ask: Callable[[Place], Awaitable[T]]) -> list[T]:
+    async def _everywhere(self, partition: str, ask: Callable[[RangeSection], Awaitable[T]]) -> list[T]:
         """The ranges of the partition or of its successors; read again if they turn out to be outdated."""
         try:
             return [await ask(place) for place in await self._where.places(partition)]
         except _Gone:
             return [await ask(place) for place in await self._where.places(partition)]
 
-    async def _place_or_end(self, partition: str, delivered: str | None) -> Place:
+    async def _place_or_end(self, partition: str, delivered: str | None) -> RangeSection:
         """Raises PartitionEnded."""
         heirs = await self._where.heirs(partition)
         if [heir.name for heir in heirs] == [partition]:
@@ -246,14 +246,16 @@ class CosmosFeed(ChangeFeed):
             scopes={heir.name: str(heir.span) for heir in heirs},
         )
 
-    async def _ask(self, place: Place, after: str | None, items_max: int, since: datetime | None = None) -> Answer:
+    async def _ask(
+        self, place: RangeSection, after: str | None, items_max: int, since: datetime | None = None
+    ) -> Answer:
         ask = Ask(place=place, after=after, items_max=items_max, mode=self._mode, since=since)
         answer = await self._container.changes(ask)
         if answer.status == GONE:
             self._where.forget(place)
         return answer
 
-    async def _ask_one(self, place: Place, after: str | None, since: datetime | None = None) -> Answer:
+    async def _ask_one(self, place: RangeSection, after: str | None, since: datetime | None = None) -> Answer:
         """The answer to one question, of at most one item. Raises FeedError."""
         answer = await self._ask(place, after, 1, since)
         if answer.status == GONE:
@@ -262,12 +264,12 @@ class CosmosFeed(ChangeFeed):
             raise self._refused(place.range_id, answer)
         return answer
 
-    async def _end_of(self, place: Place) -> str:
+    async def _end_of(self, place: RangeSection) -> str:
         answer = await self._ask_one(place, FROM_NOW)
         lsn_of(answer.etag)
         return answer.etag
 
-    async def _at(self, place: Place, time: datetime) -> str | None:
+    async def _at(self, place: RangeSection, time: datetime) -> str | None:
         """Where to begin for all from `time` on; for a time the account first answers 304, with the place to begin at."""
         if time <= datetime(1970, 1, 1, tzinfo=UTC):
             return None
@@ -278,7 +280,7 @@ class CosmosFeed(ChangeFeed):
         records = await self._records(answer, None)
         return position_behind(records[0].lsn - 1) if records else answer.etag
 
-    async def _lag_at(self, place: Place, continuation: str | None) -> int:
+    async def _lag_at(self, place: RangeSection, continuation: str | None) -> int:
         answer = await self._ask_one(place, continuation)
         records = await self._records(answer, continuation) if answer.status == OK else []
         return estimated(session_lsn(answer.session), records[0].lsn) if records else 0

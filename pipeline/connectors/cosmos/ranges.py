@@ -108,7 +108,7 @@ class PhysicalRange:
     parents: tuple[str, ...] = ()
 
 
-class Place(NamedTuple):
+class RangeSection(NamedTuple):
     """The range that a partition is read from, and the section of it; None for the whole."""
 
     range_id: str
@@ -135,13 +135,13 @@ def partition_of(range: PhysicalRange) -> FeedPartition:
     return FeedPartition(range.id, range.parents, str(range.span))
 
 
-def place_of(partition: str, live: Iterable[PhysicalRange]) -> Place | None:
+def place_of(partition: str, live: Iterable[PhysicalRange]) -> RangeSection | None:
     """None where no single range holds the partition (any more)."""
     mine = span_of(partition)
     if mine is None:
-        return next((Place(each.id) for each in live if each.id == partition), None)
+        return next((RangeSection(each.id) for each in live if each.id == partition), None)
     whole = next((each for each in live if each.span.covers(mine)), None)
-    return Place(whole.id, None if whole.span.is_same(mine) else mine) if whole else None
+    return RangeSection(whole.id, None if whole.span.is_same(mine) else mine) if whole else None
 
 
 def successors(partition: str, scope: Span | None, live: Sequence[PhysicalRange]) -> list[Successor]:

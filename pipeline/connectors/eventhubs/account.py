@@ -17,7 +17,7 @@ _LOOKS = "Endpoint=sb://NAMESPACE.servicebus.windows.net/;SharedAccessKeyName=..
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class EventHubAccount:
     """host: the namespace's, with a port where it is not the usual one. Without a connection string azure-identity finds the
     credentials; identity: the client id to use. ca_file: authorities to trust, instead of the usual ones. is_emulator: the
     namespace has no TLS, according to the connection string.
@@ -51,7 +51,7 @@ def account_of(
     identity: str | None = None,
     transport: Transport = "amqp",
     ca_file: str | None = None,
-) -> Account:
+) -> EventHubAccount:
     """identity: DEFAULT, or a client id. Raises ValueError, without the values: they may be secrets."""
     is_emulator = False
     if connection_string is not None:
@@ -67,7 +67,7 @@ def account_of(
         raise ValueError("`namespace` must be a name like NAMESPACE.servicebus.windows.net, without sb:// before it")
     if event_hub is None or not _HUB.fullmatch(event_hub):
         raise ValueError("needs the hub's name: `event_hub`, or EntityPath=... in `connection_string`")
-    return Account(
+    return EventHubAccount(
         host=namespace,
         hub=event_hub,
         connection_string=connection_string,

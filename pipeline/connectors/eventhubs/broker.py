@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.connectors.eventhubs.account import Account
+from pipeline.connectors.eventhubs.account import EventHubAccount
 from pipeline.connectors.eventhubs.amqp.connection import Hub
 from pipeline.connectors.eventhubs.amqp.encode import ENVELOPE_KEY_BYTES, MARKS_BYTES_MAX, SECTION_BYTES, body_of
 from pipeline.connectors.eventhubs.amqp.management import Extent, Management
 from pipeline.connectors.eventhubs.refusal import is_missing
 from pipeline.connectors.eventhubs.sink.sender import SenderLink, attach
 from pipeline.errors import FeedError, FeedUnavailable
-from pipeline.producer import Asked, Event, HubProperties, PartitionProperties, PublishError, Reason
+from pipeline.producer import AttachRequest, Event, HubProperties, PartitionProperties, PublishError, Reason
 from pipeline.producer.event import Prepared
 
 KEY_BYTES_MAX = 128
@@ -24,7 +24,7 @@ class EventHubsBroker:
 
     envelope_bytes = ENVELOPE_BYTES
 
-    def __init__(self, account: Account, *, credential: Any = None, timeout_s: float = 20.0) -> None:
+    def __init__(self, account: EventHubAccount, *, credential: Any = None, timeout_s: float = 20.0) -> None:
         self.links = Hub(account, credential=credential)
         self._management = Management(self.links, timeout_s=timeout_s)
 
@@ -36,7 +36,7 @@ class EventHubsBroker:
         body = body_of(event)
         return Prepared(body, size_of(body))
 
-    async def attach(self, partition: str | None, asked: Asked | None, *, idempotent: bool) -> SenderLink:
+    async def attach(self, partition: str | None, asked: AttachRequest | None, *, idempotent: bool) -> SenderLink:
         return await attach(self.links, partition, asked, idempotent=idempotent)
 
     async def hub(self) -> HubProperties:

@@ -28,12 +28,12 @@ from pipeline.connectors.log.partition_file import (
 from pipeline.connectors.log.producer_state import Line, Producer
 from pipeline.connectors.log.store import Log, PartitionLog
 from pipeline.producer import (
-    Asked,
+    AttachRequest,
     Event,
     HubProperties,
-    Numbers,
     Outcome,
     PartitionProperties,
+    ProducerPosition,
     PublishError,
     Reason,
     number_after,
@@ -73,10 +73,10 @@ class LogBroker:
         size = EVENT_BYTES + len(event.body) + sum(len(name) + len(str(value)) for name, value in properties)
         return Prepared((event.body, tuple(properties)), size)
 
-    async def attach(self, partition: str | None, asked: Asked | None, *, idempotent: bool) -> LogLink:
+    async def attach(self, partition: str | None, asked: AttachRequest | None, *, idempotent: bool) -> LogLink:
         if partition is None:
             raise refused(f"{self.name} does not route: give a partition", reason=Reason.GENERAL_ERROR)
-        wished = asked or Asked(level=None)
+        wished = asked or AttachRequest(level=None)
 
         def attach() -> LogLink:
             self._log.prepare()
@@ -86,7 +86,7 @@ class LogBroker:
 
         return await run_on_thread(self._threads, attach)
 
-    def _line(self, log: PartitionLog, asked: Asked) -> Line:
+    def _line(self, log: PartitionLog, asked: AttachRequest) -> Line:
         """Raises PublishError."""
         group = self._rng.getrandbits(62) if asked.group is None else asked.group
         held = log.line(_lease(group))
@@ -129,13 +129,13 @@ class LogLink:
     bytes_max = BYTES_MAX
 
     def __init__(self, threads: ThreadPoolExecutor, log: PartitionLog, line: Line | None) -> None:
-        self.numbers = Numbers(group=line.group, level=line.level, number=line.number) if line else None
+        self.numbers = ProducerPosition(group=line.group, level=line.level, number=line.number) if line else None
         self._threads = threads
         self._log = log
         self._line = line
 
     async def send(
-        self, payloads: Sequence[Any], after: Numbers | None, key: str | None, sending: Callable[[], None]
+        self, payloads: Sequence[Any], after: ProducerPosition | None, key: str | None, sending: Callable[[], None]
     ) -> None:
         def send() -> None:
             table = _table(payloads, key)

@@ -128,7 +128,7 @@ class DemoView:
         return table
 
     def _done(self) -> dict[str, int]:
-        return {name: self._before[name] + self._processor.tally.events[name] for name in self._tasks}
+        return {name: self._before[name] + self._processor.stats.events[name] for name in self._tasks}
 
 
 def _shown(lease: Lease) -> str:
@@ -254,7 +254,7 @@ async def _process(
             listening=lambda port: view.say(f"dashboard: http://{settings.api.host}:{port}/"),
         )
     _heed(last, screen)
-    if not any(processor.tally.events.values()):
+    if not any(processor.stats.events.values()):
         _say(screen, _nothing_done(expected))
 
 

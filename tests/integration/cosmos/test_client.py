@@ -18,7 +18,7 @@ from plugins_cosmos import Cosmos, running
 from leasehold.common.azure import CosmosAccount
 from pipeline.connectors.cosmos.change_feed_request import Ask
 from pipeline.connectors.cosmos.client import Container
-from pipeline.connectors.cosmos.ranges import Place, span_of
+from pipeline.connectors.cosmos.ranges import RangeSection, span_of
 from pipeline.errors import FeedError, FeedUnavailable, PositionLost
 
 
@@ -35,7 +35,7 @@ def of(bank: Bank, *, key: str | None = None, container: str = Bank.name, timeou
 
 
 def ask(range_id: str = "0", after: str | None = None, **more: Any) -> Ask:
-    return Ask(**{"place": Place(range_id), "after": after, "items_max": 10, "mode": "latest", **more})
+    return Ask(**{"place": RangeSection(range_id), "after": after, "items_max": 10, "mode": "latest", **more})
 
 
 class Spy:
@@ -125,7 +125,7 @@ async def test_a_part_of_a_range_is_asked_for_by_its_bounds(bank: Bank) -> None:
     merged = bank.cosmos.control.merge(bank.name, first.id, second.id)
     container = of(bank)
     for part in (first, second):
-        answer = await container.changes(ask(place=Place(merged.id, span_of(f"{part.min}-{part.max}"))))
+        answer = await container.changes(ask(place=RangeSection(merged.id, span_of(f"{part.min}-{part.max}"))))
         assert answer.body.count(b'"_rid"') == 2  # the list's own, and one document's
     await container.close()
 

@@ -21,7 +21,7 @@ from leases.keeper import Keeper, Scan
 from leases.lease import Lease
 from leases.lineage import Partition
 from leases.membership import HostRecord, Membership
-from leases.stores.cosmos import Container, CosmosStore, Place, container
+from leases.stores.cosmos import Container, ContainerAddress, CosmosStore, container
 from leases.timing import Timing
 
 PREFIX = "ordersappacct.documents.azure.com_q0oIAA==_q0oIALS6YvQ="
@@ -84,7 +84,7 @@ async def store(cosmos: Cosmos, documents: ContainerProxy) -> AsyncIterator[Cosm
 
 def store_in(cosmos: Cosmos) -> CosmosStore:
     container = Container(
-        CosmosAccount(endpoint=cosmos.endpoint, key=cosmos.key), Place(database="bank", container="leases")
+        CosmosAccount(endpoint=cosmos.endpoint, key=cosmos.key), ContainerAddress(database="bank", container="leases")
     )
     return CosmosStore(container, {"orders": Transactions()})
 

@@ -15,11 +15,11 @@ from leasehold.common.azure import CosmosAccount, cosmos_account_of
 from leases.errors import StoreAmbiguous, StoreMissing, StoreUnavailable
 from leases.store import TimedStore
 from leases.stores.azure import RetryBudget
-from leases.stores.cosmos import Container, CosmosStore, Place, container
+from leases.stores.cosmos import Container, ContainerAddress, CosmosStore, container
 
 ID = "pipeline/leases/7"
 PATIENCE_S = 60.0
-PLACE = Place(database="bank", container="leases")
+PLACE = ContainerAddress(database="bank", container="leases")
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def account(cosmos: Cosmos) -> CosmosAccount:
 async def open_store(account: CosmosAccount) -> AsyncIterator[Callable[..., CosmosStore]]:
     stores = []
 
-    def opened(of: CosmosAccount = account, place: Place = PLACE) -> CosmosStore:
+    def opened(of: CosmosAccount = account, place: ContainerAddress = PLACE) -> CosmosStore:
         stores.append(CosmosStore(Container(of, place, call_timeout_s=PATIENCE_S)))
         return stores[-1]
 
@@ -238,7 +238,7 @@ async def test_who_has_no_key_comes_as_whom_azure_identity_finds(
 async def test_a_container_that_nobody_made_is_missing_where_it_is_not_to_be_made(
     open_store: Callable[..., CosmosStore], cosmos: Cosmos
 ) -> None:
-    store = open_store(place=Place(database="bank", container="leases", creates=False))
+    store = open_store(place=ContainerAddress(database="bank", container="leases", creates=False))
     with pytest.raises(StoreMissing, match="no host has run"):
         await store.list("")
     assert cosmos.control.requests("container.create") == 0

@@ -101,8 +101,8 @@ class Group:
         """The looking host's sight: what it has seen stand still."""
         host = self.looks.host
         host.balancer.scan = await self.looks.keeper.scan(host.pipelines)
-        roll = await self.looks.membership.scan()
-        host.balancer.roll = replace(roll, live=roll.live - frozenset(dead))
+        host_scan = await self.looks.membership.scan()
+        host.balancer.host_scan = replace(host_scan, live=host_scan.live - frozenset(dead))
         host.balancer.expired = frozenset(expired)
         host.ready.set()
 

@@ -14,7 +14,7 @@ from unit.pipeline.burials import NOW, Group, bodies
 from pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink, HubLetters, account_of
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.dead_letters import LetterBox
-from pipeline.dead_letters.merged_feed import StrandedLetters
+from pipeline.dead_letters.merged_feed import MergedLetters
 from pipeline.dead_letters.record import read_kept
 from pipeline.dead_letters.settled import Replayed, ReplayFeed, judge
 from pipeline.errors import OutputRefused, SinkRejected, SinkUnavailable
@@ -31,7 +31,7 @@ async def group(eventhubs: EventHubs, tmp_path: Path) -> AsyncIterator[Group]:
 def hub_box(eventhubs: EventHubs) -> LetterBox:
     account = account_of(connection_string=eventhubs.connection_string, event_hub=HUB)
     feed = EventHubsFeed(account, timeout_s=20)
-    by_partition = StrandedLetters(HubLetters(feed, "pipe"))
+    by_partition = MergedLetters(HubLetters(feed, "pipe"))
     return LetterBox(
         feed=feed, sink=EventHubsSink(account, consumer_group="$Default", retry=QUICK), by_partition=by_partition
     )
@@ -87,7 +87,7 @@ async def test_a_replay_reads_by_the_letters_partitions_whatever_else_the_hub_ho
 
     def box() -> LetterBox:
         feed = EventHubsFeed(account, timeout_s=20)
-        by_partition = StrandedLetters(HubLetters(feed, "pipe"))
+        by_partition = MergedLetters(HubLetters(feed, "pipe"))
         return LetterBox(
             feed=feed, sink=EventHubsSink(account, consumer_group="$Default", retry=QUICK), by_partition=by_partition
         )

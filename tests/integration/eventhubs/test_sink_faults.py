@@ -17,7 +17,7 @@ from pipeline.connectors.eventhubs.sink.tail import LOOK_TIMEOUT_S
 from pipeline.connectors.eventhubs.sink.writer import HubWriter
 from pipeline.contract import body, event_table
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkRejected, SinkUnavailable
-from pipeline.producer import LEVEL_MAX, Numbers, ProducerState, RetryPolicy, decoded
+from pipeline.producer import LEVEL_MAX, ProducerPosition, ProducerState, RetryPolicy, decoded
 from pipeline.sink import Claim, Output, SinkWriter
 
 HUB, GROUP = "transformed-event", "sinks"
@@ -244,7 +244,7 @@ async def test_a_zombie_s_batch_stored_between_question_and_fence_is_found(
     eventhubs.control.rules(old_events=2)
     standing = heir.sink._groups.standing
 
-    async def stored_meanwhile(claim: Claim, state: ProducerState, target: str) -> Numbers:
+    async def stored_meanwhile(claim: Claim, state: ProducerState, target: str) -> ProducerPosition:
         known = await standing(claim, state, target)
         if zombie.position is None:
             await zombie.write(output(0, 2), Permit())

@@ -12,7 +12,7 @@ from integration.producer.parts import batch_of, cancelled, events, failed, numb
 from pipeline.producer import (
     NUMBER_MAX,
     AlreadyPublished,
-    Asked,
+    AttachRequest,
     BatchLocked,
     Event,
     IdempotentProducer,
@@ -60,7 +60,7 @@ async def test_an_event_in_a_batch_has_no_number_yet(producer: Make) -> None:
 async def test_what_fits_is_measured_with_the_largest_number(place: Place, producer: Make) -> None:
     """A batch that was filled to its limit is taken with the largest numbers there are. It has so many events that it would be
     too large, were each measured one octet too small."""
-    one = producer(partitions={"0": Asked(group=2**63 - 1, level=2**15 - 1, number=NUMBER_MAX - 4000)})
+    one = producer(partitions={"0": AttachRequest(group=2**63 - 1, level=2**15 - 1, number=NUMBER_MAX - 4000)})
     batch = await one.create_batch("0")
     count = 0
     while batch.try_add(Event(body=b"x" * 300)):
@@ -188,7 +188,7 @@ async def test_nothing_to_publish_is_said(producer: Make) -> None:
 
 
 async def test_a_broken_link_is_made_again_with_the_client_s_state(place: Place, producer: Make) -> None:
-    one = producer(partitions={"0": Asked(group=7, level=2, number=40)})
+    one = producer(partitions={"0": AttachRequest(group=7, level=2, number=40)})
     await one.send(events("a"), "0")
     place.fault("before")
     made = events("b")
@@ -211,9 +211,9 @@ async def test_the_reply_to_a_link_overrides_the_client_s_state(place: Place, pr
 
 
 async def test_a_state_that_the_broker_refuses_ends_the_client(place: Place, producer: Make) -> None:
-    one = producer(partitions={"0": Asked(group=7, level=1)})
+    one = producer(partitions={"0": AttachRequest(group=7, level=1)})
     await one.send(events("a"), "0")
-    wrong = producer(partitions={"0": Asked(group=7, level=1, number=99)})
+    wrong = producer(partitions={"0": AttachRequest(group=7, level=1, number=99)})
     for _ in range(2):
         error = await failed(wrong.send(events("x"), "0"))
         assert error.reason is Reason.INVALID_CLIENT_STATE
@@ -223,15 +223,15 @@ async def test_a_state_that_the_broker_refuses_ends_the_client(place: Place, pro
 
 
 async def test_another_producer_at_a_higher_level_disconnects_this_one(place: Place, producer: Make) -> None:
-    one = producer(partitions={"0": Asked(group=7)})
+    one = producer(partitions={"0": AttachRequest(group=7)})
     await one.send(events("a"), "0")
-    higher = producer(partitions={"0": Asked(group=7, level=2)})
+    higher = producer(partitions={"0": AttachRequest(group=7, level=2)})
     await higher.send(events("b"), "0")
     for _ in range(2):
         error = await failed(one.send(events("x"), "0"))
         assert (error.reason, error.outcome, error.is_transient) == (Reason.PRODUCER_DISCONNECTED, "failed", False)
         assert "Stop publishing" in str(error)
-    late = await failed(producer(partitions={"0": Asked(group=7, level=1)}).send(events("y"), "0"))
+    late = await failed(producer(partitions={"0": AttachRequest(group=7, level=1)}).send(events("y"), "0"))
     assert late.reason is Reason.PRODUCER_DISCONNECTED
     await higher.send(events("c"), "0")
     assert place.bodies("0") == ["a", "b", "c"]
@@ -264,7 +264,7 @@ async def test_after_a_crash_a_producer_may_go_on_from_a_snapshot(place: Place, 
 
 
 async def test_a_snapshot_holds_every_partition_and_survives_being_kept(producer: Make) -> None:
-    one = producer(partitions={"1": Asked(group=7, level=3, number=9)})
+    one = producer(partitions={"1": AttachRequest(group=7, level=3, number=9)})
     await one.send(events("a"), "0")
     kept = one.snapshot()
     restored = producer(snapshot=kept)

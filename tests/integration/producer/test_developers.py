@@ -11,7 +11,7 @@ from integration.producer.parts import batch_of, cancelled, events, failed, numb
 
 from pipeline.producer import (
     AlreadyPublished,
-    Asked,
+    AttachRequest,
     BatchLocked,
     Event,
     IdempotentProducer,
@@ -50,7 +50,7 @@ async def test_only_idempotent_publishing_is_supported_where_it_is_enabled(place
 
 async def test_what_is_asked_for_in_partitions_goes_with_idempotence_alone(place: Place) -> None:
     with pytest.raises(ValueError, match="require idempotent publishing"):
-        IdempotentProducer(place.broker(), idempotent=False, partitions={"0": Asked()})
+        IdempotentProducer(place.broker(), idempotent=False, partitions={"0": AttachRequest()})
 
 
 async def test_any_partition_can_be_published_to_and_none_influences_another(place: Place, producer: Make) -> None:
@@ -204,7 +204,7 @@ async def test_cancelled_after_acceptance_is_a_success(place: Place, producer: M
 
 
 async def test_the_state_of_a_partition_can_be_asked_for(producer: Make) -> None:
-    one = producer(partitions={"0": Asked(group=7, level=3)})
+    one = producer(partitions={"0": AttachRequest(group=7, level=3)})
     before = await one.publishing_properties("0")
     assert (before.partition, before.is_idempotent) == ("0", True)
     assert (before.producer_group, before.owner_level, before.last_published_number) == (7, 3, 0)
@@ -215,7 +215,7 @@ async def test_the_state_of_a_partition_can_be_asked_for(producer: Make) -> None
 async def test_where_numbers_start_can_be_chosen_and_is_the_broker_s_choice_otherwise(
     place: Place, producer: Make
 ) -> None:
-    one = producer(partitions={"1": Asked(group=8675309, level=3, number=121)})
+    one = producer(partitions={"1": AttachRequest(group=8675309, level=3, number=121)})
     made, others = events("a"), events("b")
     await one.send(made, "1")
     await one.send(others, "0")
@@ -229,7 +229,7 @@ async def test_where_numbers_start_can_be_chosen_and_is_the_broker_s_choice_othe
 )
 def test_what_no_broker_can_grant_is_refused_at_once(asked: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"has to be a number from (0|-1) to"):
-        Asked(**asked)
+        AttachRequest(**asked)
 
 
 async def test_a_published_event_is_refused_as_new(place: Place, producer: Make) -> None:

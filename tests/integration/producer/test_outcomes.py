@@ -10,7 +10,7 @@ from integration.producer.conftest import HUB, Hub, Place
 from integration.producer.parts import batch_of, cancelled, events, failed, number_of, stored
 
 from pipeline.connectors.eventhubs.sink import sender
-from pipeline.producer import NUMBER_MAX, Asked, IdempotentProducer, Outcome, Reason, RetryPolicy
+from pipeline.producer import NUMBER_MAX, AttachRequest, IdempotentProducer, Outcome, Reason, RetryPolicy
 
 Make = Callable[..., IdempotentProducer]
 IMPATIENT = RetryPolicy(retries_max=2, delay_s=0.01, try_timeout_s=1.0)
@@ -82,7 +82,7 @@ async def test_what_is_cancelled_while_an_earlier_send_is_settled_is_not_sent(pl
 
 @pytest.mark.parametrize("fault", ["before", "after"])
 async def test_numbers_wrap_within_a_batch_and_over_a_lost_answer(place: Place, producer: Make, fault: str) -> None:
-    one = producer(partitions={"0": Asked(group=7, number=NUMBER_MAX - 2)})
+    one = producer(partitions={"0": AttachRequest(group=7, number=NUMBER_MAX - 2)})
     batch, made = await batch_of(one, "a", "b", "c", "d"), events("e")
     place.fault(fault)
     await one.send(batch)

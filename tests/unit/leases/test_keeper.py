@@ -13,7 +13,7 @@ from simulation.loop import VirtualClock
 
 from leases.document import decode_lease, encode_lease, lease_id
 from leases.errors import LeaseLost, LeaseReset, StoreAmbiguous, StoreConflict, StoreUnavailable
-from leases.keeper import CONFLICTS_MAX, Keeper, OwnedLease, Seen
+from leases.keeper import CONFLICTS_MAX, Keeper, OwnedLease, VersionedLease
 from leases.lease import Lease
 from leases.stores.memory import MemoryStore
 from leases.timing import Timing
@@ -325,7 +325,7 @@ async def test_somebody_who_rewrites_the_lease_for_ever_is_reported_not_endured(
 @pytest.mark.virtual
 async def test_a_stale_listing_does_not_end_a_tenure_and_a_newer_one_does() -> None:
     store = FaultyStore()
-    old = Seen(Lease(pipeline="p", partition="0"), "1")
+    old = VersionedLease(Lease(pipeline="p", partition="0"), "1")
     owned = await taken(store)
     owned.notice(old)
     assert not owned.is_lost

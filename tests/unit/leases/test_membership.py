@@ -228,18 +228,18 @@ async def test_hosts_are_alive_while_their_ticks_move_and_a_host_without_leases_
     await announced(a)
     for _ in range(10):
         await announced(b)
-        roll = await a.scan()
-        assert roll.live == {"a", "b"}
+        host_scan = await a.scan()
+        assert host_scan.live == {"a", "b"}
         await clock.sleep(TIMING.balance_s)
-    assert [(peer.name, peer.pipelines, peer.leases_max) for peer in roll.peers] == [
+    assert [(peer.name, peer.pipelines, peer.leases_max) for peer in host_scan.peers] == [
         ("a", frozenset(), None),
         ("b", frozenset({"p"}), 2),
     ]
     for _ in range(5):
-        roll = await a.scan()
+        host_scan = await a.scan()
         await clock.sleep(TIMING.balance_s)
-    assert roll.live == {"a"}  # itself too has stood still, and knows better
-    assert roll.hosts.keys() == {"a", "b"}
+    assert host_scan.live == {"a"}  # itself too has stood still, and knows better
+    assert host_scan.hosts.keys() == {"a", "b"}
 
 
 @pytest.mark.virtual
@@ -274,13 +274,13 @@ async def test_the_long_dead_are_cleared_away_and_nobody_else() -> None:
     for each in (a, dead, paused):
         await announced(each)
     for _ in range(int(DEAD_AFTER * TIMING.duration_s / TIMING.balance_s) + 2):
-        roll = await a.scan()
+        host_scan = await a.scan()
         await clock.sleep(TIMING.balance_s)
-    assert sorted(stored.id for stored in roll.dead) == [host_id("dead"), host_id("paused")]
+    assert sorted(stored.id for stored in host_scan.dead) == [host_id("dead"), host_id("paused")]
     await paused.announce(NOTHING)
-    await a.clear_away(replace(roll, dead=roll.dead[:1]))
+    await a.clear_away(replace(host_scan, dead=host_scan.dead[:1]))
     with pytest.raises(StoreConflict):
-        await a.clear_away(replace(roll, dead=roll.dead[1:]))
+        await a.clear_away(replace(host_scan, dead=host_scan.dead[1:]))
     assert [stored.id for stored in await store.list(HOSTS_PREFIX)] == [host_id("a"), host_id("paused")]
 
 
@@ -295,10 +295,10 @@ async def test_a_document_that_cannot_be_read_is_told_and_hides_no_other(body: s
     await announced(a)
     await announced(c)
     await store.create(host_id("b"), body)
-    roll = await a.scan()
-    assert roll.live == {"a", "c"}
-    assert [*roll.invalid] == [host_id("b")]
-    assert host_id("b") in str(roll.invalid[host_id("b")])
+    host_scan = await a.scan()
+    assert host_scan.live == {"a", "c"}
+    assert [*host_scan.invalid] == [host_id("b")]
+    assert host_id("b") in str(host_scan.invalid[host_id("b")])
 
 
 def test_a_record_survives_its_document_unknown_fields_included() -> None:

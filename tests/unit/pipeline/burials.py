@@ -17,9 +17,9 @@ from pipeline.connectors.files.sink import Directory, FileLetters, FilesSink
 from pipeline.connectors.files.sink.formats import Format
 from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
-from pipeline.dead_letters import DeadLetters, Kept, LetterBox, beside
+from pipeline.dead_letters import DeadLetters, LetterBox, StoredLetter, beside
 from pipeline.dead_letters.dead_letter_transform import Refusals
-from pipeline.dead_letters.merged_feed import StrandedLetters
+from pipeline.dead_letters.merged_feed import MergedLetters
 from pipeline.dead_letters.record import read_kept
 from pipeline.errors import FailsTogether, OutputSuspected, Poison, PoisonEvent
 from pipeline.limits import BatchLimits, Budget
@@ -94,7 +94,7 @@ def log_box(path: Path) -> LetterBox:
 
 def files_box(path: Path, format: Format = "parquet") -> LetterBox:
     sink = FilesSink(Directory(path), format=format)
-    return LetterBox(feed=StrandedLetters(FileLetters(Directory(path), "pipe")), sink=sink, rows=lambda rows: rows)
+    return LetterBox(feed=MergedLetters(FileLetters(Directory(path), "pipe")), sink=sink, rows=lambda rows: rows)
 
 
 def lines_box(path: Path) -> LetterBox:
@@ -198,7 +198,7 @@ class Group:
     def delivered(self) -> list[bytes]:
         return [row["body"] for row in self.destination.rows(self.partition)]
 
-    async def letters(self) -> list[Kept]:
+    async def letters(self) -> list[StoredLetter]:
         return [kept async for kept in read_kept(self.box, "pipe")]
 
     async def buried(self) -> list[bytes | None]:

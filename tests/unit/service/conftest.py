@@ -24,8 +24,8 @@ from service.group.activity import reporter
 from service.group.view import View
 from service.host import Host
 from service.pipeline import Pipeline
-from service.stats import CountingStore, Tally
-from service.telemetry.spans import TracedTally, Traces
+from service.stats import CountingStore, Stats
+from service.telemetry.spans import TracedStats, Traces
 
 TIMING = Timing(duration_s=2.0, renew_s=0.3, balance_s=0.2, margin_s=0.1, call_timeout_s=1.0, handoff_poll_s=0.05)
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -100,8 +100,8 @@ async def _running(
     traces: Traces | None = None,
 ) -> AsyncIterator[Running]:
     clock, incarnation = BootClock(), f"{name}-1"
-    tally = Tally(clock) if traces is None else TracedTally(clock, traces)
-    store = CountingStore(TimedStore(store, TIMING.call_timeout_s), tally)
+    stats = Stats(clock) if traces is None else TracedStats(clock, traces)
+    store = CountingStore(TimedStore(store, TIMING.call_timeout_s), stats)
     feeds = feeds if feeds is not None else {"bank": MemoryFeed(partitions)}
     destination = MemoryDestination()
     pipelines = [
@@ -131,7 +131,7 @@ async def _running(
         rng=random.Random(7),
         log=structlog.get_logger(),
         activity=reporter(clock, now=lambda: NOW),
-        tally=tally,
+        stats=stats,
     )
     view = View(keeper, pipelines, clock=clock, now=lambda: NOW, host=host, shared_s=shared_s)
     running = Running(host, keeper, view, feeds, destination)

@@ -329,7 +329,7 @@ async def test_an_outage_of_the_container_of_twenty_seconds_moves_nothing() -> N
         assert group.epochs == epochs
     flow.cancel()
     await until(group.is_delivered)
-    assert not [host for host in hosts if host.host.tally.suspensions]
+    assert not [host for host in hosts if host.host.stats.suspensions]
 
 
 @pytest.mark.virtual

@@ -96,7 +96,7 @@ async def test_it_logs_what_it_has_delivered_of_each_pipeline_when_it_stops() ->
     await processor.start()
     case.feed.append("a", [b"0", b"1"])
     case.feed.append("b", [b"2"])
-    await until(lambda: processor.tally.events["bank"] == 3)
+    await until(lambda: processor.stats.events["bank"] == 3)
     await processor.stop()
     (summary,) = [line for line in case.log if line["event"] == "pipeline summary"]
     assert (summary["pipeline"], summary["events"], summary["rows"], summary["dead_letters"]) == ("bank", 3, 3, 0)
@@ -123,7 +123,7 @@ async def test_it_knows_whether_it_has_seen_another_host_at_work() -> None:
     other.store = case.store
     first, second = case.processor("host-a"), other.processor("host-b")
     await first.start()
-    await until(lambda: first.host.balancer.roll is not None)
+    await until(lambda: first.host.balancer.host_scan is not None)
     assert not first.host.balancer.has_met_others
     await second.start()
     await until(lambda: first.host.balancer.has_met_others and second.host.balancer.has_met_others)

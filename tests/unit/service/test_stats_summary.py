@@ -7,7 +7,7 @@ import pytest
 from leasehold.common.clock import BootClock
 from leases.lease import Lease
 from pipeline.pump.runner import DeliveredBatch
-from service.stats import Summary, Tally, summaries_of, summary_lines
+from service.stats import Stats, Summary, summaries_of, summary_lines
 
 
 def delivered(*, events: int, rows: int, dead: int = 0) -> DeliveredBatch:
@@ -17,10 +17,10 @@ def delivered(*, events: int, rows: int, dead: int = 0) -> DeliveredBatch:
 
 
 def test_events_rows_and_dead_letters_of_all_partitions_and_batches_are_added_up() -> None:
-    tally = Tally(BootClock())
+    stats = Stats(BootClock())
     for partition, batch in (("1", delivered(events=3, rows=2)), ("2", delivered(events=5, rows=7, dead=1))):
-        tally.batch_delivered(Lease(pipeline="letters", partition=partition), batch)
-    assert summaries_of(tally, ["letters", "idle"]) == [
+        stats.batch_delivered(Lease(pipeline="letters", partition=partition), batch)
+    assert summaries_of(stats, ["letters", "idle"]) == [
         Summary(pipeline="letters", events=8, rows=9, dead_letters=1),
         Summary(pipeline="idle", events=0, rows=0, dead_letters=0),
     ]

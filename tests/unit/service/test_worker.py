@@ -287,7 +287,7 @@ async def test_while_trust_has_run_out_nothing_is_sent_and_work_goes_on_when_it_
     group.append("a", 5)
     await always(lambda: not group.is_delivered(), 300)
     assert not any(request.where == "sink" for _, request in group.weather.requests[sent:])
-    assert tenure.tally.suspensions["bank"] == 1
+    assert tenure.stats.suspensions["bank"] == 1
     group.weather.down.clear()
     await until(group.is_delivered, within_s=group.timing.renew_s)
     assert group.epochs["a"] == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 from leasehold.common.azure import credential_of
 from leasehold.common.cancellation import heeding
-from pipeline.connectors.eventhubs.account import Account
+from pipeline.connectors.eventhubs.account import EventHubAccount
 from pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
 
 GROUP = "$Default"
@@ -18,7 +18,7 @@ CLOSING_TIMEOUT_S = 2.0
 class Hub:
     """credential: an existing one of azure-identity's kind; it is not closed."""
 
-    def __init__(self, account: Account, *, credential: Any = None) -> None:
+    def __init__(self, account: EventHubAccount, *, credential: Any = None) -> None:
         """Raises HooksMoved: at the start of a host, which would otherwise try again and again to connect."""
         sdk()
         self.account = account

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
-from pipeline.producer import NUMBER_MAX, Event, Numbers, number_after
+from pipeline.producer import NUMBER_MAX, Event, ProducerPosition, number_after
 from pipeline.producer.event import Simple
 
 U32 = struct.Struct(">I")
@@ -107,7 +107,7 @@ def _milliseconds(time: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def numbered(bodies: Sequence[bytes], after: Numbers) -> list[bytes]:
+def numbered(bodies: Sequence[bytes], after: ProducerPosition) -> list[bytes]:
     """Each with its annotations; the first bears the number that follows `after`."""
     group = b"\x55%c" % after.group if after.group < SMALL else b"\x81" + I64.pack(after.group)
     marks = b"".join((_symbol(GROUP), group, _symbol(LEVEL), b"\x61", after.level.to_bytes(2, "big"), _symbol(NUMBER)))

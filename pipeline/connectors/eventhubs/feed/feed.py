@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from pipeline.connectors.eventhubs.account import Account, is_consumer_group
+from pipeline.connectors.eventhubs.account import EventHubAccount, is_consumer_group
 from pipeline.connectors.eventhubs.amqp.connection import GROUP, Hub
 from pipeline.connectors.eventhubs.amqp.management import Extent, Management
 from pipeline.connectors.eventhubs.amqp.values import Malformed
@@ -79,7 +79,7 @@ class EventHubsFeed(ChangeFeed):
 
     def __init__(
         self,
-        account: Account,
+        account: EventHubAccount,
         *,
         consumer_group: str = GROUP,
         start_positions: Mapping[str, str] = MappingProxyType({}),

@@ -148,7 +148,7 @@ SILENCE_S = 90.0
 """After that the peer counts as gone: it should have answered every `link.SIGN_OF_LIFE_S`."""
 
 
-class Intake:
+class ReceiveBuffer:
     """Reads one link from now on. Close it; the link stays the caller's."""
 
     def __init__(self, link: Link, what: str, *, bytes_max: int = BYTES_MAX) -> None:
@@ -325,7 +325,7 @@ class Receiver:
         self._limits = limits
         self._threaded = threaded
         self._what = what
-        self._intake = Intake(link, what)
+        self._intake = ReceiveBuffer(link, what)
         self._frames = Frames(link.channel, link.handle)
         self._ended: Exception | None = None
 

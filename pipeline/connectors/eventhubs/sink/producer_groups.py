@@ -14,9 +14,9 @@ from pipeline.producer import (
     LEVEL_MAX,
     NOTHING_YET,
     NUMBER_MAX,
-    Asked,
-    Numbers,
+    AttachRequest,
     PartitionProducer,
+    ProducerPosition,
     ProducerState,
     PublishError,
     Reason,
@@ -83,7 +83,7 @@ class Tail:
     is_binding: bool
 
 
-def tail_of(claim: Claim, state: ProducerState, known: Numbers, before: int) -> Tail:
+def tail_of(claim: Claim, state: ProducerState, known: ProducerPosition, before: int) -> Tail:
     """Where markers of this lease may be that its document does not know of.
 
     known: what the service knew of our group before we attached. before: the partition's end before that question, or an older
@@ -117,7 +117,7 @@ class Groups:
         self.discarding: set[int] = set()
         """Groups of which a batch was acknowledged and not stored."""
 
-    async def standing(self, claim: Claim, state: ProducerState, target: str) -> Numbers:
+    async def standing(self, claim: Claim, state: ProducerState, target: str) -> ProducerPosition:
         """What the service knows of the claim's group: level 0 and number 0 or -1 if nothing, the closing level if it is
         closed for good. Raises Fenced if the claim is outranked.
 
@@ -137,25 +137,25 @@ class Groups:
             raise above(claim, state, (state.series + 1, (await self.find_highest(target, following)).level))
         return held
 
-    async def at(self, target: str, of: int, level: int) -> Numbers | None:
+    async def at(self, target: str, of: int, level: int) -> ProducerPosition | None:
         """The group's numbers at that level, None if it is at a higher one. Lower levels are fenced."""
         try:
-            return await self._numbers(target, Asked(group=of, level=level))
+            return await self._numbers(target, AttachRequest(group=of, level=level))
         except PublishError as error:
             if error.reason is not Reason.PRODUCER_DISCONNECTED:
                 raise
             return None
 
-    async def find_highest(self, target: str, of: int) -> Numbers:
+    async def find_highest(self, target: str, of: int) -> ProducerPosition:
         """The group's numbers at its highest level. May raise that by one, and so fence its claim."""
         try:
-            return await self._numbers(target, Asked(group=of, level=None))
+            return await self._numbers(target, AttachRequest(group=of, level=None))
         except PublishError as error:
             if error.reason is not Reason.INVALID_CLIENT_STATE:
                 raise
-            return Numbers(group=of, level=CLOSING_LEVEL, number=NOTHING_YET)  # no level follows it
+            return ProducerPosition(group=of, level=CLOSING_LEVEL, number=NOTHING_YET)  # no level follows it
 
-    async def _numbers(self, target: str, asked: Asked) -> Numbers:
+    async def _numbers(self, target: str, asked: AttachRequest) -> ProducerPosition:
         asking = PartitionProducer(self._broker, target, asked=asked, retry=self._retry)
         try:
             await asking.ready()
@@ -166,17 +166,21 @@ class Groups:
 
     async def close(self, target: str, of: int) -> None:
         """For good: no claim has a level above."""
-        closing = PartitionProducer(self._broker, target, asked=Asked(group=of, level=CLOSING_LEVEL), retry=self._retry)
+        closing = PartitionProducer(
+            self._broker, target, asked=AttachRequest(group=of, level=CLOSING_LEVEL), retry=self._retry
+        )
         try:
             await closing.ready()
         finally:
             await closing.close(CLOSED)
 
-    async def attach(self, claim: Claim, state: ProducerState, target: str, known: Numbers) -> PartitionProducer | None:
+    async def attach(
+        self, claim: Claim, state: ProducerState, target: str, known: ProducerPosition
+    ) -> PartitionProducer | None:
         """The claim's producer, or None if its group is closed for good. known: what the service knew of it. Raises Fenced."""
         if known.level >= CLOSING_LEVEL:
             return None
-        asked = Asked(group=known.group, level=state.level, number=self._rng.randint(0, NUMBER_MAX))
+        asked = AttachRequest(group=known.group, level=state.level, number=self._rng.randint(0, NUMBER_MAX))
         producer = PartitionProducer(self._broker, target, asked=asked, strict=True, retry=self._retry)
         try:
             await producer.ready()

@@ -15,7 +15,7 @@ from leasehold.common.cancellation import heeding
 from pipeline.connectors.eventhubs.amqp.connection import Hub, TokenRefused, connect, disconnect
 from pipeline.connectors.eventhubs.amqp.encode import GROUP, LEVEL, NUMBER, PARTITION_KEY, numbered
 from pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
-from pipeline.producer import NOTHING_YET, Asked, Numbers, Outcome, PublishError, Reason
+from pipeline.producer import NOTHING_YET, AttachRequest, Outcome, ProducerPosition, PublishError, Reason
 from pipeline.producer.errors import refused
 
 # Refusals of Event Hubs, as the reasons of publishing. Pure.
@@ -145,7 +145,7 @@ def sender_class() -> Any:
     return IdempotentSender
 
 
-async def attach(hub: Hub, partition: str | None, asked: Asked | None, *, idempotent: bool) -> SenderLink:
+async def attach(hub: Hub, partition: str | None, asked: AttachRequest | None, *, idempotent: bool) -> SenderLink:
     """Raises PublishError."""
     place = f"'{hub.name}'" + ("" if partition is None else f", partition '{partition}'")
     kind = sender_class() if idempotent else sdk().SendClientAsync
@@ -173,7 +173,7 @@ async def attach(hub: Hub, partition: str | None, asked: Asked | None, *, idempo
 class SenderLink:
     """numbers: as the service replied to the attach. Implements pipeline.producer.Link."""
 
-    def __init__(self, client: Any, place: str, numbers: Numbers | None) -> None:
+    def __init__(self, client: Any, place: str, numbers: ProducerPosition | None) -> None:
         self.numbers = numbers
         self.bytes_max = int(client._link.remote_max_message_size or BYTES_MAX)
         self._client = client
@@ -185,7 +185,7 @@ class SenderLink:
         return time.monotonic() - self._used_at < IDLE_S
 
     async def send(
-        self, payloads: Sequence[bytes], after: Numbers | None, key: str | None, sending: Callable[[], None]
+        self, payloads: Sequence[bytes], after: ProducerPosition | None, key: str | None, sending: Callable[[], None]
     ) -> None:
         message = sdk().BatchMessage(
             data=list(payloads) if after is None else numbered(payloads, after),
@@ -255,7 +255,7 @@ def _is_attached(client: Any) -> bool:
     return bool(client._link is not None and client._link.get_state() == sdk().LinkState.ATTACHED)
 
 
-def _wished(asked: Asked) -> dict[bytes, Any]:
+def _wished(asked: AttachRequest) -> dict[bytes, Any]:
     """All three, null where the service chooses. It may answer -1 as the last number, and does not take it as one."""
     parts = sdk()
     types = parts.AMQPTypes
@@ -266,12 +266,12 @@ def _wished(asked: Asked) -> dict[bytes, Any]:
     }
 
 
-def _replied(client: Any, place: str) -> Numbers:
+def _replied(client: Any, place: str) -> ProducerPosition:
     properties = client._link.remote_properties or {}
     group, level, number = (properties.get(name) for name in (GROUP, LEVEL, NUMBER))
     if group is None or level is None or number is None:
         raise attach_refused(place, "amqp:not-implemented", "idempotent publishing is not offered", asks=False)
-    return Numbers(group=group, level=level, number=number)
+    return ProducerPosition(group=group, level=level, number=number)
 
 
 def said_by(error: BaseException) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from pipeline.connectors.eventhubs.account import Account, is_consumer_group
+from pipeline.connectors.eventhubs.account import EventHubAccount, is_consumer_group
 from pipeline.connectors.eventhubs.broker import EventHubsBroker
 from pipeline.connectors.eventhubs.feed.receiver import try_attach
 from pipeline.connectors.eventhubs.sink.producer_groups import CLOSED, Groups, Tail, group, tail_of, target_of, to_close
@@ -29,8 +29,8 @@ from pipeline.errors import (
 )
 from pipeline.markers import Search, lease_of
 from pipeline.producer import (
-    Numbers,
     PartitionProducer,
+    ProducerPosition,
     ProducerState,
     PublishError,
     RetryPolicy,
@@ -53,7 +53,7 @@ class EventHubsSink(Sink):
 
     def __init__(
         self,
-        account: Account,
+        account: EventHubAccount,
         *,
         consumer_group: str,
         timeout_s: float = 20.0,
@@ -152,7 +152,7 @@ class EventHubsSink(Sink):
         claim: Claim,
         state: ProducerState,
         target: str,
-        known: Numbers,
+        known: ProducerPosition,
         before: int,
         producer: PartitionProducer | None,
     ) -> HubWriter:

@@ -69,7 +69,7 @@ WITHIN_QUOTES = "the file ends within quotes"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class FileStatus:
     """The file system's data about a file."""
 
     device: int
@@ -85,7 +85,7 @@ class Seen:
     def written_us(self) -> int:
         return self.mtime_ns // 1000
 
-    def is_continued_by(self, other: Seen) -> bool:
+    def is_continued_by(self, other: FileStatus) -> bool:
         """Whether nothing happened since but, it seems, appending. The same size under another mtime is an edit in place."""
         return self.file == other.file and (self == other or self.size < other.size)
 
@@ -100,7 +100,7 @@ class Cursor:
     window: how many bytes to read next.
     """
 
-    seen: Seen
+    seen: FileStatus
     opening: Opening | None = None
     offset: int = 0
     record: int = 0
@@ -219,7 +219,7 @@ class FileReader:
     partition: str
     reading: Reading
 
-    def look(self) -> Seen:
+    def look(self) -> FileStatus:
         with self._file() as (_, seen):
             return seen
 
@@ -399,14 +399,14 @@ class FileReader:
         return Step(trail.cursor_behind(1), "read", page)
 
     @contextmanager
-    def _file(self) -> Iterator[tuple[int, Seen]]:
+    def _file(self) -> Iterator[tuple[int, FileStatus]]:
         try:
             file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would hold the thread until somebody writes
             try:
                 status = os.fstat(file)
                 if not stat.S_ISREG(status.st_mode):
                     raise FeedUnavailable(f"file '{self.path}' is not a regular file any more: put the file back")
-                yield file, Seen(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+                yield file, FileStatus(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
             finally:
                 os.close(file)
         except FileNotFoundError as error:
@@ -416,7 +416,7 @@ class FileReader:
         except OSError as error:
             raise FeedUnavailable(f"file '{self.path}' cannot be read now ({error.strerror})") from error
 
-    def _check_size(self, seen: Seen, position: Position) -> None:
+    def _check_size(self, seen: FileStatus, position: Position) -> None:
         if seen.size < position.offset:
             raise self._lost(position, f"it has only {seen.size} bytes now")
 

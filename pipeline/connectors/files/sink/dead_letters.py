@@ -21,7 +21,7 @@ from pipeline.connectors.files.sink.entry import DataFile, folders_of
 from pipeline.connectors.files.sink.formats import decoded
 from pipeline.connectors.files.sink.manifest import head_of
 from pipeline.connectors.files.sink.snapshot import Snapshot, snapshot_of
-from pipeline.connectors.files.sink.storage import FilesError, Place
+from pipeline.connectors.files.sink.storage import FilesError, Storage
 from pipeline.dead_letters.merged_feed import NONE_READ, Stretch
 from pipeline.dead_letters.record import LEASE, kept_events, letter_in
 from pipeline.errors import FeedUnavailable
@@ -47,7 +47,7 @@ class FileLetters:
     As events their sequences are even for those of the pipeline, odd for those of its replays: people look for them by these.
     """
 
-    def __init__(self, place: Place, pipeline: str) -> None:
+    def __init__(self, place: Storage, pipeline: str) -> None:
         self._place = place
         self._leases = dict(zip(STRANDS, (pipeline + LEASE, pipeline + REPLAY + LEASE), strict=True))
         self._pipeline = pipeline

@@ -24,7 +24,7 @@ from pipeline.connectors.files.sink.entry import (
     listing_of,
     outranked,
 )
-from pipeline.connectors.files.sink.storage import FilesDamaged, FilesUnavailable, FilesUncertain, Place
+from pipeline.connectors.files.sink.storage import FilesDamaged, FilesUnavailable, FilesUncertain, Storage
 from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, NotTrusted, SinkRejected
 from pipeline.sink import Claim, to_write_again
@@ -129,7 +129,7 @@ CLAIMS_MAX = 20
 class Manifest:
     """As one claim sees it: `head` is the newest entry, and its own. Calls block, and raise FilesError besides what they say."""
 
-    def __init__(self, place: Place, folders: Folders, head: Entry) -> None:
+    def __init__(self, place: Storage, folders: Folders, head: Entry) -> None:
         self.head = head
         self.folders = folders
         self._place = place
@@ -181,7 +181,7 @@ class Manifest:
         return files
 
 
-def opened(place: Place, claim: Claim, *, seen: int, new_id: Callable[[], str]) -> Manifest:
+def opened(place: Storage, claim: Claim, *, seen: int, new_id: Callable[[], str]) -> Manifest:
     """Shut out all earlier claims. seen: the newest entry that the lease knows of, -1 for none.
 
     Raises Fenced, SinkRejected, FilesError.
@@ -201,7 +201,7 @@ def opened(place: Place, claim: Claim, *, seen: int, new_id: Callable[[], str]) 
     )
 
 
-def head_of(place: Place, folders: Folders) -> Entry | None:
+def head_of(place: Storage, folders: Folders) -> Entry | None:
     """The newest entry; None where there are none."""
     for _ in range(CLAIMS_MAX):
         listing = listed(place, folders)
@@ -214,17 +214,17 @@ def head_of(place: Place, folders: Folders) -> Entry | None:
     raise FilesUnavailable(f"'{folders.manifest}' changes all the time: try again")
 
 
-def listed(place: Place, folders: Folders) -> Listing:
+def listed(place: Storage, folders: Folders) -> Listing:
     return listing_of(place.names(folders.manifest))
 
 
-def entry_of(place: Place, folders: Folders, version: int) -> Entry | None:
+def entry_of(place: Storage, folders: Folders, version: int) -> Entry | None:
     name = folders.entry(version)
     content = place.get(name)
     return None if content is None else entry_in(content, name)
 
 
-def files_of(place: Place, folders: Folders, step: Step) -> tuple[DataFile, ...] | None:
+def files_of(place: Storage, folders: Folders, step: Step) -> tuple[DataFile, ...] | None:
     """None where it is not there."""
     name = name_of(folders, step)
     content = place.get(name)
@@ -241,7 +241,7 @@ def name_of(folders: Folders, step: Step) -> str:
     return folders.entry(step.first) if step.is_entry else folders.fold(step.first, step.last)
 
 
-def _is_put(place: Place, folders: Folders, entry: Entry, check: Check) -> bool:
+def _is_put(place: Storage, folders: Folders, entry: Entry, check: Check) -> bool:
     """Whether it is there, and ours. What may have been sent is settled by the same bytes under the same name (R3)."""
     name, content = folders.entry(entry.version), encoded(entry)
     uncertain: FilesUncertain | None = None
@@ -263,7 +263,7 @@ def _is_put(place: Place, folders: Folders, entry: Entry, check: Check) -> bool:
     raise Ambiguous(f"{uncertain}, {PUTS_MAX} times") from uncertain
 
 
-def _check_seen(place: Place, claim: Claim, head: Entry | None, seen: int) -> None:
+def _check_seen(place: Storage, claim: Claim, head: Entry | None, seen: int) -> None:
     version = -1 if head is None else head.version
     if version < seen:
         raise SinkRejected(

@@ -28,7 +28,7 @@ from pipeline.connectors.files.sink.storage import (
     FilesRefused,
     FilesUnavailable,
     FilesUncertain,
-    Place,
+    Storage,
 )
 from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkNotFound, SinkRejected, SinkUnavailable
@@ -44,7 +44,7 @@ class FilesSink(Sink):
 
     holds_position = True
 
-    def __init__(self, place: Place, *, format: Format = "parquet", compression: Compression = "zstd") -> None:
+    def __init__(self, place: Storage, *, format: Format = "parquet", compression: Compression = "zstd") -> None:
         self._place = place
         self._format: Format = format
         self._compression: Compression = compression

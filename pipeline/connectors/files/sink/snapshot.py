@@ -31,7 +31,7 @@ from pipeline.connectors.files.sink.entry import (
 )
 from pipeline.connectors.files.sink.formats import decoded
 from pipeline.connectors.files.sink.manifest import entry_of, files_of, listed, steps
-from pipeline.connectors.files.sink.storage import FilesDamaged, FilesUnavailable, Place
+from pipeline.connectors.files.sink.storage import FilesDamaged, FilesUnavailable, Storage
 
 READS_MAX = 20
 
@@ -53,7 +53,7 @@ class PartitionFiles:
 class Snapshot:
     """partitions: by pipeline and name."""
 
-    place: Place
+    place: Storage
     partitions: tuple[PartitionFiles, ...]
 
     @property
@@ -99,7 +99,7 @@ class Snapshot:
         return content
 
 
-def snapshot_of(place: Place, *, pipeline: str | None = None, partition: str | None = None) -> Snapshot:
+def snapshot_of(place: Storage, *, pipeline: str | None = None, partition: str | None = None) -> Snapshot:
     """What counts now, of all pipelines or of one. Nothing is written. Raises FilesUnavailable, FilesDamaged."""
     folder = MANIFEST if pipeline is None else f"{MANIFEST}/{folder_of(pipeline)}"
     if pipeline is not None and partition is not None:
@@ -111,7 +111,7 @@ def snapshot_of(place: Place, *, pipeline: str | None = None, partition: str | N
     return Snapshot(place, tuple(sorted(wanted, key=lambda each: (each.pipeline, each.partition))))
 
 
-def leftovers(place: Place, snapshot: Snapshot) -> list[str]:
+def leftovers(place: Storage, snapshot: Snapshot) -> list[str]:
     """Data files of attempts that failed. Deleting them is safe, also during writes.
 
     For each partition: files for an entry that there is, and which no entry names. What is written for the next entry stays.
@@ -126,7 +126,7 @@ def leftovers(place: Place, snapshot: Snapshot) -> list[str]:
     return left
 
 
-def _partition(place: Place, folders: Folders) -> PartitionFiles | None:
+def _partition(place: Storage, folders: Folders) -> PartitionFiles | None:
     """Starts over if a fold replaced what it was about to read."""
     for _ in range(READS_MAX):
         listing = listed(place, folders)
@@ -149,7 +149,7 @@ def _partition(place: Place, folders: Folders) -> PartitionFiles | None:
     )
 
 
-def _files(place: Place, folders: Folders, listing: Listing) -> tuple[DataFile, ...] | None:
+def _files(place: Storage, folders: Folders, listing: Listing) -> tuple[DataFile, ...] | None:
     """Those of all entries up to the head; None where one of them is not there."""
     files: list[DataFile] = []
     version = -1

@@ -48,7 +48,7 @@ class FilesDamaged(FilesError):
     """Not what was written here. Restore it from a backup, or look at who else writes there."""
 
 
-class Place(Protocol):
+class Storage(Protocol):
     """Names are like `a/b/c.json`. Calls block, come from several threads, and raise FilesUnavailable."""
 
     @property

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from leases.document import INTEGER_MAX, UNKNOWN_DEPTH_MAX
 from leases.errors import Incomparable
 from leases.import_.plan import Candidate, Change, Rules, planned
-from leases.keeper import Seen
+from leases.keeper import VersionedLease
 from leases.lease import Child, Lease
 
 
@@ -36,8 +36,8 @@ def candidate(partition: str = "0", continuation: str | None = "10", **fields: A
     return Candidate(document=f"prefix..{partition}", partition=partition, lease=made, **options)
 
 
-def here(*leases: Lease) -> dict[str, Seen]:
-    return {each.partition: Seen(each, f"etag-{each.partition}") for each in leases}
+def here(*leases: Lease) -> dict[str, VersionedLease]:
+    return {each.partition: VersionedLease(each, f"etag-{each.partition}") for each in leases}
 
 
 def only(brought: Candidate, *leases: Lease, **rules: Any) -> Change:
@@ -45,8 +45,8 @@ def only(brought: Candidate, *leases: Lease, **rules: Any) -> Change:
     return change
 
 
-def after(changes: list[Change], seen: dict[str, Seen]) -> dict[str, Seen]:
-    written = {change.wanted.partition: Seen(change.wanted, "new") for change in changes if change.wanted}
+def after(changes: list[Change], seen: dict[str, VersionedLease]) -> dict[str, VersionedLease]:
+    written = {change.wanted.partition: VersionedLease(change.wanted, "new") for change in changes if change.wanted}
     return {**seen, **written}
 
 

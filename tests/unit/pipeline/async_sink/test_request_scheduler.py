@@ -8,7 +8,7 @@ import pytest
 from unit.pipeline.async_sink.test_buffer import entry, numbers
 
 from pipeline.async_sink import Converted, Entry, Failed, Limits
-from pipeline.async_sink.request_scheduler import Desk, Request
+from pipeline.async_sink.request_scheduler import Request, RequestScheduler
 from pipeline.errors import SinkRejected
 
 LIMITS = Limits(
@@ -21,14 +21,14 @@ LIMITS = Limits(
 )
 
 
-def desk_with(entries: int, *, size: int = 1, at: float = 0.0) -> Desk:
-    desk = Desk(LIMITS, None)
+def desk_with(entries: int, *, size: int = 1, at: float = 0.0) -> RequestScheduler:
+    desk = RequestScheduler(LIMITS, None)
     for number in range(entries):
         desk.take(Converted(value=number, bytes=size), str(number), at)
     return desk
 
 
-def answered(desk: Desk, request: Request, *failed: Entry, at: float = 1.0) -> None:
+def answered(desk: RequestScheduler, request: Request, *failed: Entry, at: float = 1.0) -> None:
     desk.answered(request, Failed(failed), at, jitter=0.0)
 
 
@@ -119,8 +119,8 @@ def test_what_failed_as_a_whole_comes_again_in_order_after_a_pause() -> None:
     assert numbers(desk.next(4.0).entries) == numbers(request.entries)
 
 
-def desk_of(*orders: str) -> Desk:
-    desk = Desk(LIMITS, None)
+def desk_of(*orders: str) -> RequestScheduler:
+    desk = RequestScheduler(LIMITS, None)
     for number, order in enumerate(orders):
         desk.take(Converted(value=number, bytes=1, order=order), str(number), 0.0)
     return desk
@@ -150,7 +150,7 @@ def test_a_successor_does_not_wait_where_the_request_surely_failed() -> None:
 
 
 def test_a_successor_that_rests_wakes_the_desk_before_what_waits_for_a_full_request() -> None:
-    desk = Desk(replace(LIMITS, buffer_age_max_s=60.0), None)
+    desk = RequestScheduler(replace(LIMITS, buffer_age_max_s=60.0), None)
     desk.take(Converted(value=0, bytes=1, order="doc"), "0", 0.0)
     desk.failed(desk.next(1.0), 11.0, retry_after_s=None, jitter=0.0, may_land=True)
     answered(desk, desk.next(12.0), at=12.0)
@@ -198,14 +198,14 @@ def test_a_destination_that_returns_what_it_was_not_given_is_told(what: str) -> 
 
 
 def test_a_destination_that_is_to_take_requests_whole_and_does_not_is_told() -> None:
-    desk = Desk(LIMITS, None, takes_whole=True)
+    desk = RequestScheduler(LIMITS, None, takes_whole=True)
     for number in range(3):
         desk.take(Converted(value=number, bytes=1, order="a"), str(number), 0.0)
     request = desk.next(0.0)
     assert numbers(request.entries) == [0, 1, 2]
     with pytest.raises(SinkRejected, match="returned 1 of 3 entries, and its sink was made with takes_whole"):
         answered(desk, request, request.entries[0])
-    answered(Desk(LIMITS, None, takes_whole=True), Request((), 0.0))
+    answered(RequestScheduler(LIMITS, None, takes_whole=True), Request((), 0.0))
 
 
 def test_limits_that_contradict_each_other_are_told() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from unit.pipeline.burials import NOW, Group, bodies, files_box, log_box
 
-from pipeline.dead_letters import Kept
+from pipeline.dead_letters import StoredLetter
 from pipeline.dead_letters.settled import Replayed, ReplayFeed, judge, judged
 from pipeline.errors import FeedUnavailable, SinkUnavailable
 from pipeline.limits import REPLAY
@@ -188,10 +188,10 @@ async def test_of_an_event_that_died_twice_by_a_reset_the_letter_behind_the_repl
     group.feed.append("a", bodies("a!"), at=NOW)
     await group.run(1)
     [first] = await group.letters()
-    again = Kept("a", 1, replace(first.letter, by="pipe.replay", failed_at="2026-01-31T13:00:00+00:00"))
-    second = Kept("a", 2, replace(first.letter, generation=1, failed_at="2026-01-31T14:00:00+00:00"))
+    again = StoredLetter("a", 1, replace(first.letter, by="pipe.replay", failed_at="2026-01-31T13:00:00+00:00"))
+    second = StoredLetter("a", 2, replace(first.letter, generation=1, failed_at="2026-01-31T14:00:00+00:00"))
 
-    def states(*unread: Kept) -> list[tuple[str, int | None]]:
+    def states(*unread: StoredLetter) -> list[tuple[str, int | None]]:
         behind = {
             (k.letter.partition, k.number, k.letter.by, 0, k.letter.generation, k.letter.failed_at) for k in unread
         }

@@ -15,7 +15,7 @@ from unit.pipeline.burials import NOW, Group, Trust, bodies
 from pipeline.batch import Batch
 from pipeline.connectors.log import sink as log_sink
 from pipeline.dead_letters import DeadLetters
-from pipeline.dead_letters.dead_letter_transform import Sieve, Sifted
+from pipeline.dead_letters.dead_letter_transform import DeadLetterTransform, Sifted
 from pipeline.dead_letters.record import ERROR_CHARS_MAX
 from pipeline.errors import NotTrusted, Poison, PoisonEvent, SinkUnavailable, TooMuchPoison
 from pipeline.pump import runner
@@ -135,7 +135,7 @@ async def test_an_owner_of_an_earlier_epoch_adds_no_letters(group: Group) -> Non
 
 async def _dead(group: Group) -> Sifted:
     page = await anext(group.feed.open("a", None))
-    return await Sieve(group.transform, group.policy, "a", ()).sift(Batch("a", None, (page,), 0.0))
+    return await DeadLetterTransform(group.transform, group.policy, "a", ()).sift(Batch("a", None, (page,), 0.0))
 
 
 async def test_a_reset_partition_is_processed_and_buried_again(group: Group) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.producer import Numbers
+from pipeline.producer import ProducerPosition
 from pipeline.producer.errors import PublishError, Reason
 from pipeline.producer.partition import PartitionProducer
 
@@ -16,7 +16,7 @@ from pipeline.producer.partition import PartitionProducer
 class SlowLink:
     """Takes ten seconds to answer."""
 
-    numbers = Numbers(group=1, level=1, number=0)
+    numbers = ProducerPosition(group=1, level=1, number=0)
     bytes_max = 1000
     is_usable = True
     is_closed = False

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.producer import NUMBER_MAX, Asked, Numbers, RetryPolicy
+from pipeline.producer import NUMBER_MAX, AttachRequest, ProducerPosition, RetryPolicy
 from pipeline.producer.event import GROUP_MAX, OWNER_LEVEL_MAX
 from pipeline.producer.idempotent import restored, snapshot_of
 from pipeline.producer.partition import Unsettled, judged
 
 NUMBERS = st.builds(
-    Numbers,
+    ProducerPosition,
     group=st.integers(0, GROUP_MAX),
     level=st.integers(0, OWNER_LEVEL_MAX),
     number=st.integers(-1, NUMBER_MAX),
@@ -20,24 +20,29 @@ NUMBERS = st.builds(
 
 
 @given(NUMBERS, st.integers(1, 5000))
-def test_a_reply_at_the_end_of_what_is_unsettled_tells_that_it_is_stored(after: Numbers, events: int) -> None:
+def test_a_reply_at_the_end_of_what_is_unsettled_tells_that_it_is_stored(after: ProducerPosition, events: int) -> None:
     unsettled = Unsettled(payloads=[b""] * events, key=None, after=after)
     assert judged(after.after(events), after.asked, unsettled, strict=False) == "stored"
     assert judged(after, after.asked, unsettled, strict=False) == "unsettled"
-    for strange in (after.after(events + 1), Numbers(group=after.group, level=after.level ^ 1, number=after.number)):
+    for strange in (
+        after.after(events + 1),
+        ProducerPosition(group=after.group, level=after.level ^ 1, number=after.number),
+    ):
         assert judged(strange, after.asked, unsettled, strict=False) == "strange"
 
 
 @given(NUMBERS, NUMBERS)
-def test_a_reply_overrides_what_was_asked_for_unless_we_are_strict(reply: Numbers, other: Numbers) -> None:
+def test_a_reply_overrides_what_was_asked_for_unless_we_are_strict(
+    reply: ProducerPosition, other: ProducerPosition
+) -> None:
     assert judged(reply, other.asked, None, strict=False) == "go on"
     assert judged(reply, None, None, strict=True) == "go on"
-    assert judged(reply, Asked(group=reply.group, level=None), None, strict=True) == "go on"
+    assert judged(reply, AttachRequest(group=reply.group, level=None), None, strict=True) == "go on"
     assert judged(reply, other.asked, None, strict=True) == ("go on" if reply == other else "strange")
 
 
 @given(st.dictionaries(st.text(max_size=20), NUMBERS.map(lambda numbers: numbers.asked), max_size=5))
-def test_a_snapshot_is_restored_as_it_was(partitions: dict[str, Asked]) -> None:
+def test_a_snapshot_is_restored_as_it_was(partitions: dict[str, AttachRequest]) -> None:
     assert restored(snapshot_of(partitions)) == partitions
 
 

@@ -65,7 +65,7 @@ async def test_an_action_is_a_line_with_who_what_before_after_and_outcome(restin
         "after": {"owner": None, **facts},
     }
     assert again["outcome"] == "unchanged"
-    assert resting.host.tally.actions == {("release", "done"): 1, ("release", "unchanged"): 1}
+    assert resting.host.stats.actions == {("release", "done"): 1, ("release", "unchanged"): 1}
 
 
 @pytest.mark.parametrize(

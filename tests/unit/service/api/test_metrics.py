@@ -38,7 +38,7 @@ from service.stats import (
     STAGES,
     CountingStore,
     Histogram,
-    Tally,
+    Stats,
 )
 
 DOCS = Path(__file__).parents[4] / "docs" / "metrics.md"
@@ -57,7 +57,7 @@ def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
 async def test_every_metric_is_explained_in_the_docs_and_nothing_else(start, eventually) -> None:
     running = await start()
     running.feeds["bank"].append("a", [b"{}"])
-    await eventually(lambda: running.host.tally.batches["bank"])
+    await eventually(lambda: running.host.stats.batches["bank"])
     metrics = Metrics(running.host)
     metrics.lag = await running.view.lag()
     told = re.findall(r"^# TYPE (leasehold_\w+) (\w+)$", metrics.text().decode(), re.MULTILINE)
@@ -69,7 +69,7 @@ async def test_deliveries_are_counted_with_their_stages(start, eventually) -> No
     running = await start()
     running.feeds["bank"].append("a", [b"{}"] * 3)
     running.feeds["bank"].append("b", [b"{}"] * 4)
-    await eventually(lambda: running.host.tally.events["bank"] == 7)
+    await eventually(lambda: running.host.stats.events["bank"] == 7)
     told = samples(Metrics(running.host))
     batches = told["leasehold_batches_delivered_total", "bank"]
     assert told["leasehold_events_delivered_total", "bank"] == 7
@@ -83,7 +83,7 @@ async def test_counters_do_not_go_back_when_a_lease_moves(start, eventually) -> 
     first = await start("host-a")
     first.feeds["bank"].append("a", [b"{}"] * 3)
     first.feeds["bank"].append("b", [b"{}"] * 3)
-    await eventually(lambda: first.host.tally.events["bank"] == 6)
+    await eventually(lambda: first.host.stats.events["bank"] == 6)
     await start("host-b", feeds=first.feeds)
     await eventually(lambda: len(first.host.workers) == 1)
     told = samples(Metrics(first.host))
@@ -115,7 +115,7 @@ async def test_a_host_that_cannot_renew_shows_its_suspended_leases(start, store,
     frozen = Frozen()
     running = await start(store=frozen, feeds={"bank": MemoryFeed(["a"])})
     running.feeds["bank"].append("a", [b"{}"])
-    await eventually(lambda: running.host.tally.events["bank"] == 1)
+    await eventually(lambda: running.host.stats.events["bank"] == 1)
     frozen.is_frozen = True
     metrics = Metrics(running.host)
     await eventually(lambda: samples(metrics)["leasehold_leases_suspended", "bank"] == 1)
@@ -161,7 +161,7 @@ async def test_an_unknown_lag_is_left_out_and_never_told_as_none(start) -> None:
 
 async def test_hosts_of_one_process_keep_their_metrics_apart(start) -> None:
     one, two = await start("host-a", runs=False), await start("host-b", runs=False)
-    one.host.tally.trust_suspended(Lease(pipeline="bank", partition="a"))
+    one.host.stats.trust_suspended(Lease(pipeline="bank", partition="a"))
     assert samples(Metrics(one.host))["leasehold_suspensions_total", "bank"] == 1
     assert samples(Metrics(two.host))["leasehold_suspensions_total", "bank"] == 0
 
@@ -169,21 +169,21 @@ async def test_hosts_of_one_process_keep_their_metrics_apart(start) -> None:
 async def test_how_many_series_there_are_depends_on_pipelines_alone(start) -> None:
     """Every label is a pipeline or one of our words, and every series is there before its first event."""
     running = await start(runs=False)
-    metrics, tally = Metrics(running.host), running.host.tally
+    metrics, stats = Metrics(running.host), running.host.stats
     before = set(samples(metrics))
     for number in range(100):
         lease = Lease(pipeline="bank", partition=f"partition {number}", owner=f"host {number}", epoch=number)
-        tally.lease_acquired(lease, before=replace(lease, owner="somebody"), took_s=0.1)
+        stats.lease_acquired(lease, before=replace(lease, owner="somebody"), took_s=0.1)
         batch = DeliveredBatch(start=None, to=str(number), events=1, waited_s=0.1, transform_s=0.1, deliver_s=0.1)
-        tally.batch_delivered(lease, batch)
-        tally.checkpointed(lease, 0.1)
+        stats.batch_delivered(lease, batch)
+        stats.checkpointed(lease, 0.1)
         for error in (Ambiguous(f"{number}"), ValueError(f"{number}")):
-            tally.work_failed(lease, str(number), error)
+            stats.work_failed(lease, str(number), error)
         for reason in get_args(CloseReason):
-            tally.lease_let_go(lease, reason)
+            stats.lease_let_go(lease, reason)
         for outcome in REQUEST_OUTCOMES:
-            tally.store_answered("replace", outcome, 0.1)
-        tally.acted("reset", "refused")
+            stats.store_answered("replace", outcome, 0.1)
+        stats.acted("reset", "refused")
     after = samples(metrics)
     assert set(after) == before
     assert after["leasehold_retries_total", "other", "bank"] == 100
@@ -202,7 +202,7 @@ async def test_names_with_quotes_and_newlines_stay_labels(start) -> None:
     assert samples(Metrics(running.host))["leasehold_leases_owned", name] == 0
 
 
-# The tally
+# The counts
 
 
 def test_a_histogram_counts_what_took_at_most_so_long() -> None:
@@ -233,18 +233,18 @@ async def test_every_call_to_the_store_is_counted_by_its_outcome(
 
         list = read = create = replace = delete = _fail
 
-    tally = Tally(clock)
-    for call in _calls(CountingStore(Failing(), tally)):
+    stats = Stats(clock)
+    for call in _calls(CountingStore(Failing(), stats)):
         with pytest.raises(type(error)):
             await call
-    assert tally.requests == {(operation, outcome): 1 for operation in OPERATIONS}
+    assert stats.requests == {(operation, outcome): 1 for operation in OPERATIONS}
 
 
 async def test_calls_to_the_store_that_succeed_are_counted_too(clock: BootClock) -> None:
-    tally = Tally(clock)
-    for call in _calls(CountingStore(MemoryStore(), tally)):
+    stats = Stats(clock)
+    for call in _calls(CountingStore(MemoryStore(), stats)):
         await call
-    assert tally.requests == {(operation, "ok"): 1 for operation in OPERATIONS}
+    assert stats.requests == {(operation, "ok"): 1 for operation in OPERATIONS}
 
 
 def _calls(store: CountingStore) -> list[Awaitable[object]]:
@@ -263,11 +263,11 @@ async def test_how_long_the_store_took_is_counted_by_operation(clock: BootClock)
             await clock.sleep(0.02)
             return []
 
-    tally = Tally(clock)
-    await CountingStore(Slow(), tally).list("a")
-    assert tally.request_seconds["list"].cumulative[-1] == 1
-    assert tally.request_seconds["list"].sum_s >= 0.02
-    assert tally.request_seconds.keys() == {"list"}
+    stats = Stats(clock)
+    await CountingStore(Slow(), stats).list("a")
+    assert stats.request_seconds["list"].cumulative[-1] == 1
+    assert stats.request_seconds["list"].sum_s >= 0.02
+    assert stats.request_seconds.keys() == {"list"}
 
 
 @pytest.mark.parametrize(
@@ -276,9 +276,9 @@ async def test_how_long_the_store_took_is_counted_by_operation(clock: BootClock)
     ids=["free", "own", "other's"],
 )
 def test_a_lease_taken_from_somebody_else_counts_as_seized(clock: BootClock, owner: str | None, move: str) -> None:
-    tally, before = Tally(clock), Lease(pipeline="bank", partition="a", owner=owner, incarnation="1")
-    tally.lease_acquired(before.acquired("host-a", "2", ""), before=before, took_s=0.1)
-    assert tally.moves == {("bank", move): 1}
+    stats, before = Stats(clock), Lease(pipeline="bank", partition="a", owner=owner, incarnation="1")
+    stats.lease_acquired(before.acquired("host-a", "2", ""), before=before, took_s=0.1)
+    assert stats.moves == {("bank", move): 1}
 
 
 @pytest.mark.parametrize(
@@ -294,19 +294,19 @@ def test_a_lease_taken_from_somebody_else_counts_as_seized(clock: BootClock, own
     ],
 )
 def test_what_is_tried_again_counts_by_what_failed(clock: BootClock, error: Exception, cause: str) -> None:
-    tally = Tally(clock)
-    tally.work_failed(Lease(pipeline="bank", partition="a"), None, error)
-    assert tally.retries == {("bank", cause): 1}
+    stats = Stats(clock)
+    stats.work_failed(Lease(pipeline="bank", partition="a"), None, error)
+    assert stats.retries == {("bank", cause): 1}
 
 
-def test_a_tally_keeps_the_last_batches_of_each_pipeline_and_none_of_their_data(clock: BootClock) -> None:
-    tally = Tally(clock)
+def test_stats_keep_the_last_batches_of_each_pipeline_and_none_of_their_data(clock: BootClock) -> None:
+    stats = Stats(clock)
     for pipeline, count in (("quiet", 1), ("busy", 1000)):
         for number in range(count):
             batch = DeliveredBatch(start=None, to=str(number), events=1, waited_s=0.1, transform_s=0.1, deliver_s=0.1)
-            tally.batch_delivered(Lease(pipeline=pipeline, partition="a"), batch)
-    assert [delivery.batch.to for delivery in tally.recent["quiet"]] == ["0"]
-    assert [delivery.batch.to for delivery in tally.recent["busy"]][-1] == "999"
-    assert len(tally.recent["busy"]) < 100
-    kept = tally.recent["busy"][0].batch
+            stats.batch_delivered(Lease(pipeline=pipeline, partition="a"), batch)
+    assert [delivery.batch.to for delivery in stats.recent["quiet"]] == ["0"]
+    assert [delivery.batch.to for delivery in stats.recent["busy"]][-1] == "999"
+    assert len(stats.recent["busy"]) < 100
+    kept = stats.recent["busy"][0].batch
     assert not any(isinstance(getattr(kept, field.name), pa.Table | Output) for field in fields(kept))

@@ -137,7 +137,7 @@ async def test_a_lease_moves_to_the_host_that_is_named(start, eventually) -> Non
             return (await client.get(path)).json()["epoch"] > epoch
 
         await eventually(has_moved)
-        assert ("released", "bank") in {(move, name) for name, move in a.host.tally.moves}
+        assert ("released", "bank") in {(move, name) for name, move in a.host.stats.moves}
         await eventually(are_shared)
 
 

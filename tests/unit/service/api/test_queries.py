@@ -216,7 +216,7 @@ async def test_the_etag_tells_expiry_although_the_document_stays(resting, client
     etag = (await client.get("/api/leases/bank/a")).headers["etag"]
     await asyncio.sleep(0.06)  # past what readers share
     resting.host.balancer.scan = await resting.keeper.scan(["bank"])
-    resting.host.balancer.roll = await resting.host._membership.scan()
+    resting.host.balancer.host_scan = await resting.host._membership.scan()
     resting.host.balancer.expired = frozenset({("bank", "a")})
     expired = await client.get("/api/leases/bank/a", headers={"if-none-match": etag})
     assert (expired.status_code, expired.json()["state"]) == (200, "expired")
@@ -425,7 +425,7 @@ async def test_two_hundred_clients_cost_the_container_no_more_than_one(start) ->
     async with running.client() as client:
         answers = await asyncio.gather(*(client.get("/api/leases") for _ in range(200)))
     assert {answer.status_code for answer in answers} == {200}
-    assert running.host.tally.requests == {("list", "ok"): 2}, "hosts and leases, once each"
+    assert running.host.stats.requests == {("list", "ok"): 2}, "hosts and leases, once each"
 
 
 class Down(MemoryStore):

@@ -12,7 +12,7 @@ from pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink
 from pipeline.connectors.files.sink import FilesSink
 from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.postgres import PostgresLetters, PostgresSink
-from pipeline.dead_letters.merged_feed import StrandedLetters
+from pipeline.dead_letters.merged_feed import MergedLetters
 from pipeline.errors import FeedUnavailable, SinkUnavailable
 from pipeline.limits import Isolation
 from service.config.load import ConfigurationError, parse
@@ -105,7 +105,7 @@ async def test_letters_in_postgres_log_in_as_their_database_wants(monkeypatch: p
 def test_a_directory_has_files_of_letters_by_their_own_partitions(more: str) -> None:
     box = pipeline(POSTGRES, f"dead_letters: {{type: files, path: dead{more}}}").make_box(Timing())
     assert box is not None
-    assert (type(box.feed), type(box.sink), box.by_partition) == (StrandedLetters, FilesSink, None)
+    assert (type(box.feed), type(box.sink), box.by_partition) == (MergedLetters, FilesSink, None)
     assert box.sink is not None
     assert box.sink.identity == "files:/etc/leasehold/dead"
 
@@ -113,7 +113,7 @@ def test_a_directory_has_files_of_letters_by_their_own_partitions(more: str) -> 
 def test_a_hub_is_read_as_it_is_and_replayed_by_the_letters_own_partitions() -> None:
     box = pipeline(LOG, f"dead_letters: {{type: eventhubs, {HUB}}}").make_box(Timing())
     assert box is not None
-    assert (type(box.feed), type(box.sink), type(box.by_partition)) == (EventHubsFeed, EventHubsSink, StrandedLetters)
+    assert (type(box.feed), type(box.sink), type(box.by_partition)) == (EventHubsFeed, EventHubsSink, MergedLetters)
     assert box.feed.identity == "eventhubs:bank.servicebus.windows.net/dead"
 
 

@@ -279,7 +279,7 @@ async def test_by_rest_a_lease_is_closed_and_the_answer_says_what_was_done(resti
     found = await client.get(LEASE)
     assert (found.json()["state"], found.json()["tombstone"]) == ("closed", True)
     assert found.headers["etag"] == answer.headers["etag"]
-    assert resting.host.tally.actions == {("close", "done"): 1}
+    assert resting.host.stats.actions == {("close", "done"): 1}
     again = (await client.post(f"{LEASE}/close", json={})).json()
     assert (again["changed"], again["left"]) == (False, None)
 

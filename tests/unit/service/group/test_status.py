@@ -13,7 +13,7 @@ from leasehold.common.clock import BootClock
 from leases.bootstrap import Identity
 from leases.document import lease_id
 from leases.errors import InvalidDocument, StoreUnavailable
-from leases.keeper import Scan, Seen
+from leases.keeper import Scan, VersionedLease
 from leases.lease import Lease
 from leases.membership import HostRecord, decode_host, encode_host, host_id
 from leases.stores.memory import MemoryStore
@@ -64,7 +64,7 @@ def group(
     invalid: tuple[InvalidDocument, ...] = (),
     now: datetime | None = None,
 ) -> Group:
-    scan = Scan({lease.key: Seen(lease, "etag") for lease in leases}, invalid, 0.0, 0.0)
+    scan = Scan({lease.key: VersionedLease(lease, "etag") for lease in leases}, invalid, 0.0, 0.0)
     return group_of(
         scan, records, (), pipelines={"bank": Identity("feed", "sink")}, me=me, sight=sight, mine=mine, now=now
     )
@@ -247,7 +247,7 @@ async def test_a_host_tells_its_newest_batches_first_whatever_their_pipeline(sta
     for epoch in range(10):
         batch = DeliveredBatch(start=None, to=str(epoch), events=1, waited_s=0.1, transform_s=0.1, deliver_s=0.1)
         lease = replace(LEASE, pipeline=f"p{epoch % 2}", epoch=epoch)
-        running.host.tally.batch_delivered(lease, batch)
+        running.host.stats.batch_delivered(lease, batch)
     told = activity_of(running.host, now=NOW, monotonic_s=BootClock().monotonic())
     assert [batch.epoch for batch in told.batches] == list(range(9, -1, -1))
     assert NOW - timedelta(seconds=10) < told.batches[-1].at < told.batches[0].at < NOW
@@ -392,7 +392,7 @@ async def test_a_lease_whose_owner_went_silent_shows_as_expired_and_its_host_as_
 async def test_many_readers_cost_the_container_one_reading(start) -> None:
     running = await start(runs=False, shared_s=60)
     await asyncio.gather(*(running.view.group() for _ in range(200)))
-    assert running.host.tally.requests == {("list", "ok"): 2}
+    assert running.host.stats.requests == {("list", "ok"): 2}
 
 
 async def test_a_container_that_is_down_is_not_asked_by_every_reader(start) -> None:
@@ -403,7 +403,7 @@ async def test_a_container_that_is_down_is_not_asked_by_every_reader(start) -> N
     running = await start(store=Down(), runs=False, shared_s=60)
     errors = await asyncio.gather(*(running.view.group() for _ in range(200)), return_exceptions=True)
     assert {str(error) for error in errors} == {"connection refused"}
-    assert running.host.tally.requests == {("list", "unavailable"): 1}
+    assert running.host.stats.requests == {("list", "unavailable"): 1}
     assert (await running.view.backlog()).unknown == ("connection refused",)
 
 

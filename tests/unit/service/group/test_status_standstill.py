@@ -9,7 +9,7 @@ import pytest
 from unit.service.group.test_status import KNOWN, LEASE, NOW, RECORD, RELEASED
 
 from leases.bootstrap import Identity
-from leases.keeper import Scan, Seen
+from leases.keeper import Scan, VersionedLease
 from leases.lease import Lease, LeaseKey
 from leases.membership import HostRecord
 from leases.pause_orders import Control, Controls
@@ -20,7 +20,7 @@ KEY = LeaseKey("bank", "a")
 
 
 def group(lease: Lease, *records: HostRecord, controls: Controls | None = None, sight: Sight | None = None) -> Group:
-    scan = Scan({lease.key: Seen(lease, "etag")}, (), 0.0, 0.0)
+    scan = Scan({lease.key: VersionedLease(lease, "etag")}, (), 0.0, 0.0)
     return group_of(
         scan,
         records,

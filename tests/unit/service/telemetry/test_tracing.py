@@ -16,7 +16,7 @@ from pipeline.errors import SinkUnavailable
 from pipeline.pump.runner import DeliveredBatch
 from service.config.settings import TelemetrySettings
 from service.errors import StartFailed
-from service.telemetry.spans import TEXT_MAX, Span, TracedTally
+from service.telemetry.spans import TEXT_MAX, Span, TracedStats
 from service.telemetry.tracing import lacking, traces_of, with_path
 
 LEASE = Lease(pipeline="bank", partition="7", owner="host-a", incarnation="1", epoch=4, continuation="90")
@@ -55,8 +55,8 @@ def book() -> Notebook:
 
 
 @pytest.fixture
-def tally(clock: BootClock, book: Notebook) -> TracedTally:
-    return TracedTally(clock, book)
+def stats(clock: BootClock, book: Notebook) -> TracedStats:
+    return TracedStats(clock, book)
 
 
 def delivered(start: str = "90", to: str = "97") -> DeliveredBatch:
@@ -96,8 +96,8 @@ async def test_a_handoff_is_told_by_both_hosts_and_renewals_are(start, eventuall
 # Spans
 
 
-def test_stages_follow_each_other_up_to_the_moment_of_delivery(tally: TracedTally, book: Notebook) -> None:
-    tally.batch_delivered(LEASE, delivered())
+def test_stages_follow_each_other_up_to_the_moment_of_delivery(stats: TracedStats, book: Notebook) -> None:
+    stats.batch_delivered(LEASE, delivered())
     (batch,) = book.named("batch")
     times = [(part.name, part.ended_s_ago + part.took_s, part.ended_s_ago) for part in batch.span.parts]
     assert times == [("read", 10, 9), ("transform", 9, 7), ("queue", 7, 4), ("deliver", 4, 0)]
@@ -114,11 +114,11 @@ def test_stages_follow_each_other_up_to_the_moment_of_delivery(tally: TracedTall
     }
 
 
-def test_what_failed_says_why_and_from_where_it_goes_on(tally: TracedTally, book: Notebook) -> None:
-    tally.lease_acquired(LEASE, before=BEFORE, took_s=0.1)
-    tally.work_failed(LEASE, "90", SinkUnavailable("postgresql://ada:hunter2@db is away"))
-    tally.lease_renewed(LEASE, 0.1, StoreUnavailable("throttled"))
-    tally.trust_suspended(LEASE)
+def test_what_failed_says_why_and_from_where_it_goes_on(stats: TracedStats, book: Notebook) -> None:
+    stats.lease_acquired(LEASE, before=BEFORE, took_s=0.1)
+    stats.work_failed(LEASE, "90", SinkUnavailable("postgresql://ada:hunter2@db is away"))
+    stats.lease_renewed(LEASE, 0.1, StoreUnavailable("throttled"))
+    stats.trust_suspended(LEASE)
     (batch,), (renew,), (suspend,) = book.named("batch"), book.named("renew"), book.named("suspend")
     assert batch.span.error == "SinkUnavailable: postgresql://ada:***@db is away"
     assert batch.span.attributes["leasehold.from"] == "90"
@@ -127,38 +127,38 @@ def test_what_failed_says_why_and_from_where_it_goes_on(tally: TracedTally, book
     assert batch.after is renew.after is suspend.after is book.named("acquire")[0]
 
 
-def test_long_texts_are_cut(tally: TracedTally, book: Notebook) -> None:
-    tally.batch_delivered(LEASE, delivered(to="9" * 10_000))
+def test_long_texts_are_cut(stats: TracedStats, book: Notebook) -> None:
+    stats.batch_delivered(LEASE, delivered(to="9" * 10_000))
     assert len(str(book.notes[0].span.attributes["leasehold.to"])) == TEXT_MAX
 
 
-def test_nothing_of_the_events_is_told(tally: TracedTally, book: Notebook) -> None:
-    tally.batch_delivered(LEASE, delivered())
+def test_nothing_of_the_events_is_told(stats: TracedStats, book: Notebook) -> None:
+    stats.batch_delivered(LEASE, delivered())
     assert "hunter2" not in repr(book.notes)
 
 
-def test_what_is_kept_of_a_lease_goes_with_it(tally: TracedTally) -> None:
-    tally.lease_asked_for(BEFORE)
-    tally.lease_acquired(LEASE, before=BEFORE, took_s=0.1)
-    tally.lease_wanted(LEASE)
-    tally.batch_delivered(LEASE, delivered())
-    tally.lease_let_go(LEASE, "shutdown")
-    tally.batch_delivered(LEASE, delivered())
-    assert (tally._tenures, tally._asked_at) == ({}, {})
+def test_what_is_kept_of_a_lease_goes_with_it(stats: TracedStats) -> None:
+    stats.lease_asked_for(BEFORE)
+    stats.lease_acquired(LEASE, before=BEFORE, took_s=0.1)
+    stats.lease_wanted(LEASE)
+    stats.batch_delivered(LEASE, delivered())
+    stats.lease_let_go(LEASE, "shutdown")
+    stats.batch_delivered(LEASE, delivered())
+    assert (stats._tenures, stats._asked_at) == ({}, {})
 
 
-def test_a_traced_tally_counts_as_any_other(tally: TracedTally, book: Notebook) -> None:
-    tally.lease_acquired(LEASE, before=BEFORE, took_s=0.1)
-    tally.batch_delivered(LEASE, delivered())
-    tally.checkpointed(LEASE, 0.1)
-    tally.trust_suspended(LEASE)
-    tally.work_failed(LEASE, None, SinkUnavailable("away"))
-    tally.lease_let_go(LEASE, "stolen")
-    assert (tally.events["bank"], tally.batches["bank"], tally.suspensions["bank"]) == (7, 1, 1)
-    assert tally.moves == {("bank", "acquired"): 1, ("bank", "stolen"): 1}
-    assert tally.retries == {("bank", "sink"): 1}
-    assert tally.seconds["bank", "checkpoint"].cumulative[-1] == 1
-    assert tally.spans_made == book.made == 6
+def test_traced_stats_count_as_any_others(stats: TracedStats, book: Notebook) -> None:
+    stats.lease_acquired(LEASE, before=BEFORE, took_s=0.1)
+    stats.batch_delivered(LEASE, delivered())
+    stats.checkpointed(LEASE, 0.1)
+    stats.trust_suspended(LEASE)
+    stats.work_failed(LEASE, None, SinkUnavailable("away"))
+    stats.lease_let_go(LEASE, "stolen")
+    assert (stats.events["bank"], stats.batches["bank"], stats.suspensions["bank"]) == (7, 1, 1)
+    assert stats.moves == {("bank", "acquired"): 1, ("bank", "stolen"): 1}
+    assert stats.retries == {("bank", "sink"): 1}
+    assert stats.seconds["bank", "checkpoint"].cumulative[-1] == 1
+    assert stats.spans_made == book.made == 6
 
 
 # Who asks

@@ -15,7 +15,7 @@ from pipeline.connectors.cosmos.change_feed_request import Answer, Ask, refusal
 from pipeline.connectors.cosmos.feed import GROWS_AFTER, PageSize
 from pipeline.connectors.cosmos.ranges import (
     PhysicalRange,
-    Place,
+    RangeSection,
     Span,
     estimated,
     lsn_of,
@@ -137,13 +137,13 @@ async def test_an_account_that_asks_for_more_than_patience_is_told_at_once() -> 
 
 
 def ask(**more: Any) -> Ask:
-    return Ask(**{"place": Place("0"), "after": None, "items_max": 1, "mode": "latest", **more})
+    return Ask(**{"place": RangeSection("0"), "after": None, "items_max": 1, "mode": "latest", **more})
 
 
 def test_a_request_says_where_from_where_and_what() -> None:
     assert ask().headers() == {"A-IM": "Incremental Feed", "x-ms-documentdb-partitionkeyrangeid": "0"}
     assert ask(after='"7"').headers()["If-None-Match"] == '"7"'
-    full = ask(mode="all_versions", place=Place("3", Span("", "7F"))).headers()
+    full = ask(mode="all_versions", place=RangeSection("3", Span("", "7F"))).headers()
     assert full == {
         "A-IM": "Full-Fidelity Feed",
         "x-ms-cosmos-changefeed-wire-format-version": "2021-09-15",

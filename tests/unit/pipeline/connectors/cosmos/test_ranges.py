@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.connectors.cosmos.ranges import (
     PhysicalRange,
-    Place,
+    RangeSection,
     Span,
     Successor,
     is_name,
@@ -54,13 +54,13 @@ def test_names_are_ids_or_bounds() -> None:
 
 
 def test_a_range_is_read_as_long_as_it_is_there() -> None:
-    assert place_of("3", LIVE) == Place("3")
+    assert place_of("3", LIVE) == RangeSection("3")
     assert place_of("1", LIVE) is None
 
 
 def test_bounds_are_read_wherever_they_lie() -> None:
-    assert place_of("10-20", LIVE) == Place("3", Span("10", "20"))
-    assert place_of("-40", LIVE) == Place("3")
+    assert place_of("10-20", LIVE) == RangeSection("3", Span("10", "20"))
+    assert place_of("-40", LIVE) == RangeSection("3")
     assert place_of("30-50", LIVE) is None
 
 
@@ -126,15 +126,15 @@ UNEVEN = [
 @pytest.mark.parametrize(
     ("partition", "place"),
     [
-        ("1F-2F80", Place("8")),
-        ("1F0000-2F8000", Place("8")),
-        ("00-1F0", Place("7")),
-        ("1F-2F", Place("8", Span("1F", "2F"))),
-        ("2F8-FF00", Place("9")),
+        ("1F-2F80", RangeSection("8")),
+        ("1F0000-2F8000", RangeSection("8")),
+        ("00-1F0", RangeSection("7")),
+        ("1F-2F", RangeSection("8", Span("1F", "2F"))),
+        ("2F8-FF00", RangeSection("9")),
         ("1E-1F01", None),
     ],
 )
-def test_bounds_of_any_length_are_compared_as_if_they_were_padded(partition: str, place: Place | None) -> None:
+def test_bounds_of_any_length_are_compared_as_if_they_were_padded(partition: str, place: RangeSection | None) -> None:
     assert place_of(partition, UNEVEN) == place
 
 

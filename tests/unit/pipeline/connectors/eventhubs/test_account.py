@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.connectors.eventhubs.account import Account, account_of, is_consumer_group
+from pipeline.connectors.eventhubs.account import EventHubAccount, account_of, is_consumer_group
 
 KEY = "c2VjcmV0IQ=="
 ENDPOINT = "Endpoint=sb://bank.servicebus.windows.net/"
@@ -89,7 +89,7 @@ def test_what_is_missing_or_too_much_is_told_without_secrets(what: dict[str, Any
 
 def test_an_account_is_shown_without_its_secrets() -> None:
     assert KEY not in repr(account_of(connection_string=FULL, event_hub="raw-event"))
-    assert isinstance(account_of(connection_string=FULL, event_hub="raw-event"), Account)
+    assert isinstance(account_of(connection_string=FULL, event_hub="raw-event"), EventHubAccount)
 
 
 @pytest.mark.parametrize(

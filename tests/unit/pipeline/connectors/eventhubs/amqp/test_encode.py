@@ -23,11 +23,11 @@ from pipeline.connectors.eventhubs.amqp.encode import (
     data,
     numbered,
 )
-from pipeline.producer import NUMBER_MAX, Event, Numbers, number_after
+from pipeline.producer import NUMBER_MAX, Event, ProducerPosition, number_after
 from pipeline.producer.event import GROUP_MAX, OWNER_LEVEL_MAX
 
 NUMBERS = st.builds(
-    Numbers,
+    ProducerPosition,
     group=st.integers(0, GROUP_MAX) | st.sampled_from([0, 1, 127, 128, 255, GROUP_MAX]),
     level=st.integers(0, OWNER_LEVEL_MAX),
     number=st.integers(0, NUMBER_MAX) | st.integers(0, 260) | st.integers(NUMBER_MAX - 5, NUMBER_MAX),
@@ -48,7 +48,7 @@ def by_the_sdk(event: Event, annotations: dict[bytes, Any] | None = None) -> byt
     return bytes(out)
 
 
-def marks(numbers: Numbers, number: int) -> dict[bytes, Any]:
+def marks(numbers: ProducerPosition, number: int) -> dict[bytes, Any]:
     return {
         GROUP: {TYPE: AMQPTypes.long, VALUE: numbers.group},
         LEVEL: {TYPE: AMQPTypes.short, VALUE: numbers.level},
@@ -63,7 +63,7 @@ def test_an_event_is_encoded_as_the_sdk_encodes_it(body: bytes, properties: dict
 
 
 @given(st.lists(st.binary(max_size=3), min_size=1, max_size=300), NUMBERS)
-def test_numbers_are_encoded_as_the_sdk_encodes_them(bodies: list[bytes], after: Numbers) -> None:
+def test_numbers_are_encoded_as_the_sdk_encodes_them(bodies: list[bytes], after: ProducerPosition) -> None:
     found = numbered([data(body) for body in bodies], after)
     assert found == [
         by_the_sdk(Event(body=body), marks(after, number_after(after.number, place)))
@@ -72,7 +72,9 @@ def test_numbers_are_encoded_as_the_sdk_encodes_them(bodies: list[bytes], after:
 
 
 @given(st.binary(max_size=600), st.dictionaries(TEXTS, SAME, max_size=20), NUMBERS)
-def test_no_event_takes_more_than_it_was_measured_at(body: bytes, properties: dict[str, Any], after: Numbers) -> None:
+def test_no_event_takes_more_than_it_was_measured_at(
+    body: bytes, properties: dict[str, Any], after: ProducerPosition
+) -> None:
     encoded = body_of(Event(body=body, properties=properties))
     (event,) = numbered([encoded], after)
     out = bytearray()
@@ -97,6 +99,6 @@ def test_a_property_without_a_type_is_refused(value: Any) -> None:
 
 
 def test_the_largest_event_fits_its_measure_exactly() -> None:
-    after = Numbers(group=GROUP_MAX, level=OWNER_LEVEL_MAX, number=NUMBER_MAX - 1)
+    after = ProducerPosition(group=GROUP_MAX, level=OWNER_LEVEL_MAX, number=NUMBER_MAX - 1)
     (event,) = numbered([b""], after)
     assert len(event) == MARKS_BYTES_MAX

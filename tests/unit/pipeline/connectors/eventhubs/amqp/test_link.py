@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.connectors.eventhubs.amqp.link import Link
 from pipeline.connectors.eventhubs.feed import receiver
-from pipeline.connectors.eventhubs.feed.receiver import Intake
+from pipeline.connectors.eventhubs.feed.receiver import ReceiveBuffer
 
 WAIT_S = 10
 
@@ -88,9 +88,9 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0)
 
 
-def intake_of(source: Source, **options: Any) -> Intake:
+def intake_of(source: Source, **options: Any) -> ReceiveBuffer:
     made: Any = source
-    return Intake(made, "x", **options)
+    return ReceiveBuffer(made, "x", **options)
 
 
 async def test_all_that_came_is_taken_at_once_and_what_the_sdk_had_read_comes_first() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.connectors.eventhubs.sink.producer_groups import Tail, group, tail_of, target_of, to_close
-from pipeline.producer import Numbers, ProducerState
+from pipeline.producer import ProducerPosition, ProducerState
 from pipeline.sink import Claim
 
 CLAIM = Claim(
@@ -27,8 +27,8 @@ OURS = group(CLAIM, STATE)
 KEPT = replace(STATE, group=OURS)
 
 
-def known(level: int, number: int, of: int = OURS) -> Numbers:
-    return Numbers(group=of, level=level, number=number)
+def known(level: int, number: int, of: int = OURS) -> ProducerPosition:
+    return ProducerPosition(group=of, level=level, number=number)
 
 
 def test_a_source_partition_goes_to_its_namesake() -> None:

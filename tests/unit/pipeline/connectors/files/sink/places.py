@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pipeline.connectors.files.sink import FilesSink, snapshot_of
-from pipeline.connectors.files.sink.storage import FilesUnavailable, FilesUncertain, Place
+from pipeline.connectors.files.sink.storage import FilesUnavailable, FilesUncertain, Storage
 from pipeline.contract import event_table
 from pipeline.errors import NotTrusted
 from pipeline.sink import Claim, Output
@@ -59,7 +59,7 @@ class Way:
     done); killed before; killed after.
     """
 
-    def __init__(self, place: Place, fate: Callable[[str, str], str] = lambda call, name: "done") -> None:
+    def __init__(self, place: Storage, fate: Callable[[str, str], str] = lambda call, name: "done") -> None:
         self._place = place
         self._fate = fate
         self._late: list[Callable[[], Any]] = []
@@ -146,13 +146,13 @@ def output(start: int, to: int, partition: str = "p", *, rows: int | None = None
     return Output(table=table.slice(0, rows), start=str(start) if start else None, to=str(to), events=to - start)
 
 
-def numbers_in(place: Place, partition: str = "p") -> list[int]:
+def numbers_in(place: Storage, partition: str = "p") -> list[int]:
     """What a reader sees, in the order of the files."""
     tables = snapshot_of(place, pipeline="bank", partition=partition).tables()
     return [int(number) for table in tables for number in table["sequence"].to_pylist()]
 
 
-async def written(place: Place, batches: int, *, epoch: int = 1, start: int = 0) -> None:
+async def written(place: Storage, batches: int, *, epoch: int = 1, start: int = 0) -> None:
     """One event a batch, by one owner."""
     sink = FilesSink(place)
     writer = await sink.open(claim(epoch))

@@ -13,7 +13,7 @@ from unit.pipeline.connectors.files.sink.places import MemoryPlace
 
 from pipeline.connectors.files.sink import Directory, FilesSink, snapshot_of
 from pipeline.connectors.files.sink.formats import Format
-from pipeline.connectors.files.sink.storage import Place
+from pipeline.connectors.files.sink.storage import Storage
 from pipeline.contract import Row, SinkContract, SinkHarness
 
 
@@ -22,7 +22,7 @@ class FilesSinkHarness(SinkHarness):
 
     partitions = ("a", "b/ü c")
 
-    def __init__(self, place: Callable[[], Place], format: Format = "parquet") -> None:
+    def __init__(self, place: Callable[[], Storage], format: Format = "parquet") -> None:
         self.place = place
         self.format: Format = format
         self.sinks: list[FilesSink] = []
