@@ -81,7 +81,7 @@ class Audit:
     orphaned: tuple[str, ...] = ()
     outlived: tuple[str, ...] = ()
     finished: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     waiting: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     undecided: Mapping[str, Undecided] = field(default_factory=lambda: MappingProxyType({}))
     due: int = 0
@@ -216,7 +216,7 @@ class Bootstrap:
         - standing_of: None if the sink holds no positions or does not report them.
         - hosts: the hosts that may also create leases of this pipeline.
         """
-        told = await self._info_kept(scan)
+        notes = await self._info_kept(scan)
         leases = {lease.partition: lease for lease in scan.leases if lease.pipeline == self._pipeline}
         unreadable = {partition for pipeline, partition in scan.unreadable if pipeline == self._pipeline}
         found = (tuple(partitions), scan.shape, unreadable)
@@ -229,7 +229,7 @@ class Bootstrap:
             await self._complete()
             self._info_seen_at = scan.started
         self._memory = self._memory.refreshed(leases, unreadable, scan.started)
-        return replace(self._audit, told=(*told, *self._audit.told)) if told else self._audit
+        return replace(self._audit, notes=(*notes, *self._audit.notes)) if notes else self._audit
 
     async def _audit_leases(
         self,
@@ -242,13 +242,13 @@ class Bootstrap:
         standing_of: StandingOf | None,
         hosts: Collection[str],
     ) -> Audit:
-        created, told = list[str](), list[str]()
+        created, notes = list[str](), list[str]()
         deleted = self._deleted(partitions, leases, unreadable, scan, uncovered)
         for lease in deleted:
             leases[lease.partition] = lease
             if await self._keeper.create(lease):
                 created.append(lease.partition)
-                told.append(put_back(lease))
+                notes.append(put_back(lease))
                 self._info_seen_at = -inf  # whoever deleted this one may have deleted them all
         stuck = waiting(partitions, leases, unreadable)
         born = [
@@ -277,7 +277,7 @@ class Bootstrap:
             room -= 1
             if await self._keeper.create(placed):
                 created.append(placed.partition)
-                told.extend([f"partition '{lease.partition}': {why}"] if why else [])
+                notes.extend([f"partition '{lease.partition}': {why}"] if why else [])
             return True
 
         turn = self._turn(born, hosts, scan)
@@ -291,7 +291,7 @@ class Bootstrap:
             orphaned=orphans(partitions, leases, uncovered),
             outlived=outlived(partitions, leases),
             finished=finished(partitions, leases),
-            told=tuple(told),
+            notes=tuple(notes),
             waiting=stuck,
             undecided=undecided,
             due=len(deleted) + len(born) + len(forgetful),

@@ -118,23 +118,23 @@ def parsed(name: str, text: str) -> object:
         raise InvalidDocument(f"{name} is not JSON ({error}): restore it, or delete it") from None
 
 
-def told(error: InvalidDocument) -> str:
+def input_error_text(error: InvalidDocument) -> str:
     """The message for a document that a user supplies for import. It does not advise deleting the original, which may
     hold the only position.
     """
-    said = str(error)
+    text = str(error)
     for remedy in _REMEDIES:
-        said = said.replace(remedy, ": correct it, or leave it out of the input")
-    return said
+        text = text.replace(remedy, ": correct it, or leave it out of the input")
+    return text
 
 
 def advised(error: InvalidDocument, pipeline: str, partition: str) -> InvalidDocument:
     """Advice for a lease's document. It may hold the only position, which deleting it could lose."""
-    said = str(error)
+    text = str(error)
     for remedy in _REMEDIES:
-        said = said.removesuffix(remedy)
+        text = text.removesuffix(remedy)
     return InvalidDocument(
-        f"{said}: until you repair it, the partition and its children are not processed. Restore the document, or give"
+        f"{text}: until you repair it, the partition and its children are not processed. Restore the document, or give"
         f" the partition a position: `leasehold leases reset FILE {pipeline} {partition} --to ... --yes`. (If you delete the"
         " document, the partition starts over, unless a host or its sink knows its position)"
     )

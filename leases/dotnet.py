@@ -251,8 +251,8 @@ def _ours_of(lease: Lease) -> dict[str, object]:
         "parents": list(lease.parents),
         "children": [child_fields(child) for child in lease.children],
     }
-    told = {key: value for key, value in values.items() if key not in _ABSENT or value != _ABSENT[key]}
-    return {**{key: value for key, value in lease.unknown.items() if key != DOCUMENT}, **told}
+    present = {key: value for key, value in values.items() if key not in _ABSENT or value != _ABSENT[key]}
+    return {**{key: value for key, value in lease.unknown.items() if key != DOCUMENT}, **present}
 
 
 def _carried(lease: Lease) -> tuple[Mapping[str, object], int | None]:

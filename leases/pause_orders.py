@@ -54,8 +54,8 @@ class Controls:
         """Why a pipeline is paused, for people."""
         if (order := self.orders.get(pipeline)) is None:
             return str(self.unreadable[pipeline])
-        told = "".join((f" by {order.by}" if order.by else "", f" at {order.at}" if order.at else ""))
-        return f"the pipeline was paused{told}: POST /api/pipelines/{pipeline}/resume continues it"
+        details = "".join((f" by {order.by}" if order.by else "", f" at {order.at}" if order.at else ""))
+        return f"the pipeline was paused{details}: POST /api/pipelines/{pipeline}/resume continues it"
 
 
 NO_CONTROLS = Controls()

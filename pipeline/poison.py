@@ -216,8 +216,8 @@ def place_of(events: pa.Table) -> str:
 
 
 def _source(properties: list[tuple[str, str]] | None) -> str:
-    said = dict(properties or ())
-    return f" (file {said['file']}, line {said['line']})" if {"file", "line"} <= said.keys() else ""
+    found = dict(properties or ())
+    return f" (file {found['file']}, line {found['line']})" if {"file", "line"} <= found.keys() else ""
 
 
 # Who is to blame for a batch that fails even on its own: the search of `pipeline.poison`, carried out job by job.
@@ -239,7 +239,7 @@ async def find_culprits(
         try:
             trial = steps.send(reason)
         except StopIteration as end:
-            return _told(batch, end.value, str(failure))
+            return _error_of(batch, end.value, str(failure))
 
 
 async def _try(job: Job, events: Slice) -> str | None:
@@ -250,7 +250,7 @@ async def _try(job: Job, events: Slice) -> str | None:
     return None
 
 
-def _told(batch: Batch, found: Found, reason: str) -> Exception:
+def _error_of(batch: Batch, found: Found, reason: str) -> Exception:
     if found.fails_always is not None:
         return TransformError(f"the transform fails whatever the events are: {found.fails_always}")
     if found.poison:

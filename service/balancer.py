@@ -261,7 +261,7 @@ class Balancer:
         if owned is None:
             changes.is_outpaced = True
             return None
-        self._stats.lease_acquired(owned.lease, before=before, took_s=self._clock.monotonic() - began)
+        self._stats.record_acquisition(owned.lease, before=before, took_s=self._clock.monotonic() - began)
         crash_point("lease acquired")
         return owned
 
@@ -280,7 +280,7 @@ class Balancer:
             text = f"lease '{key.partition}' of pipeline '{key.pipeline}' cannot be requested: {described(error)}"
             self._reports.report("request", key, text, key)
             return
-        self._stats.lease_asked_for(lease)
+        self._stats.record_lease_request(lease)
         self._log.info("handoff requested", **about(lease), owner=lease.owner)
 
     def _is_over(self, changes: Changes) -> bool:

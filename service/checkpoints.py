@@ -78,7 +78,7 @@ class Checkpoints:
             await self._owned.checkpoint(*safe)
             crash_point("checkpointed")
             self._checkpointed_at = self._clock.monotonic()
-            self._stats.checkpointed(self._owned.lease, self._checkpointed_at - began)
+            self._stats.record_checkpoint(self._owned.lease, self._checkpointed_at - began)
             self._spared_until = self._checkpointed_at + self._pipeline.spared_s
             self._kept = safe
             if self._safe == safe:

@@ -227,9 +227,9 @@ class Reports:
     def is_due(self, kind: str, subject: Hashable, text: str) -> bool:
         """Whether to report it now; it then counts as reported."""
         known = self._last.get((kind, subject))
-        said, streak = (None, Streak(self._clock)) if known is None else known
-        is_due = said != hash(text) and streak.count_failure()
-        self._last[kind, subject] = hash(text) if is_due or said is None else said, streak
+        reported, streak = (None, Streak(self._clock)) if known is None else known
+        is_due = reported != hash(text) and streak.count_failure()
+        self._last[kind, subject] = hash(text) if is_due or reported is None else reported, streak
         self._last.move_to_end((kind, subject))
         if len(self._last) > REPORTS_MAX:
             self._last.popitem(last=False)

@@ -229,7 +229,7 @@ class Host:
 
     def _record_end(self, key: LeaseKey, worker: Worker, outcome: Outcome) -> None:
         self.outcomes.append((key, outcome))
-        self.stats.lease_let_go(worker.owned.lease, outcome.reason)
+        self.stats.record_release(worker.owned.lease, outcome.reason)
         if outcome.reason == "failed" and outcome.error is not None:
             self.failures.record_failure(key, outcome.error, worker.owned.lease.continuation)
         else:

@@ -264,7 +264,7 @@ class Partitions:
 
     def _attend(self, pipeline: str, audit: Audit, scan: Scan) -> None:
         """Report problems that need a person."""
-        for text in audit.told:
+        for text in audit.notes:
             self._report("event", text, f"pipeline '{pipeline}': {text}", None)
         self.waiting = {key: why for key, why in self.waiting.items() if key.pipeline != pipeline}
         self._attend_undecided(pipeline, audit, scan)

@@ -110,29 +110,29 @@ class Stats:
 
     # Leases
 
-    def lease_asked_for(self, lease: Lease) -> None:
+    def record_lease_request(self, lease: Lease) -> None:
         """This host has asked its owner for it. Counted once it is acquired."""
 
-    def lease_acquired(self, lease: Lease, *, before: Lease, took_s: float) -> None:
+    def record_acquisition(self, lease: Lease, *, before: Lease, took_s: float) -> None:
         """before: as it was found; took_s: the write alone."""
         was_held = before.owner not in (None, lease.owner)
         self.moves[lease.pipeline, "seized" if was_held else "acquired"] += 1
 
-    def lease_renewed(self, lease: Lease, took_s: float, error: StoreError | None = None) -> None:
+    def record_renewal(self, lease: Lease, took_s: float, error: StoreError | None = None) -> None:
         """Refused, with this reason. Counted among the requests."""
 
-    def lease_wanted(self, lease: Lease) -> None:
+    def record_handoff_request(self, lease: Lease) -> None:
         """Another host asks for it. Counted once it is released."""
 
-    def lease_let_go(self, lease: Lease, reason: CloseReason) -> None:
+    def record_release(self, lease: Lease, reason: CloseReason) -> None:
         self.moves[lease.pipeline, "released" if reason == "shutdown" else reason] += 1
 
-    def trust_suspended(self, lease: Lease) -> None:
+    def record_suspension(self, lease: Lease) -> None:
         self.suspensions[lease.pipeline] += 1
 
     # Work
 
-    def batch_delivered(self, lease: Lease, batch: DeliveredBatch) -> None:
+    def record_batch(self, lease: Lease, batch: DeliveredBatch) -> None:
         name = lease.pipeline
         self.events[name] += batch.events
         self.rows[name] += batch.rows
@@ -146,23 +146,23 @@ class Stats:
         if self._log is not None:
             self._log.debug("batch delivered", **_log_fields(lease, batch))
 
-    def checkpointed(self, lease: Lease, took_s: float) -> None:
+    def record_checkpoint(self, lease: Lease, took_s: float) -> None:
         """What was delivered is written into the lease: one batch, or several."""
         self.seconds[lease.pipeline, "checkpoint"].observe(took_s)
 
-    def work_failed(self, lease: Lease, position: str | None, error: Exception) -> None:
+    def record_work_failure(self, lease: Lease, position: str | None, error: Exception) -> None:
         """It is tried again, from `position` on."""
         self.retries[lease.pipeline, _cause(error)] += 1
 
     # The lease container
 
-    def store_answered(self, operation: Operation, outcome: RequestOutcome, took_s: float) -> None:
+    def record_store_call(self, operation: Operation, outcome: RequestOutcome, took_s: float) -> None:
         self.requests[operation, outcome] += 1
         self.request_seconds[operation].observe(took_s)
 
     # Operators
 
-    def acted(self, action: Action, outcome: ActionOutcome) -> None:
+    def record_action(self, action: Action, outcome: ActionOutcome) -> None:
         self.actions[action, outcome] += 1
 
 
@@ -205,7 +205,7 @@ class CountingStore(LeaseStore):
         return answer
 
     def _answered(self, operation: Operation, outcome: RequestOutcome, began: float) -> None:
-        self._stats.store_answered(operation, outcome, self._stats.clock.monotonic() - began)
+        self._stats.record_store_call(operation, outcome, self._stats.clock.monotonic() - began)
 
 
 def _outcome(error: StoreError) -> RequestOutcome:

@@ -288,7 +288,7 @@ class Worker:
     async def _record_delivery(self, batch: DeliveredBatch) -> None:
         """If the sink holds no position, not before the lease does (R4)."""
         assert self._writer is not None, "a batch was delivered without a writer"
-        self._stats.batch_delivered(self.owned.lease, batch)
+        self._stats.record_batch(self.owned.lease, batch)
         if batch.dead_letters:
             self._log.warning("dead letters", count=batch.dead_letters, see="leasehold dead-letters list")
         if await self._keep_position():
@@ -337,7 +337,7 @@ class Worker:
         raise AssertionError("renewal ends only by an error")
 
     def _renewal_tried(self, took_s: float, error: StoreError | None) -> None:
-        self._stats.lease_renewed(self.owned.lease, took_s, error)
+        self._stats.record_renewal(self.owned.lease, took_s, error)
         if error is None:
             self._renewal_streak.log_end(self._log, "renewal recovered")
 
@@ -392,7 +392,7 @@ class Worker:
                 await self.owned.renew()  # raises what it was lost to
             if self._is_wanted:
                 self._log.info("handoff asked for", to=self.owned.lease.handoff_to)
-                self._stats.lease_wanted(self.owned.lease)
+                self._stats.record_handoff_request(self.owned.lease)
                 self.stop()
             await self.owned.changed.wait()
 
@@ -402,13 +402,13 @@ class Worker:
         return self.owned.lease.handoff_to not in (None, self.owned.lease.owner)
 
     def _suspended(self) -> None:
-        self._stats.trust_suspended(self.owned.lease)
+        self._stats.record_suspension(self.owned.lease)
         self._log.warning("suspended", why="the lease could not be renewed in time; nothing is sent until it is")
 
     async def _back_off(self, error: Exception, failures: int) -> None:
         pause = min(BACKOFF.pause_s(failures, self._rng.random(), retry_after_s(error)), BACKOFF.max_s)
         position = self._position
-        self._stats.work_failed(self.owned.lease, position, error)
+        self._stats.record_work_failure(self.owned.lease, position, error)
         self._failures.record_retry(self.owned.lease.key, error, pause, self.owned.lease.continuation)
         log = self._log.bind(position=_shortened(position))
         log.warning("will try again", error=str(error), in_s=round(pause, 2), attempt=failures)

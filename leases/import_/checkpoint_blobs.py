@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Literal
 
-from leases.document import NAME_BYTES_MAX, Fields, parsed, to_json, told
+from leases.document import NAME_BYTES_MAX, Fields, input_error_text, parsed, to_json
 from leases.errors import InvalidDocument
 from leases.import_.cosmos_import import Document
 from leases.import_.plan import Candidate
@@ -134,7 +134,7 @@ def _checkpointed(checkpoint: Blob, ownership: Blob | None, pipeline: str) -> Ca
     try:
         place = _place(checkpoint.name, checkpoint.metadata.get("offset"), checkpoint.metadata.get("sequencenumber"))
     except InvalidDocument as error:
-        return replace(brought, refused=told(error))
+        return replace(brought, refused=input_error_text(error))
     if place is None:
         return None
     return replace(brought, lease=Lease(pipeline=pipeline, partition=partition, continuation=place))
@@ -155,16 +155,16 @@ def _hosted(folder: str, blobs: Sequence[Blob], pipeline: str) -> Deployment:
 def _processed(blob: Blob, pipeline: str) -> Candidate:
     """Without a lease if there is no position."""
     try:
-        said = _said(blob)
-        fields = Fields(blob.name, said)
-        owner = fields.text("owner", NAME_BYTES_MAX) if said.get("owner") else None
-        brought = Candidate(document=blob.name, partition=str(said["partitionid"]), owner=owner)
-        return replace(brought, lease=_lease_of(fields, said, pipeline))
+        content = _content_of(blob)
+        fields = Fields(blob.name, content)
+        owner = fields.text("owner", NAME_BYTES_MAX) if content.get("owner") else None
+        brought = Candidate(document=blob.name, partition=str(content["partitionid"]), owner=owner)
+        return replace(brought, lease=_lease_of(fields, content, pipeline))
     except InvalidDocument as error:
-        return Candidate(document=blob.name, partition=blob.name.rpartition("/")[2], refused=told(error))
+        return Candidate(document=blob.name, partition=blob.name.rpartition("/")[2], refused=input_error_text(error))
 
 
-def _said(blob: Blob) -> dict[str, object]:
+def _content_of(blob: Blob) -> dict[str, object]:
     """The values that are not null, by .NET's names in lower case: .NET writes PartitionId, Java partitionId, Python
     partition_id.
     """
@@ -172,22 +172,22 @@ def _said(blob: Blob) -> dict[str, object]:
     values = parsed(f"blob '{blob.name}'", content) if len(content) <= CONTENT_BYTES_MAX else None
     if not isinstance(values, dict):
         raise InvalidDocument(f"blob '{blob.name}' is not the JSON object of a lease: leave it out of the input")
-    said = {str(name).replace("_", "").lower(): value for name, value in values.items() if value is not None}
-    fields = Fields(blob.name, said)
+    found = {str(name).replace("_", "").lower(): value for name, value in values.items() if value is not None}
+    fields = Fields(blob.name, found)
     partition = fields.text("partitionid", NAME_BYTES_MAX)
     if "/" in blob.name and blob.name.rpartition("/")[2] != partition:
         fields.refuse("PartitionId", f"is {partition!r}, which belongs under another name")
-    return said
+    return found
 
 
-def _lease_of(fields: Fields, said: Mapping[str, object], pipeline: str) -> Lease | None:
+def _lease_of(fields: Fields, content: Mapping[str, object], pipeline: str) -> Lease | None:
     """Their receivers use the epoch of their lease. Ours must start above it, or theirs would keep displacing ours."""
-    offset, number = said.get("offset"), said.get("sequencenumber")
+    offset, number = content.get("offset"), content.get("sequencenumber")
     place = None if number in (0, None) and _never(offset) else _place(fields.id, offset, number)
-    epoch = fields.integer("epoch") if "epoch" in said else 0
+    epoch = fields.integer("epoch") if "epoch" in content else 0
     if place is None:
         return None
-    return Lease(pipeline=pipeline, partition=str(said["partitionid"]), continuation=place, epoch=epoch)
+    return Lease(pipeline=pipeline, partition=str(content["partitionid"]), continuation=place, epoch=epoch)
 
 
 def _place(name: str, offset: object, number: object) -> str | None:

@@ -16,7 +16,15 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from leases.document import BODY_BYTES_MAX, CHILDREN_MAX, CONTINUATION_BYTES_MAX, NAME_BYTES_MAX, Fields, parsed, told
+from leases.document import (
+    BODY_BYTES_MAX,
+    CHILDREN_MAX,
+    CONTINUATION_BYTES_MAX,
+    NAME_BYTES_MAX,
+    Fields,
+    input_error_text,
+    parsed,
+)
 from leases.dotnet import (
     DOCUMENT_ID_BYTES_MAX,
     FIELD,
@@ -225,7 +233,9 @@ def _candidate(document: Document, pipeline: str, is_java: bool, prefix: str | N
         )
         return _placed(brought, lease, is_java, mode)
     except InvalidDocument as error:
-        return Candidate(document=name, partition=str(document.get("LeaseToken") or name), refused=told(error))
+        return Candidate(
+            document=name, partition=str(document.get("LeaseToken") or name), refused=input_error_text(error)
+        )
 
 
 def _written_us(document: Document, lease: Lease) -> int | None:

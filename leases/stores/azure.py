@@ -160,8 +160,8 @@ def is_unreached(error: Exception) -> bool:
 
 def first_line(error: Exception) -> str:
     """The first line of an error, without the TLS object that aiohttp shows in it."""
-    said = _TLS_OBJECT.sub("", str(error)).strip()
-    return (said.splitlines() or [type(error).__name__])[0][:300]
+    text = _TLS_OBJECT.sub("", str(error)).strip()
+    return (text.splitlines() or [type(error).__name__])[0][:300]
 
 
 def _cause(error: Exception) -> object:

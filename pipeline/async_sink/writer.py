@@ -230,11 +230,11 @@ class AsyncWriter(SinkWriter):
         if not self._is_told and now - self._failing_since >= SILENT_S_MAX:
             self._is_told = True
             text = "%s accepts nothing %s; it is tried again until it does: %s"
-            _log.warning(text, self._name, self._told_of, why, extra=self._fields)
+            _log.warning(text, self._name, self._subject, why, extra=self._fields)
 
     def _tell_well(self) -> None:
         if self._is_told:
-            _log.warning("%s accepts entries again %s", self._name, self._told_of, extra=self._fields)
+            _log.warning("%s accepts entries again %s", self._name, self._subject, extra=self._fields)
         self._failing_since, self._is_told = None, False
 
     @property
@@ -243,7 +243,7 @@ class AsyncWriter(SinkWriter):
         return {"pipeline": claim.pipeline, "partition": claim.partition, "epoch": claim.epoch}
 
     @property
-    def _told_of(self) -> str:
+    def _subject(self) -> str:
         return f"for partition '{self._claim.partition}' of pipeline '{self._claim.pipeline}'"
 
     def _start(self, work: Coroutine[Any, Any, None], doing: str) -> None:

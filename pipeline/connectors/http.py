@@ -90,17 +90,17 @@ def request_key(entries: Sequence[Entry]) -> str:
     return hashlib.sha256("\n".join(entry.key for entry in entries).encode()).hexdigest()[:32]
 
 
-def inflated(said: bytes, encoding: str, bytes_max: int) -> bytes:
+def inflated(body: bytes, encoding: str, bytes_max: int) -> bytes:
     """The first bytes of an answer's body, at most bytes_max: a thousandth of them may be what was sent.
 
     encoding: the answer's Content-Encoding. Empty if it was not requested, or the body is not of that type.
     """
     if encoding in ("", "identity"):
-        return said[:bytes_max]
+        return body[:bytes_max]
     if encoding != ENCODING:
         return b""
     try:
-        return zlib.decompressobj(wbits=16 + zlib.MAX_WBITS).decompress(said, bytes_max)
+        return zlib.decompressobj(wbits=16 + zlib.MAX_WBITS).decompress(body, bytes_max)
     except zlib.error:
         return b""
 
@@ -113,10 +113,12 @@ def failed_of(answer: Answer, entries: Sequence[Entry], results: Results, what: 
         unanswered = Ambiguous if answer.status in IN_DOUBT else SinkUnavailable
         raise unanswered(f"{what} answers {answer.status}{_said(answer)}", retry_after_s=retry_after_s(answer))
     following = "set `url` to where it leads" if 300 <= answer.status < 400 else "correct what it names"
-    said = f"{what} answers {answer.status} to {_named(entries)}{_said(answer)}: {NEXT.get(answer.status, following)}"
+    problem = (
+        f"{what} answers {answer.status} to {_named(entries)}{_said(answer)}: {NEXT.get(answer.status, following)}"
+    )
     if answer.status in OF_CONTENT or (answer.status == TOO_LARGE and len(entries) == 1):
-        raise refused(said, *entries[:1] if len(entries) == 1 else [None])
-    raise SinkRejected(said)
+        raise refused(problem, *entries[:1] if len(entries) == 1 else [None])
+    raise SinkRejected(problem)
 
 
 def retry_after_s(answer: Answer) -> float | None:
@@ -141,10 +143,10 @@ def _failed_items(answer: Answer, entries: Sequence[Entry], what: str) -> Failed
     fatal = [(e, s) for e, s in zip(entries, statuses, strict=True) if not 200 <= s < 300 and not _is_retried(s)]
     if fatal:
         entry, status = fatal[0]
-        said = f"{what} refuses {len(fatal)} of {len(entries)} entries, the first of them {entry.key} with {status}"
+        problem = f"{what} refuses {len(fatal)} of {len(entries)} entries, the first of them {entry.key} with {status}"
         if any(status not in (*OF_CONTENT, TOO_LARGE) for _, status in fatal):
-            raise SinkRejected(said)
-        raise refused(said, *(entry for entry, _ in fatal))
+            raise SinkRejected(problem)
+        raise refused(problem, *(entry for entry, _ in fatal))
     failed = [(e, s) for e, s in zip(entries, statuses, strict=True) if not 200 <= s < 300]
     return Failed(
         tuple(entry for entry, _ in failed),
@@ -264,7 +266,7 @@ class HttpDestination(Destination):
         headers = {"Idempotency-Key": key, **self._headers}
         try:
             async with self._session.post(self._url, data=body, headers=headers, allow_redirects=False) as response:
-                said = await _read(response)
+                body = await _read(response)
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError) as error:
             raise SinkRejected(
                 f"{self._what} shows a certificate that is not trusted here ({type(error.__cause__ or error).__name__}):"
@@ -275,13 +277,13 @@ class HttpDestination(Destination):
         except (aiohttp.ClientError, OSError) as error:
             raise Ambiguous(f"{self._what} does not answer: {_reason(error)}") from None
         found = {name.lower(): value for name, value in response.headers.items()}
-        return Answer(response.status, found, self._masked(said))
+        return Answer(response.status, found, self._masked(body))
 
-    def _masked(self, said: bytes) -> bytes:
+    def _masked(self, body: bytes) -> bytes:
         """An endpoint may say back what it was sent."""
         for secret in self._secrets:
-            said = said.replace(secret, b"***")
-        return said
+            body = body.replace(secret, b"***")
+        return body
 
     def _trusted(self) -> Any:
         if self._ca_file is None:
@@ -305,12 +307,12 @@ def _secrets(url: str, headers: Iterable[str]) -> tuple[bytes, ...]:
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
     """All of it, or as much as anybody can want, as it is sent and as it is meant."""
-    said = bytearray()
+    body = bytearray()
     async for chunk in response.content.iter_chunked(64 * 1024):
-        said += chunk
-        if len(said) > ANSWER_BYTES_MAX:
+        body += chunk
+        if len(body) > ANSWER_BYTES_MAX:
             break
-    return inflated(bytes(said), response.headers.get("Content-Encoding", "").lower(), ANSWER_BYTES_MAX)
+    return inflated(bytes(body), response.headers.get("Content-Encoding", "").lower(), ANSWER_BYTES_MAX)
 
 
 def _reason(error: Exception) -> str:

@@ -68,7 +68,7 @@ class Refusals:
             return None
         return self._events_max
 
-    def narrowed(self, error: OutputRefused, sent: Sequence[Sent]) -> bool:
+    def narrow(self, error: OutputRefused, sent: Sequence[Sent]) -> bool:
         """Whether another run can narrow it down. sent: the rows that may have been refused, in order."""
         if not sent:
             return False
@@ -84,7 +84,7 @@ class Refusals:
         self._until, self._events_max = sent[-1].to, max(1, events // 2)
         return True
 
-    def passed(self, start: str | None) -> None:
+    def forget_before(self, start: str | None) -> None:
         """Nothing before that position is repeated."""
         self._refused = {
             sequence: each for sequence, each in self._refused.items() if self._compare(start, each.to) < 0
@@ -160,14 +160,14 @@ class DeadLetterTransform:
         if first is None:
             return Sifted(await self._transform.apply(batch), None)
         self._known = {sequence: poison for sequence, poison in self._known.items() if sequence >= first}
-        dead, gone = self._told_apart(batch, first)
+        dead, gone = self._known_dead(batch, first)
         guard = self._policy.guard_of(self._partition)
         table = await self._apply(batch, dead, gone, lambda: self._refuse(batch, guard, first, dead))
         self._refuse(batch, guard, first, dead)
-        guard.saw(first, batch.events, sorted(dead))
+        guard.record(first, batch.events, sorted(dead))
         return Sifted(table, self._table_of(batch, dead))
 
-    def _told_apart(self, batch: Batch, first: int) -> tuple[dict[int, Poison], list[int]]:
+    def _known_dead(self, batch: Batch, first: int) -> tuple[dict[int, Poison], list[int]]:
         """By place, the events that are dead whatever the transform does; and the places of those that are buried."""
         if self._refused is None:
             self._refused = self._refused_from(batch.start)
@@ -189,7 +189,7 @@ class DeadLetterTransform:
         """Before the first batch of all: later ones are sifted before earlier ones are delivered, or refused."""
         if self._refusals is None:
             return {}
-        self._refusals.passed(start)
+        self._refusals.forget_before(start)
         return self._refusals.dead
 
     async def _apply(
@@ -331,7 +331,7 @@ class RateGuard:
                 return place
         return None
 
-    def saw(self, first: int, events: int, dead: Sequence[int]) -> None:
+    def record(self, first: int, events: int, dead: Sequence[int]) -> None:
         """A batch that passes."""
         self._seen.append(_SeenBatch(first, events, tuple(dead)))
         self._held += events

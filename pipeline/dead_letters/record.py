@@ -88,12 +88,12 @@ _ENVELOPE = tuple(field.name for field in fields(Letter) if field.name != "body"
 def dead_events(events: pa.Table, poison: Sequence[Poison], at: datetime) -> pa.Table:
     """DEAD_SCHEMA. events: a batch's, of which these are the poison."""
     found = events.take(pa.array([each.index for each in poison], pa.int64()))
-    reasons = [_told(each.reason) for each in poison], [each.attempts for each in poison], [at] * len(poison)
+    reasons = [_shortened(each.reason) for each in poison], [each.attempts for each in poison], [at] * len(poison)
     columns = [pa.array(values, field.type) for values, field in zip(reasons, list(DEAD_SCHEMA)[-3:], strict=True)]
     return pa.Table.from_arrays([*found.combine_chunks().columns, *columns], schema=DEAD_SCHEMA)
 
 
-def _told(reason: str) -> str:
+def _shortened(reason: str) -> str:
     """Bounded, and without lone surrogates, which no system stores: a letter must not be lost because of its reason."""
     return reason[:ERROR_CHARS_MAX].encode(errors="replace").decode()
 

@@ -69,9 +69,9 @@ class PublishError(PipelineError):
     def with_outcome(self, outcome: Outcome, advice: str = "") -> PublishError:
         """The same, for a whole send."""
         message = f"{self}. {advice}" if advice else str(self)
-        told = PublishError(message, reason=self.reason, is_transient=self.is_transient, outcome=outcome)
-        told.__cause__ = self
-        return told
+        error = PublishError(message, reason=self.reason, is_transient=self.is_transient, outcome=outcome)
+        error.__cause__ = self
+        return error
 
 
 class AlreadyPublished(PublishError):

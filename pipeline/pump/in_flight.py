@@ -57,7 +57,7 @@ class InFlight(Generic[T]):
         self._held.append((to, began, batch))
         self._progress.begin(SETTLE, self._clock.monotonic())
 
-    async def tell(self) -> None:
+    async def report(self) -> None:
         """Report every batch that is delivered by now."""
         if self._writer.acknowledged != self._acknowledged:
             self._acknowledged = self._writer.acknowledged
@@ -101,7 +101,7 @@ class InFlight(Generic[T]):
             give_up_at = now + STOP_S_MAX if stop.done() and give_up_at is None else give_up_at
             waiting = {task} if stop.done() else {task, stop}
             await asyncio.wait(waiting, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
-            await self.tell()
+            await self.report()
             if task.done():
                 task.result()
                 return True

@@ -102,7 +102,7 @@ class Runner:
         )
         self._ready: asyncio.Queue[_Ready | PipelineError] = asyncio.Queue(maxsize=1)
         self._writing: _Ready | None = None
-        self._settling: InFlight[_Ready] = InFlight(writer, progress=progress, clock=clock, delivered=self._settle)
+        self._in_flight: InFlight[_Ready] = InFlight(writer, progress=progress, clock=clock, delivered=self._settle)
 
     async def run(self, stopping: asyncio.Event) -> PartitionEnded | None:
         """Until `stopping` is set: then the batch being sent is finished, everything behind it dropped, and None returned.
@@ -118,12 +118,12 @@ class Runner:
         try:
             return await self._deliver(stopping)
         except OutputRefused as refused:
-            if self._refusals is None or not self._refusals.narrowed(refused, self._under_way()):
+            if self._refusals is None or not self._refusals.narrow(refused, self._under_way()):
                 raise
             raise OutputSuspected(f"{refused}: looking for the event") from refused
         finally:
             await _end_all(*stages)
-            self._settling.close()
+            self._in_flight.close()
             self._share.close()
 
     async def _read(self) -> None:
@@ -225,7 +225,7 @@ class Runner:
     def _under_way(self) -> list[Sent]:
         """What was written and is not delivered, or was being written."""
         writing = [] if self._writing is None else [self._writing]
-        return [ready.sent for ready in (*self._settling.held, *writing)]
+        return [ready.sent for ready in (*self._in_flight.held, *writing)]
 
     def _sieve_of(self, transform: Transform, letters: DeadLetters | None, writer: SinkWriter) -> DeadLetterTransform:
         buried = () if letters is None else writer.buried
@@ -243,7 +243,7 @@ class Runner:
         try:
             while await self._deliver_next(stop):
                 pass
-            await self._settling.flush(stop)
+            await self._in_flight.flush(stop)
             return None
         except PartitionEnded as ended:
             return ended
@@ -254,7 +254,7 @@ class Runner:
         """The next batch; False once stopping. Raises what came instead of a batch, behind everything before it."""
         item = await self._next(stop)
         if isinstance(item, PipelineError):
-            if not await self._settling.flush(stop):
+            if not await self._in_flight.flush(stop):
                 return False
             raise item
         return item is not None and await self._write(item, stop)
@@ -273,7 +273,7 @@ class Runner:
                 for task in moved:
                     if task.done():
                         task.result()
-                        await self._settling.tell()
+                        await self._in_flight.report()
                 if get.done() and not stop.done():
                     return get.result()
             finally:
@@ -283,9 +283,9 @@ class Runner:
 
     def _moved(self) -> set[asyncio.Task[None]]:
         """What to wait for besides, where something is not delivered yet."""
-        if self._settling.is_empty:
+        if self._in_flight.is_empty:
             return set()
-        return {asyncio.create_task(self._settling.wait_for_progress(), name=f"moved {self._partition}")}
+        return {asyncio.create_task(self._in_flight.wait_for_progress(), name=f"moved {self._partition}")}
 
     async def _write(self, ready: _Ready, stop: asyncio.Task[bool]) -> bool:
         """Whether the batch was written; False where we were told to stop while it could not be sent."""
@@ -296,16 +296,16 @@ class Runner:
                     crash_point("before write")
                     self._writing = ready
                     write = self._writer.write(ready.output, self._permit)
-                    if not await self._settling.carry_out(write, stop):
+                    if not await self._in_flight.carry_out(write, stop):
                         return False
                     self._writing = None
                     crash_point("after write")
             except NotTrusted:
                 continue  # nothing was sent; the same bytes go out when trust is back
-            self._settling.add(ready.output.to, started, ready)
-            await self._settling.tell()
+            self._in_flight.add(ready.output.to, started, ready)
+            await self._in_flight.report()
             if ready.sent.most is not None:  # of what is refused then, it is known whose it is
-                return await self._settling.flush(stop)
+                return await self._in_flight.flush(stop)
             return True
         return False
 

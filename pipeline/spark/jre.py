@@ -54,16 +54,16 @@ def _noted_version(java: str) -> int | None:
 def _said_version(java: str) -> str:
     """Raises EngineUnavailable. Blocks for a moment."""
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 - the user's own Java
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 - the user's own Java
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EngineUnavailable(
             f"Spark needs Java {JAVA_MIN} or newer, and {java} does not run ({error}): {_remedy()}"
         ) from None
-    if said.returncode != 0:  # macOS has a `java` that only says that there is none
+    if answer.returncode != 0:  # macOS has a `java` that only says that there is none
         raise EngineUnavailable(
-            f"Spark needs Java {JAVA_MIN} or newer, and {java} does not run ({one_line(said.stderr)}): {_remedy()}"
+            f"Spark needs Java {JAVA_MIN} or newer, and {java} does not run ({one_line(answer.stderr)}): {_remedy()}"
         )
-    return said.stderr + said.stdout
+    return answer.stderr + answer.stdout
 
 
 def java_command() -> str | None:

@@ -123,7 +123,7 @@ class Running:
 
     session: SparkSession
     process: subprocess.Popen[bytes] | None = None
-    said: deque[str] = field(default_factory=deque)
+    last_lines: deque[str] = field(default_factory=deque)
     scratch: Scratch | None = None
     is_broken: bool = False
 

@@ -108,22 +108,22 @@ _OF_MASTER = re.compile(r" (?:WARN|ERROR) (?:StandaloneAppClient|Transport|Netty
 
 def last_words(lines: Sequence[str]) -> str:
     """What a JVM wrote about its end, in one line, or nothing."""
-    said = (line.strip() for line in list(lines))
-    return next((line for line in said if re.match(r"(Error|Exception|Caused by|java\.)[\w :.]", line)), "")
+    stripped = (line.strip() for line in list(lines))
+    return next((line for line in stripped if re.match(r"(Error|Exception|Caused by|java\.)[\w :.]", line)), "")
 
 
 def start_reason(lines: Sequence[str]) -> str:
     """Why a JVM did not start, by what it wrote; nothing if it wrote no reason."""
-    said = [line.strip() for line in list(lines)]
-    reasons = [line for line in said if line and line not in _WRAPPERS and not _NOISE.match(line)]
-    return one_line(reasons[0]) if reasons else last_words(said)
+    stripped = [line.strip() for line in list(lines)]
+    reasons = [line for line in stripped if line and line not in _WRAPPERS and not _NOISE.match(line)]
+    return one_line(reasons[0]) if reasons else last_words(stripped)
 
 
 def end_reason(lines: Sequence[str]) -> str:
     """Why a JVM ended by itself after its start: the last two errors that Spark logged, or else the reason of a failed start."""
-    said = list(lines)
-    errors = dict.fromkeys(one_line(each[1]) for line in said if (each := _LOGGED_ERROR.match(line)))
-    return "; ".join([*errors][-2:]) or start_reason(said)
+    stripped = list(lines)
+    errors = dict.fromkeys(one_line(each[1]) for line in stripped if (each := _LOGGED_ERROR.match(line)))
+    return "; ".join([*errors][-2:]) or start_reason(stripped)
 
 
 def complaint(lines: Sequence[str]) -> str:

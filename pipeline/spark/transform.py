@@ -316,9 +316,9 @@ def _translated(error: BaseException, running: Running) -> Exception:
         return error
     text = text_of(error)
     if (text is None or not isinstance(error, Py4JJavaError)) and _is_of_connection(error) and running.has_died():
-        words = last_words(running.said)
-        said = f" ({words})" if words else ""
-        return EngineUnavailable(f"Spark's JVM has died{said}; the next batch starts another")
+        words = last_words(running.last_lines)
+        why = f" ({words})" if words else ""
+        return EngineUnavailable(f"Spark's JVM has died{why}; the next batch starts another")
     if text is None:
         return EngineUnavailable("Spark's JVM no longer answers")
     if isinstance(error, AnalysisException):

@@ -79,9 +79,9 @@ class Audit:
 
     def note(self, action: OperatorAction, *, caller: Caller | None, client: str, status: int, why: str = "") -> None:
         outcome = outcome_of(status, is_change=action.is_change)
-        self._stats.acted(action.action, outcome)
+        self._stats.record_action(action.action, outcome)
         cut = replace(action, pipeline=_cut(action.pipeline), partition=_cut(action.partition))
-        told = {"pipeline": cut.pipeline, "partition": cut.partition, "before": cut.before, "after": cut.after}
+        fields = {"pipeline": cut.pipeline, "partition": cut.partition, "before": cut.before, "after": cut.after}
         level = self._log.info if status < 300 else self._log.warning
         level(
             "operator action",
@@ -90,7 +90,7 @@ class Audit:
             status=status,
             who=caller.name if caller else "nobody known",
             client=client,
-            **{name: value for name, value in told.items() if value},
+            **{name: value for name, value in fields.items() if value},
             **({"why": _cut(why)} if why else {}),
         )
 

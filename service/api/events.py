@@ -87,7 +87,7 @@ class Changes:
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._told: tuple[Group, Group, bytes] | None = None
+        self._rendered: tuple[Group, Group, bytes] | None = None
         self.streams = 0
 
     async def stream(self, seconds: float) -> AsyncIterator[bytes]:
@@ -115,9 +115,9 @@ class Changes:
             await asyncio.sleep(PAUSE_S)
 
     def _between(self, before: Group, now: Group) -> bytes:
-        if self._told is None or self._told[0] is not before or self._told[1] is not now:
-            self._told = before, now, rendered(difference(before, now))
-        return self._told[2]
+        if self._rendered is None or self._rendered[0] is not before or self._rendered[1] is not now:
+            self._rendered = before, now, rendered(difference(before, now))
+        return self._rendered[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,10 +91,10 @@ class _Strict(Request):
         except UnicodeDecodeError as error:
             raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body is not UTF-8 (byte {error.start})") from None
         except InvalidDocument as error:
-            raise HTTPException(HTTPStatus.BAD_REQUEST, _told(error)) from None
+            raise HTTPException(HTTPStatus.BAD_REQUEST, _text_of(error)) from None
 
 
-def _told(error: InvalidDocument) -> str:
+def _text_of(error: InvalidDocument) -> str:
     return str(error).removesuffix(": restore it, or delete it") + ": send it whole, each key once"
 
 

@@ -164,8 +164,8 @@ class _Answer:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            told = {name for name, _ in message["headers"]}
-            message = {**message, "headers": [*message["headers"], *(each for each in HEADERS if each[0] not in told)]}
+            sent = {name for name, _ in message["headers"]}
+            message = {**message, "headers": [*message["headers"], *(each for each in HEADERS if each[0] not in sent)]}
             if self._deadline is not None:
                 more_s = 0 if self._is_head else limits.ANSWER_S
                 self._deadline.reschedule(asyncio.get_running_loop().time() + more_s)

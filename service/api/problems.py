@@ -78,14 +78,14 @@ def shown(text: str) -> str:
 def problem(
     status: int, detail: str, headers: Mapping[str, str] | None = None, errors: Iterable[str] | None = None
 ) -> Response:
-    told = schemas.Problem(
+    body = schemas.Problem(
         title=HTTPStatus(status).phrase,
         status=status,
         detail=readable(detail),
         errors=tuple(errors) if errors is not None else None,
     )
     return JSONResponse(
-        told.model_dump(exclude_none=True), status, headers=headers, media_type="application/problem+json"
+        body.model_dump(exclude_none=True), status, headers=headers, media_type="application/problem+json"
     )
 
 

@@ -46,11 +46,11 @@ async def run(processor: Processor, api: ApiSettings, *, until_idle: bool, log: 
     """
     stop = asyncio.Event()
 
-    def told() -> None:
+    def log_stop() -> None:
         log.info("told to stop: a second signal ends the process at once")
         stop.set()
 
-    with stopping(told):
+    with stopping(log_stop):
         return await process(processor, api, stop, until_idle=until_idle, log=log)
 
 

@@ -90,7 +90,7 @@ class GroupLag:
     ) -> dict[LeaseKey, PartitionLag]:
         """The lag of every open lease of these feeds, without a request. reports: of other hosts, by `reported`."""
         known = _youngest([*reports, self.first_hand(own)])
-        return {lease.key: self._told(lease.key, known.get(lease.key)) for lease in self._open(leases)}
+        return {lease.key: self._lag_of(lease.key, known.get(lease.key)) for lease in self._open(leases)}
 
     def reported(self, host: str, mark: Mark, lags: Lags) -> Lags:
         """The lags in a host document, older by the time since we know this version of it. No clocks are compared."""
@@ -168,7 +168,7 @@ class GroupLag:
         answer = self._answers.get(key)
         return answer is None or self._clock.monotonic() - answer.at > STALE_S
 
-    def _told(self, key: LeaseKey, known: KnownLag | None) -> PartitionLag:
+    def _lag_of(self, key: LeaseKey, known: KnownLag | None) -> PartitionLag:
         answer = self._answers.get(key)
         error = None if answer is None else answer.error
         pipeline, partition = key

@@ -123,19 +123,19 @@ class ResetPlan:
         """For a person who has to agree."""
         name, sink = self.pipeline.name, self.pipeline.sink.identity
         start = "an unknown position" if self.before is None else _shown(self.before.continuation)
-        said = [
+        notes = [
             f"lease '{self.partition}' of pipeline '{name}' would move from {start} to {_shown(self.to)}: {self._what}"
         ]
         if self.events is None or self.events > 0:
-            said.append(f"sink '{sink}' applies events a second time that are delivered again: sums count them twice")
+            notes.append(f"sink '{sink}' applies events a second time that are delivered again: sums count them twice")
         if self.before is not None and self.before.closed:
-            said.append("the lease is closed: the reset opens it")
+            notes.append("the lease is closed: the reset opens it")
         if self.before is not None and self.before.owner is not None:
-            said.append(
+            notes.append(
                 f"host '{self.before.owner}' owns it: pause the pipeline first (POST /api/pipelines/{name}/pause), and resume it"
                 " afterwards"
             )
-        return said
+        return notes
 
     @property
     def _what(self) -> str:

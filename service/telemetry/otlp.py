@@ -45,7 +45,7 @@ class OtlpTraces:
     def exported(self) -> int:
         return self._exporter.exported
 
-    def tell(self, span: Span, *, within: SpanHandle | None = None, after: SpanHandle | None = None) -> SpanHandle:
+    def send(self, span: Span, *, within: SpanHandle | None = None, after: SpanHandle | None = None) -> SpanHandle:
         context = Context()
         if within is not None:
             assert isinstance(within, SpanContext), "spans are told to whom they belong"
@@ -54,7 +54,7 @@ class OtlpTraces:
         if after is not None:
             assert isinstance(after, SpanContext), "spans are told to whom they belong"
             links.append(Link(after))
-        return self._told(span, time.time_ns(), context, links)
+        return self._export(span, time.time_ns(), context, links)
 
     async def close(self) -> None:
         loop, done = asyncio.get_running_loop(), asyncio.Event()
@@ -71,7 +71,7 @@ class OtlpTraces:
             async with asyncio.timeout(CLOSING_TIMEOUT_S):
                 await done.wait()
 
-    def _told(self, span: Span, now_ns: int, context: Context, links: Sequence[Link]) -> SpanContext:
+    def _export(self, span: Span, now_ns: int, context: Context, links: Sequence[Link]) -> SpanContext:
         ended_ns = now_ns - _ns(span.ended_s_ago)
         made = self._tracer.start_span(
             span.name, context, attributes=span.attributes, links=links, start_time=ended_ns - _ns(span.took_s)
@@ -79,7 +79,7 @@ class OtlpTraces:
         if span.parts:
             within = set_span_in_context(made, context)
             for part in span.parts:
-                self._told(part, now_ns, within, ())
+                self._export(part, now_ns, within, ())
         if span.error is not None:
             made.set_status(Status(StatusCode.ERROR, span.error))
         made.end(ended_ns)

@@ -58,7 +58,7 @@ class Traces(Protocol):
         """How many of those a collector has accepted."""
         ...
 
-    def tell(self, span: Span, *, within: SpanHandle | None = None, after: SpanHandle | None = None) -> SpanHandle:
+    def send(self, span: Span, *, within: SpanHandle | None = None, after: SpanHandle | None = None) -> SpanHandle:
         """Returns at once. within: the enclosing span. after: a span to refer to from a new trace."""
         ...
 
@@ -180,56 +180,56 @@ class TracedStats(Stats):
     def spans_exported(self) -> int:
         return self._traces.exported
 
-    def lease_asked_for(self, lease: Lease) -> None:
-        super().lease_asked_for(lease)
+    def record_lease_request(self, lease: Lease) -> None:
+        super().record_lease_request(lease)
         self._asked_at[lease.key] = self.clock.monotonic()
 
-    def lease_acquired(self, lease: Lease, *, before: Lease, took_s: float) -> None:
-        super().lease_acquired(lease, before=before, took_s=took_s)
+    def record_acquisition(self, lease: Lease, *, before: Lease, took_s: float) -> None:
+        super().record_acquisition(lease, before=before, took_s=took_s)
         asked_at = self._asked_at.pop(lease.key, None)
-        handoff = None if asked_at is None else self._traces.tell(spans.asked(lease, self.clock.monotonic() - asked_at))
-        told = self._traces.tell(spans.acquired(lease, before, took_s), within=handoff)
-        self._tenures[lease.key] = _Tenure(told)
+        handoff = None if asked_at is None else self._traces.send(spans.asked(lease, self.clock.monotonic() - asked_at))
+        handle = self._traces.send(spans.acquired(lease, before, took_s), within=handoff)
+        self._tenures[lease.key] = _Tenure(handle)
 
-    def lease_renewed(self, lease: Lease, took_s: float, error: StoreError | None = None) -> None:
-        super().lease_renewed(lease, took_s, error)
-        self._traces.tell(spans.renewed(lease, took_s, error), after=self._acquired(lease))
+    def record_renewal(self, lease: Lease, took_s: float, error: StoreError | None = None) -> None:
+        super().record_renewal(lease, took_s, error)
+        self._traces.send(spans.renewed(lease, took_s, error), after=self._acquired(lease))
 
-    def lease_wanted(self, lease: Lease) -> None:
-        super().lease_wanted(lease)
+    def record_handoff_request(self, lease: Lease) -> None:
+        super().record_handoff_request(lease)
         tenure = self._tenures.get(lease.key)
         if tenure is not None and tenure.wanted_at is None:
             tenure.wanted_at = self.clock.monotonic()
 
-    def lease_let_go(self, lease: Lease, reason: CloseReason) -> None:
-        super().lease_let_go(lease, reason)
+    def record_release(self, lease: Lease, reason: CloseReason) -> None:
+        super().record_release(lease, reason)
         tenure = self._tenures.pop(lease.key, None)
         acquired = None if tenure is None else tenure.acquired
         if tenure is None or tenure.wanted_at is None:
-            self._traces.tell(spans.let_go(lease, reason), after=acquired)
+            self._traces.send(spans.let_go(lease, reason), after=acquired)
         else:
             took_s = self.clock.monotonic() - tenure.wanted_at
-            self._traces.tell(spans.given(lease, reason, took_s), after=acquired)
+            self._traces.send(spans.given(lease, reason, took_s), after=acquired)
 
-    def trust_suspended(self, lease: Lease) -> None:
-        super().trust_suspended(lease)
-        self._traces.tell(spans.suspended(lease), after=self._acquired(lease))
+    def record_suspension(self, lease: Lease) -> None:
+        super().record_suspension(lease)
+        self._traces.send(spans.suspended(lease), after=self._acquired(lease))
 
-    def batch_delivered(self, lease: Lease, batch: DeliveredBatch) -> None:
-        super().batch_delivered(lease, batch)
-        told = self._traces.tell(spans.delivered_batch(lease, batch), after=self._acquired(lease))
+    def record_batch(self, lease: Lease, batch: DeliveredBatch) -> None:
+        super().record_batch(lease, batch)
+        handle = self._traces.send(spans.delivered_batch(lease, batch), after=self._acquired(lease))
         if (tenure := self._tenures.get(lease.key)) is not None:
-            tenure.batch = told
+            tenure.batch = handle
 
-    def checkpointed(self, lease: Lease, took_s: float) -> None:
-        super().checkpointed(lease, took_s)
+    def record_checkpoint(self, lease: Lease, took_s: float) -> None:
+        super().record_checkpoint(lease, took_s)
         tenure = self._tenures.get(lease.key)
         if tenure is not None:
-            self._traces.tell(spans.checkpointed(lease, took_s), within=tenure.batch, after=tenure.acquired)
+            self._traces.send(spans.checkpointed(lease, took_s), within=tenure.batch, after=tenure.acquired)
 
-    def work_failed(self, lease: Lease, position: str | None, error: Exception) -> None:
-        super().work_failed(lease, position, error)
-        self._traces.tell(spans.failed_batch(lease, position, error), after=self._acquired(lease))
+    def record_work_failure(self, lease: Lease, position: str | None, error: Exception) -> None:
+        super().record_work_failure(lease, position, error)
+        self._traces.send(spans.failed_batch(lease, position, error), after=self._acquired(lease))
 
     def _acquired(self, lease: Lease) -> SpanHandle | None:
         tenure = self._tenures.get(lease.key)

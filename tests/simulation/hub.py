@@ -373,7 +373,7 @@ class _Sink(EventHubsSink):
         timeout_s = hub.timeout_s
         policy = RetryPolicy(retries_max=3, delay_s=0.1, delay_max_s=2.0, try_timeout_s=timeout_s)
         self._broker = broker
-        self._tails = tails.Tails(broker, "sink", timeout_s=timeout_s)
+        self._tails = _Tails(broker, "sink", timeout_s=timeout_s)
         self._groups = Groups(broker, policy, rng)
 
     async def prepare(self) -> None:
@@ -386,6 +386,18 @@ class _Sink(EventHubsSink):
     async def standing(self, pipeline: str, partition: str) -> Standing | None:
         _CLAIM.set(None)
         return await super().standing(pipeline, partition)
+
+
+class _Tails(tails.Tails):
+    async def look(self, target: str, behind: int, *, age_max_s: float) -> int:
+        """A look may also end in vain before it has a receiver, while claims of the same host read the partition."""
+        before = self._ends.get(target)
+        seen = await super().look(target, behind, age_max_s=age_max_s)
+        looked_at, _ = after = self._ends[target]
+        if after != before and looked_at > _VirtualTime.monotonic():
+            hub: Any = self.broker
+            hub.unseen(target)
+        return seen
 
 
 class _Receiver:

@@ -69,8 +69,8 @@ def pause_s(status: int, headers: Mapping[str, str], attempt: int) -> float | No
     """As `leases.stores.azure.PauseS`."""
     if not _is_busy(status, headers.get("x-ms-error-code", "")):
         return None
-    said = retry_after_s(headers)
-    return BUSY.pause_s(attempt + 1, 0.0) if said is None else said
+    asked_s = retry_after_s(headers)
+    return BUSY.pause_s(attempt + 1, 0.0) if asked_s is None else asked_s
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

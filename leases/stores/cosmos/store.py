@@ -112,13 +112,13 @@ class CosmosStore(LeaseStore):
         return [own_stored(each, infos.get(str(each["id"]))) for each in found]
 
     async def _own_id(self, id: str) -> str:
-        pipeline = self._told_by(id)
+        pipeline = self._pipeline_of(id)
         return own_id(id) if pipeline is None else info_document_id(await self._family(pipeline))
 
     async def _own_document(self, id: str, body: str) -> Document:
         return {"id": await self._own_id(id), "body": body}
 
-    def _told_by(self, id: str) -> str | None:
+    def _pipeline_of(self, id: str) -> str | None:
         """The pipeline whose `info` this is, if its leases are documents of .NET."""
         return next((name for name in self._monitored if info_id(name) == id), None)
 
@@ -139,7 +139,7 @@ class CosmosStore(LeaseStore):
 
     async def _mark_info(self, id: str, body: str, *, is_new: bool = False) -> str:
         """The body to write: a pipeline's `info` and .NET's marker must agree."""
-        if (pipeline := self._told_by(id)) is None:
+        if (pipeline := self._pipeline_of(id)) is None:
             return body
         try:
             info = decode_info(id, body)

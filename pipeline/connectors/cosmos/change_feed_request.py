@@ -87,7 +87,7 @@ class Answer:
             return None
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         """The service's message, for people: one line."""
         text = self.body.decode("utf-8", "replace")
         try:
@@ -110,21 +110,21 @@ NEXT = {
 
 def refusal(answer: Answer, what: str) -> FeedError:
     """What an answer that is neither changes nor 304 means; a 410 has been looked into before."""
-    told = f"{what}: the account answers {answer.status}" + (f"/{answer.substatus}" if answer.substatus else "")
+    text = f"{what}: the account answers {answer.status}" + (f"/{answer.substatus}" if answer.substatus else "")
     if answer.status == THROTTLED:
         return FeedUnavailable(
-            f"{told}, too many requests: give the container more throughput, or read it with fewer partitions at once",
+            f"{text}, too many requests: give the container more throughput, or read it with fewer partitions at once",
             retry_after_s=answer.retry_after_s,
         )
     if answer.status == TIMEOUT:
-        return FeedUnavailable(f"{what}: no answer in time ({answer.said})", retry_after_s=answer.retry_after_s)
+        return FeedUnavailable(f"{what}: no answer in time ({answer.message})", retry_after_s=answer.retry_after_s)
     if answer.status == 400 and answer.substatus == OTHER_CONTAINER:
         return PositionLost(
-            f"{told}: the container was deleted and created again, and continuations of the old one lead nowhere in it:"
+            f"{text}: the container was deleted and created again, and continuations of the old one lead nowhere in it:"
             " give the pipeline another name, or reset its leases"
         )
     if answer.status in (GONE, 449) or answer.status >= 500:
-        return FeedUnavailable(f"{told} ({answer.said})", retry_after_s=answer.retry_after_s)
+        return FeedUnavailable(f"{text} ({answer.message})", retry_after_s=answer.retry_after_s)
     return FeedError(
-        f"{told} ({answer.said}): {NEXT.get(answer.status, 'set the lease to a continuation that it takes')}"
+        f"{text} ({answer.message}): {NEXT.get(answer.status, 'set the lease to a continuation that it takes')}"
     )

@@ -134,5 +134,5 @@ class CosmosDestination(Destination):
         status = f"{answer.status}/{answer.substatus}" if answer.substatus else str(answer.status)
         return (
             f"container {self._container.name} refuses to {write.kind} document '{write.id}' of entry {entry.key} with"
-            f" {status} ({answer.said}): {NEXT.get(answer.status, 'correct what it names')}"
+            f" {status} ({answer.message}): {NEXT.get(answer.status, 'correct what it names')}"
         )

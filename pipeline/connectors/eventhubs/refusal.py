@@ -52,31 +52,31 @@ def is_missing(error: FeedError) -> bool:
     return str(error).endswith(_NEXT["amqp:not-found"])
 
 
-def refused(status: int, said: str, what: str) -> FeedError:
+def refused(status: int, description: str, what: str) -> FeedError:
     """By a status, as it has them for tokens and for questions about the hub."""
-    told = f"{what}: the service answers {status} ({_line(said)})"
+    message = f"{what}: the service answers {status} ({_line(description)})"
     if status == 401:
-        return FeedError(f"{told}: {_NEXT['amqp:unauthorized-access']}")
+        return FeedError(f"{message}: {_NEXT['amqp:unauthorized-access']}")
     if status == 404:
-        return FeedError(f"{told}: {_NEXT['amqp:not-found']}")
+        return FeedError(f"{message}: {_NEXT['amqp:not-found']}")
     if status in (0, 408, 410, 429) or status >= 500:
-        return FeedUnavailable(told, retry_after_s=BUSY_S if status in (429, 503) else None)
-    return FeedError(f"{told}: see its answer")
+        return FeedUnavailable(message, retry_after_s=BUSY_S if status in (429, 503) else None)
+    return FeedError(f"{message}: see its answer")
 
 
 def _of_condition(condition: str, error: BaseException, what: str) -> PipelineError:
-    said = _line(_text(getattr(error, "description", "")) or str(error) or type(error).__name__)
-    told = f"{what}: {said}" + (f" ({condition})" if condition else "")
+    description = _line(_text(getattr(error, "description", "")) or str(error) or type(error).__name__)
+    message = f"{what}: {description}" + (f" ({condition})" if condition else "")
     if condition == STOLEN:
         return Fenced(
-            f"{told}: a reader with a higher epoch has the partition in this consumer group",
-            epoch=max(map(int, _EPOCH.findall(said)), default=0),
+            f"{message}: a reader with a higher epoch has the partition in this consumer group",
+            epoch=max(map(int, _EPOCH.findall(description)), default=0),
         )
     if condition in _LOST:
-        return PositionRefused(f"{told}: set the lease to a position that the service takes")
+        return PositionRefused(f"{message}: set the lease to a position that the service takes")
     if condition in _NEXT:
-        return FeedError(f"{told}: {_NEXT[condition]}")
-    return FeedUnavailable(told, retry_after_s=_PAUSED.get(condition))
+        return FeedError(f"{message}: {_NEXT[condition]}")
+    return FeedUnavailable(message, retry_after_s=_PAUSED.get(condition))
 
 
 def _text(value: Any) -> str:

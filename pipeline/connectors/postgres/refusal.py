@@ -56,15 +56,15 @@ def is_collision(error: psycopg.Error) -> bool:
 
 def refused(error: psycopg.Error, address: str, doing: str, *, is_lost: bool, is_sent: bool) -> SinkError:
     """is_lost: the connection is gone. is_sent: the server may have had everything it needs to commit."""
-    said = f"PostgreSQL {address}: {doing}"
+    prefix = f"PostgreSQL {address}: {doing}"
     if is_lost:
         if is_sent:
-            return Ambiguous(f"{said} was sent and the connection lost before the answer: {_words(error)}")
-        return SinkUnavailable(f"{said} failed, the connection was lost: {_words(error)}")
+            return Ambiguous(f"{prefix} was sent and the connection lost before the answer: {_words(error)}")
+        return SinkUnavailable(f"{prefix} failed, the connection was lost: {_words(error)}")
     if (error.sqlstate or "").startswith(_PASSING):
-        return SinkUnavailable(f"{said} failed and was rolled back: {_words(error)}")
+        return SinkUnavailable(f"{prefix} failed and was rolled back: {_words(error)}")
     kind = OutputRefused if (error.sqlstate or "").startswith(_OF_ROWS) else SinkRejected
-    return kind(f"{said} was refused: {_words(error)}: {_remedy(error.sqlstate or '')}")
+    return kind(f"{prefix} was refused: {_words(error)}: {_remedy(error.sqlstate or '')}")
 
 
 def not_connected(error: psycopg.Error, address: str) -> SinkError:

@@ -22,10 +22,10 @@ async def test_a_host_puts_back_what_it_saw_under_an_epoch_that_was_never_used()
     audit = await host.round(WHOLE)
     lease = (await host.leases())["0"]
     assert audit.created == ("0",)
-    assert "was deleted: it is put back where this host saw it last (100)" in audit.told[0]
+    assert "was deleted: it is put back where this host saw it last (100)" in audit.notes[0]
     assert (lease.continuation, lease.generation, lease.owner) == ("100", 1, None)
     assert lease.epoch == 4 + RESTORED_ABOVE
-    assert (await host.round(WHOLE)).told == ()
+    assert (await host.round(WHOLE)).notes == ()
 
 
 @pytest.mark.virtual
@@ -100,7 +100,7 @@ async def test_without_anybody_who_saw_it_a_lease_goes_on_where_its_sink_stands_
     audit = await host.round(WHOLE)
     lease = (await host.leases())["0"]
     assert (lease.continuation, lease.generation) == ("150", 2)
-    assert "it continues at its sink's position (150)" in audit.told[0]
+    assert "it continues at its sink's position (150)" in audit.notes[0]
 
 
 @pytest.mark.virtual
@@ -113,7 +113,7 @@ async def test_what_became_of_a_deleted_lease_is_told_by_the_host_that_made_it_a
         await host.bootstrap.open()
     scan = await hosts[0].keeper.scan(["p"])
     audits = [await host.round(WHOLE, scan) for host in hosts]
-    assert [(each.created, len(each.told)) for each in audits] == [(("0",), 1), ((), 0)]
+    assert [(each.created, len(each.notes)) for each in audits] == [(("0",), 1), ((), 0)]
 
 
 @pytest.mark.virtual
@@ -131,7 +131,7 @@ async def test_the_children_of_a_deleted_lease_go_on_where_its_sink_stood_with_i
         "1": ("150", 0),
         "2": ("150", 0),
     }
-    assert len(audit.told) == 2
+    assert len(audit.notes) == 2
 
 
 @pytest.mark.virtual
@@ -158,7 +158,7 @@ async def test_one_that_came_from_nothing_begins_at_the_beginning_where_nobody_k
     await host.bootstrap.open()
     audit = await host.round(WHOLE)
     assert audit.created == ("0",)
-    assert "its position is unknown: it begins at the feed's beginning" in audit.told[0]
+    assert "its position is unknown: it begins at the feed's beginning" in audit.notes[0]
 
 
 @pytest.mark.virtual
@@ -199,12 +199,12 @@ async def test_an_info_document_that_is_deleted_is_made_again_by_a_running_host(
     place = Place()
     host = await place.begun()
     del place.store._documents[info_id("p")]
-    assert (await host.round(WHOLE)).told == ()
+    assert (await host.round(WHOLE)).notes == ()
     await place.clock.sleep(INFO_LOOKED_AT_S)
-    assert "'p/info' was deleted" in (await host.round(WHOLE)).told[0]
+    assert "'p/info' was deleted" in (await host.round(WHOLE)).notes[0]
     stored = await place.store.read(info_id("p"))
     assert decode_info(stored.id, stored.body).complete
-    assert (await host.round(WHOLE)).told == ()
+    assert (await host.round(WHOLE)).notes == ()
 
 
 @pytest.mark.virtual
@@ -215,4 +215,4 @@ async def test_where_all_documents_were_deleted_the_info_document_is_made_again_
     place.delete("0")
     del place.store._documents[info_id("p")]
     assert (await host.round(WHOLE)).created == ("0",)
-    assert "'p/info' was deleted" in (await host.round(WHOLE)).told[0]
+    assert "'p/info' was deleted" in (await host.round(WHOLE)).notes[0]

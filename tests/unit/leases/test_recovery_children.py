@@ -42,11 +42,11 @@ async def test_a_child_that_nobody_saw_being_deleted_begins_again_where_its_pare
     host = await came(place)
     audit = await host.round(SPLIT)
     assert (audit.created, (await host.leases())["1"].continuation) == (("1",), "120")
-    [told] = audit.told
+    [told] = audit.notes
     assert told.startswith("partition '1': its lease was deleted, and its position is unknown")
     assert "it begins once more where '0' ended (120)" in told
     assert "`leasehold leases reset FILE p 1 --to ... --yes`" in told
-    assert (await host.round(SPLIT)).told == ()
+    assert (await host.round(SPLIT)).notes == ()
 
 
 @pytest.mark.virtual
@@ -58,7 +58,7 @@ async def test_a_child_goes_on_where_its_sink_stands_in_the_sinks_generation() -
     audit = await host.round(SPLIT)
     lease = (await host.leases())["1"]
     assert (lease.continuation, lease.generation, lease.parents) == ("500", 3, ("0",))
-    assert "it continues at its sink's position (500)" in audit.told[0]
+    assert "it continues at its sink's position (500)" in audit.notes[0]
 
 
 @pytest.mark.virtual
@@ -69,7 +69,7 @@ async def test_a_child_of_which_its_sink_holds_nothing_begins_again_where_its_pa
     host = await came(place, {"0": Standing(0, "120")})
     audit = await host.round(SPLIT)
     assert (await host.leases())["1"].continuation == "120"
-    assert "its sink holds nothing of it: it begins once more where '0' ended" in audit.told[0]
+    assert "its sink holds nothing of it: it begins once more where '0' ended" in audit.notes[0]
 
 
 @pytest.mark.virtual
@@ -81,7 +81,7 @@ async def test_a_child_of_which_nothing_was_delivered_begins_where_its_parent_en
     host = await came(place, {"0": Standing(0, "120"), "1": Standing(0, None)})
     audit = await host.round(SPLIT)
     assert (await host.leases())["1"].continuation == "120"
-    assert "its sink holds nothing of it: it begins once more where '0' ended" in audit.told[0]
+    assert "its sink holds nothing of it: it begins once more where '0' ended" in audit.notes[0]
 
 
 @pytest.mark.virtual
@@ -93,7 +93,7 @@ async def test_a_child_that_was_reset_to_the_beginning_stays_there() -> None:
     audit = await host.round(SPLIT)
     lease = (await host.leases())["1"]
     assert (lease.continuation, lease.generation) == (None, 1)
-    assert "it continues at its sink's position (None)" in audit.told[0]
+    assert "it continues at its sink's position (None)" in audit.notes[0]
 
 
 @pytest.mark.virtual
@@ -104,7 +104,7 @@ async def test_a_host_that_saw_the_child_puts_it_back_as_it_was() -> None:
     place.delete("1")
     audit = await host.round(SPLIT)
     assert (await host.leases())["1"].continuation == "500"
-    assert "it is put back where this host saw it last (500)" in audit.told[0]
+    assert "it is put back where this host saw it last (500)" in audit.notes[0]
 
 
 @pytest.mark.virtual
@@ -115,7 +115,7 @@ async def test_a_child_that_never_had_a_lease_gets_it_without_a_word() -> None:
     place.put(replace((await host.leases())["0"], closed=True, children=CHILDREN))
     place.put(Lease(pipeline="p", partition="2", scope="4-8", continuation="120", parents=("0",)))
     audit = await (await came(place)).round(SPLIT)
-    assert (audit.created, audit.told) == (("1",), ())
+    assert (audit.created, audit.notes) == (("1",), ())
 
 
 @pytest.mark.virtual
@@ -150,7 +150,7 @@ async def test_a_child_of_an_older_version_is_remembered_once_it_is_seen() -> No
     place.put(replace((await host.leases())["0"], children=CHILDREN))
     await (await came(place)).round(SPLIT)
     place.delete("2")
-    assert "partition '2': its lease was deleted" in (await (await came(place)).round(SPLIT)).told[0]
+    assert "partition '2': its lease was deleted" in (await (await came(place)).round(SPLIT)).notes[0]
 
 
 @pytest.mark.virtual
@@ -161,7 +161,7 @@ async def test_a_child_whose_document_is_unreadable_is_neither_made_nor_forgotte
     place.store._put("p/leases/1", "{")
     assert (await host.round(SPLIT)).created == ("2",)
     place.delete("1")
-    assert "partition '1': its lease was deleted" in (await (await came(place)).round(SPLIT)).told[0]
+    assert "partition '1': its lease was deleted" in (await (await came(place)).round(SPLIT)).notes[0]
 
 
 @pytest.mark.virtual
@@ -175,5 +175,5 @@ async def test_of_partitions_known_by_their_names_alone_the_same_holds() -> None
     place.delete("b", "c")
     audit = await (await came(place)).round(names)
     assert audit.created == ("b", "c")
-    assert "where 'a' ended (7)" in audit.told[0]
-    assert "where 'a' ended (the feed's beginning)" in audit.told[1]
+    assert "where 'a' ended (7)" in audit.notes[0]
+    assert "where 'a' ended (the feed's beginning)" in audit.notes[1]

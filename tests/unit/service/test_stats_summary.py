@@ -19,7 +19,7 @@ def delivered(*, events: int, rows: int, dead: int = 0) -> DeliveredBatch:
 def test_events_rows_and_dead_letters_of_all_partitions_and_batches_are_added_up() -> None:
     stats = Stats(BootClock())
     for partition, batch in (("1", delivered(events=3, rows=2)), ("2", delivered(events=5, rows=7, dead=1))):
-        stats.batch_delivered(Lease(pipeline="letters", partition=partition), batch)
+        stats.record_batch(Lease(pipeline="letters", partition=partition), batch)
     assert summaries_of(stats, ["letters", "idle"]) == [
         Summary(pipeline="letters", events=8, rows=9, dead_letters=1),
         Summary(pipeline="idle", events=0, rows=0, dead_letters=0),

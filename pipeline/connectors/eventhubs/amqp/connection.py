@@ -122,10 +122,12 @@ def _answers(authenticator: Any) -> list[tuple[int, str]]:
     found: list[tuple[int, str]] = []
     done = authenticator._on_execute_operation_complete
 
-    async def note(result: Any, status: Any, said: Any, *more: Any, **others: Any) -> None:
+    async def note(result: Any, status: Any, description: Any, *more: Any, **others: Any) -> None:
         if isinstance(status, int):
-            found.append((status, said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)))
-        await done(result, status, said, *more, **others)
+            found.append(
+                (status, description.decode("utf-8", "replace") if isinstance(description, bytes) else str(description))
+            )
+        await done(result, status, description, *more, **others)
 
     authenticator._on_execute_operation_complete = note
     return found

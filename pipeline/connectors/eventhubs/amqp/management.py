@@ -115,7 +115,7 @@ class _Line:
     async def _answer(self, kind: str, what: str, more: Mapping[str, str]) -> Mapping[bytes, Any]:
         try:
             async with asyncio.timeout(self._timeout_s):
-                status, said, answer = await insisting(self._exchange(kind, more))
+                status, description, answer = await insisting(self._exchange(kind, more))
         except Exception as error:
             await self.close()
             raise refusal(error, f"event hub {what}") from error
@@ -123,19 +123,19 @@ class _Line:
             await self.close()
             raise
         if status >= 400:
-            raise refused(status, _text(said), f"event hub {what}")
+            raise refused(status, _text(description), f"event hub {what}")
         return _fields(answer.value, what)
 
     async def _exchange(self, kind: str, more: Mapping[str, str]) -> tuple[Any, Any, Any]:
         client = await self._open()
-        status, said, answer = await client.mgmt_request_async(
+        status, description, answer = await client.mgmt_request_async(
             await self._request(more),
             operation="READ",
             operation_type=kind,
             status_code_field=b"status-code",
             status_description_field=b"status-description",
         )
-        return status, said, answer
+        return status, description, answer
 
     async def _request(self, more: Mapping[str, str]) -> Any:
         token = (await self._auth.get_token()).token

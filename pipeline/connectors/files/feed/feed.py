@@ -206,7 +206,7 @@ class FilesFeed(ChangeFeed):
         self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="files")
         self._paths: dict[str, Path] = {}
         self._ends: dict[str, Cursor] = {}
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
         self._columns = dict(columns) if self._format == "csv" else {}
         self._compared: set[str] = set()
 
@@ -257,8 +257,8 @@ class FilesFeed(ChangeFeed):
 
     def _tell(self, partition: str, offset: int, held: str) -> None:
         """Once for each record, however often it is looked at."""
-        if self._told.get(partition) != offset:
-            self._told[partition] = offset
+        if self._reported.get(partition) != offset:
+            self._reported[partition] = offset
             _log.warning("%s", held)
 
     async def probe(self) -> None:

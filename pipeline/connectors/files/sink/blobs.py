@@ -201,10 +201,10 @@ def _code(error: HttpResponseError) -> str:
 
 def _retry_after_s(error: HttpResponseError) -> float | None:
     try:
-        said = float(getattr(error.response, "headers", {}).get("Retry-After", ""))
+        seconds = float(getattr(error.response, "headers", {}).get("Retry-After", ""))
     except ValueError:
         return None
-    return min(max(0.0, said), RETRY_AFTER_MAX_S)
+    return min(max(0.0, seconds), RETRY_AFTER_MAX_S)
 
 
 def _is_unreached(error: Exception) -> bool:

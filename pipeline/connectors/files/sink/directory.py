@@ -36,7 +36,7 @@ class Directory:
 
     def prepare(self) -> None:
         room = self._path / ROOM
-        with _told(f"directory '{self._path}'"):
+        with _translating_errors(f"directory '{self._path}'"):
             _made(room)
             self._swept(room)
         try:
@@ -48,7 +48,7 @@ class Directory:
     def put(self, name: str, content: bytes) -> bool:
         path = self._path / name
         written = self._path / ROOM / uuid.uuid4().hex
-        with _told(f"file '{path}'"):
+        with _translating_errors(f"file '{path}'"):
             _made(written.parent)
             _made(path.parent)
             try:
@@ -66,7 +66,7 @@ class Directory:
 
     def get(self, name: str) -> bytes | None:
         path = self._path / name
-        with _told(f"file '{path}'"):
+        with _translating_errors(f"file '{path}'"):
             try:
                 return path.read_bytes()
             except FileNotFoundError:
@@ -74,12 +74,12 @@ class Directory:
 
     def names(self, folder: str) -> list[str]:
         top = self._path / folder
-        with _told(f"directory '{top}'"):
+        with _translating_errors(f"directory '{top}'"):
             return [path.relative_to(self._path).as_posix() for path in _files_below(top)]
 
     def delete(self, name: str) -> None:
         path = self._path / name
-        with _told(f"file '{path}'"):
+        with _translating_errors(f"file '{path}'"):
             path.unlink(missing_ok=True)
 
     def locate(self, name: str) -> str:
@@ -155,7 +155,7 @@ def _synced(directory: Path) -> None:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _translating_errors(what: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:

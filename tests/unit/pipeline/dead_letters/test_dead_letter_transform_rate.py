@@ -17,7 +17,7 @@ def stops_at(guard: RateGuard, dead: list[bool], batches: list[int]) -> int | No
         found = guard.one_too_many(start, places)
         if found is not None:
             return start + found
-        guard.saw(start, len(dead[start : start + size]), places)
+        guard.record(start, len(dead[start : start + size]), places)
         start += size
         if start >= len(dead):
             break
@@ -50,7 +50,7 @@ def test_a_batch_that_comes_again_counts_once(places: list[int], times: int) -> 
     guard = RateGuard(events=1000, share_max=len(places) / 1000)
     for _ in range(times):
         assert guard.one_too_many(100, sorted(places)) is None
-        guard.saw(100, 10, sorted(places))
+        guard.record(100, 10, sorted(places))
     assert guard.one_too_many(110, [0]) == 0
 
 

@@ -161,7 +161,7 @@ async def test_an_unknown_lag_is_left_out_and_never_told_as_none(start) -> None:
 
 async def test_hosts_of_one_process_keep_their_metrics_apart(start) -> None:
     one, two = await start("host-a", runs=False), await start("host-b", runs=False)
-    one.host.stats.trust_suspended(Lease(pipeline="bank", partition="a"))
+    one.host.stats.record_suspension(Lease(pipeline="bank", partition="a"))
     assert samples(Metrics(one.host))["leasehold_suspensions_total", "bank"] == 1
     assert samples(Metrics(two.host))["leasehold_suspensions_total", "bank"] == 0
 
@@ -173,17 +173,17 @@ async def test_how_many_series_there_are_depends_on_pipelines_alone(start) -> No
     before = set(samples(metrics))
     for number in range(100):
         lease = Lease(pipeline="bank", partition=f"partition {number}", owner=f"host {number}", epoch=number)
-        stats.lease_acquired(lease, before=replace(lease, owner="somebody"), took_s=0.1)
+        stats.record_acquisition(lease, before=replace(lease, owner="somebody"), took_s=0.1)
         batch = DeliveredBatch(start=None, to=str(number), events=1, waited_s=0.1, transform_s=0.1, deliver_s=0.1)
-        stats.batch_delivered(lease, batch)
-        stats.checkpointed(lease, 0.1)
+        stats.record_batch(lease, batch)
+        stats.record_checkpoint(lease, 0.1)
         for error in (Ambiguous(f"{number}"), ValueError(f"{number}")):
-            stats.work_failed(lease, str(number), error)
+            stats.record_work_failure(lease, str(number), error)
         for reason in get_args(CloseReason):
-            stats.lease_let_go(lease, reason)
+            stats.record_release(lease, reason)
         for outcome in REQUEST_OUTCOMES:
-            stats.store_answered("replace", outcome, 0.1)
-        stats.acted("reset", "refused")
+            stats.record_store_call("replace", outcome, 0.1)
+        stats.record_action("reset", "refused")
     after = samples(metrics)
     assert set(after) == before
     assert after["leasehold_retries_total", "other", "bank"] == 100
@@ -277,7 +277,7 @@ async def test_how_long_the_store_took_is_counted_by_operation(clock: BootClock)
 )
 def test_a_lease_taken_from_somebody_else_counts_as_seized(clock: BootClock, owner: str | None, move: str) -> None:
     stats, before = Stats(clock), Lease(pipeline="bank", partition="a", owner=owner, incarnation="1")
-    stats.lease_acquired(before.acquired("host-a", "2", ""), before=before, took_s=0.1)
+    stats.record_acquisition(before.acquired("host-a", "2", ""), before=before, took_s=0.1)
     assert stats.moves == {("bank", move): 1}
 
 
@@ -295,7 +295,7 @@ def test_a_lease_taken_from_somebody_else_counts_as_seized(clock: BootClock, own
 )
 def test_what_is_tried_again_counts_by_what_failed(clock: BootClock, error: Exception, cause: str) -> None:
     stats = Stats(clock)
-    stats.work_failed(Lease(pipeline="bank", partition="a"), None, error)
+    stats.record_work_failure(Lease(pipeline="bank", partition="a"), None, error)
     assert stats.retries == {("bank", cause): 1}
 
 
@@ -304,7 +304,7 @@ def test_stats_keep_the_last_batches_of_each_pipeline_and_none_of_their_data(clo
     for pipeline, count in (("quiet", 1), ("busy", 1000)):
         for number in range(count):
             batch = DeliveredBatch(start=None, to=str(number), events=1, waited_s=0.1, transform_s=0.1, deliver_s=0.1)
-            stats.batch_delivered(Lease(pipeline=pipeline, partition="a"), batch)
+            stats.record_batch(Lease(pipeline=pipeline, partition="a"), batch)
     assert [delivery.batch.to for delivery in stats.recent["quiet"]] == ["0"]
     assert [delivery.batch.to for delivery in stats.recent["busy"]][-1] == "999"
     assert len(stats.recent["busy"]) < 100

@@ -247,7 +247,7 @@ async def test_a_host_tells_its_newest_batches_first_whatever_their_pipeline(sta
     for epoch in range(10):
         batch = DeliveredBatch(start=None, to=str(epoch), events=1, waited_s=0.1, transform_s=0.1, deliver_s=0.1)
         lease = replace(LEASE, pipeline=f"p{epoch % 2}", epoch=epoch)
-        running.host.stats.batch_delivered(lease, batch)
+        running.host.stats.record_batch(lease, batch)
     told = activity_of(running.host, now=NOW, monotonic_s=BootClock().monotonic())
     assert [batch.epoch for batch in told.batches] == list(range(9, -1, -1))
     assert NOW - timedelta(seconds=10) < told.batches[-1].at < told.batches[0].at < NOW

@@ -87,7 +87,7 @@ def test_a_batch_is_a_line_of_json_with_its_positions(tmp_path: Path, clock: Boo
         logs.configure(LogSettings(file=file, format="json", level="debug"), "host-a")
         stats = Stats(clock, logs.logger())
         batch = DeliveredBatch(start="90", to="97", events=7, waited_s=1, transform_s=2, queued_s=3, deliver_s=4)
-        stats.batch_delivered(Lease(pipeline="bank", partition="7", epoch=4), batch)
+        stats.record_batch(Lease(pipeline="bank", partition="7", epoch=4), batch)
     finally:
         structlog.reset_defaults()
         for handler in [each for each in logging.getLogger().handlers if each.name == "leasehold"]:
@@ -121,5 +121,5 @@ def test_nothing_is_said_of_batches_above_debug(clock: BootClock) -> None:
                 wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
                 processors=structlog.get_config()["processors"],
             )
-            Stats(clock, log).batch_delivered(Lease(pipeline="bank", partition="7"), batch)
+            Stats(clock, log).record_batch(Lease(pipeline="bank", partition="7"), batch)
             assert len(said) == lines

@@ -148,7 +148,7 @@ async def test_the_variables_of_opentelemetry_hold(environ: pytest.MonkeyPatch, 
     variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
     traces = traces_of(TelemetrySettings(), variables, host="host-a", log=structlog.get_logger())
     assert traces is not None
-    traces.tell(Span(name="renew", took_s=0.5, attributes={}, error="StoreUnavailable: throttled"))
+    traces.send(Span(name="renew", took_s=0.5, attributes={}, error="StoreUnavailable: throttled"))
     await traces.close()
     (span,) = collector.spans
     assert (span.name, span.status.code, span.status.message) == ("renew", 2, "StoreUnavailable: throttled")
@@ -165,7 +165,7 @@ async def test_a_collector_that_hangs_is_waited_for_by_nobody(
     collector.answers.clear()
     traces, began = traces_to(collector.url), time.monotonic()
     for _ in range(10 * QUEUE):
-        traces.tell(SPAN)
+        traces.send(SPAN)
         assert time.monotonic() - began < hangs_s, "a span has waited for the collector"
     assert _waiting(traces) <= QUEUE
     await traces.close()
@@ -179,12 +179,12 @@ async def test_a_collector_that_is_away_is_told_once_and_so_is_its_return(eventu
     with capture_logs() as said:
         traces = traces_to(collector.url)
         for _ in range(10 * QUEUE):
-            traces.tell(SPAN)
+            traces.send(SPAN)
         await eventually(lambda: said)
         collector.status = 200
 
         async def again() -> bool:
-            traces.tell(SPAN)
+            traces.send(SPAN)
             await asyncio.sleep(0.03)
             return len(said) > 1
 

@@ -38,7 +38,7 @@ class Notebook:
     made: int = 0
     exported: int = 0
 
-    def tell(self, span: Span, *, within: Noted | None = None, after: Noted | None = None) -> Noted:
+    def send(self, span: Span, *, within: Noted | None = None, after: Noted | None = None) -> Noted:
         self.notes.append(noted := Noted(span, within, after))
         self.made += 1
         return noted
@@ -97,7 +97,7 @@ async def test_a_handoff_is_told_by_both_hosts_and_renewals_are(start, eventuall
 
 
 def test_stages_follow_each_other_up_to_the_moment_of_delivery(stats: TracedStats, book: Notebook) -> None:
-    stats.batch_delivered(LEASE, delivered())
+    stats.record_batch(LEASE, delivered())
     (batch,) = book.named("batch")
     times = [(part.name, part.ended_s_ago + part.took_s, part.ended_s_ago) for part in batch.span.parts]
     assert times == [("read", 10, 9), ("transform", 9, 7), ("queue", 7, 4), ("deliver", 4, 0)]
@@ -115,10 +115,10 @@ def test_stages_follow_each_other_up_to_the_moment_of_delivery(stats: TracedStat
 
 
 def test_what_failed_says_why_and_from_where_it_goes_on(stats: TracedStats, book: Notebook) -> None:
-    stats.lease_acquired(LEASE, before=BEFORE, took_s=0.1)
-    stats.work_failed(LEASE, "90", SinkUnavailable("postgresql://ada:hunter2@db is away"))
-    stats.lease_renewed(LEASE, 0.1, StoreUnavailable("throttled"))
-    stats.trust_suspended(LEASE)
+    stats.record_acquisition(LEASE, before=BEFORE, took_s=0.1)
+    stats.record_work_failure(LEASE, "90", SinkUnavailable("postgresql://ada:hunter2@db is away"))
+    stats.record_renewal(LEASE, 0.1, StoreUnavailable("throttled"))
+    stats.record_suspension(LEASE)
     (batch,), (renew,), (suspend,) = book.named("batch"), book.named("renew"), book.named("suspend")
     assert batch.span.error == "SinkUnavailable: postgresql://ada:***@db is away"
     assert batch.span.attributes["leasehold.from"] == "90"
@@ -128,32 +128,32 @@ def test_what_failed_says_why_and_from_where_it_goes_on(stats: TracedStats, book
 
 
 def test_long_texts_are_cut(stats: TracedStats, book: Notebook) -> None:
-    stats.batch_delivered(LEASE, delivered(to="9" * 10_000))
+    stats.record_batch(LEASE, delivered(to="9" * 10_000))
     assert len(str(book.notes[0].span.attributes["leasehold.to"])) == TEXT_MAX
 
 
 def test_nothing_of_the_events_is_told(stats: TracedStats, book: Notebook) -> None:
-    stats.batch_delivered(LEASE, delivered())
+    stats.record_batch(LEASE, delivered())
     assert "hunter2" not in repr(book.notes)
 
 
 def test_what_is_kept_of_a_lease_goes_with_it(stats: TracedStats) -> None:
-    stats.lease_asked_for(BEFORE)
-    stats.lease_acquired(LEASE, before=BEFORE, took_s=0.1)
-    stats.lease_wanted(LEASE)
-    stats.batch_delivered(LEASE, delivered())
-    stats.lease_let_go(LEASE, "shutdown")
-    stats.batch_delivered(LEASE, delivered())
+    stats.record_lease_request(BEFORE)
+    stats.record_acquisition(LEASE, before=BEFORE, took_s=0.1)
+    stats.record_handoff_request(LEASE)
+    stats.record_batch(LEASE, delivered())
+    stats.record_release(LEASE, "shutdown")
+    stats.record_batch(LEASE, delivered())
     assert (stats._tenures, stats._asked_at) == ({}, {})
 
 
 def test_traced_stats_count_as_any_others(stats: TracedStats, book: Notebook) -> None:
-    stats.lease_acquired(LEASE, before=BEFORE, took_s=0.1)
-    stats.batch_delivered(LEASE, delivered())
-    stats.checkpointed(LEASE, 0.1)
-    stats.trust_suspended(LEASE)
-    stats.work_failed(LEASE, None, SinkUnavailable("away"))
-    stats.lease_let_go(LEASE, "stolen")
+    stats.record_acquisition(LEASE, before=BEFORE, took_s=0.1)
+    stats.record_batch(LEASE, delivered())
+    stats.record_checkpoint(LEASE, 0.1)
+    stats.record_suspension(LEASE)
+    stats.record_work_failure(LEASE, None, SinkUnavailable("away"))
+    stats.record_release(LEASE, "stolen")
     assert (stats.events["bank"], stats.batches["bank"], stats.suspensions["bank"]) == (7, 1, 1)
     assert stats.moves == {("bank", "acquired"): 1, ("bank", "stolen"): 1}
     assert stats.retries == {("bank", "sink"): 1}

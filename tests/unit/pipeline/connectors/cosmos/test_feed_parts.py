@@ -194,7 +194,7 @@ def test_a_refusal_says_what_to_do_next(status: int, substatus: int, kind: type[
 
 @pytest.mark.parametrize("body", [b"", b"\xff\xfe", b"[" * 100_000, b"x" * 10_000, b'{"message":{"a":1}}'])
 def test_what_an_account_says_is_cut_to_a_line(body: bytes) -> None:
-    assert 0 < len(Answer(400, {"x-ms-retry-after-ms": "soon", "x-ms-substatus": "x"}, body).said) <= 300
+    assert 0 < len(Answer(400, {"x-ms-retry-after-ms": "soon", "x-ms-substatus": "x"}, body).message) <= 300
 
 
 # Where a time begins
