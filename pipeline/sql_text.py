@@ -38,9 +38,9 @@ def columns_of(schema: str) -> dict[str, bool]:
 
 
 SCHEMA_LEVELS_MAX = 32
-"""Spark hands a schema to Python's pickle, which recurses: some 50 levels are too many for it."""
+"""Spark hands a schema to Python's pickle, which recurses: about 50 levels are too many for it."""
 SQL_LEVELS_MAX = 200
-"""Some 400 brackets exhaust the stack of Spark's parser, and thousands keep it busy for minutes."""
+"""About 400 brackets exhaust the stack of Spark's parser, and thousands keep it busy for minutes."""
 _APART = re.compile(r"'(?:[^'\\]|\\.)*'?|\"(?:[^\"\\]|\\.)*\"?|`[^`]*`?|--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 """Strings, quoted names and comments. One that is not closed reaches to the end."""
 

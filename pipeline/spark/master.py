@@ -36,7 +36,7 @@ def defaults(master: str, driver_memory: str, result_bytes_max: int) -> dict[str
         "spark.driver.maxResultSize": str(result_bytes_max),
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
         "spark.log.level": "ERROR",
-        "spark.buffer.pageSize": "1m",  # else every aggregate of every small job begins with some 16 MB of zeros
+        "spark.buffer.pageSize": "1m",  # else every aggregate of every small job begins with about 16 MB of zeros
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.ui.explainMode": "simple",  # written for every job, though there is no UI to show it

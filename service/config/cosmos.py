@@ -134,18 +134,18 @@ class CosmosSinkSettings(CosmosAccount, Buffering):
     patch_missing: Literal["stop", "skip"] = Field(
         default="stop", description="What to do about a patch whose document is not there."
     )
-    batch_entries_max: Count = Field(default=25, description="Documents written at a time by one request's worth.")
-    batch_bytes_max: Count = Field(default=8 * 1024 * 1024, description="Bytes in one request's worth at most.")
+    batch_entries_max: Count = Field(default=25, description="The most documents in one group of writes.")
+    batch_bytes_max: Count = Field(default=8 * 1024 * 1024, description="The most bytes in one group of writes.")
     entry_bytes_max: Count = Field(
         default=2 * 1024 * 1024, description="A larger document stops its partition; at most `batch_bytes_max`."
     )
     in_flight_max: Count = Field(
-        default=4, description="Requests' worth of one partition at a time, while all goes well."
+        default=4, description="The most groups of writes of one partition at a time, while all goes well."
     )
     buffered_entries_max: Count = Field(
         default=5_000,
-        description="Documents of one partition that are taken and not acknowledged without a gap: then no more are read."
-        " At least `batch_entries_max`.",
+        description="The most documents of one partition that are taken and not yet acknowledged without a gap."
+        " Reading pauses at this limit. At least `batch_entries_max`.",
     )
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
@@ -170,7 +170,8 @@ class CosmosLeases(CosmosAccount, LeaseSettings):
     database: Text = Field(description="The database's name.")
     container: Text = Field(
         default="leases",
-        description="The container's name. It is made where it is missing and we may, with the partition key /id.",
+        description="The container's name. It is created if it does not exist and Leasehold has permission, with the"
+        " partition key /id.",
     )
 
     @property

@@ -49,8 +49,8 @@ class CustomLeases(LeaseSettings, Custom):
 
 
 class PythonSinkSettings(SinkSettings):
-    type: Literal["python"] = Field(description="An observer of yours, one per lease; every batch at least once.")
-    handler: Importable = Field(description="What makes the observers: `module:factory`.")
+    type: Literal["python"] = Field(description="Your handler, one instance per lease; every batch at least once.")
+    handler: Importable = Field(description="The factory that creates the handlers: `module:factory`.")
     checkpoint_s: SecondsOrNone = Field(
         default=0.0,
         description="The longest time between checkpoints, each of which is a write to the lease. A crash repeats what"

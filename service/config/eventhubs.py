@@ -35,8 +35,8 @@ ConsumerGroup = Annotated[Text, AfterValidator(_consumer_group)]
 class EventHub(Section):
     connection_string: Secret | None = Field(
         default=None,
-        description="As the portal shows it, of the namespace or of the hub (`EntityPath=...`); a sink's has to allow sending and"
-        " listening. With `UseDevelopmentEmulator=true` it is spoken to without TLS.",
+        description="As the portal shows it, of the namespace or of the hub (`EntityPath=...`); for a sink, it must"
+        " allow Send and Listen. With `UseDevelopmentEmulator=true`, the connection does not use TLS.",
     )
     namespace: Text | None = Field(
         default=None, description="Instead of a connection string: NAMESPACE.servicebus.windows.net."
@@ -100,7 +100,8 @@ class EventHubsFeedSettings(EventHub, FeedSettings):
     )
     prefetch: Prefetch = Field(
         default=4000,
-        description="How many events of each partition may be on their way. What is not taken stays below 1 MiB a partition.",
+        description="The most events of each partition to prefetch. What is prefetched and not taken stays below 1"
+        " MiB per partition.",
     )
     timeout_s: Seconds = Field(default=20.0, description="How long one answer of the service may take.")
 
@@ -136,10 +137,10 @@ class EventHubsSinkSettings(EventHub, SinkSettings):
         description="An event hub, exactly once: idempotent publishing, a marker on every event."
     )
     consumer_group: ConsumerGroup = Field(
-        description="In which the sink reads the end of a partition. No reader with an epoch may use it, as the feed"
-        " `eventhubs` does.",
+        description="The consumer group in which the sink reads the end of each partition. No reader with an epoch,"
+        " such as the feed `eventhubs`, may use it.",
     )
-    timeout_s: Seconds = Field(default=20.0, description="How long one try of a send, or one answer, may take.")
+    timeout_s: Seconds = Field(default=20.0, description="The timeout for one attempt to send, or for one response.")
 
     @model_validator(mode="before")
     @classmethod

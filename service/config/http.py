@@ -29,14 +29,17 @@ class HttpSinkSettings(Buffering):
     )
     results: Literal["whole", "items"] = Field(
         default="whole",
-        description="What an answer of 2xx means: all entries are taken, or see the status of each in its body.",
+        description="How to read a 2xx response. `whole`: all entries were accepted. `items`: the body has a status"
+        " for each entry.",
     )
     key_field: Text | None = Field(
         default=None,
-        description="With `content: row`, a field more: the entry's idempotency key. By default there is none.",
+        description="With `content: row`, the name of an extra field that holds the entry's idempotency key. By"
+        " default there is none.",
     )
     order_by: Text | None = Field(
-        default=None, description="The column whose rows with one value keep their order. By default none do."
+        default=None,
+        description="Rows with the same value in this column are sent in order. By default, order is not kept.",
     )
     ca_file: Certificates | None = Field(
         default=None, description="Certificates (PEM) to trust instead of the system's."

@@ -31,7 +31,7 @@ Feeds = Mapping[str, tuple["FeedSettings", "ChangeFeed"]]
 
 class LeaseSettings(Section):
     duration_s: LeaseSeconds = Field(
-        default=Timing().duration_s, description="How long a lease lasts that its owner does not renew."
+        default=Timing().duration_s, description="How long a lease stays valid without being renewed."
     )
     renew_s: LeaseSeconds | None = Field(
         default=None,
@@ -39,8 +39,8 @@ class LeaseSettings(Section):
     )
     balance_s: LeaseSeconds | None = Field(
         default=None,
-        description="The longest time between two looks at all leases; at most `renew_s`. By default 13/17 of `renew_s`, at"
-        " most 13.",
+        description="The longest interval between two scans of all leases; at most `renew_s`. By default 13/17 of"
+        " `renew_s`, at most 13.",
     )
     call_timeout_s: Seconds | None = Field(
         default=None,
@@ -104,7 +104,8 @@ class SqliteLeases(LeaseSettings):
 class BlobLeases(StorageAccount, LeaseSettings):
     type: Literal["blob"] = Field(description="A container in Azure Blob Storage, for hosts anywhere.")
     container: BlobContainerName = Field(
-        default="leases", description="The container's name. It is made where it is missing and we may."
+        default="leases",
+        description="The container's name. It is created if it does not exist and Leasehold has permission.",
     )
 
     @model_validator(mode="after")

@@ -143,7 +143,7 @@ class FeedSettings(Section):
     start: StartAt = Field(
         default="earliest",
         description="The start of partitions that exist at the first run: `earliest`, `latest`, or a time like"
-        " 2026-01-31T12:00:00Z. Later ones are read whole.",
+        " 2026-01-31T12:00:00Z. Partitions that appear later are read from their beginning.",
     )
 
     @property
@@ -193,8 +193,8 @@ class Buffering(SinkSettings):
     )
     buffered_entries_max: Count = Field(
         default=AsyncLimits().buffered_entries_max,
-        description="Entries of one partition that are taken and not acknowledged without a gap: then no more are read."
-        " At least `batch_entries_max`.",
+        description="The most entries of one partition that are taken and not yet acknowledged without a gap. Reading"
+        " pauses at this limit. At least `batch_entries_max`.",
     )
     buffer_age_max_s: SecondsOrNone = Field(
         default=AsyncLimits().buffer_age_max_s, description="How long an entry waits for its request to fill up."
@@ -217,7 +217,8 @@ class Buffering(SinkSettings):
 class LettersSettings(Section):
     share_max: Share = Field(
         default=0.1,
-        description="A partition stops where a larger share of its last `share_events` events is dead. 1: it never does.",
+        description="The partition stops if a larger share of its last `share_events` events become dead letters. 1:"
+        " it never stops for that.",
     )
     share_events: Count = Field(default=1000, description="The number of last events that `share_max` refers to.")
 

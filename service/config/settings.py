@@ -94,7 +94,7 @@ def _endpoint(value: str) -> str:
         is_one = False
     if not is_one or set("@?#") & set(value):
         raise ValueError(
-            "must be an address like http://collector:4318, without user and query: credentials belong into the"
+            "must be an address like http://collector:4318, without user and query: put credentials in the"
             " variable OTEL_EXPORTER_OTLP_HEADERS"
         )
     return value
@@ -140,8 +140,8 @@ class SparkSettings(Section):
     driver_memory: Memory = Field(default="1g", description="The heap of Spark's driver: a number with k, m, g or t.")
     conf: Conf = Field(
         default={},
-        description="More of Spark's own settings, by their names. They win over ours. Secrets as `${NAME}`, but none in"
-        " `spark.driver.*`, jars and files, which process lists show.",
+        description="More of Spark's own settings, by their names. They override Leasehold's. Pass secrets as"
+        " `${NAME}`, but never in `spark.driver.*`, jars or files, because process listings show those.",
     )
 
     @model_validator(mode="after")
@@ -164,7 +164,7 @@ class ApiSettings(Section):
     readers: FilePath | None = Field(
         default=None,
         description="A file of bearer tokens, one a line, each optionally after a name. A client with one of them may"
-        " read; without a token, it may read health alone. The file is read again when it changes.",
+        " read; without a token, a client may only read health. The file is read again when it changes.",
     )
     operators: FilePath | None = Field(
         default=None,
@@ -184,7 +184,7 @@ class ApiSettings(Section):
 
 class LogSettings(Section):
     level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="What is logged: this and what is worse."
+        default="info", description="The lowest level that is logged."
     )
     format: Literal["text", "json"] = Field(default="text", description="Lines for people, or one JSON object a line.")
     file: FilePath | None = Field(default=None, description="A file to append to. By default standard error.")

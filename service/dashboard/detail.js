@@ -156,7 +156,7 @@ function actions(lease, perform, around) {
       : h("p", { class: "note" }, "No other host is alive that it could be handed over to."),
     h("div", { class: "action" },
       h("button", { type: "button", class: "quiet", disabled: lease.owner === null, onclick: release }, "Release …"),
-      h("button", { type: "button", class: "quiet", onclick: close }, "Finish …"),
+      h("button", { type: "button", class: "quiet", onclick: close }, "Close lease …"),
       move));
 }
 

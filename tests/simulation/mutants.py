@@ -532,8 +532,8 @@ MUTANTS = (
     mutant(
         "a hub's sink reads in a consumer group that it was not given",
         "service.config.eventhubs",
-        "consumer_group: ConsumerGroup = Field(description='In which the sink reads the end of a partition. No reader with an"
-        " epoch may use it, as the feed `eventhubs` does.')",
+        "consumer_group: ConsumerGroup = Field(description='The consumer group in which the sink reads the end of each"
+        " partition. No reader with an epoch, such as the feed `eventhubs`, may use it.')",
         "consumer_group: ConsumerGroup = Field(default='$Default')",
         test="tests/unit/service/config/test_eventhubs_sink.py::test_what_does_not_go_together_is_told_without_secrets",
     ),

@@ -260,7 +260,7 @@ LOOKS_PER_S_MAX = 5_000
 class LogWatch:
     """One thread that looks at everything that is waited for, and wakes those who wait for what has changed.
 
-    `wait_for_change` may be awaited on any event loop; the looking is done on the watch's own thread. A look costs some 25
+    `wait_for_change` may be awaited on any event loop; the looking is done on the watch's own thread. A look costs about 25
     microseconds and holds nothing. When many wait, each is looked at less often, so that a thousand idle partitions cost no
     more than a hundred: an eighth of a core.
     """

@@ -54,7 +54,7 @@ async def test_a_lease_is_closed_and_a_reset_opens_it(opened: Opened) -> None:
         group.feeds["bank"].partitions_finish = True
         await group.look()
         page = await opened_lease(opened, group)
-        await page.get_by_role("button", name="Finish").click()
+        await page.get_by_role("button", name="Close lease").click()
         await page.get_by_role("button", name="Close the lease", exact=True).click()
         await expect(page.locator("#lease .outcome")).to_have_text("Close the lease: done.")
         await expect(page.locator("#lease .actions")).to_contain_text("An operator closed it")

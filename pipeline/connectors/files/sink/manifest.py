@@ -37,7 +37,7 @@ from pipeline.sink import Claim, to_write_again
 
 
 FAN = 64
-"""Entries in a fold, and folds in a long one: a manifest is at most some 256 files, and one more for every 4,096 entries."""
+"""Entries in a fold, and folds in a long one: a manifest is at most about 256 files, and one more for every 4,096 entries."""
 LONG = FAN * FAN
 
 
