@@ -38,6 +38,8 @@ from leases.store import LeaseStore
 
 VERSION = 1
 IDENTITY_BYTES_MAX = 4096
+PENDING_MAX = 100
+"""More partitions without a known start keep the first round open: the document has no room for all names."""
 INFO_LOOKED_AT_S = 600.0
 """How often a host checks that the `info` document still exists."""
 
@@ -59,8 +61,9 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Info:
-    """The pipeline's bootstrap document. `complete`: the first round of leases has been created.
+    """The pipeline's bootstrap document. `complete`: the first round of leases has been created, except for `pending`.
 
+    pending: partitions of the first round whose start is not known yet. Others that have no lease are new.
     unused: no lease has been created yet, so the name may pass to another feed or sink. The first lease is created after a
     compare-and-swap that clears it. pipeline: its name, if it is stored; some containers find the document
     by its leases, whatever the pipeline is called.
@@ -68,6 +71,7 @@ class Info:
 
     identity: Identity
     complete: bool = False
+    pending: tuple[str, ...] = ()
     unused: bool = False
     pipeline: str | None = None
     unknown: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
@@ -92,6 +96,9 @@ def info_id(pipeline: str) -> str:
     return f"{pipeline}/info"
 
 
+_FIELDS = frozenset(("version", "feed", "sink", "transform", "complete", "pending", "unused", "pipeline"))
+
+
 def encode_info(info: Info) -> str:
     body: dict[str, object] = {
         **info.unknown,
@@ -101,6 +108,7 @@ def encode_info(info: Info) -> str:
         "sink": info.identity.sink,
         "transform": info.identity.transform,
         "complete": info.complete,
+        **({"pending": list(info.pending)} if info.pending else {}),
         **({"unused": True} if info.unused else {}),
     }
     return to_json(body)
@@ -113,9 +121,10 @@ def decode_info(id: str, body: str) -> Info:
     return Info(
         identity=Identity(*(fields.text(name, IDENTITY_BYTES_MAX) for name in ("feed", "sink", "transform"))),
         complete=fields.boolean("complete"),
+        pending=fields.texts("pending", NAME_BYTES_MAX, PENDING_MAX) if fields.has("pending") else (),
         unused=fields.has("unused") and fields.boolean("unused"),
         pipeline=fields.text("pipeline", NAME_BYTES_MAX) if fields.has("pipeline") else None,
-        unknown=fields.unknown(frozenset(("version", "feed", "sink", "transform", "complete", "unused", "pipeline"))),
+        unknown=fields.unknown(_FIELDS),
     )
 
 
@@ -128,6 +137,7 @@ class Bootstrap:
         self._pipeline = pipeline
         self._identity = identity
         self._is_complete = False
+        self._pending: frozenset[str] = frozenset()
         self._is_unused = False
         self._memory = Memory()
         self._info_seen_at = 0.0
@@ -165,6 +175,7 @@ class Bootstrap:
         if found != wanted:
             await self._store.replace(stored.id, encode_info(wanted), stored.etag)
         self._is_complete, self._is_unused = wanted.complete, wanted.unused
+        self._pending = frozenset(wanted.pending)
         return found.identity.transform != wanted.identity.transform and not problem
 
     async def use(self) -> None:
@@ -225,9 +236,12 @@ class Bootstrap:
                 partitions, leases, unreadable, scan, start_of, uncovered, standing_of, hosts
             )
             self._rested_on = () if self._audit.due else found
-        if not (self._is_complete or self._audit.left or self._audit.undecided):
-            await self._complete()
+        undecided = self._audit.undecided.keys()
+        if not (self._is_complete or self._audit.left or len(undecided) > PENDING_MAX):
+            await self._complete(undecided)
             self._info_seen_at = scan.started
+        elif self._is_complete and self._pending:
+            await self._settle({each.name for each in partitions} - leases.keys() - unreadable - {*self._audit.created})
         self._memory = self._memory.refreshed(leases, unreadable, scan.started)
         return replace(self._audit, notes=(*notes, *self._audit.notes)) if notes else self._audit
 
@@ -326,7 +340,7 @@ class Bootstrap:
         """The lease with its start, or None if the start is unknown; and a message, if the lease existed before."""
         if lease.parents:  # it begins where they ended
             return await recover_child(lease, standing_of) if lease.partition in begun(leases) else (lease, "")
-        if not self._is_complete:
+        if not self._is_complete or lease.partition in self._pending:
             return replace(lease, continuation=await start_of(lease.partition)), ""
         if is_lost(lease, family, leases):
             return await recover(lease, family, standing_of)
@@ -374,15 +388,30 @@ class Bootstrap:
                 return [f"document '{document}' was deleted, and is made again as it was"]
         return []
 
-    async def _complete(self) -> None:
+    async def _complete(self, pending: Collection[str] = ()) -> None:
+        """pending: partitions of the first round that still have no lease."""
         stored = await self._store.read(info_id(self._pipeline))
         found = decode_info(stored.id, stored.body)
         if not found.complete:
+            found = replace(found, complete=True, pending=tuple(sorted(pending)))
             try:
-                await self._store.replace(stored.id, encode_info(replace(found, complete=True)), stored.etag)
+                await self._store.replace(stored.id, encode_info(found), stored.etag)
             except StoreConflict:
                 return  # another host was quicker; the next round sees it
-        self._is_complete = True
+        self._is_complete, self._pending = True, frozenset(found.pending)
+
+    async def _settle(self, without_lease: Collection[str]) -> None:
+        """Pending partitions that have leases now, or are gone, are no longer of the first round."""
+        left = self._pending.intersection(without_lease)
+        if left == self._pending:
+            return
+        stored = await self._store.read(info_id(self._pipeline))
+        found = decode_info(stored.id, stored.body)
+        pending = tuple(name for name in found.pending if name in left)
+        if pending != found.pending:
+            with suppress(StoreConflict):  # another host was quicker
+                await self._store.replace(stored.id, encode_info(replace(found, pending=pending)), stored.etag)
+        self._pending = left
 
     def _info(self, *, complete: bool = False, unused: bool = False) -> Info:
         return Info(identity=self._identity, complete=complete, unused=unused, pipeline=self._pipeline)

@@ -174,7 +174,9 @@ class Balancer:
         backoff_s = self._timing.backoff.pause_s(self._refusals.count, self._rng.random(), at_least_s)
         if await sleep_unless_stopped(self._stopping, backoff_s):
             # Before the next listing, which may cost all that the container has to give by then.
-            await self._take_all(wanted.take, scan, group)
+            again = await self._take_all(wanted.take, scan, group)
+            if again.refused:
+                await sleep_unless_stopped(self._stopping, max(map(retry_after_s, again.refused)))
         return max(0.0, pause - backoff_s)
 
     def _planned(self, scan: Scan, host_scan: HostScan) -> Plan:

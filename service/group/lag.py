@@ -86,7 +86,8 @@ class Lag:
 
     @property
     def events(self) -> int:
-        """Events behind. Each unknown partition counts as the average of its pipeline's others; only if `is_known`."""
+        """Events behind. Each unknown partition counts as the average of its pipeline's others, and at least 1; only if
+        `is_known`."""
         return sum(_estimated(of) if _is_known(of) else _known_events(of) for of in self._by_pipeline())
 
     @property
@@ -150,9 +151,10 @@ def _is_known(partitions: Collection[PartitionLag]) -> bool:
 
 
 def _estimated(partitions: Collection[PartitionLag]) -> int:
-    """As if those that are unknown had the average lag of the others."""
-    known = len(partitions) - _unknown(partitions)
-    return math.ceil(_known_events(partitions) * len(partitions) / known) if known else 0
+    """As if those that are unknown had the average lag of the others, and at least one event each."""
+    unknown, events = _unknown(partitions), _known_events(partitions)
+    known = len(partitions) - unknown
+    return events + max(unknown, math.ceil(events * unknown / known)) if known else 0
 
 
 async def measure_lag(

@@ -332,8 +332,8 @@ MUTANTS = (
     mutant(
         "takes that were refused wait for the next listing",
         "service.balancer",
-        "            await self._take_all(wanted.take, scan, group)\n        return max",
-        "            pass\n        return max",
+        "again = await self._take_all(wanted.take, scan, group)",
+        "again = Changes()",
         test=f"{OVERLOAD}::test_a_listing_that_uses_up_what_takes_need_does_not_keep_leases_from_being_taken",
     ),
     mutant(

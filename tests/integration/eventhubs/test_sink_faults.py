@@ -290,6 +290,22 @@ async def test_a_claim_reads_what_came_since_the_last_checkpoint_whoever_else_pu
     assert eventhubs.control.count("delivered", HUB) - before < 100
 
 
+async def test_a_first_claim_that_fails_behind_the_fence_is_followed_by_one_that_reads_little(
+    eventhubs: EventHubs, sinks: Sinks
+) -> None:
+    eventhubs.control.fill(HUB, "0", 20_000, 20)
+    lease = Lease(sinks(timeout_s=0.5, retry=ONCE))
+    await lease.sink.prepare()
+    eventhubs.control.fault("refuse", of="attach.receiver")
+    for _ in range(2):
+        with pytest.raises(SinkUnavailable):
+            await lease.open()
+    eventhubs.control.heal()
+    before = eventhubs.control.count("delivered", HUB)
+    assert (await lease.open()).position is None
+    assert eventhubs.control.count("delivered", HUB) - before < 100
+
+
 async def test_a_long_search_reports_progress_and_is_continued_where_it_broke_off(
     eventhubs: EventHubs, sinks: Sinks
 ) -> None:

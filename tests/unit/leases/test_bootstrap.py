@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulation.loop import VirtualClock
 
-from leases.bootstrap import CREATED_MAX, Bootstrap, Identity, Info, decode_info, encode_info, info_id
+from leases.bootstrap import CREATED_MAX, PENDING_MAX, Bootstrap, Identity, Info, decode_info, encode_info, info_id
 from leases.document import encode_lease, lease_id
 from leases.errors import (
     GroupMismatch,
@@ -266,11 +266,52 @@ async def test_a_partition_of_which_nobody_knows_yet_where_it_begins_keeps_only_
     await host.bootstrap.open()
     assert await host.round(named("0", "1", "2")) == ("0", "2")
     assert host.audit.undecided.keys() == {"1"}
-    assert not (await info(host.keeper.store)).complete
+    assert (await info(host.keeper.store)).pending == ("1",)
     host.undecided = set()
     assert await host.round(named("0", "1", "2")) == ("1",)
     assert (await host.leases())["1"].continuation == "1-latest"
-    assert (await info(host.keeper.store)).complete
+    found = await info(host.keeper.store)
+    assert (found.complete, found.pending) == (True, ())
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_partition_that_appears_while_an_older_one_is_undecided_begins_at_its_beginning(restarts: bool) -> None:
+    host = Host(Store())
+    host.undecided = {"1"}
+    await host.bootstrap.open()
+    await host.round(named("0", "1"))
+    if restarts:
+        host = Host(host.keeper.store)
+        host.undecided = {"1"}
+        await host.bootstrap.open()
+    assert await host.round(named("0", "1", "2")) == ("2",)
+    assert (await host.leases())["2"].continuation is None
+    host.undecided = set()
+    await host.round(named("0", "1", "2"))
+    assert (await host.leases())["1"].continuation == "1-latest"
+
+
+@pytest.mark.virtual
+async def test_a_pending_partition_that_disappears_is_new_when_it_returns() -> None:
+    host = Host(Store())
+    host.undecided = {"1"}
+    await host.bootstrap.open()
+    await host.round(named("0", "1"))
+    await host.round(named("0"))
+    assert (await info(host.keeper.store)).pending == ()
+    assert await host.round(named("0", "1")) == ("1",)
+    assert (await host.leases())["1"].continuation is None
+
+
+@pytest.mark.virtual
+async def test_without_room_for_all_pending_names_the_first_round_stays_open() -> None:
+    host = Host(Store())
+    host.undecided = {str(n) for n in range(PENDING_MAX + 1)}
+    await host.bootstrap.open()
+    for _ in range(3):
+        await host.round(named(*sorted(host.undecided)))
+    assert not (await info(host.keeper.store)).complete
 
 
 @pytest.mark.virtual

@@ -192,6 +192,21 @@ async def test_after_the_container_wants_to_be_left_alone_the_rest_of_a_round_is
 
 
 @pytest.mark.virtual
+async def test_a_take_that_is_refused_again_also_keeps_the_container_alone() -> None:
+    group = Group([f"p{n:02}" for n in range(50)])
+    for name in group.feed._logs:
+        group.put(lease_id("bank", name), encode_lease(Lease(pipeline="bank", partition=name)))
+    store, documents = Refusing(group), group.store._documents
+    group.store, store._documents = store, documents
+    store.kind = lambda operation, name: operation == "replace" and name.startswith(lease_prefix("bank"))
+    group.started("host-a")
+    await asyncio.sleep(10 * MINUTE)
+    listed = group.asked(lists_leases)
+    for refused in store.refused:
+        assert not [at for at in listed if refused < at < refused + store.retry_after_s]
+
+
+@pytest.mark.virtual
 async def test_a_listing_that_uses_up_what_takes_need_does_not_keep_leases_from_being_taken() -> None:
     """The container has something to give again two seconds after each listing."""
     group = Group("abc")

@@ -77,10 +77,12 @@ class Tail:
     """The events behind the sequence `behind` have to be searched for markers; those up to it hold none that is news.
 
     is_binding: whether this lease may have published some of them, so that retention must not have forgotten any.
+    is_first: whether this lease had published nothing when the partition ended there.
     """
 
     behind: int
     is_binding: bool
+    is_first: bool = False
 
 
 def tail_of(claim: Claim, state: ProducerState, known: ProducerPosition, before: int) -> Tail:
@@ -100,7 +102,7 @@ def tail_of(claim: Claim, state: ProducerState, known: ProducerPosition, before:
     if is_untouched:
         return Tail(behind=max(before, state.tail), is_binding=False)
     if is_new:
-        return Tail(behind=before, is_binding=False)
+        return Tail(behind=before, is_binding=False, is_first=True)
     return Tail(behind=state.tail if has_published else min(before, state.tail), is_binding=has_published)
 
 

@@ -73,6 +73,8 @@ class EventHubsSink(Sink):
         policy = retry or RetryPolicy(retries_max=3, delay_s=0.1, delay_max_s=2.0, try_timeout_s=timeout_s)
         self._tails = Tails(self._broker, consumer_group, timeout_s=timeout_s, quiet_s=quiet_s)
         self._unfinished: dict[tuple[str, int | None, str], Reading] = {}
+        self._first: dict[tuple[str, int | None, str], int] = {}
+        """The partition's end before the first claim of a lease, until a claim succeeds: up to there it published nothing."""
         self._groups = Groups(self._broker, policy, rng or random.SystemRandom())
         self._targets: tuple[str, ...] = ()
 
@@ -160,7 +162,13 @@ class EventHubsSink(Sink):
         for earlier in to_close(claim, state):
             await self._groups.close(target, earlier)
         lease, tail = lease_of(claim.pipeline, claim.partition), tail_of(claim, state, known, before)
+        key = (lease, claim.generation, target)
+        if tail.is_first:
+            self._first.setdefault(key, tail.behind)
+        elif state.group is None and key in self._first:
+            tail = replace(tail, behind=max(tail.behind, self._first[key]))
         search, end = await self._search(lease, claim.generation, target, tail, claim.report_progress)
+        self._first.pop(key, None)
         if search.later > claim.generation:
             raise generation_lost(claim, self._broker.name, search.later)
         return HubWriter(

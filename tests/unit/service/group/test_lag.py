@@ -231,6 +231,11 @@ def test_a_tenth_of_unknown_partitions_counts_as_the_average_of_the_others() -> 
     assert (lag.is_known, lag.events, lag.unknown) == (True, 500, 1)
 
 
+def test_an_unknown_partition_beside_idle_ones_is_not_counted_as_idle() -> None:
+    lag = told(*[0] * 9, None)
+    assert (lag.is_known, lag.events, lag.unknown) == (True, 1, 1)
+
+
 def test_more_than_a_tenth_of_unknown_partitions_is_an_unknown_lag() -> None:
     assert not told(*[50] * 8, None, None).is_known
     assert not told(*[50] * 8, None).is_known
