@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import inf
 from shlex import quote
@@ -66,7 +68,8 @@ class Asks:
         self._rng = rng
         self._answered = answered
         self._questions: dict[tuple[str, LeaseKey], _Question] = {}
-        self._gate = asyncio.Semaphore(AT_ONCE_MAX)
+        self._gates: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE_MAX))
+        """For each kind."""
 
     async def get(self, kind: str, key: LeaseKey, call: Callable[[], Awaitable[T]], what: str) -> T:
         """The answer, if it is there or comes soon; the same one until `forget`. Raises Undecided.
@@ -78,7 +81,7 @@ class Asks:
             failures = 0 if question is None else question.failures
             question = self._questions[kind, key] = _Question(key, self._clock.monotonic(), failures)
             question.task = asyncio.create_task(
-                self._ask(question, call), name=f"{kind} of {key.pipeline}/{key.partition}"
+                self._ask(question, call, self._gates[kind]), name=f"{kind} of {key.pipeline}/{key.partition}"
             )
         left_s = ANSWERED_SOON_S - (self._clock.monotonic() - question.began)
         if left_s > 0 and question.task is not None:
@@ -106,10 +109,17 @@ class Asks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _ask(self, question: _Question, call: Callable[[], Awaitable[object]]) -> None:
+    async def _ask(self, question: _Question, call: Callable[[], Awaitable[object]], gate: asyncio.Semaphore) -> None:
+        """A call that takes longer than usual gives its place back: some slow ones must not hold up all others."""
+        await gate.acquire()
+        place = ExitStack()
+        place.callback(gate.release)
+        leave = asyncio.get_running_loop().call_later(self._timing.call_timeout_s, place.close)
+        place.callback(leave.cancel)
         try:
-            async with self._gate, asyncio.timeout(ANSWER_MAX_S):
-                question.answer = await call()
+            with place:
+                async with asyncio.timeout(ANSWER_MAX_S):
+                    question.answer = await call()
         except TimeoutError:
             question.error = TimeoutError(f"no answer within {ANSWER_MAX_S:g} s")
         except (Exception, asyncio.CancelledError) as error:
@@ -231,7 +241,9 @@ class Partitions:
         return audit
 
     async def _list(self, pipeline: Pipeline, scan: Scan, hosts: int) -> Sequence[FeedPartition]:
-        """The feed's partitions. All hosts together ask a metered feed for them once a second at most. Raises FeedError.
+        """The feed's partitions. All hosts and pipelines together ask a metered feed for them once a second at most.
+
+        Raises FeedError.
 
         A lease that is newer than the last listing may be of a partition that is newer, too: it is not an orphan.
         """
@@ -240,7 +252,8 @@ class Partitions:
             return await self._await_answer(pipeline.feed.partitions(), f"the feed of pipeline '{name}'")
         leases = {lease.partition for lease in scan.leases if lease.pipeline == name}
         listed_at, known = self._listed.get(name, (-inf, frozenset()))
-        if now - listed_at >= max(1, hosts) / LISTINGS_PER_S or not leases <= known:
+        sharing = sum(each.feed.identity == pipeline.feed.identity for each in self._pipelines.values())
+        if now - listed_at >= max(1, hosts) * sharing / LISTINGS_PER_S or not leases <= known:
             found = await self._await_answer(pipeline.feed.partitions(), f"the feed of pipeline '{name}'")
             self.listings[name] = found
             self._listed[name] = (now, frozenset(leases).union(partition.name for partition in found))

@@ -29,7 +29,7 @@ from service.group.lag import PATIENCE, PartitionLag, answer_of, known_lag_of
 QUESTIONS_PER_S = 4.0
 """For all hosts together, about one source."""
 LISTINGS_PER_S = 1.0
-"""For all hosts together, for each pipeline."""
+"""For all hosts and pipelines together, for each feed."""
 ALONE_PER_S = 20.0
 """For a command that finds no running host."""
 STALE_S = 30.0

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
 from simulation.group import Group, Running, until
 from simulation.weather import Outlet
 
+from leasehold.common.clock import LoopClock
+from leases.bootstrap import decode_info
 from leases.document import lease_id
+from leases.errors import Undecided
+from leases.lease import LeaseKey
+from leases.timing import Timing
 from pipeline.connectors.memory import _Log
 from pipeline.errors import SinkUnavailable
 from pipeline.feed import FeedPartition
 from pipeline.sink import Standing
 from service.group.activity import activity_of
 from service.group.view import View
+from service.partitions import Asks
 
 
 class Slow(Outlet):
@@ -142,9 +150,30 @@ async def test_in_the_first_round_one_partition_of_which_the_feed_does_not_say_w
     host = await group.start("host-a")
     await until(lambda: group.owners == {"a": "host-a", "c": "host-a"}, within_s=5)
     await asyncio.sleep(30)
-    assert '"complete":true' not in group.info.body.replace(" ", "")
+    assert decode_info(group.info.id, group.info.body).pending == ("b",)
     assert host.host.waiting.keys() == {("bank", "b")}
+    group.feed._logs["new"] = _Log()
+    group.append("new", 7)
+    await until(lambda: group.delivered("new") == [*range(7)], within_s=30)  # which is new, and read whole
     back.set()
     await until(lambda: group.owners.get("b") == "host-a", within_s=20)
-    await until(lambda: '"complete":true' in group.info.body.replace(" ", ""), within_s=20)
+    await until(lambda: decode_info(group.info.id, group.info.body).pending == (), within_s=20)
     await host.stop()
+
+
+@pytest.mark.virtual
+async def test_slow_answers_do_not_hold_up_a_quick_one() -> None:
+    clock, timing = LoopClock(), Timing()
+    asks = Asks(clock, timing, random.Random(1), lambda: None)
+    slow = [
+        asks.get("standing", LeaseKey("bank", f"slow-{n}"), lambda: asyncio.sleep(1800), "its sink") for n in range(16)
+    ]
+    assert all(isinstance(each, Undecided) for each in await asyncio.gather(*slow, return_exceptions=True))
+    quick, began = LeaseKey("bank", "quick"), clock.monotonic()
+    assert await asks.get("start", quick, lambda: asyncio.sleep(0.1, "earliest"), "its feed") == "earliest"
+    with suppress(Undecided):
+        await asks.get("standing", quick, lambda: asyncio.sleep(0.1, "found"), "its sink")
+    await asyncio.sleep(timing.call_timeout_s)
+    assert await asks.get("standing", quick, lambda: asyncio.sleep(0.1, "again"), "its sink") == "found"
+    assert clock.monotonic() - began < 2 * timing.call_timeout_s
+    await asks.close()
