@@ -77,13 +77,13 @@ def test_what_was_published_since_the_last_checkpoint_is_searched() -> None:
 @pytest.mark.parametrize("nothing", [0, -1])
 def test_a_lease_that_has_never_published_searches_nothing_and_a_lost_document_all(nothing: int) -> None:
     new = replace(STATE, tail=-1)
-    assert tail_of(CLAIM, new, known(0, nothing), before=60) == Tail(behind=60, is_binding=False)
+    assert tail_of(CLAIM, new, known(0, nothing), before=60) == Tail(behind=60, is_binding=False, is_first=True)
     assert tail_of(CLAIM, new, known(7, 3), before=60) == Tail(behind=-1, is_binding=False)
     assert tail_of(CLAIM, replace(new, series=1), known(0, nothing), before=60).behind == -1
 
 
 def test_a_new_generation_searches_for_its_own_alone_and_retention_does_not_bind_it() -> None:
     reset = replace(STATE, group=group(CLAIM, STATE, generations_back=1))
-    assert tail_of(CLAIM, reset, known(0, 0), before=60) == Tail(behind=60, is_binding=False)
+    assert tail_of(CLAIM, reset, known(0, 0), before=60) == Tail(behind=60, is_binding=False, is_first=True)
     assert tail_of(CLAIM, reset, known(4, 9), before=60) == Tail(behind=40, is_binding=False)
     assert tail_of(CLAIM, reset, known(4, 9), before=30) == Tail(behind=30, is_binding=False)  # the hub was made again
