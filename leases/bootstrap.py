@@ -39,7 +39,8 @@ from leases.store import LeaseStore
 VERSION = 1
 IDENTITY_BYTES_MAX = 4096
 PENDING_MAX = 100
-"""More partitions without a known start keep the first round open: the document has no room for all names."""
+PENDING_BYTES_MAX = 16 * 1024
+"""More partitions without a known start, or longer names, keep the first round open: the document has no room for them."""
 INFO_LOOKED_AT_S = 600.0
 """How often a host checks that the `info` document still exists."""
 
@@ -237,7 +238,7 @@ class Bootstrap:
             )
             self._rested_on = () if self._audit.due else found
         undecided = self._audit.undecided.keys()
-        if not (self._is_complete or self._audit.left or len(undecided) > PENDING_MAX):
+        if not (self._is_complete or self._audit.left) and _has_room_for(undecided):
             await self._complete(undecided)
             self._info_seen_at = scan.started
         elif self._is_complete and self._pending:
@@ -384,7 +385,7 @@ class Bootstrap:
                 await self._store.read(document)
             except StoreMissing:
                 with suppress(StoreConflict):  # another host was quicker
-                    await self._store.create(document, encode_info(self._info(complete=True)))
+                    await self._store.create(document, encode_info(self._info(complete=True, pending=self._pending)))
                 return [f"document '{document}' was deleted, and is made again as it was"]
         return []
 
@@ -413,8 +414,14 @@ class Bootstrap:
                 await self._store.replace(stored.id, encode_info(replace(found, pending=pending)), stored.etag)
         self._pending = left
 
-    def _info(self, *, complete: bool = False, unused: bool = False) -> Info:
-        return Info(identity=self._identity, complete=complete, unused=unused, pipeline=self._pipeline)
+    def _info(self, *, complete: bool = False, pending: Collection[str] = (), unused: bool = False) -> Info:
+        return Info(
+            identity=self._identity,
+            complete=complete,
+            pending=tuple(sorted(pending)),
+            unused=unused,
+            pipeline=self._pipeline,
+        )
 
     def _mismatch(self, recorded: Info) -> str | None:
         """Why these leases are not this pipeline's. A sink knows positions by the pipeline's name: a new name would lose them."""
@@ -431,3 +438,7 @@ class Bootstrap:
                     f" {ours!r}: give the pipeline another name, or change the {what} back"
                 )
         return None
+
+
+def _has_room_for(pending: Collection[str]) -> bool:
+    return len(pending) <= PENDING_MAX and sum(len(name.encode()) for name in pending) <= PENDING_BYTES_MAX

@@ -13,7 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulation.loop import VirtualClock
 
-from leases.bootstrap import CREATED_MAX, PENDING_MAX, Bootstrap, Identity, Info, decode_info, encode_info, info_id
+from leases.bootstrap import (
+    CREATED_MAX,
+    INFO_LOOKED_AT_S,
+    PENDING_MAX,
+    Bootstrap,
+    Identity,
+    Info,
+    decode_info,
+    encode_info,
+    info_id,
+)
 from leases.document import encode_lease, lease_id
 from leases.errors import (
     GroupMismatch,
@@ -305,9 +315,22 @@ async def test_a_pending_partition_that_disappears_is_new_when_it_returns() -> N
 
 
 @pytest.mark.virtual
-async def test_without_room_for_all_pending_names_the_first_round_stays_open() -> None:
+async def test_a_document_that_was_deleted_is_made_again_with_its_pending_partitions() -> None:
     host = Host(Store())
-    host.undecided = {str(n) for n in range(PENDING_MAX + 1)}
+    host.undecided = {"1"}
+    await host.bootstrap.open()
+    await host.round(named("0", "1"))
+    await host.keeper.store.delete(info_id("p"), (await host.keeper.store.read(info_id("p"))).etag)
+    await asyncio.sleep(INFO_LOOKED_AT_S)
+    await host.round(named("0", "1"))
+    assert (await info(host.keeper.store)).pending == ("1",)
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("names", [[str(n) for n in range(PENDING_MAX + 1)], [f"{n:0>512}" for n in range(33)]])
+async def test_without_room_for_all_pending_names_the_first_round_stays_open(names: list[str]) -> None:
+    host = Host(Store())
+    host.undecided = {*names}
     await host.bootstrap.open()
     for _ in range(3):
         await host.round(named(*sorted(host.undecided)))

@@ -165,7 +165,7 @@ class EventHubsSink(Sink):
         key = (lease, claim.generation, target)
         if tail.is_first:
             self._first.setdefault(key, tail.behind)
-        elif state.group is None and key in self._first:
+        elif key in self._first and not tail.is_binding:
             tail = replace(tail, behind=max(tail.behind, self._first[key]))
         search, end = await self._search(lease, claim.generation, target, tail, claim.report_progress)
         self._first.pop(key, None)
