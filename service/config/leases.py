@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -75,6 +76,7 @@ class LeaseSettings(Section):
         """For people."""
         return f"the lease store '{getattr(self, 'type', '')}'"
 
+    @abstractmethod
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
         """feeds: by pipeline; those of Cosmos DB give their leases their names.
 
@@ -82,7 +84,6 @@ class LeaseSettings(Section):
 
         Raises ValueError, StartFailed.
         """
-        raise NotImplementedError
 
 
 class SqliteLeases(LeaseSettings):

@@ -6,6 +6,7 @@ The section of a system also makes its feed, sink or lease store. It imports the
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, requires
@@ -151,9 +152,9 @@ class FeedSettings(Section):
         """Where no other reader may be; None if others do no harm."""
         return None
 
+    @abstractmethod
     def make(self, context: FeedContext) -> ChangeFeed:
         """Raises ValueError, StartFailed."""
-        raise NotImplementedError
 
 
 class SinkSettings(Section):
@@ -172,9 +173,9 @@ class SinkSettings(Section):
         """The longest time between checkpoints of a sink that holds no position."""
         return 0.0
 
+    @abstractmethod
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
         """letters: whether it is to take dead letters with its output. Raises ValueError, StartFailed."""
-        raise NotImplementedError
 
 
 class Buffering(SinkSettings):
@@ -222,9 +223,9 @@ class LettersSettings(Section):
     )
     share_events: Count = Field(default=1000, description="The number of last events that `share_max` refers to.")
 
+    @abstractmethod
     def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
         """The store of a pipeline's letters; with a sink of its own, unless the pipeline's sink takes them. Raises ValueError."""
-        raise NotImplementedError
 
 
 # Azure credentials, shared by leases, feeds and sinks.
