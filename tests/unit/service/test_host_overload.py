@@ -171,14 +171,20 @@ async def test_hundreds_of_leases_of_a_dead_host_are_taken_within_the_promised_b
     assert now() - before <= timing.duration_s + timing.renew_s + 2
 
 
-@pytest.mark.virtual
-async def test_after_the_container_wants_to_be_left_alone_the_rest_of_a_round_is_skipped() -> None:
+def refusing_takes() -> tuple[Group, Refusing]:
+    """Fifty free leases, and a container that refuses every take."""
     group = Group([f"p{n:02}" for n in range(50)])
     for name in group.feed._logs:
         group.put(lease_id("bank", name), encode_lease(Lease(pipeline="bank", partition=name)))
     store, documents = Refusing(group), group.store._documents
     group.store, store._documents = store, documents
     store.kind = lambda operation, name: operation == "replace" and name.startswith(lease_prefix("bank"))
+    return group, store
+
+
+@pytest.mark.virtual
+async def test_after_the_container_wants_to_be_left_alone_the_rest_of_a_round_is_skipped() -> None:
+    group, store = refusing_takes()
     host = group.started("host-a")
     await until(lambda: store.refused)
     listed = len(group.asked(lists_leases))
@@ -193,12 +199,7 @@ async def test_after_the_container_wants_to_be_left_alone_the_rest_of_a_round_is
 
 @pytest.mark.virtual
 async def test_a_take_that_is_refused_again_also_keeps_the_container_alone() -> None:
-    group = Group([f"p{n:02}" for n in range(50)])
-    for name in group.feed._logs:
-        group.put(lease_id("bank", name), encode_lease(Lease(pipeline="bank", partition=name)))
-    store, documents = Refusing(group), group.store._documents
-    group.store, store._documents = store, documents
-    store.kind = lambda operation, name: operation == "replace" and name.startswith(lease_prefix("bank"))
+    group, store = refusing_takes()
     group.started("host-a")
     await asyncio.sleep(10 * MINUTE)
     listed = group.asked(lists_leases)
