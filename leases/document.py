@@ -1,4 +1,4 @@
-"""Lease <-> JSON text. Strict and bounded, because anyone may write to a lease container.
+"""Lease <-> JSON text. Strict and bounded, because anyone may write to a lease store.
 
 Nothing is guessed. A document that is truncated, or has wrong types, numbers out of range, duplicate keys or an unknown
 version, raises InvalidDocument, which names the document and the field. Unknown top-level fields are kept and written

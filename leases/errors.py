@@ -23,7 +23,7 @@ class LeasesError(Exception):
 
 
 class StoreError(LeasesError):
-    """A call to the lease container that did not succeed."""
+    """A call to the lease store that did not succeed."""
 
 
 class StoreConflict(StoreError):

@@ -1,4 +1,4 @@
-"""The lease container: five calls over small documents with ETags.
+"""The lease store: five calls over small documents with ETags.
 
 A store knows nothing about leases. It keeps JSON texts under ids and answers every write in one of four ways: done,
 `StoreConflict` (or `StoreMissing`), `StoreUnavailable` (certainly not done) or `StoreAmbiguous` (perhaps done). To test
@@ -140,4 +140,4 @@ class _Closed(LeaseStore):
 
     @property
     def _refusal(self) -> StoreUnavailable:
-        return StoreUnavailable("the lease container is closed, as this host has stopped: ask another")
+        return StoreUnavailable("the lease store is closed, as this host has stopped: ask another")

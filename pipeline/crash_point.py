@@ -21,7 +21,7 @@ from types import FrameType
 
 VARIABLE = "LEASEHOLD_CRASH_POINT"
 POINTS = {
-    "lease acquired": "the lease container has the new owner, and nothing is done with it yet",
+    "lease acquired": "the lease store has the new owner, and nothing is done with it yet",
     "sink claimed": "the sink knows the new epoch; the lease does not have the sink's position yet",
     "position written": "the lease has the sink's position; nothing is read yet",
     "page read": "the first events are in memory",

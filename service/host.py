@@ -4,7 +4,7 @@
     balance      reads the group and takes leases, round after round              service.balancer
     workers      one for each lease: renew, read, transform, deliver, checkpoint  service.worker
 
-Hosts share nothing but the lease container. A host that cannot read it continues with its leases as long as it may trust
+Hosts share nothing but the lease store. A host that cannot read it continues with its leases as long as it may trust
 them, and takes none.
 """
 

@@ -41,13 +41,13 @@ from service.telemetry.logs import default_logger
 from service.telemetry.spans import TracedStats, Traces
 
 START_PAUSES_S = (0.5, 1.0)
-"""Between the attempts to reach the lease container before a start fails."""
+"""Between the attempts to reach the lease store before a start fails."""
 WAIT_REPORTED_S = 10.0
 """How often the log says for what a start waits."""
 
 
 class Processor:
-    """One host over some pipelines and a lease container. It owns what it is given: `stop` closes feeds, sinks and store."""
+    """One host over some pipelines and a lease store. It owns what it is given: `stop` closes feeds, sinks and store."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Processor:
         """Returns once the leases exist and the first of them are being worked on.
 
         Waits for sinks that are away. Raises StartFailed if a sink refuses or its address leads nowhere, or if a transform, Spark
-        or the lease container is not ready; GroupMismatch if the leases belong to another feed or sink.
+        or the lease store is not ready; GroupMismatch if the leases belong to another feed or sink.
         """
         assert self._running is None, "a processor starts once"
         try:
@@ -190,7 +190,7 @@ class Processor:
     async def _prepare(self) -> None:
         """Everything at once, since Spark takes seconds to start and a database none. All problems are reported together.
 
-        What needs no Spark does not wait for it: if the lease container or a sink refuses, the start of Spark is ended.
+        What needs no Spark does not wait for it: if the lease store or a sink refuses, the start of Spark is ended.
         """
         problems = Problems()
         transforms = asyncio.create_task(self._prepare_transforms(problems), name="transforms")

@@ -154,7 +154,7 @@ class Stats:
         """It is tried again, from `position` on."""
         self.retries[lease.pipeline, _cause(error)] += 1
 
-    # The lease container
+    # The lease store
 
     def record_store_call(self, operation: Operation, outcome: RequestOutcome, took_s: float) -> None:
         self.requests[operation, outcome] += 1

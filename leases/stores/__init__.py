@@ -1,1 +1,1 @@
-"""One module or package per lease container. Vendor SDKs are imported here and nowhere else in this package."""
+"""One module or package per lease store. Vendor SDKs are imported here and nowhere else in this package."""

@@ -1,4 +1,4 @@
-"""A lease container in this process's memory, for tests and simulations."""
+"""A lease store in this process's memory, for tests and simulations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lease container in one SQLite file, shared by several processes on one machine: the embedded default."""
+"""A lease store in one SQLite file, shared by several processes on one machine: the embedded default."""
 
 from __future__ import annotations
 

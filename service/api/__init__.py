@@ -6,7 +6,7 @@ Its parts:
 
     app        puts it together
     middleware around everything: who may come in, how much, for how long; headers and the log of what operators did
-    health     this host: probes and metrics          queries    the group, out of the lease container
+    health     this host: probes and metrics          queries    the group, out of the lease store
     events     the group as it changes                operations what operators do to leases and pipelines
     transfer   export and import                      problems   every error, as problem+json
     connections   how many, and how long one waits for a client that says nothing

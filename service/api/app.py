@@ -45,7 +45,7 @@ def health(view: View, metrics: Metrics) -> APIRouter:
 
     @router.get("/health/ready", responses={503: {"model": schemas.Health, "description": "It is not; `reasons`."}})
     async def ready(response: Response) -> schemas.Health:
-        """The host takes part in the work: it has read the lease container and is not draining."""
+        """The host takes part in the work: it has read the lease store and is not draining."""
         health = view.health()
         if health.is_ready:
             return schemas.Health(status="ready")

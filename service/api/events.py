@@ -107,7 +107,7 @@ class Changes:
                 part = _event("ready", {}) if seen is None or is_away else part
                 seen, is_away = now, False
             except StoreError as error:
-                part = b"" if is_away else _event("away", {"detail": f"the lease container does not answer: {error}"})
+                part = b"" if is_away else _event("away", {"detail": f"the lease store does not answer: {error}"})
                 is_away = True
             if part or loop.time() - spoke_at >= SILENCE_S:
                 yield part or COMMENT

@@ -109,7 +109,7 @@ class Metrics(Collector):
     def _store(self) -> Iterator[Metric]:
         stats = self._host.stats
         requests = CounterMetricFamily(
-            "leasehold_store_requests", "Calls to the lease container.", labels=["operation", "outcome"]
+            "leasehold_store_requests", "Calls to the lease store.", labels=["operation", "outcome"]
         )
         seconds = HistogramMetricFamily("leasehold_store_request_seconds", "Their time.", labels=["operation"])
         for operation in OPERATIONS:

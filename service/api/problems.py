@@ -45,7 +45,7 @@ WHAT: Mapping[int, str] = {
     428: "`If-Match` is missing.",
     431: "The headers are too large.",
     500: "A fault of this host.",
-    503: "The lease container, or the feed, does not answer (in time), or too many ask at once.",
+    503: "The lease store, or the feed, does not answer (in time), or too many ask at once.",
 }
 ANYWHERE = (401, 403, 413, 414, 431, 500, 503)
 UNAVAILABLE = (FeedUnavailable, SinkUnavailable, EngineUnavailable)
@@ -135,14 +135,14 @@ async def _leases_problem(request: Request, error: Exception) -> Response:
         case StoreAmbiguous():
             return problem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                f"the lease container's answer was lost ({error}), and {LOOK_FIRST}",
+                f"the lease store's answer was lost ({error}), and {LOOK_FIRST}",
                 {"retry-after": "1"},
             )
         case InvalidDocument() | Incomparable():
             return problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
         case _:
             return problem(
-                HTTPStatus.SERVICE_UNAVAILABLE, f"the lease container does not answer: {error}", {"retry-after": "1"}
+                HTTPStatus.SERVICE_UNAVAILABLE, f"the lease store does not answer: {error}", {"retry-after": "1"}
             )
 
 

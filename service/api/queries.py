@@ -1,4 +1,4 @@
-"""The group, out of the lease container: pipelines, hosts, leases, lag, batches. Any host gives the same answers."""
+"""The group, out of the lease store: pipelines, hosts, leases, lag, batches. Any host gives the same answers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def reading(view: View) -> APIRouter:
 
     @router.get("/hosts")
     async def hosts(none: Annotated[Strict, Query()]) -> schemas.Hosts:
-        """Every host that has a document in the lease container."""
+        """Every host that has a document in the lease store."""
         return schemas.hosts_of(await view.group())
 
     @router.get("/leases", responses=documented(404))

@@ -27,7 +27,7 @@ _LINE = '{"leasehold":1,"pipeline":{"name":"orders","feed":"f","sink":"s","trans
 _BODY = {
     "requestBody": {
         "required": False,
-        "description": "What was exported. Without it, the documents in the lease container itself, if others keep leases there.",
+        "description": "What was exported. Without it, the documents in the lease store itself, if others keep leases there.",
         "content": {kind: {**_TEXT, "example": _LINE} for kind in LINES},
     }
 }

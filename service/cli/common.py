@@ -1,4 +1,4 @@
-"""What the commands share: how they take a file of settings, how they end, and how they look into the lease container."""
+"""What the commands share: how they take a file of settings, how they end, and how they look into the lease store."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def log_of(settings: Settings, host: str) -> Log:
 
 
 def read_offline(file: Path, read: Read[T], pipeline: str | None, *, writes: bool = False, heeds: bool = True) -> T:
-    """What `read` finds in the lease container of FILE, seen from a process that runs no host; as
+    """What `read` finds in the lease store of FILE, seen from a process that runs no host; as
     `service.cli.offline_view` has it."""
     from service.cli.offline_view import look_into
     from service.telemetry import logs

@@ -1,7 +1,7 @@
 """This host's name: its own among all hosts of its group, and the same again after a restart.
 
 A host that comes back under its name takes its leases back at once; under a new one it would wait for them to expire. So the
-default is the machine's name (in Kubernetes the pod's), and processes that share a machine and a lease container count up:
+default is the machine's name (in Kubernetes the pod's), and processes that share a machine and a lease store count up:
 `laptop`, `laptop-2`. A name that is set (`host.name`) is used as it is. Either way the process locks its name for as long as it
 lives, however it ends, so the process that came first keeps it: a later one counts on, or is refused if its name is set.
 
@@ -34,7 +34,7 @@ MACHINE_NAME_MAX = 120
 """Leaves room for a number within the 128 characters of a host name."""
 
 CREDENTIALS = {"key", "identity", "ca_file"}
-"""Settings of a lease container that do not say which one it is: hosts of one group may differ in them."""
+"""Settings of a lease store that do not say which one it is: hosts of one group may differ in them."""
 
 _descriptors: set[int] = set()
 
@@ -68,7 +68,7 @@ def _names(host: HostSettings, role: str, machine: str | None) -> Iterator[str]:
 
 
 def _group(leases: LeaseSettings) -> str:
-    """Short for the lease container: the same for all hosts on it, and another for every other container."""
+    """Short for the lease store: the same for all hosts on it, and another for every other container."""
     place = leases.model_dump(exclude={*LeaseSettings.model_fields, *CREDENTIALS})
     text = json.dumps(place, skipkeys=True, default=_plain)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -112,9 +112,7 @@ def _print_summary(processor: Processor, last: Backlog | None) -> None:
 
 @main.command()
 @FILE
-@click.option(
-    "--probe", is_flag=True, help="Also connect: lease container, feeds, sinks, and Spark on every transform."
-)
+@click.option("--probe", is_flag=True, help="Also connect: lease store, feeds, sinks, and Spark on every transform.")
 def check(file: Path, probe: bool) -> None:
     """Report everything that is wrong with the settings in FILE, at once.
 

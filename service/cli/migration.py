@@ -201,7 +201,7 @@ def import_leases(
     """Take over the positions of other leases: created, moved (a new generation), or unchanged; or refused, with the reason.
 
     INPUT holds JSON lines, or (not of Leasehold) one JSON array of documents; - is standard input. Without INPUT, the documents
-    are read in the lease container itself, where it is one of Cosmos DB, or in a container of blobs. As long as one is refused,
+    are read in the lease store itself, where it is one of Cosmos DB, or in a container of blobs. As long as one is refused,
     nothing is written.
     """
     from leasehold.common.clock import BootClock

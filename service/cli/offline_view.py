@@ -1,4 +1,4 @@
-"""Reads the lease container from a process that runs no host, for `leasehold leases` and `leasehold lag`."""
+"""Reads the lease store from a process that runs no host, for `leasehold leases` and `leasehold lag`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the lease containers, and of how long leases last."""
+"""Settings of the lease stores, and of how long leases last."""
 
 from __future__ import annotations
 

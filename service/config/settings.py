@@ -303,7 +303,7 @@ class PipelineSettings(Section):
 
 
 class Settings(Section):
-    leases: AnyLeases = Field(default=SqliteLeases(), description="The lease container, and how long leases last.")
+    leases: AnyLeases = Field(default=SqliteLeases(), description="The lease store, and how long leases last.")
     host: HostSettings = Field(default=HostSettings(), description="This process.")
     spark: SparkSettings = Field(default=SparkSettings(), description="Where transforms run.")
     api: ApiSettings = Field(default=ApiSettings(), description="The REST API of this host.")

@@ -1,1 +1,1 @@
-"""The group of hosts: what its lease container shows, and what operators change in it."""
+"""The group of hosts: what its lease store shows, and what operators change in it."""

@@ -1,4 +1,4 @@
-"""What an import brings: the input read as it was told to be, the documents in the lease container, or another's blobs."""
+"""What an import brings: the input read as it was told to be, the documents in the lease store, or another's blobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BlobSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
-    """text: what INPUT holds; None to read the lease container itself, or `blobs`. prefix: what the ids of the documents begin
+    """text: what INPUT holds; None to read the lease store itself, or `blobs`. prefix: what the ids of the documents begin
     with, or the folder that the blobs are in.
 
     mode: of the pipeline's feed, in .NET's words. now_us: wall clock, microseconds since 1970. force: also move back, and take
@@ -85,7 +85,7 @@ async def read_source(order: Import, store: LeaseStore) -> Brought:
         leases, pipeline=order.pipeline.name, is_java=order.source == "java", prefix=prefix, mode=order.mode
     )
     if not found:
-        where = "the lease container" if order.text is None else "the input"
+        where = "the lease store" if order.text is None else "the input"
         raise NothingToImport(f"{where} holds no leases" + (f" whose ids begin with '{prefix}'" if prefix else ""))
     return Brought(candidates=found)
 
@@ -121,7 +121,7 @@ def recent(order: Import, found: Brought, duration_s: float) -> dict[str, str]:
 
 
 async def read_held(order: Import, store: LeaseStore) -> Mapping[str, Held]:
-    """Document -> its owner, for owned documents in the lease container. Raises StoreUnavailable."""
+    """Document -> its owner, for owned documents in the lease store. Raises StoreUnavailable."""
     if order.source == "leasehold" or order.text is not None:
         return {}
     if order.source in KINDS:

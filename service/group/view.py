@@ -1,4 +1,4 @@
-"""Reads the lease container on behalf of people: what the API, `leasehold leases` and `leasehold lag` answer from.
+"""Reads the lease store on behalf of people: what the API, `leasehold leases` and `leasehold lag` answer from.
 
     view = View(keeper, processor.pipelines, clock=clock, now=lambda: datetime.now(UTC), host=processor.host)
     group = await view.group()         service.group.status.Group: leases, hosts, pipelines, recent batches, problems
@@ -185,7 +185,7 @@ class View:
         elif host.is_draining:
             reasons.append("the host is draining: it finishes its batches and gives its leases back")
         elif not host.ready.is_set():
-            reasons.append("the host is starting: it waits for its sinks, or has not read the lease container yet")
+            reasons.append("the host is starting: it waits for its sinks, or has not read the lease store yet")
         return Health(tuple(reasons))
 
     async def _measure_lag(self) -> Lag:

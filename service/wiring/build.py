@@ -79,9 +79,9 @@ def store_of(settings: Settings, pipelines: Sequence[Pipeline], *, creates: bool
 def others_blobs_of(
     leases: AnyLeases, *, container: str | None, account_url: str | None, connection_string: str | None
 ) -> BlobSource | None:
-    """Another processor's blobs: in an account that is named, or else in that of the lease container; None where neither is.
+    """Another processor's blobs: in an account that is named, or else in that of the lease store; None where neither is.
 
-    container: None is the lease container. Raises StartFailed.
+    container: None is the lease store. Raises StartFailed.
     """
     from leases.stores.blob import Container, ContainerAddress, OthersBlobs
 

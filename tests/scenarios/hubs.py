@@ -1,7 +1,7 @@
 """The bank over Event Hubs: both logs are hubs of the wire server, leases are blobs in Azurite; settings are those of
 docs/examples/bank-eventhubs.yaml.
 
-Nothing is ever put back: a case gets new, empty hubs for what its roles make, and a lease container of its own. It reads what the
+Nothing is ever put back: a case gets new, empty hubs for what its roles make, and a lease store of its own. It reads what the
 undisturbed run has made for the roles before.
 """
 

@@ -1,4 +1,4 @@
-"""The lease container of a simulated world, whose every change the onlooker sees."""
+"""The lease store of a simulated world, whose every change the onlooker sees."""
 
 from __future__ import annotations
 

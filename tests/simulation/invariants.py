@@ -1,6 +1,6 @@
 """What must hold at every step of a simulation: the invariants of docs/protocol.md, checked by an onlooker who sees everything.
 
-The onlooker is told of every write that the lease container carries out, of every send at the moment of sending, and of all that
+The onlooker is told of every write that the lease store carries out, of every send at the moment of sending, and of all that
 arrives at a destination. It keeps its own books and believes nobody's.
 """
 

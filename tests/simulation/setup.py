@@ -40,7 +40,7 @@ class Setup:
     """What a seed draws before it begins.
 
     ill: the share of requests that do not go well; skew: how clock rates differ. transform_s, store_s, sink_s: how long
-    each takes. has_quota: whether the lease container has little to give when faults stop. opens_slowly: whether sinks take
+    each takes. has_quota: whether the lease store has little to give when faults stop. opens_slowly: whether sinks take
     longer than `batch_timeout_s` now and then, to open and to say where they stand. tears: whether listings of leases are read
     in pages, between which they change. lags: whether replicas of the source answer that have less than was read before.
     pipelines: of every host, each with its part of the partitions. leases_max: of hosts with an odd number. document_faults: how

@@ -55,7 +55,7 @@ class Snare:
 
 class Skies:
     """rng: whom fates are drawn from. running: the host that a process is. outages, slow (to the store), hanging, snares: laid by
-    faults. quota: what binds the lease container once faults have stopped."""
+    faults. quota: what binds the lease store once faults have stopped."""
 
     def __init__(
         self,

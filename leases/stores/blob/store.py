@@ -1,4 +1,4 @@
-"""A lease container in Azure Blob Storage: one blob for each document, all read by one listing."""
+"""A lease store in Azure Blob Storage: one blob for each document, all read by one listing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lease container in a Cosmos DB container that .NET's and Java's processors and KEDA can read too."""
+"""A lease store in a Cosmos DB container, which .NET's and Java's processors and KEDA can read too."""
 
 from __future__ import annotations
 

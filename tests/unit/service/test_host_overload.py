@@ -1,4 +1,4 @@
-"""A lease container that refuses: hosts ask it less often, and it recovers by itself."""
+"""A lease store that refuses: hosts ask it less often, and it recovers by itself."""
 
 from __future__ import annotations
 

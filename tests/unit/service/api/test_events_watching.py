@@ -1,4 +1,4 @@
-"""What open pages of the dashboard cost the lease container, however many leases there are and whatever it answers."""
+"""What open pages of the dashboard cost the lease store, however many leases there are and whatever it answers."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ async def test_a_host_is_live_before_it_is_ready(resting, client) -> None:
     assert ready.status_code == 503
     assert ready.json() == {
         "status": "not ready",
-        "reasons": ["the host is starting: it waits for its sinks, or has not read the lease container yet"],
+        "reasons": ["the host is starting: it waits for its sinks, or has not read the lease store yet"],
     }
 
 
