@@ -23,8 +23,9 @@ from leasehold.common.cancellation import await_shielded
 from leasehold.common.clock import BootClock, Clock, retry_after_s
 from leases.bootstrap import Bootstrap
 from leases.errors import GroupMismatch, InvalidDocument, StoreError
+from leases.host_record import HOSTS_PREFIX, HostRecord
 from leases.keeper import Keeper
-from leases.membership import HOSTS_PREFIX, HostRecord, Membership
+from leases.membership import Membership
 from leases.store import LeaseStore, TimedStore
 from leases.timing import Timing
 from pipeline.errors import PipelineError, SinkNotFound, SinkUnavailable

@@ -17,8 +17,8 @@ from itertools import chain
 
 from leasehold.common.clock import Clock
 from leases.document import NAME_BYTES_MAX, Fields
+from leases.host_record import HostRecord, host_id
 from leases.lease import LeaseKey
-from leases.membership import HostRecord, host_id
 from pipeline.feed import KnownLag
 from pipeline.pump.runner import DeliveredBatch
 from service.failures import Failure

@@ -21,8 +21,8 @@ from leasehold.common.clock import Clock, Pace
 from leases.document import NAME_BYTES_MAX, Fields
 from leases.errors import InvalidDocument
 from leases.expiry import Mark
+from leases.host_record import HostRecord, host_id
 from leases.lease import Lease, LeaseKey
-from leases.membership import HostRecord, host_id
 from pipeline.feed import ChangeFeed, KnownLag
 from service.group.lag import PATIENCE, PartitionLag, answer_of, known_lag_of
 

@@ -16,9 +16,10 @@ from typing import Literal
 from leases.bootstrap import Identity
 from leases.errors import InvalidDocument
 from leases.expiry import Mark
+from leases.host_record import HostRecord
 from leases.keeper import Scan
 from leases.lease import Lease, LeaseKey
-from leases.membership import HostRecord, mismatched
+from leases.membership import mismatched
 from leases.pause_orders import NO_CONTROLS, Control, Controls
 from service.group.activity import Activity, BatchStatus, FailureStatus, decode_activity, position_of
 from service.host import Host

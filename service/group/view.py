@@ -21,9 +21,9 @@ from typing import Generic, TypeVar
 
 from leasehold.common.clock import Backoff, Clock, retry_after_s
 from leases.errors import InvalidDocument, StoreError, StoreUnavailable
+from leases.host_record import HOSTS_PREFIX, HostRecord, decode_host
 from leases.keeper import Keeper
 from leases.lease import Lease, LeaseKey
-from leases.membership import HOSTS_PREFIX, HostRecord, decode_host
 from leases.pause_orders import GROUP_PREFIX, controls_in
 from leases.store import Stored
 from service.group.activity import activity_of

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from leases.bootstrap import decode_info, encode_info, info_id
 from leases.errors import InvalidDocument
-from leases.membership import HOSTS_PREFIX, decode_host
+from leases.host_record import HOSTS_PREFIX, decode_host
 from leases.pause_orders import Control, control_id, encode_control
 from leases.store import Stored
 

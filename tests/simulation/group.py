@@ -29,9 +29,10 @@ from simulation.weather import Container, Outlet, Request, Source, Weather
 
 from leases.bootstrap import info_id
 from leases.document import decode_lease, encode_lease, lease_id, lease_prefix
+from leases.host_record import HostRecord
 from leases.keeper import Keeper
 from leases.lease import Lease
-from leases.membership import HostRecord, Membership
+from leases.membership import Membership
 from leases.store import Stored, TimedStore
 from leases.timing import Timing
 from pipeline.connectors.memory import MemoryDestination

@@ -39,11 +39,11 @@ from simulation.setup import Setup, SinkKind
 from simulation.shelf import Shelf
 from simulation.skies import Skies
 
-from leases import document, keeper, membership
+from leases import document, host_record, keeper, membership
 from leases.document import lease_id, lease_prefix
 from leases.errors import LeasesError
+from leases.host_record import HOSTS_PREFIX
 from leases.lease import Lease
-from leases.membership import HOSTS_PREFIX
 from pipeline.connectors.files.sink import manifest
 from pipeline.connectors.python import PythonSink
 from pipeline.limits import BatchLimits
@@ -227,7 +227,7 @@ SINK_OF: Mapping[SinkKind, Callable[[World], Sink]] = {
     "eventhubs": lambda world: world.hub.sink(),
 }
 LEASES = Known(document.decode_lease, document.encode_lease, lambda lease: document.lease_id(*lease.key))
-HOSTS = Known(membership.decode_host, membership.encode_host, lambda host: membership.host_id(host.name))
+HOSTS = Known(host_record.decode_host, host_record.encode_host, lambda host: host_record.host_id(host.name))
 
 
 def hasten() -> None:
@@ -236,7 +236,7 @@ def hasten() -> None:
     document.lease_id = lru_cache(10_000)(document.lease_id)
     for module in (document, keeper, group):
         module.decode_lease, module.encode_lease = LEASES.decoded, LEASES.encoded  # type: ignore[attr-defined]
-    membership.decode_host, membership.encode_host = HOSTS.decoded, HOSTS.encoded  # type: ignore[assignment]
+    membership.decode_host, membership.encode_host = HOSTS.decoded, HOSTS.encoded  # type: ignore[assignment, attr-defined]
     asyncio.timeout = Timeout  # type: ignore[assignment]
     logging.getLogger("pipeline").addHandler(logging.NullHandler())
     gc.disable()

@@ -17,10 +17,11 @@ from leases import dotnet
 from leases.bootstrap import Bootstrap, Identity, decode_info, info_id
 from leases.document import encode_lease, lease_id
 from leases.errors import InvalidDocument, LeaseLost, StoreAmbiguous, StoreConflict, StoreUnavailable
+from leases.host_record import HostRecord
 from leases.keeper import Keeper, Scan
 from leases.lease import Lease
 from leases.lineage import Partition
-from leases.membership import HostRecord, Membership
+from leases.membership import Membership
 from leases.stores.cosmos import Container, ContainerAddress, CosmosStore, container
 from leases.timing import Timing
 

@@ -17,8 +17,8 @@ from types import MappingProxyType
 
 import structlog
 
+from leases.host_record import HostRecord, decode_host, encode_host, host_id
 from leases.lease import Lease, LeaseKey
-from leases.membership import HostRecord, decode_host, encode_host, host_id
 from leases.stores.memory import MemoryStore
 from leases.timing import Timing
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink

@@ -15,23 +15,14 @@ from simulation.loop import VirtualClock
 
 from leases.errors import (
     DuplicateHost,
-    InvalidDocument,
     StoreAmbiguous,
     StoreConflict,
     StoreError,
     StoreMissing,
     StoreUnavailable,
 )
-from leases.membership import (
-    DEAD_AFTER,
-    HOSTS_PREFIX,
-    HostRecord,
-    Membership,
-    decode_host,
-    encode_host,
-    host_id,
-    mismatched,
-)
+from leases.host_record import HOSTS_PREFIX, HostRecord, decode_host, host_id
+from leases.membership import DEAD_AFTER, Membership, mismatched
 from leases.stores.memory import MemoryStore
 from leases.timing import Timing
 
@@ -299,28 +290,6 @@ async def test_a_document_that_cannot_be_read_is_told_and_hides_no_other(body: s
     assert host_scan.live == {"a", "c"}
     assert [*host_scan.invalid] == [host_id("b")]
     assert host_id("b") in str(host_scan.invalid[host_id("b")])
-
-
-def test_a_record_survives_its_document_unknown_fields_included() -> None:
-    record = HostRecord(
-        name="a",
-        incarnation="1",
-        tick=3,
-        pipelines=("p",),
-        leases_max=0,
-        draining=True,
-        lease_duration_s=1.5,
-        started_at="2026-01-01",
-        contested_by="2",
-        activity={"a": 1},
-        unknown={"later": [1]},
-    )
-    assert decode_host(host_id("a"), encode_host(record)) == record
-
-
-def test_a_document_under_another_hosts_id_is_refused() -> None:
-    with pytest.raises(InvalidDocument, match="belongs under another id"):
-        decode_host(host_id("b"), encode_host(HostRecord(name="a", incarnation="1")))
 
 
 def test_hosts_with_another_lease_duration_are_named() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from leases.errors import InvalidDocument, StoreConflict
-from leases.membership import host_id
+from leases.host_record import host_id
 from leases.pause_orders import (
     GROUP_PREFIX,
     NO_CONTROLS,

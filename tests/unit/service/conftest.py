@@ -12,8 +12,9 @@ import pytest
 import structlog
 
 from leasehold.common.clock import BootClock
+from leases.host_record import HostRecord
 from leases.keeper import Keeper
-from leases.membership import HostRecord, Membership
+from leases.membership import Membership
 from leases.store import LeaseStore, TimedStore
 from leases.stores.memory import MemoryStore
 from leases.timing import Timing

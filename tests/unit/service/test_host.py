@@ -12,8 +12,8 @@ from simulation.weather import Fate, Outlet, Request
 
 from leases.balance import Peer, Plan, plan
 from leases.errors import DuplicateHost, GroupMismatch
+from leases.host_record import HOSTS_PREFIX, host_id
 from leases.lease import Lease
-from leases.membership import HOSTS_PREFIX, host_id
 from pipeline.limits import BatchLimits
 
 ONE = BatchLimits(events_max=1)

@@ -13,8 +13,8 @@ from simulation.weather import Fate, Outlet
 
 from leases.bootstrap import info_id
 from leases.document import BODY_BYTES_MAX, INTEGER_MAX, encode_lease, lease_id
+from leases.host_record import HOSTS_PREFIX, host_id
 from leases.lease import RESTORED_ABOVE, Lease
-from leases.membership import HOSTS_PREFIX, host_id
 from leases.timing import Timing
 from pipeline.batch import Batch
 from pipeline.connectors.memory import MemoryWriter

@@ -16,8 +16,8 @@ from simulation.weather import Container, Fate, Request, of
 
 from leases.document import encode_lease, lease_id, lease_prefix
 from leases.errors import StoreUnavailable
+from leases.host_record import HOSTS_PREFIX
 from leases.lease import Lease
-from leases.membership import HOSTS_PREFIX
 from leases.side_by_side import AT_ONCE_MAX
 from leases.store import Stored
 

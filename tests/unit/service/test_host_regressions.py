@@ -21,8 +21,8 @@ from simulation.group import Group, Running, until
 from simulation.weather import Fate, Once, Request, of
 
 from leases.document import lease_id
+from leases.host_record import decode_host, host_id
 from leases.lease import Lease
-from leases.membership import decode_host, host_id
 from pipeline.limits import BatchLimits
 from pipeline.producer import decoded
 

@@ -13,8 +13,8 @@ from unit.service.problems import problem
 
 from leases.document import encode_lease, lease_id
 from leases.errors import StoreAmbiguous, StoreUnavailable
+from leases.host_record import HostRecord, encode_host, host_id
 from leases.lease import Lease
-from leases.membership import HostRecord, encode_host, host_id
 from leases.pause_orders import control_id
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryFeed

@@ -10,8 +10,8 @@ import pytest
 
 from leases.document import Fields
 from leases.errors import InvalidDocument
+from leases.host_record import HostRecord
 from leases.lease import Lease, LeaseKey
-from leases.membership import HostRecord
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.errors import FeedUnavailable, PositionLost
 from pipeline.feed import FeedPartition, KnownLag

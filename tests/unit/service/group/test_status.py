@@ -13,9 +13,9 @@ from leasehold.common.clock import BootClock
 from leases.bootstrap import Identity
 from leases.document import lease_id
 from leases.errors import InvalidDocument, StoreUnavailable
+from leases.host_record import HostRecord, decode_host, encode_host, host_id
 from leases.keeper import Scan, VersionedLease
 from leases.lease import Lease
-from leases.membership import HostRecord, decode_host, encode_host, host_id
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryFeed, MemorySink
 from pipeline.errors import SinkRejected

@@ -9,9 +9,9 @@ import pytest
 from unit.service.group.test_status import KNOWN, LEASE, NOW, RECORD, RELEASED
 
 from leases.bootstrap import Identity
+from leases.host_record import HostRecord
 from leases.keeper import Scan, VersionedLease
 from leases.lease import Lease, LeaseKey
-from leases.membership import HostRecord
 from leases.pause_orders import Control, Controls
 from service.group.activity import Activity, WaitingStatus, activity_document
 from service.group.status import Group, Sight, failures_of, group_of, standstills, unlisted_failures
