@@ -6,16 +6,16 @@ one does not. The document also describes the host's activity for people; no dec
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from leasehold.common.clock import Clock
 from leases.balance import Peer
-from leases.errors import DuplicateHost, InvalidDocument, StoreAmbiguous, StoreConflict, StoreMissing
+from leases.errors import InvalidDocument
 from leases.expiry import Watch
 from leases.host_record import HOSTS_PREFIX, HostRecord, decode_host, encode_host, host_id
+from leases.own_document import OwnDocument
 from leases.pause_orders import GROUP_PREFIX, NO_CONTROLS, Controls, controls_in
 from leases.store import LeaseStore, Stored
 from leases.timing import Timing
@@ -45,53 +45,27 @@ class Membership:
 
     def __init__(self, store: LeaseStore, me: HostRecord, *, clock: Clock, timing: Timing) -> None:
         self._store = store
-        self._me = me
-        self._etag: str | None = None
+        self._own = OwnDocument(store, host_id(me.name), me, host=me.name, encode=encode_host, decode=decode_host)
         self._clock = clock
         self._timing = timing
         self._watch: Watch[str] = Watch()
         self._met: Watch[str] = Watch()
         self._scanned_at = 0.0
-        self._lock = asyncio.Lock()
 
     @property
     def me(self) -> HostRecord:
-        return self._me
+        record: HostRecord = self._own.record
+        return record
 
     async def announce(self, activity: Mapping[str, object], *, draining: bool = False) -> None:
-        """Create the document, or move its tick.
-
-        The first announcement replaces the document of an earlier incarnation. Raises DuplicateHost if another process
-        has taken over the name since, StoreUnavailable, StoreAmbiguous.
-        """
-        async with self._lock:
-            wanted = replace(
-                self._me, tick=self._me.tick + 1, draining=draining or self._me.draining, activity=activity
-            )
-            try:
-                self._etag = await self._write(wanted)
-            except (StoreConflict, StoreMissing):
-                await self._reread(wanted)
-            except StoreAmbiguous:
-                self._me = wanted  # the next announcement conflicts if this one arrived, and reads again
-                raise
-            else:
-                self._me = wanted
+        """Create the document, or move its tick. Raises as `OwnDocument.write` does."""
+        await self._own.write(lambda me: replace(me, draining=draining or me.draining, activity=activity))
 
     async def leave(self) -> None:
         """Remove the document, so that other hosts need not wait for it to expire. Keeps a namesake's. Raises
         StoreError.
         """
-        async with self._lock:
-            if self._me.tick == 0:
-                return  # never announced
-            try:
-                stored = await self._store.read(host_id(self._me.name))
-            except StoreMissing:
-                return
-            found = _decoded(stored)
-            if found is not None and found.incarnation == self._me.incarnation:
-                await self._store.delete(stored.id, stored.etag)
+        await self._own.remove()
 
     async def scan(self) -> HostScan:
         """Raises StoreUnavailable."""
@@ -113,8 +87,8 @@ class Membership:
         incarnations = {name: (host.incarnation,) for name, host in hosts.items()}
         self._met = self._met.scanned(incarnations, started, ended, self._timing)
         self._scanned_at = started
-        hosts[self._me.name] = self._me
-        live = frozenset(hosts) - self._watch.expired(started, self._timing) | {self._me.name}
+        hosts[self.me.name] = self.me
+        live = frozenset(hosts) - self._watch.expired(started, self._timing) | {self.me.name}
         buried = {host_id(name) for name in self._watch.still_for(DEAD_AFTER * self._timing.duration_s, started) - live}
         dead = tuple(stored for stored in documents if stored.id in buried)
         known = self._met.still_for(self._timing.duration_s - self._timing.newcomer_slack_s, started)
@@ -130,47 +104,7 @@ class Membership:
         """When the next host that the last scan saw alive would be dead (Clock seconds), if it stopped now."""
         return self._watch.next_expiry(self._scanned_at, self._timing)
 
-    async def _write(self, wanted: HostRecord) -> str:
-        body = encode_host(wanted)
-        if self._etag is None:
-            return await self._store.create(host_id(wanted.name), body)
-        return await self._store.replace(host_id(wanted.name), body, self._etag)
-
-    async def _reread(self, wanted: HostRecord) -> None:
-        """Another write changed our document: an earlier incarnation's, our own after a lost answer, or a namesake's."""
-        document = host_id(wanted.name)
-        try:
-            stored = await self._store.read(document)
-        except StoreMissing:
-            self._etag = await self._store.create(document, encode_host(wanted))
-            self._me = wanted
-            return
-        found = _decoded(stored)
-        theirs = found.incarnation if found else None
-        if self._etag is not None and theirs not in (None, wanted.incarnation):
-            await self._give_way(stored)
-            raise DuplicateHost(
-                f"another process (incarnation {theirs}) runs as host '{wanted.name}': this one stops;"
-                " give every process a host.name of its own"
-            )
-        if found and theirs == wanted.incarnation:
-            wanted = replace(wanted, contested_by=found.contested_by)
-        self._etag = await self._store.replace(document, encode_host(wanted), stored.etag)
-        self._me = wanted
-
-    async def _give_way(self, stored: Stored) -> None:
-        """Leave a note in the namesake's document, so that it reports the clash too."""
-        namesake = replace(decode_host(stored.id, stored.body), contested_by=self._me.incarnation)
-        await self._store.replace(stored.id, encode_host(namesake), stored.etag)
-
 
 def mismatched(hosts: Collection[HostRecord], duration_s: float) -> list[HostRecord]:
     """Hosts whose leases have another duration than ours: they would take leases too early or too late."""
     return [host for host in hosts if host.lease_duration_s != duration_s]
-
-
-def _decoded(stored: Stored) -> HostRecord | None:
-    try:
-        return decode_host(stored.id, stored.body)
-    except InvalidDocument:
-        return None  # unreadable: ours to replace
