@@ -20,6 +20,8 @@ from leases.errors import InvalidDocument
 from leases.lease import SINK_STATE_BYTES_MAX, Child, Lease
 
 VERSION = 1
+SESSION_VERSION = 2
+"""The version of a lease that its owner's session judges. Versions of Leasehold without sessions refuse it."""
 BODY_BYTES_MAX = 64 * 1024
 ID_CHARACTERS_MAX = 255
 NAME_BYTES_MAX = 512
@@ -76,7 +78,7 @@ def encode_lease(lease: Lease) -> str:
     """
     fields: dict[str, object] = {
         **lease.unknown,
-        "version": VERSION,
+        "version": SESSION_VERSION if lease.by_session else VERSION,
         "pipeline": lease.pipeline,
         "partition": lease.partition,
         "owner": lease.owner,
@@ -153,7 +155,7 @@ def decode_lease(id: str, body: str) -> Lease:
 def _lease_of(fields: Fields) -> Lease:
     """Raises InvalidDocument."""
     fields.readable()
-    fields.version(VERSION)
+    version = fields.version(SESSION_VERSION)
     lease = Lease(
         pipeline=fields.text("pipeline", NAME_BYTES_MAX),
         partition=fields.text("partition", NAME_BYTES_MAX),
@@ -170,6 +172,7 @@ def _lease_of(fields: Fields) -> Lease:
         tombstone=fields.has("tombstone") and fields.boolean("tombstone"),
         parents=fields.texts("parents", NAME_BYTES_MAX, CHILDREN_MAX),
         children=tuple(child_of(child) for child in fields.objects("children", CHILDREN_MAX)),
+        by_session=version == SESSION_VERSION,
         unknown=fields.unknown(_LEASE_FIELDS),
     )
     if fields.id != lease_id(lease.pipeline, lease.partition):
@@ -236,10 +239,11 @@ class Fields:
         if isinstance(reason := self._values.get(_UNREADABLE), str):
             raise InvalidDocument(reason)
 
-    def version(self, newest: int) -> None:
+    def version(self, newest: int) -> int:
         version = self.integer("version")
         if not 1 <= version <= newest:
             self.refuse("version", f"is {version}, and this version of Leasehold reads up to {newest}")
+        return version
 
     def has(self, name: str) -> bool:
         return name in self._values

@@ -14,15 +14,36 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from types import MappingProxyType
-from typing import Generic, NamedTuple, TypeVar
-
-from leases.timing import Timing
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 Mark = tuple[object, ...]
 """What an owner changes to show that it is alive: (owner, incarnation, epoch, tick) of a lease, (incarnation, tick) of
 a host.
 """
+
+
+class Intervals(Protocol):
+    """What a watch must know of those that it watches, in seconds. `leases.timing` has them for leases and sessions."""
+
+    @property
+    def duration_s(self) -> float:
+        """A mark that has not moved for so long has expired."""
+        ...
+
+    @property
+    def grace_s(self) -> float:
+        """How long marks must be read again after an outage before any expires: their owners had the same outage."""
+        ...
+
+    @property
+    def read_gap_max_s(self) -> float:
+        """If two scans are further apart, nothing was read between them."""
+        ...
+
+    def scan_max_s(self, listings: int) -> float:
+        """A scan that took longer was suspended."""
+        ...
 
 
 class Sighting(NamedTuple):
@@ -40,17 +61,24 @@ class Watch(Generic[K]):
     read_at: float | None = None
 
     def scanned(
-        self, marks: Mapping[K, Mark], started: float, ended: float, timing: Timing, listings: int = 1
+        self,
+        marks: Mapping[K, Mark],
+        started: float,
+        ended: float,
+        timing: Intervals,
+        listings: int = 1,
+        unread_s: float = 0.0,
     ) -> Watch[K]:
         """The state after a successful scan from `started` to `ended`; the machine may have slept in the middle of it.
 
-        listings: how many listings had to be read one after another.
+        listings: how many listings had to be read one after another. unread_s: time since the last scan that does not
+        count either.
         """
         if not marks:
             return Watch(read_at=ended)
         gap, took = 0.0 if self.read_at is None else started - self.read_at, ended - started
-        unread = gap * (gap > timing.read_gap_max_s) + took * (took > timing.scan_max_s(listings))
-        seen = self._without(unread, ended + timing.renew_s - timing.duration_s) if unread else self.sightings
+        unread = max(gap * (gap > timing.read_gap_max_s), unread_s) + took * (took > timing.scan_max_s(listings))
+        seen = self._without(unread, ended + timing.grace_s - timing.duration_s, ended) if unread else self.sightings
         return Watch(
             {
                 key: before if (before := seen.get(key)) is not None and before.mark == mark else Sighting(mark, ended)
@@ -59,11 +87,14 @@ class Watch(Generic[K]):
             ended,
         )
 
-    def _without(self, unread: float, not_before: float) -> Mapping[K, Sighting]:
+    def _without(self, unread: float, not_before: float, not_after: float) -> Mapping[K, Sighting]:
         """What was seen so far, excluding the time in which nothing could be read."""
-        return {key: Sighting(seen.mark, max(seen.since + unread, not_before)) for key, seen in self.sightings.items()}
+        return {
+            key: Sighting(seen.mark, min(max(seen.since + unread, not_before), not_after))
+            for key, seen in self.sightings.items()
+        }
 
-    def expired(self, now: float, timing: Timing) -> frozenset[K]:
+    def expired(self, now: float, timing: Intervals) -> frozenset[K]:
         """`now`: when the last scan started, because nothing is known about later changes."""
         return self.still_for(timing.duration_s, now)
 
@@ -71,7 +102,7 @@ class Watch(Generic[K]):
         """What has not changed for at least this long."""
         return frozenset([key for key, seen in self.sightings.items() if now - seen.since >= seconds])
 
-    def next_expiry(self, now: float, timing: Timing) -> float:
+    def next_expiry(self, now: float, timing: Intervals) -> float:
         """When the next one that has not expired would expire (Clock seconds); infinity if there is none."""
         waiting = [seen.since for seen in self.sightings.values() if now - seen.since < timing.duration_s]
         return min(waiting, default=inf) + timing.duration_s

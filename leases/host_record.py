@@ -13,12 +13,14 @@ from leases.expiry import Mark
 HOSTS_PREFIX = "_hosts/"
 """No pipeline name begins with an underscore, so listing hosts never lists a pipeline's documents."""
 VERSION = 1
+SESSIONS = 1
+"""The version of the sessions that a host understands; hosts without sessions lack the field."""
 PIPELINES_MAX = 1024
 
 _FIELDS = frozenset(
     (
         *("version", "host", "incarnation", "tick", "pipelines", "leasesMax", "draining"),
-        *("leaseDurationS", "startedAt", "activity", "contestedBy"),
+        *("leaseDurationS", "startedAt", "activity", "contestedBy", "sessions"),
     )
 )
 
@@ -36,6 +38,7 @@ class HostRecord:
     lease_duration_s: float = 0.0
     started_at: str = ""
     contested_by: str | None = None
+    has_session: bool = False
     activity: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
     unknown: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -70,6 +73,7 @@ def encode_host(host: HostRecord) -> str:
         "leaseDurationS": host.lease_duration_s,
         "startedAt": host.started_at,
         "contestedBy": host.contested_by,
+        **({"sessions": SESSIONS} if host.has_session else {}),
         "activity": dict(host.activity),
     }
     return to_json(body)
@@ -89,6 +93,7 @@ def decode_host(id: str, body: str) -> HostRecord:
         lease_duration_s=fields.number("leaseDurationS"),
         started_at=fields.text("startedAt", NAME_BYTES_MAX),
         contested_by=fields.optional_text("contestedBy", NAME_BYTES_MAX),
+        has_session=fields.has("sessions") and fields.integer("sessions") > 0,
         activity=fields.mapping("activity"),
         unknown=fields.unknown(_FIELDS),
     )

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from leases.document import advised, decode_lease, encode_lease, lease_id, lease
 from leases.errors import InvalidDocument, LeaseLost, LeaseReset, StoreAmbiguous, StoreConflict, StoreMissing
 from leases.expiry import Mark
 from leases.lease import Child, Lease, LeaseKey
+from leases.session import Session, Tenant
 from leases.side_by_side import rounds_of, run_side_by_side
 from leases.store import LeaseStore, Stored
 from leases.timing import Timing
@@ -53,6 +55,21 @@ class Scan:
     unreadable: Mapping[LeaseKey, InvalidDocument] = field(default_factory=lambda: MappingProxyType({}))
     listings: int = 1
 
+    def without_sessions(self) -> Scan:
+        """As a host without a session has to take it: it can neither judge nor own a lease that sessions judge."""
+        judged = {key: seen for key, seen in self.seen.items() if seen.lease.by_session}
+        if not judged:
+            return self
+        unreadable = {
+            key: InvalidDocument(
+                f"{_name(lease)} is judged by sessions, and this host has none: set `leases.sessions: auto`, or stop all hosts"
+                " and run `leasehold leases downgrade`"
+            )
+            for key, (lease, _) in judged.items()
+        }
+        seen = {key: each for key, each in self.seen.items() if key not in judged}
+        return replace(self, seen=seen, unreadable={**self.unreadable, **unreadable})
+
     @cached_property
     def leases(self) -> list[Lease]:
         return [seen.lease for seen in self.seen.values()]
@@ -72,12 +89,17 @@ class Scan:
 
     @property
     def marks(self) -> dict[LeaseKey, Mark]:
-        """What to watch for expiry: the owned leases."""
+        """What to watch for expiry: the owned leases that are not judged by a session."""
         return {
             key: (lease.owner, lease.incarnation, lease.epoch, lease.tick)
             for key, (lease, _) in self.seen.items()
-            if lease.owner is not None
+            if lease.owner is not None and not lease.by_session
         }
+
+    @property
+    def tenants(self) -> frozenset[Tenant]:
+        """The owners of the other leases."""
+        return frozenset(lease.tenant for lease in self.leases if lease.by_session and lease.tenant is not None)
 
 
 PARSED_AT_ONCE = 256
@@ -87,11 +109,22 @@ PARSED_AT_ONCE = 256
 class Keeper:
     """Reads and writes leases for one host process. Its store must bound the time of every call (`TimedStore`)."""
 
-    def __init__(self, store: LeaseStore, *, host: str, incarnation: str, clock: Clock, timing: Timing) -> None:
+    def __init__(
+        self,
+        store: LeaseStore,
+        *,
+        host: str,
+        incarnation: str,
+        clock: Clock,
+        timing: Timing,
+        session: Session | None = None,
+    ) -> None:
+        """session: of this host, if it has one; without, every lease is kept alive by itself."""
         self.store = store
         self.host = host
         self.incarnation = incarnation
         self.timing = timing
+        self.session = session
         self._clock = clock
         self._known: dict[str, tuple[Stored, VersionedLease]] = {}
         self._ticks: Ticks = {}
@@ -136,9 +169,10 @@ class Keeper:
         An ambiguous answer is resolved by reading: the lease is ours if it has our epoch. Raises StoreUnavailable,
         StoreAmbiguous (reading failed too: the next scan shows the lease as ours, from an earlier attempt).
         """
-        started = self._clock.monotonic()
+        assert self.session is not None or not seen.lease.by_session, "sessions judge it, and this host has none"
+        began = begin(self._clock, self.session)
         earlier = replace(seen.lease, tick=max(seen.lease.tick, self._ticks.get(seen.lease.key, 0)))
-        wanted = earlier.acquired(self.host, self.incarnation, claimed(seen.lease.sink_state))
+        wanted = agreed(earlier.acquired(self.host, self.incarnation, claimed(seen.lease.sink_state)), self.session)
         self._ticks[wanted.key] = wanted.tick
         try:
             etag = await self.store.replace(_id(wanted), encode_lease(wanted), seen.etag)
@@ -149,7 +183,7 @@ class Keeper:
             if not now.lease.is_same_tenure(wanted):
                 return None
             wanted, etag = now.lease, now.etag
-        return OwnedLease(self.store, wanted, etag, started, self._clock, self.timing, self._ticks)
+        return OwnedLease(self.store, wanted, etag, began, self._clock, self.timing, self._ticks, self.session)
 
     async def ask(self, seen: VersionedLease) -> None:
         """Write this host's name into `handoff_to`. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous."""
@@ -177,16 +211,42 @@ class Keeper:
         return True
 
 
+class Began(NamedTuple):
+    """When a write was begun (Clock seconds), and the host's term then: trust that was over returns with another term."""
+
+    at: float
+    term: int | None
+
+
+def begin(clock: Clock, session: Session | None) -> Began:
+    return Began(clock.monotonic(), None if session is None else session.term)
+
+
+def agreed(lease: Lease, session: Session | None) -> Lease:
+    """The lease as it is to be written: judged by its owner's session once all hosts of the group can read that."""
+    return lease if session is None or not session.is_agreed else replace(lease, by_session=True)
+
+
 class OwnedLease:
     """One tenure of one lease. Every method raises LeaseLost once the tenure has ended; it cannot be resumed.
 
     Trust runs from the *start* of the last successful write, because other hosts may have seen the tick from then on.
     After trust has expired, the owner sends nothing and keeps trying to renew with its old ETag, until it either
     resumes or learns that it lost the lease.
+
+    A lease that is judged by the session is trusted while the session is, if it was written in the session's present term.
     """
 
     def __init__(
-        self, store: LeaseStore, lease: Lease, etag: str, started: float, clock: Clock, timing: Timing, ticks: Ticks
+        self,
+        store: LeaseStore,
+        lease: Lease,
+        etag: str,
+        began: Began,
+        clock: Clock,
+        timing: Timing,
+        ticks: Ticks,
+        session: Session | None = None,
     ) -> None:
         assert lease.owner is not None, "only an owner has a tenure"
         self._store = store
@@ -196,10 +256,13 @@ class OwnedLease:
         self._timing = timing
         self._ticks = ticks
         self._lock = asyncio.Lock()
-        self._unsettled_since: float | None = None
+        self._session = session
+        self._unsettled_since: Began | None = None
         self._raising_to: int | None = None
+        self._is_agreeing = False
         self._lost: LeaseLost | None = None
-        self.renewed_at = started
+        self._written = began
+        self.is_doubted = False
         self.changed = asyncio.Event()
 
     @property
@@ -212,12 +275,37 @@ class OwnedLease:
         return self._lost is not None
 
     @property
+    def renewed_at(self) -> float:
+        """When the last successful write was begun."""
+        return self._written.at
+
+    @property
+    def won_term(self) -> int | None:
+        """The term of the host in which that was; None for a host without a session."""
+        return self._written.term
+
+    @property
+    def session(self) -> Session | None:
+        """The session that judges this lease; None if its own tick does."""
+        return self._session if self._lease.by_session else None
+
+    @property
     def trusted_until(self) -> float:
-        return self.renewed_at + self._timing.trust_s
+        """Until a write that changes by what the lease is judged is settled, both bounds hold."""
+        by_tick = inf if self._lease.by_session else self.renewed_at + self._timing.trust_s
+        if not (self._lease.by_session or self._is_agreeing):
+            return by_tick
+        session = self._session
+        return -inf if session is None or self.won_term != session.term else min(by_tick, session.trusted_until)
 
     @property
     def is_trusted(self) -> bool:
         return self._lost is None and self._clock.monotonic() < self.trusted_until
+
+    @property
+    def must_be_won(self) -> bool:
+        """Whether the host's session is trusted again after a lapse, and this lease is not until it is written."""
+        return self._lost is None and self.session is not None and self.session.must_win(self.won_term)
 
     async def renew(self) -> None:
         """Raises LeaseLost, StoreUnavailable, StoreAmbiguous, StoreConflict."""
@@ -244,6 +332,18 @@ class OwnedLease:
         """The partition has ended: close the lease, so that its children may start. Raises as `renew` does."""
         await self._change(lambda lease: lease.ended(continuation, children))
         self._lose(LeaseLost(f"{_name(self._lease)} is closed: its partition has ended"))
+
+    def doubt(self, seen: VersionedLease | None, started: float) -> None:
+        """A listing that began at `started` does not show this tenure, as a session judges it: a write has to find out.
+
+        seen: None if the listing has no readable document. Without this, an idle owner would not notice that an operator
+        released its lease. A restored document may have a lower epoch, so the epoch does not count.
+        """
+        if self.session is None or self._lost is not None or started <= self.renewed_at:
+            return
+        if seen is None or seen.lease.tenant != self._lease.tenant or not seen.lease.by_session:
+            self.is_doubted = True
+            self.changed.set()
 
     def notice(self, seen: VersionedLease) -> None:
         """Apply what a scan saw of this lease. A listing may be stale, so only newer information counts."""
@@ -272,22 +372,23 @@ class OwnedLease:
 
     async def _replace(self, wanted: Lease) -> bool:
         """Whether `wanted` is now stored; False if the lease is still ours but has changed meanwhile."""
-        started = self._clock.monotonic()
-        before = self._lease
+        began = begin(self._clock, self._session)
+        before, wanted = self._lease, agreed(wanted, self._session)
+        self._is_agreeing |= wanted.by_session
         self._ticks[wanted.key] = max(self._ticks.get(wanted.key, 0), wanted.tick)
         try:
             etag = await self._store.replace(_id(wanted), encode_lease(wanted), self._etag)
         except (StoreConflict, StoreMissing, StoreAmbiguous, asyncio.CancelledError) as error:
             if isinstance(error, StoreAmbiguous | asyncio.CancelledError):  # it may be written
-                self._unsettled_since = started if self._unsettled_since is None else self._unsettled_since
+                self._unsettled_since = self._unsettled_since or began
                 self._raising_to = wanted.epoch if wanted.epoch > before.epoch else self._raising_to
             if isinstance(error, asyncio.CancelledError):
                 raise
-            return await self._settle(wanted, before, started)
-        self._adopt(wanted, etag, started)
+            return await self._settle(wanted, before, began)
+        self._adopt(wanted, etag, began)
         return True
 
-    async def _settle(self, wanted: Lease, before: Lease, started: float) -> bool:
+    async def _settle(self, wanted: Lease, before: Lease, began: Began) -> bool:
         """After a conflict or a lost answer: read again, and continue only if the tenure is still ours."""
         try:
             now = _seen(await self._store.read(_id(wanted)))
@@ -295,7 +396,7 @@ class OwnedLease:
             why = advised(error, *wanted.key) if isinstance(error, InvalidDocument) else error
             self._lose(LeaseLost(f"{_name(wanted)}: its document is gone or unreadable ({why})"))
             raise self._lost from None  # type: ignore[misc]  # _lose has just set it
-        first_try = started if self._unsettled_since is None else self._unsettled_since
+        first_try = self._unsettled_since or began
         if _is_written(now.lease, wanted):
             self._adopt(now.lease, now.etag, first_try)
             return True
@@ -306,14 +407,15 @@ class OwnedLease:
         if now.etag != self._etag:
             written = now.lease.tick > before.tick  # an earlier attempt of ours, whose answer was lost
             tick = max(now.lease.tick, before.tick)  # lower where the document was put back: no tick is given out twice
-            self._adopt(replace(now.lease, tick=tick), now.etag, first_try if written else self.renewed_at)
+            self._adopt(replace(now.lease, tick=tick), now.etag, first_try if written else self._written)
         return False
 
-    def _adopt(self, lease: Lease, etag: str, renewed_at: float) -> None:
+    def _adopt(self, lease: Lease, etag: str, began: Began) -> None:
         noticed = lease.handoff_to != self._lease.handoff_to
         self._lease, self._etag = lease, etag
         self._unsettled_since = self._raising_to = None
-        self.renewed_at = max(self.renewed_at, renewed_at)
+        self.is_doubted = False
+        self._written = max(self._written, began, key=lambda each: each.at)
         if noticed:
             self.changed.set()
 

@@ -11,6 +11,7 @@
 `epoch` grows with every change of owner and is passed to the sink, which refuses older ones. `generation` grows only
 when an operator moves the position. Only the owner moves `tick`, on each renewal and checkpoint. A host that sees it
 unchanged for a lease duration, on its own clock, may take the lease (protocol.md, "Rules that hold for every lease").
+A lease that is `by_session` is judged by its owner's session instead (protocol.md, "Sessions").
 """
 
 from __future__ import annotations
@@ -62,11 +63,17 @@ class Lease:
     tombstone: bool = False
     parents: tuple[str, ...] = ()
     children: tuple[Child, ...] = ()
+    by_session: bool = False
     unknown: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def key(self) -> LeaseKey:
         return LeaseKey(self.pipeline, self.partition)
+
+    @property
+    def tenant(self) -> tuple[str, str] | None:
+        """The owner and its incarnation."""
+        return None if self.owner is None or self.incarnation is None else (self.owner, self.incarnation)
 
     def is_same_tenure(self, other: Lease) -> bool:
         """Whether both belong to one tenure of one owner. Only this entitles an owner to continue after a conflict."""

@@ -45,18 +45,23 @@ class OwnDocument(Generic[R]):
         """
         async with self._lock:
             wanted: Any = change(replace(self.record, tick=self.record.tick + 1))
+            self.record = replace(self.record, tick=wanted.tick)  # whatever becomes of it: no tick is written twice
             try:
-                if self._etag is None:
-                    self._etag = await self._store.create(self._id, self._encode(wanted))
-                else:
-                    self._etag = await self._store.replace(self._id, self._encode(wanted), self._etag)
-            except (StoreConflict, StoreMissing):
-                await self._reread(wanted)
+                await self._store_or_reread(wanted)
             except StoreAmbiguous:
                 self.record = wanted  # the next write conflicts if this one arrived, and reads again
                 raise
+
+    async def _store_or_reread(self, wanted: Any) -> None:
+        try:
+            if self._etag is None:
+                self._etag = await self._store.create(self._id, self._encode(wanted))
             else:
-                self.record = wanted
+                self._etag = await self._store.replace(self._id, self._encode(wanted), self._etag)
+        except (StoreConflict, StoreMissing):
+            await self._reread(wanted)
+        else:
+            self.record = wanted
 
     async def remove(self) -> None:
         """So that other hosts need not wait until it expires. Keeps a namesake's. Raises StoreError."""
@@ -88,7 +93,7 @@ class OwnDocument(Generic[R]):
                 " give every process a host.name of its own"
             )
         if found and theirs == wanted.incarnation:
-            wanted = replace(wanted, contested_by=found.contested_by)
+            wanted = replace(wanted, contested_by=found.contested_by, tick=max(wanted.tick, found.tick + 1))
         self._etag = await self._store.replace(self._id, self._encode(wanted), stored.etag)
         self.record = wanted
 

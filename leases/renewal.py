@@ -2,6 +2,9 @@
 
 A renewal that fails for any other reason is retried with the old ETag. While its trust has expired, the owner is
 suspended, not dead, and either resumes or learns that it lost. Only a successful write extends trust.
+
+A lease that is judged by its owner's session needs no renewals: it is won again, by one write, after each lapse of the
+session.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Callable
 from leasehold.common.clock import Clock
 from leases.errors import StoreConflict, StoreError, StoreUnavailable
 from leases.keeper import OwnedLease
+from leases.session import WON_AGAIN_PER_S
 from leases.timing import Timing
 
 
@@ -33,11 +37,18 @@ async def keep_renewed(
     while True:
         renewed_at = owned.renewed_at
         jitter = rng.random()
-        await clock.sleep(pause_before(renewed_at, clock.monotonic(), attempt, timing, jitter, is_settled=is_settled))
-        is_settled = attempt == 0
-        if owned.renewed_at > renewed_at:
-            attempt = 0
-            continue  # a checkpoint has renewed meanwhile
+        if (session := owned.session) is not None and attempt == 0:
+            await session.wait_until_must_win(owned.won_term)
+            await session.turn.wait(WON_AGAIN_PER_S)
+            if not session.must_win(owned.won_term):
+                continue  # a checkpoint has won it again meanwhile, or there was another lapse
+        else:
+            pause = pause_before(renewed_at, clock.monotonic(), attempt, timing, jitter, is_settled=is_settled)
+            await clock.sleep(pause)
+            is_settled = attempt == 0
+            if owned.renewed_at > renewed_at:
+                attempt = 0
+                continue  # a checkpoint has renewed meanwhile
         began = clock.monotonic()
         try:
             await owned.renew()

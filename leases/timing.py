@@ -12,8 +12,75 @@ from leasehold.common.clock import Backoff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionTiming:
+    """How hosts show that they live, if each has a session (docs/protocol.md, Sessions). All in seconds.
+
+    duration_s: a session that has not moved for so long has expired. beat_s: between the starts of two heartbeats.
+    look_s: between two looks at the sessions of the others.
+    """
+
+    duration_s: float = 6.5
+    beat_s: float = 2.5
+    look_s: float = 2.75
+    margin_s: float = 0.5
+    call_timeout_s: float = 1.5
+
+    @property
+    def grace_s(self) -> float:
+        """After an outage: a heartbeat that hung has ended by then, and another one has been tried."""
+        return self.beat_s + self.call_timeout_s
+
+    @property
+    def trust_s(self) -> float:
+        """How long a successful heartbeat, counted from its start, entitles the host to send."""
+        return self.duration_s - self.margin_s
+
+    @property
+    def judging_s(self) -> float:
+        """How old a host's last successful heartbeat may be while it judges others.
+
+        In an outage of writes, others are then seen to be silent for less than `duration_s`.
+        """
+        return self.duration_s - self.beat_s - self.margin_s
+
+    @property
+    def retry_s(self) -> float:
+        """From a failed heartbeat to the next."""
+        return self.beat_s / 16
+
+    @property
+    def backoff(self) -> Backoff:
+        """Between heartbeats, and between looks, that fail in a row."""
+        return Backoff(first_s=self.retry_s, max_s=self.beat_s, spread=0.1)
+
+    @property
+    def read_gap_max_s(self) -> float:
+        """If two looks are further apart than this, there was an outage (or a stopped process) between them."""
+        return 1.5 * self.look_s
+
+    def scan_max_s(self, listings: int) -> float:
+        """A look that took longer than this must have been suspended."""
+        return max(self.read_gap_max_s, self.call_timeout_s * listings)
+
+    def problems(self) -> list[str]:
+        """What is wrong with these intervals; empty if they fit together."""
+        found = [
+            f"session {name} is {value:g}, and must be above 0"
+            for name in ("duration_s", "beat_s", "look_s", "call_timeout_s", "judging_s")
+            if (value := getattr(self, name)) <= 0
+        ]
+        slow_s = self.beat_s + self.retry_s + 2 * self.call_timeout_s
+        if slow_s >= self.trust_s:
+            found.append(
+                f"a heartbeat that is repeated once may take {slow_s:g} s, which must be below the session's"
+                f" duration_s - margin_s = {self.trust_s:g}: beat more often, or let sessions last longer"
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """All in seconds."""
+    """All in seconds. session: None if every lease is kept alive by itself."""
 
     duration_s: float = 60.0
     renew_s: float = 17.0
@@ -21,6 +88,12 @@ class Timing:
     margin_s: float = 5.0
     call_timeout_s: float = 5.0
     handoff_poll_s: float = 1.0
+    session: SessionTiming | None = None
+
+    @property
+    def grace_s(self) -> float:
+        """After an outage: every owner has tried to renew by then."""
+        return self.renew_s
 
     @property
     def trust_s(self) -> float:
@@ -88,7 +161,7 @@ class Timing:
                 f"{shown('balance_s')} is above {shown('renew_s')}, so a dead owner's lease would be taken too late: scan at"
                 " least as often as owners renew"
             )
-        return found
+        return found + ([] if self.session is None else self.session.problems())
 
 
 def derived_timing(

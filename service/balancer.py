@@ -1,8 +1,8 @@
 """Takes this host's share of the leases, round after round: read, decide, act.
 
 every balance interval (or when the earliest lease would expire, or each second while leases are being handed over):
-    read host documents and leases            leases.membership, leases.keeper
-    see whose tick has stood still            leases.expiry
+    read leases, then host documents          leases.keeper, leases.membership
+    see whose tick has stood still            leases.expiry, leases.session_watch
     stop the work on paused pipelines         leases.pause_orders
     create leases for new partitions          service.partitions, leases.bootstrap
     plan what to take and what to request     leases.balance
@@ -27,8 +27,9 @@ from leases.keeper import Keeper, OwnedLease, Scan
 from leases.lease import Lease, LeaseKey
 from leases.membership import DEAD_AFTER, HostScan, Membership, mismatched
 from leases.pause_orders import Controls
+from leases.session import Tenant
 from leases.side_by_side import run_side_by_side
-from leases.timing import Timing
+from leases.timing import SessionTiming, Timing
 from pipeline.crash_point import crash_point
 from service.failures import Failures, Reports, Streak, verdict
 from service.partitions import Partitions
@@ -113,6 +114,7 @@ class Balancer:
             orphaned=self._set_aside,
             wake=self.wake,
         )
+        self._tenants: frozenset[Tenant] = frozenset()
         self._watch: Watch[LeaseKey] = Watch()
         self._requests: Watch[LeaseKey] = Watch()
         self._outlived: Watch[LeaseKey] = Watch()
@@ -143,15 +145,39 @@ class Balancer:
             await self._wake.wait()
             alarm.cancel()
 
+    async def keep_looking(self, session: SessionTiming) -> None:
+        """Looks at the sessions between the rounds, and begins a round as soon as one has expired. Never returns."""
+        streak = Streak(self._clock)
+        while True:
+            sessions = self._membership.sessions
+            due = min(sessions.began + session.look_s, sessions.next_expiry(session))
+            await self._clock.sleep(max(due - self._clock.monotonic(), session.retry_s))
+            if self._membership.sessions is not sessions:
+                continue  # a round has looked meanwhile
+            try:
+                await self._membership.look(self._tenants)
+                streak.log_end(self._log, "looking at sessions recovered")
+            except (StoreError, asyncio.CancelledError) as error:
+                if is_cancelled(error):
+                    raise
+                streak.log_failure(self._log, "looking at sessions failed, will try again", error)
+                await self._clock.sleep(session.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error)))
+            if self._membership.sessions.expired(session) - sessions.expired(session):
+                self.wake()
+
     # One round
 
     async def _round(self, group: asyncio.TaskGroup) -> float:
         """Read, decide, act; the seconds until the next round."""
-        host_scan = self.host_scan = await self._membership.scan()
+        scan = await self._keeper.scan(self._pipelines)
+        if self._membership.session is None:
+            scan = scan.without_sessions()
+        self._tenants = scan.tenants
+        host_scan = await self._membership.scan(self._tenants)
+        self.scan, self.host_scan = scan, host_scan
         self.has_met_others |= not host_scan.live <= {self._keeper.host}
-        scan = self.scan = await self._keeper.scan(self._pipelines)
         self._watch = self._watch.scanned(scan.marks, scan.started, scan.ended, self._timing, scan.listings)
-        self.expired = self._watch.expired(scan.started, self._timing)
+        self.expired = self._watch.expired(scan.started, self._timing) | self._expired_sessions(scan)
         self._notice(scan, host_scan)
         self._rest(host_scan.controls)
         audits = await self.partitions.refresh(scan, group, host_scan.peers)
@@ -179,6 +205,14 @@ class Balancer:
                 await sleep_unless_stopped(self._stopping, max(map(retry_after_s, again.refused)))
         return max(0.0, pause - backoff_s)
 
+    def _expired_sessions(self, scan: Scan) -> frozenset[LeaseKey]:
+        """Leases whose owner's session has expired. They were read before the look at the sessions began."""
+        sessions, session = self._membership.sessions, self._membership.session
+        if session is None or sessions.began < scan.ended:
+            return frozenset()
+        expired = sessions.expired(session.timing)
+        return frozenset(lease.key for lease in scan.leases if lease.by_session and lease.tenant in expired)
+
     def _planned(self, scan: Scan, host_scan: HostScan) -> Plan:
         """The plan; empty if it was empty and nothing has changed since."""
         peers, overdue = host_scan.peers, self._overdue(scan)
@@ -205,12 +239,13 @@ class Balancer:
         for key, worker in self._workers.items():
             if key in scan.seen:
                 worker.owned.notice(scan.seen[key])
+            worker.owned.doubt(scan.seen.get(key), scan.started)
         self._judge_failures(scan)
         for key, error in scan.unreadable.items():
             self._reports.report("unreadable lease", key, str(error), key)
         for name, unread in host_scan.invalid.items():
             self._reports.report("unreadable document", name, str(unread))
-        for host in mismatched([host_scan.hosts[name] for name in host_scan.live], self._timing.duration_s):
+        for host in mismatched(host_scan.live_records, self._timing.duration_s):
             self._reports.report(
                 "duration",
                 host.name,

@@ -24,6 +24,7 @@ from leases.errors import DuplicateHost, StoreError
 from leases.keeper import Keeper, OwnedLease
 from leases.lease import Lease, LeaseKey
 from leases.membership import Membership
+from leases.session import Session
 from leases.timing import Timing
 from pipeline.feed import FeedPartition
 from pipeline.limits import Budget
@@ -37,6 +38,8 @@ from service.worker import Outcome, Worker, about
 
 T = TypeVar("T")
 OUTCOMES_KEPT = 50
+HEARTBEATS_SKIPPED = 2
+"""How many of three are not written while the session shows that the host lives; what it does is for people alone."""
 
 
 class Host:
@@ -143,11 +146,21 @@ class Host:
         async with asyncio.TaskGroup() as group:
             heartbeat = group.create_task(self._heartbeat(), name="heartbeat")
             balance = group.create_task(self.balancer.run(group), name="balance")
+            beside = (
+                []
+                if (session := self._membership.session) is None
+                else [
+                    group.create_task(self._keep_beating(session), name="session"),
+                    group.create_task(self.balancer.keep_looking(session.timing), name="look"),
+                ]
+            )
             measuring = group.create_task(self.group_lag.run(self._sight), name="lag") if self.group_lag.feeds else None
             try:
                 await self._stopping.wait()
                 await self._drain(balance)
                 heartbeat.cancel()
+                for task in beside:
+                    task.cancel()
             finally:
                 if measuring is not None:
                     measuring.cancel()
@@ -158,6 +171,8 @@ class Host:
         for name, bootstrap in self.balancer.partitions.bootstraps.items():
             if await self._persist(f"opening pipeline '{name}'", bootstrap.open):
                 self._log.info("transform changed", pipeline=name)
+        if (session := self._membership.session) is not None:
+            await self._persist("opening this host's session", session.beat)
         await self._persist("announcing this host", lambda: self._membership.announce({}))
         self._log.info("host started", pipelines=sorted(self.pipelines))
 
@@ -178,9 +193,31 @@ class Host:
             if not await sleep_unless_stopped(self._stopping, pause):
                 return None
 
+    async def _keep_beating(self, session: Session) -> None:
+        streak, term = Streak(self._clock), session.term
+
+        def beaten() -> None:
+            nonlocal term
+            streak.log_end(self._log, "session recovered")
+            if session.term != term:
+                term = session.term
+                self._log.warning(
+                    "session lapsed", why="no heartbeat was answered in time; leases are won again", term=term
+                )
+
+        await session.keep_beating(
+            self._rng, lambda error: streak.log_failure(self._log, "heartbeat failed", error), beaten
+        )
+
     async def _heartbeat(self) -> None:
+        """Less often once the host is judged by its session."""
+        skipped = 0
         while True:
             await self._clock.sleep(self._timing.renew_s * (1 - 0.1 * self._rng.random()))
+            if (session := self._membership.session) is not None and session.is_agreed and skipped < HEARTBEATS_SKIPPED:
+                skipped += 1
+                continue
+            skipped = 0
             await self._persist("announcing this host", lambda: self._membership.announce(self._activity(self)))
             if (namesake := self._membership.me.contested_by) is not None:
                 self._reports.report(
@@ -195,7 +232,7 @@ class Host:
         if scan is None or host_scan is None:
             return None
         self.group_lag.hosts = len(host_scan.live)
-        return Sight(self.name, self.own_leases, scan.leases, [host_scan.hosts[name] for name in host_scan.live])
+        return Sight(self.name, self.own_leases, scan.leases, host_scan.live_records)
 
     # Workers
 
@@ -250,6 +287,8 @@ class Host:
         The round under way is not cancelled: it may be taking a lease, and the result would be lost.
         """
         self._log.info("host draining", leases=len(self.workers))
+        if (session := self._membership.session) is not None:
+            await self._attempt("announcing the drain", session.beat(draining=True))
         await self._attempt("announcing the drain", self._membership.announce(self._activity(self), draining=True))
         for worker in self.workers.values():
             worker.stop()

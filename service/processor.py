@@ -26,6 +26,7 @@ from leases.errors import GroupMismatch, InvalidDocument, StoreError
 from leases.host_record import HOSTS_PREFIX, HostRecord
 from leases.keeper import Keeper
 from leases.membership import Membership
+from leases.session import session_of
 from leases.store import LeaseStore, TimedStore
 from leases.timing import Timing
 from pipeline.errors import PipelineError, SinkNotFound, SinkUnavailable
@@ -79,20 +80,19 @@ class Processor:
         self.pipelines = tuple(pipelines)
         self.stats = Stats(clock, self._log) if traces is None else TracedStats(clock, traces, self._log)
         self.store = CountingStore(TimedStore(store, timing.call_timeout_s), self.stats)
-        self.keeper = Keeper(self.store, host=host, incarnation=incarnation, clock=clock, timing=timing)
-        self.membership = Membership(
-            self.store,
-            HostRecord(
-                name=host,
-                incarnation=incarnation,
-                pipelines=tuple(pipeline.name for pipeline in pipelines),
-                leases_max=leases_max,
-                lease_duration_s=timing.duration_s,
-                started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            ),
-            clock=clock,
-            timing=timing,
+        me = HostRecord(
+            name=host,
+            incarnation=incarnation,
+            pipelines=tuple(pipeline.name for pipeline in pipelines),
+            leases_max=leases_max,
+            lease_duration_s=timing.duration_s,
+            started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
+        session = session_of(me, self.store, clock=clock, timing=timing)
+        self.keeper = Keeper(
+            self.store, host=host, incarnation=incarnation, clock=clock, timing=timing, session=session
+        )
+        self.membership = Membership(self.store, me, clock=clock, timing=timing, session=session)
         self.host = Host(
             pipelines,
             keeper=self.keeper,

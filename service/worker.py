@@ -18,12 +18,13 @@ import asyncio
 import random
 import warnings
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.clock import Backoff, Clock, retry_after_s
-from leases.errors import LeaseLost, StoreError
+from leases.errors import LeaseLost, LeasesError, StoreError
 from leases.keeper import OwnedLease
 from leases.lease import Child, Lease
 from leases.renewal import keep_renewed
@@ -89,6 +90,10 @@ class TrustPermit:
             return
         self._suspended()
         while not self._owned.is_trusted:
+            if self._owned.must_be_won:  # before the idle leases, which wait for their turn
+                with suppress(LeasesError):
+                    await self._owned.renew()
+                    continue
             await self._clock.sleep(SUSPENDED_POLL_S)
 
 
@@ -342,7 +347,7 @@ class Worker:
             self._renewal_streak.log_end(self._log, "renewal recovered")
 
     def _renewal_failed(self, error: StoreError, attempt: int) -> None:
-        left = self.owned.trusted_until - self._clock.monotonic()
+        left = max(0.0, self.owned.trusted_until - self._clock.monotonic())
         if self._renewal_streak.count_failure():
             self._log.warning("renewal failed", attempt=attempt, error=str(error), trusted_for_s=round(left, 1))
 
@@ -390,11 +395,24 @@ class Worker:
             self.owned.changed.clear()
             if self.owned.is_lost:
                 await self.owned.renew()  # raises what it was lost to
+            if self.owned.is_doubted:
+                await self._settle_doubt()
             if self._is_wanted:
                 self._log.info("handoff asked for", to=self.owned.lease.handoff_to)
                 self._stats.record_handoff_request(self.owned.lease)
                 self.stop()
             await self.owned.changed.wait()
+
+    async def _settle_doubt(self) -> None:
+        """Write the lease, to find out whether it is still this owner's. Raises LeaseLost."""
+        attempt = 0
+        while self.owned.is_doubted:
+            try:
+                await self.owned.renew()
+            except StoreError as error:
+                attempt += 1
+                pause_s = self._timing.renewal_backoff.pause_s(attempt, self._rng.random(), retry_after_s(error))
+                await self._clock.sleep(pause_s)
 
     @property
     def _is_wanted(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,8 +14,9 @@ from simulation.weather import Container, Request, answered, host_of
 
 from leases import document
 from leases.document import lease_prefix
-from leases.errors import StoreAmbiguous, StoreConflict, StoreUnavailable
+from leases.errors import LeasesError, StoreAmbiguous, StoreConflict, StoreUnavailable
 from leases.lease import Lease
+from leases.session import SESSIONS_PREFIX, decode_session
 from leases.store import Stored
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ class WatchedContainer(Container):
         return await self._soon("read", id, partial(self._found, id))
 
     async def create(self, id: str, body: str) -> str:
-        return await self._soon("create", id, partial(self._created, incarnation(), id, body))
+        return await self._soon("create", id, partial(self._created, incarnation(), self._world.now, id, body))
 
     async def replace(self, id: str, body: str, etag: str) -> str:
         return await self._soon("replace", id, partial(self._replaced, incarnation(), self._world.now, id, body, etag))
@@ -64,9 +66,10 @@ class WatchedContainer(Container):
     def _listed(self, prefix: str) -> Sequence[Stored]:
         return [self._documents[name] for name in sorted(self._documents) if name.startswith(prefix)]
 
-    def _created(self, by: str, id: str, body: str) -> str:
+    def _created(self, by: str, started: float, id: str, body: str) -> str:
         if id in self._documents:
             raise StoreConflict(f"document '{id}' exists already")
+        self._beaten(by, started, id, body)
         if id.startswith(LEASES):
             lease = document.decode_lease(id, body)
             self._world.tell(by, partial(_told, "created", lease))
@@ -79,13 +82,28 @@ class WatchedContainer(Container):
             lease = document.decode_lease(id, body)
             self._world.tell(by, partial(_told, "wrote", lease))
             self._world.onlooker.wrote(by, document.decode_lease(id, self._documents[id].body), lease, started)
+        self._beaten(by, started, id, body)
         return self._put(id, body)
 
     def _deleted(self, id: str, etag: str) -> None:
         self._match(id, etag)
         if id.startswith(LEASES):
             self._world.onlooker.cleared(document.decode_lease(id, self._documents[id].body))
+        self._beaten(incarnation(), 0.0, id, "")
         del self._documents[id]
+
+    def _beaten(self, by: str, started: float, id: str, body: str) -> None:
+        """What can be seen of a session changes."""
+        if not id.startswith(SESSIONS_PREFIX):
+            return
+        if (before := self._documents.get(id)) is not None:
+            with suppress(LeasesError):
+                self._world.onlooker.session_moved(decode_session(id, before.body).incarnation)
+        if body:
+            session = decode_session(id, body)
+            self._world.onlooker.session_moved(session.incarnation)
+            if session.incarnation == by:
+                self._world.onlooker.beaten(by, started)
 
 
 def _told(done: str, lease: Lease) -> str:

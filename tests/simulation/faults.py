@@ -379,6 +379,9 @@ def narrow(world: World) -> Quota:
     timing, hosts, leases = world.timing, len(world.alive) + 1, len(world.leases) + 1
     listings_s = (1 + len(world.setup.pipelines)) * hosts / timing.balance_s  # of hosts, and of each pipeline's leases
     writes_s = hosts / timing.renew_s + leases / timing.renew_s
+    if timing.session is not None:
+        listings_s += hosts / timing.session.look_s
+        writes_s += hosts / timing.session.beat_s
     return Quota(
         QUOTA * (QUOTA_PAGES * listings_s + writes_s),
         list_pages=QUOTA_PAGES,

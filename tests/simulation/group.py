@@ -33,6 +33,7 @@ from leases.host_record import HostRecord
 from leases.keeper import Keeper
 from leases.lease import Lease
 from leases.membership import Membership
+from leases.session import Session, session_of
 from leases.store import Stored, TimedStore
 from leases.timing import Timing
 from pipeline.connectors.memory import MemoryDestination
@@ -133,20 +134,22 @@ class Group:
     def started(self, name: str, *, leases_max: int | None = None, **settings: Any) -> Running:
         """A host that begins now."""
         clock, log, number = self.clock(), list[dict[str, Any]](), next(self._incarnations)
-        pipelines, keeper = self._pipelines(settings), self.keeper(name, f"{name}-{number}", clock)
+        pipelines, timing = self._pipelines(settings), self.timing_of(name)
         me = HostRecord(
             name=name,
-            incarnation=keeper.incarnation,
+            incarnation=f"{name}-{number}",
             pipelines=tuple(pipeline.name for pipeline in pipelines),
             leases_max=leases_max,
-            lease_duration_s=self.timing.duration_s,
+            lease_duration_s=timing.duration_s,
         )
+        session = session_of(me, self.store, clock=clock, timing=timing)
+        keeper = self.keeper(name, me.incarnation, clock, session)
         host = Host(
             pipelines,
             keeper=keeper,
-            membership=Membership(keeper.store, me, clock=clock, timing=self.timing),
+            membership=Membership(keeper.store, me, clock=clock, timing=timing, session=session),
             clock=clock,
-            timing=self.timing,
+            timing=timing,
             rng=random.Random(number),
             log=self.logger(log),
         )
@@ -184,13 +187,20 @@ class Group:
     def logger(self, into: list[dict[str, Any]]) -> Any:
         return logger(into)
 
-    def keeper(self, name: str, incarnation: str, clock: HostClock | None = None) -> Keeper:
+    def timing_of(self, name: str) -> Timing:
+        """That of a host, which may be of an older version than others."""
+        return self.timing
+
+    def keeper(
+        self, name: str, incarnation: str, clock: HostClock | None = None, session: Session | None = None
+    ) -> Keeper:
         return Keeper(
             TimedStore(self.store, self.timing.call_timeout_s),
             host=name,
             incarnation=incarnation,
             clock=clock or HostClock(),
             timing=self.timing,
+            session=session,
         )
 
     def _pipelines(self, settings: Mapping[str, Any]) -> list[Pipeline]:

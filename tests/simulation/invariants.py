@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import pairwise
 
 from leases.lease import Lease
 from leases.timing import Timing
@@ -61,6 +62,7 @@ class Onlooker:
     _moved: dict[str, tuple[float, float]] = field(default_factory=dict)
     _asked: dict[tuple[str, str], float] = field(default_factory=dict)
     _renewed: dict[tuple[str, str], float] = field(default_factory=dict)
+    _by_session: dict[tuple[str, str], bool] = field(default_factory=dict)
     _owners: dict[tuple[str, int, int], tuple[str, str]] = field(default_factory=dict)
     _cleared: set[str] = field(default_factory=set)
     _eras: Counter[str] = field(default_factory=Counter)
@@ -69,6 +71,11 @@ class Onlooker:
     _unsettled: dict[tuple[str, str, tuple[int, ...]], object] = field(default_factory=dict)
     _tries: Counter[str] = field(default_factory=Counter)
     _starts: dict[Place, int] = field(default_factory=dict)
+    # by incarnation: when what can be seen of its session changed, and when its last heartbeat was sent
+    _sessions: dict[str, list[float]] = field(default_factory=dict)
+    _beaten: dict[str, float] = field(default_factory=dict)
+    # the tenures that ended because others took their leases as expired
+    _expired: set[tuple[str, str]] = field(default_factory=set)
     # what the sink holds was put back since, and whether it has been claimed after that
     _restored: dict[str, bool] = field(default_factory=dict)
     _dark: list[tuple[float, float]] = field(default_factory=list)
@@ -135,6 +142,14 @@ class Onlooker:
             lambda: f"'{name}' begins at {lease.continuation}, and {parents} ended at {self.start(name)}",
         )
 
+    def session_moved(self, incarnation: str) -> None:
+        """What others can see of a session changes: its tick, or that it has a document."""
+        self._sessions.setdefault(incarnation, [0.0]).append(self.now())
+
+    def beaten(self, incarnation: str, started: float) -> None:
+        """A heartbeat that was sent at `started` is carried out."""
+        self._beaten[incarnation] = max(started, self._beaten.get(incarnation, 0.0))
+
     def wrote(self, by: str, old: Lease, new: Lease, started: float) -> None:
         """A write of the incarnation `by`, sent at `started`, was carried out."""
         name = new.partition
@@ -172,6 +187,7 @@ class Onlooker:
         self._keep(new, was=old)
         if new.owner is not None and by == new.incarnation:
             self._renewed[name, by] = started
+            self._by_session[name, by] = new.by_session
 
     def edited(self, lease: Lease | None, partition: str) -> None:
         """An operator wrote or removed a document: what was known of its past no longer binds."""
@@ -198,6 +214,8 @@ class Onlooker:
                 "I3",
                 lambda: f"{by} moved the tick of '{name}', which is {tenure}'s",
             )
+        if new.incarnation is not None:
+            self._expired.discard((name, new.incarnation))
         if old.owner is not None and new.owner is not None and old.owner != new.owner:
             self.counts["takeovers"] += 1
             self._check_takeover(by, old, new)
@@ -205,6 +223,9 @@ class Onlooker:
     def _check_takeover(self, by: str, old: Lease, new: Lease) -> None:
         """Nobody takes what its owner has moved within a lease duration, but for a request that was left unanswered so long."""
         name, now, rate = new.partition, self.now(), self.rates[by]
+        if old.by_session:
+            self._check_session_takeover(by, old, new)
+            return
         moved, dark_before = self._moved[name]
         still = (now - moved) * rate
         asked = self._asked.get((name, new.owner or ""))
@@ -223,6 +244,26 @@ class Onlooker:
                 f"{by} took '{name}' from {old.incarnation} though nobody could read for {dark:.2f} of {still:.2f} s"
             ),
         )
+
+    def _check_session_takeover(self, by: str, old: Lease, new: Lease) -> None:
+        """Nobody takes what its owner has written within a session's duration, nor what the owner's session shows to be alive."""
+        name, now, rate = new.partition, self.now(), self.rates[by]
+        assert self.timing.session is not None
+        assert old.incarnation is not None
+        written, _ = self._moved[name]
+        moves = [*self._sessions.get(old.incarnation, [0.0]), now]
+        silent = max((later - max(earlier, 0.0)) * rate for earlier, later in pairwise(moves) if later > written)
+        asked = self._asked.get((name, new.owner or ""))
+        waited = (now - asked) * rate if asked is not None and old.handoff_to == new.owner else 0.0
+        is_handoff = waited >= self.timing.duration_s - LATE_S
+        self.check(
+            silent >= self.timing.session.duration_s - LATE_S or is_handoff,
+            "expiry",
+            lambda: f"{by} took '{name}' from {old.incarnation}, whose session was silent for {silent:.2f} s",
+        )
+        if not is_handoff:
+            self.counts["takeovers by session"] += 1
+            self._expired.add((name, old.incarnation))
 
     def _darkness(self, until: float) -> float:
         """Seconds of outages for all that were long enough to be noticed by everybody."""
@@ -251,8 +292,16 @@ class Onlooker:
         self.counts["sends"] += 1
         closed = self.leases.get(partition)
         self.counts["sends of what was closed"] += closed is not None and closed.tombstone
+        self.check(
+            (partition, by) not in self._expired,
+            "I10",
+            lambda: f"{by} sends for '{partition}', which another host has taken as expired",
+        )
         renewed = self._renewed.get((partition, by))
         trusted_s = self.timing.duration_s - self.timing.margin_s  # not what the code under test makes of them
+        if self._by_session.get((partition, by)) and self.timing.session is not None:
+            renewed = self._beaten.get(by)
+            trusted_s = self.timing.session.duration_s - self.timing.session.margin_s
         late = 0.0 if renewed is None else (self.now() - renewed) * self.rates[by] - trusted_s
         self.check(
             renewed is not None and late <= LATE_S,

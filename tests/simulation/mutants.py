@@ -23,13 +23,16 @@ import sys
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.abc import MetaPathFinder
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
+
+if TYPE_CHECKING:  # modules that mutants change must not be imported yet
+    from simulation.setup import Sessions
 
 SEEDS_MAX = 400
 TIMEOUT_S = 900
@@ -47,18 +50,30 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """test: the one that catches it, "" for seeds."""
+    """test: the one that catches it, "" for seeds. sessions: which hosts of those seeds have one."""
 
     name: str
     edits: tuple[Edit, ...]
     test: str = ""
+    sessions: Sessions = "none"
 
 
-def mutant(name: str, module: str, old: str, new: str, *more: tuple[str, str, str], test: str = "") -> Mutant:
-    return Mutant(name, (Edit(module, old, new), *(Edit(*edit) for edit in more)), test)
+def mutant(
+    name: str,
+    module: str,
+    old: str,
+    new: str,
+    *more: tuple[str, str, str],
+    test: str = "",
+    sessions: Sessions = "none",
+) -> Mutant:
+    return Mutant(name, (Edit(module, old, new), *(Edit(*edit) for edit in more)), test, sessions)
 
 
 OVERLOAD = "tests/unit/service/test_host_overload.py"
+SESSION = "tests/unit/leases/test_session.py"
+OF_SESSIONS = "tests/unit/leases/test_keeper_sessions.py"
+HOST_SESSIONS = "tests/unit/service/test_host_sessions.py"
 
 MUTANTS = (
     mutant(
@@ -130,7 +145,7 @@ MUTANTS = (
     mutant(
         "time in which nobody could read counts towards expiry",
         "leases.expiry",
-        "unread = gap * (gap > timing.read_gap_max_s) + took * (took > timing.scan_max_s(listings))",
+        "unread = max(gap * (gap > timing.read_gap_max_s), unread_s) + took * (took > timing.scan_max_s(listings))",
         "unread = 0.0",
     ),
     mutant(
@@ -154,8 +169,9 @@ MUTANTS = (
     mutant(
         "trust lasts as long as the lease: no margin",
         "leases.timing",
+        '"""How long a successful renewal, counted from its start, entitles an owner to send."""\n'
         "        return self.duration_s - self.margin_s\n",
-        "        return self.duration_s\n",
+        "return self.duration_s\n",
     ),
     mutant(
         "trust is judged by a timer alone",
@@ -182,8 +198,8 @@ MUTANTS = (
     mutant(
         "trust runs from the answer to a renewal, not from its start",
         "leases.keeper",
-        "        self.renewed_at = max(self.renewed_at, renewed_at)\n",
-        "        self.renewed_at = self._clock.monotonic()\n",
+        "        self._written = max(self._written, began, key=lambda each: each.at)\n",
+        "        self._written = Began(self._clock.monotonic(), began.term)\n",
     ),
     mutant(
         "a failed renewal extends trust",
@@ -249,8 +265,8 @@ MUTANTS = (
     mutant(
         "a batch is sent before its level stands in the lease",
         "leases.keeper",
-        "wanted = earlier.acquired(self.host, self.incarnation, claimed(seen.lease.sink_state))",
-        "wanted = earlier.acquired(self.host, self.incarnation, seen.lease.sink_state)",
+        "earlier.acquired(self.host, self.incarnation, claimed(seen.lease.sink_state))",
+        "earlier.acquired(self.host, self.incarnation, seen.lease.sink_state)",
         (
             "service.worker",
             "            state=lease.sink_state,\n",
@@ -456,8 +472,8 @@ MUTANTS = (
     mutant(
         "a scan that takes long is taken for an outage",
         "leases.timing",
-        "        return max(self.read_gap_max_s, self.call_timeout_s * listings)\n",
-        "        return self.call_timeout_s\n",
+        "return max(self.read_gap_max_s, self.call_timeout_s * listings)\n@property\ndef newcomer_slack_s",
+        "return self.call_timeout_s\n\n    @property\n    def newcomer_slack_s",
         test="tests/unit/leases/test_expiry.py::test_a_host_whose_scans_take_long_sees_dead_owners_all_the_same",
     ),
     mutant(
@@ -591,6 +607,93 @@ MUTANTS = (
         "        if self._pipeline.sink.holds_position:\n            return True\n"
         "        self._safe = safe\n        self._dirty.set()\n",
     ),
+    # Sessions
+    mutant(
+        "a heartbeat after a lapse restores trust in all leases",
+        "leases.session",
+        "self.term += 1",
+        "self.term = 1",
+        sessions="all",
+    ),
+    mutant(
+        "trust in a session runs from the answer to a heartbeat",
+        "leases.session",
+        "self._beat_at = max(self._beat_at, started)",
+        "self._beat_at = answered",
+        test=f"{SESSION}::test_trust_counts_from_the_start_of_a_heartbeat_not_from_its_answer",
+    ),
+    mutant(
+        "a session is trusted as long as it lasts: no margin",
+        "leases.timing",
+        '"""How long a successful heartbeat, counted from its start, entitles the host to send."""\n'
+        "return self.duration_s - self.margin_s",
+        "return self.duration_s",
+        test="tests/unit/leases/test_timing.py::test_trust_in_a_session_ends_before_the_session_does",
+    ),
+    mutant(
+        "sessions expire after half their duration",
+        "leases.session_watch",
+        "if self.began - seen.since >= self._duration_s(tenant, timing)",
+        "if self.began - seen.since >= self._duration_s(tenant, timing) / 2",
+        sessions="all",
+    ),
+    mutant(
+        "a lapse is judged when a heartbeat begins",
+        "leases.session",
+        "if answered >= self.trusted_until:",
+        "if started >= self.trusted_until:",
+        test=f"{SESSION}::test_a_heartbeat_that_is_begun_in_time_and_answered_too_late_begins_a_new_term",
+    ),
+    mutant(
+        "a write of a lease is worth the term of its answer",
+        "leases.keeper",
+        "self._written = max(self._written, began, key=lambda each: each.at)",
+        "self._written = Began(began.at, begin(self._clock, self._session).term)",
+        test=f"{OF_SESSIONS}::test_a_write_that_began_before_a_lapse_wins_nothing_after_it",
+    ),
+    mutant(
+        "a session without a document is not watched",
+        "leases.session_watch",
+        "{*found, *named, *gone}",
+        "{*found}",
+        test="tests/unit/leases/test_session_watch.py::test_a_session_that_never_had_a_document_expires_after_its_first_sight",
+    ),
+    mutant(
+        "a host that cannot write judges others",
+        "leases.session",
+        "return self._clock.monotonic() < self._beat_at + self.timing.judging_s",
+        "return True",
+        ("leases.session", "if self.timing.judging_s < started - self._beat_at < inf:", "if False:"),
+        test=f"{HOST_SESSIONS}::test_an_outage_of_the_container_moves_no_lease",
+    ),
+    mutant(
+        "a listing that does not show a tenure is ignored",
+        "leases.keeper",
+        "self.is_doubted = True",
+        "self.is_doubted = False",
+        test=f"{HOST_SESSIONS}::test_a_released_idle_lease_stops_its_owner",
+    ),
+    mutant(
+        "a lease counts as judged by its tick until the new judge has answered",
+        "leases.keeper",
+        "self._is_agreeing |= wanted.by_session",
+        "pass",
+        test=f"{OF_SESSIONS}::test_until_the_write_that_changes_the_judge_is_settled_both_judges_bind",
+    ),
+    mutant(
+        "hosts without sessions own what sessions judge",
+        "service.balancer",
+        "scan = scan.without_sessions()",
+        "pass",
+        test=f"{HOST_SESSIONS}::test_a_host_without_a_session_that_comes_later_reports_the_leases_and_takes_none",
+    ),
+    mutant(
+        "leases are judged by sessions while a host without one lives",
+        "leases.membership",
+        "self.session.is_agreed = scan.is_agreed",
+        "self.session.is_agreed = True",
+        test=f"{HOST_SESSIONS}::test_while_a_host_without_a_session_lives_leases_are_judged_by_their_own_ticks",
+    ),
 )
 
 
@@ -677,12 +780,13 @@ def hunted(name: str, seeds_max: int, shows: bool) -> int:
     from simulation.world import hasten
 
     hasten()
+    size = replace(TIGHT, sessions=planted.sessions)
     for seed in range(1, seeds_max + 1):
-        verdict = simulated(seed, TIGHT, is_told=False)
+        verdict = simulated(seed, size, is_told=False)
         if verdict.found:
             click.echo(f"{seed} {verdict.found[0].splitlines()[-1]}")
             if shows:
-                click.echo(report(verdict, "tight"))
+                click.echo(report(verdict, size))
             return 0
     click.echo("0 not caught")
     return 1
@@ -713,14 +817,16 @@ def main() -> int:
         parser.error(f"no mutant's name contains {asked.only!r}; there are\n  {names}")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = pool.map(lambda mutant: _hunt(mutant, asked.seeds, asked.only), wanted)
-        last = list[int]()
+        last = list[tuple[Sessions, int]]()
         tests = list[str]()
         for planted, (seeds, how) in zip(wanted, results, strict=True):
-            last += [seeds] if seeds and not planted.test else []
+            last += [(planted.sessions, seeds)] if seeds and not planted.test else []
             tests += [planted.test] if seeds and planted.test else []
             click.echo(f"{('test' if planted.test else seeds) if seeds else 'not':>4}  {planted.name:62} {how}")
-    for seed, violation in (unplanted := violations(set(last))).items():
-        click.echo(f"seed {seed} catches nothing, as it violates {violation} with nothing planted")
+    for (sessions, seed), violation in (unplanted := violations(set(last))).items():
+        click.echo(
+            f"seed {seed} (sessions: {sessions}) catches nothing, as it violates {violation} with nothing planted"
+        )
     for test in (failing := failures(tests)):
         click.echo(f"{test} catches nothing, as it fails with nothing planted")
     caught = sum(seed not in unplanted for seed in last) + sum(test not in failing for test in tests)
@@ -728,13 +834,16 @@ def main() -> int:
     return 0 if caught == len(wanted) else 1
 
 
-def violations(seeds: Collection[int]) -> dict[int, str]:
-    """What seeds find with nothing planted: seed -> the first violation."""
+def violations(seeds: Collection[tuple[Sessions, int]]) -> dict[tuple[Sessions, int], str]:
+    """What seeds find with nothing planted: (sessions, seed) -> the first violation."""
     from simulation.run import simulated
     from simulation.setup import TIGHT
 
-    verdicts = [simulated(seed, TIGHT, is_told=False) for seed in sorted(seeds)]
-    return {verdict.seed: verdict.found[0] for verdict in verdicts if verdict.found}
+    verdicts = {
+        (sessions, seed): simulated(seed, replace(TIGHT, sessions=sessions), is_told=False)
+        for sessions, seed in sorted(seeds)
+    }
+    return {key: verdict.found[0] for key, verdict in verdicts.items() if verdict.found}
 
 
 def failures(tests: Collection[str]) -> set[str]:

@@ -9,12 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
+from typing import get_args
 
 import click
 from simulation.run import Verdict, simulated
-from simulation.setup import SIZES
+from simulation.setup import SIZES, Sessions, Size
 from simulation.world import hasten
 
 TAIL_LINES = 40
@@ -26,10 +28,12 @@ def main() -> int:
     parser.add_argument("--first", type=positive, default=1)
     parser.add_argument("--seed", type=positive)
     parser.add_argument("--size", choices=list(SIZES), default="small")
+    parser.add_argument("--sessions", choices=get_args(Sessions), default="none")
     asked = parser.parse_args()
+    size = replace(SIZES[asked.size], sessions=asked.sessions)
     if asked.seed is not None:
-        return replayed(asked.seed, asked.size)
-    return ran(asked.first, asked.seeds, asked.size)
+        return replayed(asked.seed, size)
+    return ran(asked.first, asked.seeds, size)
 
 
 def positive(text: str) -> int:
@@ -38,16 +42,16 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def replayed(seed: int, size: str) -> int:
+def replayed(seed: int, size: Size) -> int:
     """The whole trace of one seed."""
     hasten()
-    verdict = simulated(seed, SIZES[size])
+    verdict = simulated(seed, size)
     click.echo("\n".join(verdict.trace))
     click.echo(f"seed {seed}: {len(verdict.found)} violations, trace {verdict.hash}")
     return 1 if verdict.found else 0
 
 
-def ran(first: int, seeds: int, size: str) -> int:
+def ran(first: int, seeds: int, size: Size) -> int:
     """Many seeds. A run in which nothing was delivered, or in which nothing went wrong, is a failure too."""
     started = time.monotonic()
     counts, simulated_s, failed = Counter[str](), 0.0, list[Verdict]()
@@ -59,7 +63,7 @@ def ran(first: int, seeds: int, size: str) -> int:
             click.echo(report(verdict, size))
     minutes = (time.monotonic() - started) / 60
     click.echo(
-        f"{seeds} seeds, {len(failed)} violations ({size}; {first} to {first + seeds - 1});"
+        f"{seeds} seeds, {len(failed)} violations ({size.name}; sessions: {size.sessions}; {first} to {first + seeds - 1});"
         f" {simulated_s / 3600:.1f} hours simulated; {seeds / minutes:.0f} seeds a minute"
     )
     click.echo(", ".join(f"{what} {count}" for what, count in sorted(counts.items())))
@@ -71,17 +75,18 @@ def ran(first: int, seeds: int, size: str) -> int:
     return 1 if failed or idle else 0
 
 
-def verdicts(seeds: range, size: str) -> Iterator[Verdict]:
+def verdicts(seeds: range, size: Size) -> Iterator[Verdict]:
     """In seed order, on all cores; without traces of what went well. Forked, while there are no threads yet:
     to import everything anew takes as long as twenty seeds."""
     cores = min(os.cpu_count() or 1, len(seeds))
     with ProcessPoolExecutor(cores, get_context("fork"), initializer=hasten) as pool:
-        yield from pool.map(partial(simulated, size=SIZES[size], is_told=False), seeds)
+        yield from pool.map(partial(simulated, size=size, is_told=False), seeds)
 
 
-def report(verdict: Verdict, size: str) -> str:
+def report(verdict: Verdict, size: Size) -> str:
     tail = "\n".join(f"    {line}" for line in verdict.trace[-TAIL_LINES:])
-    return f"seed {verdict.seed} violates {verdict.found[0]}\n{tail}\n  replay it: make sim SEED={verdict.seed} SIZE={size}"
+    again = f"make sim SEED={verdict.seed} SIZE={size.name} SESSIONS={size.sessions}"
+    return f"seed {verdict.seed} violates {verdict.found[0]}\n{tail}\n  replay it: {again}"
 
 
 if __name__ == "__main__":

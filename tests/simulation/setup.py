@@ -6,12 +6,14 @@ import random
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from leases.timing import Timing
+from leases.timing import SessionTiming, Timing
 
 SinkKind = Literal["memory", "log", "python", "files", "postgres", "async", "eventhubs"]
 SINKS: tuple[SinkKind, ...] = get_args(SinkKind)
 RESTORED: tuple[SinkKind, ...] = ("files", "postgres")
 """Those whose output and positions can be put back to an earlier state."""
+Sessions = Literal["none", "all", "mixed"]
+"""Which hosts have one; of a mixed group, those with an odd number lack it."""
 Operator = Literal["away", "resets", "tampers"]
 PIPELINES = ("bank", "till")
 
@@ -26,6 +28,7 @@ class Size:
     """How long leases last, as shares of what they last by default."""
     appends_every_s: float
     """On average, in each partition."""
+    sessions: Sessions = "none"
 
 
 SMALL = Size(name="small", hosts=3, leases=4, minutes=7, shrinks=(1.0,), appends_every_s=30.0)
@@ -69,6 +72,7 @@ class Setup:
     leases_max: int | None
     document_faults: int
     restores: bool
+    sessions: Sessions
 
     @property
     def holds_position(self) -> bool:
@@ -82,6 +86,10 @@ class Setup:
     def leases_max_of(self, host: str) -> int | None:
         number = host.removeprefix("host-")
         return self.leases_max if number.isdecimal() and int(number) % 2 else None
+
+    def has_session(self, host: str) -> bool:
+        number = host.removeprefix("host-").split("-")[0]
+        return self.sessions == "all" or (self.sessions == "mixed" and number.isdecimal() and int(number) % 2 == 0)
 
     @property
     def batch_timeout_s(self) -> float:
@@ -107,6 +115,7 @@ class Setup:
             balance_s=whole.balance_s * shrink,
             margin_s=whole.margin_s * shrink,
             call_timeout_s=whole.call_timeout_s * shrink,
+            session=None if size.sessions == "none" else SessionTiming(),
         )
         plain: SinkKind = rng.choice(("memory", "log", "python"))
         sink = sinks.choice(SINKS[3:]) if sinks.random() < 0.5 else plain
@@ -135,4 +144,5 @@ class Setup:
             leases_max=hardships.randint(1, size.leases // size.hosts + 1) if hardships.random() < 0.2 else None,
             document_faults=hardships.choice((0, 0, 2, 5)) * (1 if size.hosts < 10 else 4),
             restores=restores,
+            sessions=size.sessions,
         )

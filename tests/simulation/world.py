@@ -17,6 +17,7 @@ import logging
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,7 @@ from leases.document import lease_id, lease_prefix
 from leases.errors import LeasesError
 from leases.host_record import HOSTS_PREFIX
 from leases.lease import Lease
+from leases.timing import Timing
 from pipeline.connectors.files.sink import manifest
 from pipeline.connectors.python import PythonSink
 from pipeline.limits import BatchLimits
@@ -118,6 +120,9 @@ class World(Group):
         self.feed.extend(partition, events)
 
     # Hosts
+
+    def timing_of(self, name: str) -> Timing:
+        return self.timing if self.setup.has_session(name) else replace(self.timing, session=None)
 
     def clock(self) -> HostClock:
         skew = self.setup.skew

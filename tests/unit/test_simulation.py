@@ -23,7 +23,7 @@ from simulation.invariants import Onlooker
 from simulation.mutants import MUTANTS, Edit, changed, is_sound
 from simulation.quota import REFUSED_S, Quota
 from simulation.run import Verdict, simulated
-from simulation.setup import SINKS, TIGHT, Setup
+from simulation.setup import LARGE, SINKS, TIGHT, Setup
 from simulation.weather import Fate, Request, Weather
 
 from leases.lease import Lease
@@ -50,7 +50,7 @@ slice_of = cache(partial(simulated, size=TIGHT))
 @pytest.mark.parametrize("seed", SLICE)
 def test_a_seed_violates_nothing(seed: int) -> None:
     verdict = slice_of(seed)
-    assert verdict.found == (), seeds.report(verdict, "tight")
+    assert verdict.found == (), seeds.report(verdict, TIGHT)
     assert verdict.counts["batches"] > 0
 
 
@@ -122,11 +122,11 @@ def test_a_seed_is_the_same_to_the_last_step_under_any_hash_seed(seed: str, sink
 
 def test_a_violation_is_told_with_the_command_that_replays_it_and_the_end_of_its_trace() -> None:
     trace = tuple(f"line {n}" for n in range(100))
-    told = seeds.report(Verdict(7, ("I3 at 1.000: two owners",), "", trace, Counter(), 1.0), "large")
+    told = seeds.report(Verdict(7, ("I3 at 1.000: two owners",), "", trace, Counter(), 1.0), LARGE)
     assert "I3 at 1.000: two owners" in told
     assert "line 99" in told
     assert "line 1\n" not in told
-    assert "make sim SEED=7 SIZE=large" in told
+    assert "make sim SEED=7 SIZE=large SESSIONS=none" in told
 
 
 @pytest.mark.virtual
@@ -168,7 +168,7 @@ def test_seeds_in_which_nothing_happens_are_a_failure(
 ) -> None:
     nothing = Verdict(1, (), "", (), Counter(), 420.0)
     monkeypatch.setattr(seeds, "verdicts", lambda wanted, size: iter([nothing]))
-    assert seeds.ran(1, 1, "tight") == 1
+    assert seeds.ran(1, 1, TIGHT) == 1
     assert "no batches, no sends, no faults" in capsys.readouterr().out
 
 

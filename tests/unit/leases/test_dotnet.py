@@ -283,7 +283,7 @@ WRONG: list[tuple[str, Any]] = [
     *(("Owner", value) for value in (7, ["a"], "x" * 600, "\ud800")),
     *(("ContinuationToken", value) for value in (7, {}, "x" * 40_000)),
     *(("Mode", value) for value in (7, "Latest", {})),
-    *(("leasehold", value) for value in ("x", [], 7, {}, {"version": 1}, {"version": 2, "epoch": 1, "tick": 1})),
+    *(("leasehold", value) for value in ("x", [], 7, {}, {"version": 1}, {"version": 3, "epoch": 1, "tick": 1})),
     ("properties", {"leaseholdGeneration": "-1"}),
 ]
 

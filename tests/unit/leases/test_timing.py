@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leases.timing import Timing, derived_timing
+from leases.timing import SessionTiming, Timing, derived_timing
 
 DURATIONS = st.floats(min_value=0.1, max_value=10 * 365 * 86_400.0)
 """What `leases.duration_s` may be."""
@@ -44,3 +44,26 @@ def test_what_is_set_is_held_to_the_rules_and_what_is_not_is_named_as_a_default(
         " lease: renew more often, or let leases last longer"
         " (duration_s = 6, renew_s = 5, call_timeout_s = 1 by default, margin_s = 0.5 by default)"
     )
+
+
+def test_the_intervals_of_sessions_fit_together_and_promise_a_takeover_within_ten_seconds() -> None:
+    session = SessionTiming()
+    assert session.problems() == []
+    assert session.look_s + session.duration_s <= 9.25
+    assert session.beat_s + session.judging_s <= session.trust_s, "an outage of writes makes no owner look dead"
+
+
+def test_trust_in_a_session_ends_before_the_session_does() -> None:
+    session = SessionTiming()
+    assert session.trust_s == session.duration_s - 0.5
+    assert session.trust_s * 1.03 < session.duration_s * 0.98, "clocks may differ in speed"
+
+
+@given(st.floats(0.1, 60), st.floats(0.1, 60), st.floats(0.1, 60))
+def test_sessions_that_one_slow_heartbeat_would_end_are_refused(
+    duration_s: float, beat_s: float, call_s: float
+) -> None:
+    timing = SessionTiming(duration_s=duration_s, beat_s=beat_s, call_timeout_s=call_s)
+    if beat_s + timing.retry_s + 2 * call_s >= timing.trust_s or timing.judging_s <= 0:
+        assert timing.problems()
+        assert Timing(session=timing).problems()

@@ -95,7 +95,7 @@ def test_a_line_is_an_object_that_says_what_it_is_and_of_which_version() -> None
             [HEADER, FIRST.replace('"epoch":4', '"epoch":9223372036854775808'), SECOND],
             "'orders/leases/0': field 'epoch'",
         ),
-        ([HEADER, FIRST.replace('"version":1', '"version":2'), SECOND], "field 'version' is 2"),
+        ([HEADER, FIRST.replace('"version":1', '"version":3'), SECOND], "field 'version' is 3"),
         ([HEADER, '{"leasehold":1,"lease":7}'], "field 'lease' must be an object"),
         ([HEADER, '{"leasehold":1,"lease":{"pipeline":"orders"}}'], "field 'partition' must be a text"),
         ([HEADER, '{"leasehold":1,"lease":' + '{"x":' * 40 + "1" + "}" * 41], "nested more than 32 deep"),

@@ -1,0 +1,224 @@
+"""This host's session: one small document whose tick it moves, and what that entitles the host to.
+
+While the host is trusted, it may send for every lease that it has written in the present term. A term ends when a
+heartbeat is answered after the trust in the one before it was over: others may have taken leases since. Each lease must
+then be won again by a compare-and-swap before anything is sent for it (docs/protocol.md, Sessions).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from types import MappingProxyType
+
+from leasehold.common.clock import Clock, Pace, retry_after_s
+from leases.balance import Peer
+from leases.document import NAME_BYTES_MAX, Fields, to_json
+from leases.errors import StoreError
+from leases.host_record import PIPELINES_MAX, HostRecord
+from leases.own_document import OwnDocument
+from leases.store import LeaseStore, TimedStore
+from leases.timing import SessionTiming, Timing
+
+SESSIONS_PREFIX = "_sessions/"
+VERSION = 1
+DURATION_S_MAX = 3600
+"""The longest session that a document may ask for: others wait that long before they take the host for dead."""
+JITTER = 0.02
+WON_AGAIN_PER_S = 20.0
+"""How many leases a host wins again in a second, after a lapse."""
+
+Tenant = tuple[str, str]
+"""(host, incarnation): the owner of leases, and of one session."""
+
+_FIELDS = frozenset(
+    (
+        *("version", "host", "incarnation", "tick", "durationS", "beatS", "ring"),
+        *("draining", "pipelines", "leasesMax", "contestedBy"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRecord:
+    """A session, according to its document. duration_s, beat_s: the host's `SessionTiming`."""
+
+    host: str
+    incarnation: str
+    tick: int = 0
+    duration_s: float = SessionTiming().duration_s
+    beat_s: float = SessionTiming().beat_s
+    ring: int = 0
+    draining: bool = False
+    pipelines: tuple[str, ...] = ()
+    leases_max: int | None = None
+    contested_by: str | None = None
+    unknown: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def tenant(self) -> Tenant:
+        return self.host, self.incarnation
+
+    def peer(self, *, is_new: bool) -> Peer:
+        return Peer(
+            name=self.host,
+            pipelines=frozenset(self.pipelines),
+            leases_max=self.leases_max,
+            draining=self.draining,
+            is_new=is_new,
+        )
+
+
+def session_id(host: str) -> str:
+    return SESSIONS_PREFIX + host
+
+
+def encode_session(session: SessionRecord) -> str:
+    return to_json(
+        {
+            **session.unknown,
+            "version": VERSION,
+            "host": session.host,
+            "incarnation": session.incarnation,
+            "tick": session.tick,
+            "durationS": session.duration_s,
+            "beatS": session.beat_s,
+            "ring": session.ring,
+            "draining": session.draining,
+            "pipelines": list(session.pipelines),
+            "leasesMax": session.leases_max,
+            "contestedBy": session.contested_by,
+        }
+    )
+
+
+def decode_session(id: str, body: str) -> SessionRecord:
+    """Raises InvalidDocument."""
+    fields = Fields.parse(id, body)
+    fields.version(VERSION)
+    session = SessionRecord(
+        host=fields.text("host", NAME_BYTES_MAX),
+        incarnation=fields.text("incarnation", NAME_BYTES_MAX),
+        tick=fields.integer("tick"),
+        duration_s=fields.number("durationS"),
+        beat_s=fields.number("beatS"),
+        ring=fields.integer("ring"),
+        draining=fields.boolean("draining"),
+        pipelines=fields.texts("pipelines", NAME_BYTES_MAX, PIPELINES_MAX),
+        leases_max=fields.optional_integer("leasesMax"),
+        contested_by=fields.optional_text("contestedBy", NAME_BYTES_MAX),
+        unknown=fields.unknown(_FIELDS),
+    )
+    if session.duration_s > DURATION_S_MAX:
+        fields.refuse("durationS", f"must be at most {DURATION_S_MAX}")
+    if id != session_id(session.host):
+        fields.refuse("host", f"is {session.host!r}, which belongs under another id")
+    return session
+
+
+class Session:
+    """This host's session. All times are of its own clock.
+
+    term: 0 before the first heartbeat; grows with each lapse of trust. is_agreed: whether every live host has a session, so
+    that leases may be written which hosts without one cannot read. turn: the order in which leases are won again.
+    """
+
+    def __init__(self, store: LeaseStore, record: SessionRecord, *, clock: Clock, timing: SessionTiming) -> None:
+        self.timing = timing
+        self.term = 0
+        self.is_agreed = False
+        self.turn = Pace(clock.monotonic, clock.sleep)
+        self._own = OwnDocument(
+            TimedStore(store, timing.call_timeout_s),
+            session_id(record.host),
+            replace(record, duration_s=timing.duration_s, beat_s=timing.beat_s),
+            host=record.host,
+            encode=encode_session,
+            decode=decode_session,
+        )
+        self._clock = clock
+        self._beat_at = -inf
+        self._unread_s = 0.0
+        self._turned = asyncio.Event()
+
+    @property
+    def record(self) -> SessionRecord:
+        record: SessionRecord = self._own.record
+        return record
+
+    @property
+    def trusted_until(self) -> float:
+        return self._beat_at + self.timing.trust_s
+
+    @property
+    def is_trusted(self) -> bool:
+        return self._clock.monotonic() < self.trusted_until
+
+    @property
+    def may_judge(self) -> bool:
+        """Whether this host can write, so that it may take the silence of others for theirs and not for an outage."""
+        return self._clock.monotonic() < self._beat_at + self.timing.judging_s
+
+    def must_win(self, term: int | None) -> bool:
+        """Whether a lease that was last written in `term` must be written now, before anything is sent for it."""
+        return self.term != term and self.is_trusted
+
+    async def wait_until_must_win(self, term: int | None) -> None:
+        """Trust returns only with a new term."""
+        while not self.must_win(term):
+            await self._turned.wait()
+
+    async def beat(self, *, draining: bool = False) -> None:
+        """One heartbeat. Raises DuplicateHost, StoreError."""
+        started = self._clock.monotonic()
+        await self._own.write(lambda me: replace(me, draining=draining or me.draining))
+        self._record_answer(started, self._clock.monotonic())
+
+    async def keep_beating(
+        self, rng: random.Random, failed: Callable[[StoreError], None], beaten: Callable[[], None] = lambda: None
+    ) -> None:
+        """Heartbeats until it is cancelled. Raises DuplicateHost. failed, beaten: called after each."""
+        failures = 0
+        while True:
+            due = self._beat_at + self.timing.beat_s * (1 - JITTER * rng.random())
+            await self._clock.sleep(max(0.0, due - self._clock.monotonic()))
+            try:
+                await self.beat()
+            except StoreError as error:
+                failures += 1
+                failed(error)
+                pause_s = self.timing.backoff.pause_s(failures, rng.random(), retry_after_s(error))
+                await self._clock.sleep(min(pause_s, self.timing.beat_s))
+            else:
+                failures = 0
+                beaten()
+
+    async def end(self) -> None:
+        """Remove the document: other hosts need not wait until it expires. Raises StoreError."""
+        await self._own.remove()
+
+    def take_unread_s(self) -> float:
+        """Time since the last call in which this host could not write, and looked as if it could: it does not count."""
+        unread_s, self._unread_s = self._unread_s, 0.0
+        return unread_s
+
+    def _record_answer(self, started: float, answered: float) -> None:
+        """A lapse is judged when the answer is there: until then nothing could be sent. The first term begins so, too."""
+        if self.timing.judging_s < started - self._beat_at < inf:
+            self._unread_s += started - self._beat_at
+        if answered >= self.trusted_until:
+            self.term += 1
+            self._turned.set()
+            self._turned = asyncio.Event()
+        self._beat_at = max(self._beat_at, started)
+
+
+def session_of(me: HostRecord, store: LeaseStore, *, clock: Clock, timing: Timing) -> Session | None:
+    """The session of a host, if hosts have any."""
+    if timing.session is None:
+        return None
+    record = SessionRecord(host=me.name, incarnation=me.incarnation, pipelines=me.pipelines, leases_max=me.leases_max)
+    return Session(store, record, clock=clock, timing=timing.session)

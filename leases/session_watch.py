@@ -1,0 +1,98 @@
+"""What this host sees of the sessions of a group, and therefore which of them have expired. Pure.
+
+A session has expired if what this host sees of it has not changed for the session's duration: its tick, or that there is
+no document of that incarnation. Any change starts the time again, also one from a document to none: a heartbeat may
+have been written and overwritten in between (docs/protocol.md, S4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from types import MappingProxyType
+
+from leases.errors import InvalidDocument
+from leases.expiry import Watch
+from leases.session import SESSIONS_PREFIX, SessionRecord, Tenant, decode_session
+from leases.store import Stored
+from leases.timing import SessionTiming
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWatch:
+    """records: sessions as last seen, also of documents that are gone, until they expire.
+
+    began: when the last look began. present: the sessions that have a document. invalid: documents that cannot be read.
+    """
+
+    records: Mapping[Tenant, SessionRecord] = field(default_factory=lambda: MappingProxyType({}))
+    present: frozenset[Tenant] = frozenset()
+    began: float = -inf
+    invalid: Mapping[str, InvalidDocument] = field(default_factory=lambda: MappingProxyType({}))
+    _watch: Watch[Tenant] = field(default_factory=Watch)
+    _met: Watch[Tenant] = field(default_factory=Watch)
+
+    def seen(
+        self,
+        documents: Iterable[Stored],
+        named: Collection[Tenant],
+        started: float,
+        ended: float,
+        timing: SessionTiming,
+        unread_s: float = 0.0,
+    ) -> SessionWatch:
+        """The state after a look from `started` to `ended`.
+
+        named: the owners that leases name. unread_s: time since the last look that does not count.
+        """
+        found: dict[Tenant, SessionRecord] = {}
+        invalid: dict[str, InvalidDocument] = {}
+        for stored in documents:
+            if stored.id.startswith(SESSIONS_PREFIX):
+                try:
+                    record = decode_session(stored.id, stored.body)
+                    found[record.tenant] = record
+                except InvalidDocument as error:
+                    invalid[stored.id] = error
+        gone = self.records.keys() - self.expired(timing)
+        marks = {tenant: (found[tenant].tick if tenant in found else None,) for tenant in {*found, *named, *gone}}
+        return SessionWatch(
+            {**{tenant: self.records[tenant] for tenant in gone}, **found},
+            frozenset(found),
+            started,
+            invalid,
+            self._watch.scanned(marks, started, ended, timing, unread_s=unread_s),
+            self._met.scanned(dict.fromkeys(marks, ()), started, ended, timing),
+        )
+
+    def expired(self, timing: SessionTiming) -> frozenset[Tenant]:
+        """Those that have not moved for their duration, or for ours if that is longer, when the last look began."""
+        return frozenset(
+            tenant
+            for tenant, seen in self._watch.sightings.items()
+            if self.began - seen.since >= self._duration_s(tenant, timing)
+        )
+
+    def live(self, timing: SessionTiming) -> Mapping[str, SessionRecord]:
+        """By host: the sessions that have not expired. If two have one name, the one that has the document."""
+        expired = self.expired(timing)
+        kept = sorted(self.records.keys() - expired, key=lambda tenant: tenant in self.present)
+        return {tenant[0]: self.records[tenant] for tenant in kept}
+
+    def known(self, timing: SessionTiming) -> frozenset[Tenant]:
+        """Those that were first seen a session's duration ago: they see by now who has expired."""
+        return self._met.still_for(timing.duration_s, self.began)
+
+    def next_expiry(self, timing: SessionTiming) -> float:
+        """When the next one would have expired (Clock seconds), if none moves."""
+        ends = [seen.since + self._duration_s(tenant, timing) for tenant, seen in self._watch.sightings.items()]
+        return min((end for end in ends if end > self.began), default=inf)
+
+    def long_gone(self, seconds: float) -> frozenset[Tenant]:
+        """Those that have a document which has not moved for so long."""
+        return self._watch.still_for(seconds, self.began) & self.present
+
+    def _duration_s(self, tenant: Tenant, timing: SessionTiming) -> float:
+        record = self.records.get(tenant)
+        return timing.duration_s if record is None else max(timing.duration_s, record.duration_s)

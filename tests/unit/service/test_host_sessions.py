@@ -1,0 +1,169 @@
+"""Hosts with sessions: idle leases cost nothing, and a dead host's leases have new owners within ten seconds."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from simulation.group import Group, always, until
+from simulation.weather import Fate, Request
+
+from leases.session import SESSIONS_PREFIX
+from leases.timing import SessionTiming, Timing
+
+SESSION = SessionTiming()
+TIMING = Timing(session=SESSION)
+MINUTE = 60.0
+
+
+class Mixed(Group):
+    """plain: hosts without a session, as of an earlier version."""
+
+    plain: frozenset[str] = frozenset()
+
+    def timing_of(self, name: str) -> Timing:
+        return Timing() if name in self.plain else TIMING
+
+
+async def settled(partitions: str = "abcdef", hosts: str = "xyz", plain: str = "") -> Mixed:
+    group = Mixed(partitions, timing=TIMING)
+    group.plain = frozenset(f"host-{name}" for name in plain)
+    for name in hosts:
+        await group.start(f"host-{name}")
+    await until(group.is_balanced)
+    return group
+
+
+def is_write(request: Request) -> bool:
+    return request.where == "store" and request.operation == "replace" and request.id.startswith("bank/leases/")
+
+
+@pytest.mark.virtual
+async def test_idle_leases_are_not_written() -> None:
+    group = await settled()
+    await asyncio.sleep(MINUTE)
+    assert all(lease.by_session for lease in group.leases.values())
+    before = len(group.asked(is_write))
+    await asyncio.sleep(60 * MINUTE)
+    assert len(group.asked(is_write)) == before
+
+
+@pytest.mark.virtual
+async def test_the_leases_of_a_killed_host_have_new_owners_within_ten_seconds() -> None:
+    took = []
+    for _ in range(10):
+        group = await settled()
+        await asyncio.sleep(MINUTE)
+        await group.hosts[0].kill()
+        took.append(await until(lambda group=group: "host-x" not in group.owners.values()))
+    assert max(took) <= 10
+    assert min(took) >= SESSION.duration_s - SESSION.beat_s - 0.1
+
+
+@pytest.mark.virtual
+async def test_a_host_that_is_stopped_and_continued_has_lost_its_leases_and_sends_nothing() -> None:
+    group = await settled()
+    await asyncio.sleep(MINUTE)
+    frozen = group.hosts[0]
+    frozen.process.stop()
+    assert await until(lambda: "host-x" not in group.owners.values()) <= 10
+    for partition in "abcdef":
+        group.append(partition, 5)
+    frozen.process.resume()
+    await until(group.is_balanced)
+    await until(group.is_delivered)
+    assert frozen.said("session lapsed")
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("operations", [("list", "read", "replace", "create"), ("replace",)])
+async def test_an_outage_of_the_container_moves_no_lease(operations: tuple[str, ...]) -> None:
+    group = await settled()
+    await asyncio.sleep(MINUTE)
+    epochs = group.epochs
+    group.weather.judge = lambda request: Fate(
+        ends="refused" if request.where == "store" and request.operation in operations else "ok"
+    )
+    await asyncio.sleep(30)
+    group.weather.judge = lambda request: Fate()
+    await always(lambda: group.epochs == epochs, MINUTE)
+    for partition in "abcdef":
+        group.append(partition, 5)
+    await until(group.is_delivered)
+    assert group.epochs == epochs
+
+
+@pytest.mark.virtual
+async def test_a_host_whose_session_alone_cannot_be_written_loses_its_leases_and_gets_others_later() -> None:
+    group = await settled()
+    await asyncio.sleep(MINUTE)
+    is_cut = True
+    group.weather.judge = lambda request: Fate(
+        ends="refused" if is_cut and request.host == "host-x" and request.id == f"{SESSIONS_PREFIX}host-x" else "ok"
+    )
+    assert await until(lambda: "host-x" not in group.owners.values()) <= 12
+    is_cut = False
+    await until(group.is_balanced)
+
+
+@pytest.mark.virtual
+async def test_a_released_idle_lease_stops_its_owner() -> None:
+    group = await settled()
+    await asyncio.sleep(MINUTE)
+    owner = group.owners["a"]
+    group.edit("a", lambda lease: lease.revoked())
+    running = next(each for each in group.hosts if each.name == owner)
+    await until(lambda: running.said("lease released"), within_s=TIMING.balance_s + 2)
+
+
+@pytest.mark.virtual
+async def test_a_session_that_is_deleted_is_written_again_and_moves_nothing() -> None:
+    group = await settled()
+    await asyncio.sleep(MINUTE)
+    epochs = group.epochs
+    group.remove(f"{SESSIONS_PREFIX}host-x")
+    await until(lambda: group.documents(f"{SESSIONS_PREFIX}host-x"))
+    await always(lambda: group.epochs == epochs, MINUTE)
+
+
+@pytest.mark.virtual
+async def test_a_restarted_host_takes_its_leases_back_at_once() -> None:
+    group = await settled()
+    await asyncio.sleep(MINUTE)
+    before = {partition for partition, owner in group.owners.items() if owner == "host-x"}
+    await group.hosts[0].kill()
+    await group.start("host-x")
+    await until(lambda: {p for p, owner in group.owners.items() if owner == "host-x"} == before, within_s=2)
+
+
+@pytest.mark.virtual
+async def test_a_stopped_host_leaves_no_session() -> None:
+    group = await settled()
+    await group.hosts[0].stop()
+    assert [stored.id for stored in group.documents(SESSIONS_PREFIX)] == [
+        f"{SESSIONS_PREFIX}host-{name}" for name in "yz"
+    ]
+
+
+@pytest.mark.virtual
+async def test_while_a_host_without_a_session_lives_leases_are_judged_by_their_own_ticks() -> None:
+    group = await settled(hosts="zxy", plain="z")
+    await asyncio.sleep(5 * MINUTE)
+    assert not any(lease.by_session for lease in group.leases.values())
+    await group.hosts[1].kill()
+    took = await until(lambda: "host-x" not in group.owners.values())
+    assert TIMING.duration_s - TIMING.renew_s <= took <= TIMING.duration_s + TIMING.renew_s + 2
+    await group.hosts[0].kill()
+    await until(lambda: all(lease.by_session for lease in group.leases.values()), within_s=4 * MINUTE)
+    assert set(group.owners.values()) == {"host-y"}
+
+
+@pytest.mark.virtual
+async def test_a_host_without_a_session_that_comes_later_reports_the_leases_and_takes_none() -> None:
+    group = await settled(plain="o")
+    await asyncio.sleep(MINUTE)
+    assert all(lease.by_session for lease in group.leases.values())
+    epochs = group.epochs
+    old = group.started("host-o")
+    await always(lambda: group.epochs == epochs and not old.host.workers, 5 * MINUTE)
+    assert any("is judged by sessions" in str(entry) for entry in old.said("needs attention"))
