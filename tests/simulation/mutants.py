@@ -817,7 +817,7 @@ def main() -> int:
         parser.error(f"no mutant's name contains {asked.only!r}; there are\n  {names}")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = pool.map(lambda mutant: _hunt(mutant, asked.seeds, asked.only), wanted)
-        last = list[tuple[Sessions, int]]()
+        last: list[tuple[Sessions, int]] = []
         tests = list[str]()
         for planted, (seeds, how) in zip(wanted, results, strict=True):
             last += [(planted.sessions, seeds)] if seeds and not planted.test else []
