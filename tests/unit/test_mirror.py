@@ -17,6 +17,7 @@ ABOUT_THE_WHOLE = (
     "test_advisories.py",
     "test_architecture.py",
     "test_contributing.py",
+    "test_decisions.py",
     "test_deprecated.py",
     "test_dist.py",
     "test_guarantees.py",
