@@ -1,4 +1,4 @@
-{{- /* What KEDA's scaler has to know of a pipeline's feed and leases: all of it stands in `config`. */}}
+{{- /* What KEDA's scaler must know about a pipeline's feed and leases. All of it is in `config`. */}}
 {{- define "leasehold.cosmosTrigger" -}}
 {{- $name := .Values.autoscaling.pipeline }}
 {{- $leases := .Values.config.leases | default dict }}
@@ -7,7 +7,7 @@
 {{- if and (eq .name $name) (eq .feed.type "cosmos") }}{{ $feed = .feed }}{{ end }}
 {{- end }}
 {{- if or (not $feed) (ne (dig "type" "" $leases) "cosmos") }}
-{{- fail (printf "autoscaling by cosmos looks at a pipeline's feed and leases in Cosmos DB: name such a pipeline (autoscaling.pipeline is '%s'), with leases of type cosmos" $name) }}
+{{- fail (printf "autoscaling by cosmos reads a pipeline's feed and leases in Cosmos DB: name such a pipeline (autoscaling.pipeline is '%s'), with leases of type cosmos" $name) }}
 {{- end }}
 databaseId: {{ $feed.database }}
 containerId: {{ $feed.container }}

@@ -24,7 +24,7 @@ name: {{ .Values.api.readersSecret | quote }}
 key: {{ .Values.api.clientKey | default .Values.api.readersKey | quote }}
 {{- end }}
 
-{{- /* The settings file: what `config` says, and what only the chart knows. */}}
+{{- /* The settings file: the values of `config`, and those that only the chart knows. */}}
 {{- define "leasehold.settings" -}}
 {{- $host := dict "name" "${POD_NAME}" "stop_timeout_s" .Values.stopTimeoutSeconds }}
 {{- $readers := printf "/run/secrets/leasehold/%s" .Values.api.readersKey }}
@@ -43,16 +43,16 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey | quote }}
 {{- toYaml $settings }}
 {{- end }}
 
-{{- /* What a schema cannot say, or not in words that help. */}}
+{{- /* What a schema cannot check, or not with a helpful error. */}}
 {{- define "leasehold.refusals" -}}
 {{- $v := .Values }}
 {{- $leases := dig "type" "sqlite" ($v.config.leases | default dict) }}
 {{- $most := ternary $v.replicas $v.autoscaling.max (eq $v.autoscaling.by "none") | int }}
 {{- if not $v.config.pipelines }}
-{{- fail "config.pipelines is empty: say what is processed, as docs/configuration.md has it" }}
+{{- fail "config.pipelines is empty: add a pipeline, as described in docs/configuration.md" }}
 {{- end }}
 {{- if not $v.api.readersSecret }}
-{{- fail "api.readersSecret is empty: name a Secret with a token, which `kubectl create secret generic leasehold-api --from-literal=readers=$(openssl rand -hex 32)` makes" }}
+{{- fail "api.readersSecret is empty: name a Secret with a token. Create one with `kubectl create secret generic leasehold-api --from-literal=readers=$(openssl rand -hex 32)`" }}
 {{- end }}
 {{- range $section, $value := omit $v.config "pipelines" }}
 {{- include "leasehold.noSecrets" (dict "where" (printf "config.%s" $section) "name" $section "value" $value) }}
@@ -68,24 +68,24 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey | quote }}
 {{- end }}
 {{- if gt $most 1 }}
 {{- if or (has $leases (list "sqlite" "memory")) (contains "SqliteStore" $leases) }}
-{{- fail (printf "config.leases are of type %s, which pods cannot share, and there are to be %d: keep leases in cosmos or blob, or set replicas to 1" $leases $most) }}
+{{- fail (printf "config.leases are of type %s, which %d pods cannot share: store leases in cosmos or blob, or set replicas to 1" $leases $most) }}
 {{- end }}
 {{- range $pipeline := $v.config.pipelines }}
 {{- range $side := list "feed" "sink" }}
 {{- if eq (dig $side "type" "" $pipeline) "log" }}
-{{- fail (printf "pipeline '%s' has a %s of type log, which pods cannot share, and there are to be %d: take eventhubs, or set replicas to 1" $pipeline.name $side $most) }}
+{{- fail (printf "pipeline '%s' has a %s of type log, which %d pods cannot share: use eventhubs, or set replicas to 1" $pipeline.name $side $most) }}
 {{- end }}
 {{- end }}
 {{- if not (or $v.dataClaim $v.extraVolumes) }}
 {{- range $side := list "feed" "sink" "dead_letters" }}
 {{- $place := get $pipeline $side | default dict }}
 {{- if and (eq (dig "type" "" $place) "files") $place.path (not $place.container) }}
-{{- fail (printf "the %s of pipeline '%s' are files in a directory that each pod has for itself, and there are to be %d: take a container of Azure Blob Storage, share a directory by dataClaim or extraVolumes, or set replicas to 1" $side $pipeline.name $most) }}
+{{- fail (printf "the %s of pipeline '%s' are files in a directory that %d pods do not share: use a container of Azure Blob Storage, share a directory with dataClaim or extraVolumes, or set replicas to 1" $side $pipeline.name $most) }}
 {{- end }}
 {{- end }}
 {{- end }}
 {{- if eq (dig "dead_letters" "type" "" $pipeline) "log" }}
-{{- fail (printf "pipeline '%s' has dead_letters of type log, which pods cannot share, and there are to be %d: take postgres, files in a container or eventhubs, or set replicas to 1" $pipeline.name $most) }}
+{{- fail (printf "pipeline '%s' has dead_letters of type log, which %d pods cannot share: use postgres, files in a container or eventhubs, or set replicas to 1" $pipeline.name $most) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -93,9 +93,9 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey | quote }}
 {{- fail "autoscaling.min is above autoscaling.max" }}
 {{- end }}
 {{- if and (eq ($v.autoscaling.min | int) 0) (ne $v.autoscaling.by "cosmos") (ne $v.autoscaling.by "none") }}
-{{- fail (printf "autoscaling.min is 0, and autoscaling by %s needs a pod that runs: set it to 1 or more" $v.autoscaling.by) }}
+{{- fail (printf "autoscaling.min is 0, but autoscaling by %s needs a running pod: set it to 1 or more" $v.autoscaling.by) }}
 {{- end }}
 {{- if and $v.networkPolicy.enabled (not $v.networkPolicy.ingressFrom) (or $v.monitoring.serviceMonitor (eq $v.autoscaling.by "lag")) }}
-{{- fail "networkPolicy.ingressFrom is empty, and Prometheus or KEDA has to ask the API: name their namespaces" }}
+{{- fail "networkPolicy.ingressFrom is empty, but Prometheus or KEDA must reach the API: name their namespaces" }}
 {{- end }}
 {{- end }}

@@ -4,10 +4,10 @@
 {{- end }}
 
 {{- define "leasehold.secret" -}}
-{{- fail (printf "%s: its %s holds a secret in plain words, and a ConfigMap is no place for one: write ${NAME} there, and let `secrets` name a Secret that has NAME" .where .name) }}
+{{- fail (printf "%s: its %s holds a secret in plain text; a ConfigMap must not hold secrets: write ${NAME} there, and list a Secret that has NAME in `secrets`" .where .name) }}
 {{- end }}
 
-{{- /* Fails where something of the settings holds a secret in plain words: by its name, or as part of an address. */}}
+{{- /* Fails if a setting holds a secret in plain text, by its name or as part of an address. */}}
 {{- define "leasehold.noSecrets" -}}
 {{- $in := . }}
 {{- if kindIs "map" .value }}
