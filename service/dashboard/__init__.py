@@ -1,6 +1,6 @@
 """The dashboard: one page of plain HTML, CSS and JavaScript modules, served as it lies here by any host.
 
-It holds no data: its scripts ask the API, with the token that their reader typed, so the files themselves are for everybody.
+It holds no data: its scripts ask the API, with the token that their reader typed, so the files themselves need no protection.
 Nothing comes from elsewhere, and `POLICY` has the browser refuse whatever would: inline scripts and styles, other origins, and
 text made into markup (Trusted Types), wherever a name out of a document might try.
 """

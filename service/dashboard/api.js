@@ -1,13 +1,13 @@
-// Asks the API of the host that served this page. The token is kept in this tab alone (sessionStorage) and sent as a header.
+// Requests to the API of the host that served this page. The token is kept only in this tab (sessionStorage), and sent as a header.
 
 const KEY = "leasehold.token";
 const TIMEOUT_MS = 15000;
-const SILENCE_MS = 40000; // a stream says at least every 15 s that it is still there
-const FIRST_MS = 8000; // what has said nothing by then is kept back, by a proxy that wants the whole of it first
+const SILENCE_MS = 40000; // a stream sends a comment at least every 15 s
+const FIRST_MS = 8000; // a stream without data by then is held by a proxy that buffers whole responses
 const PAGE = 1000;
 const answers = new Map(); // path -> {etag, body}, for conditional requests
 
-/** The API answered, and refused. status: of HTTP; 0: it did not answer at all. */
+/** The API refused a request. status: HTTP's; 0: it did not answer at all. */
 export class Refused extends Error {
   constructor(status, detail) {
     super(detail);
@@ -35,13 +35,13 @@ export async function get(path) {
   return body;
 }
 
-/** One lease, with the ETag of its document: a reset has to name it. */
+/** One lease, with the ETag of its document, which a reset must send. */
 export async function lease(pipeline, partition) {
   const answer = await asked(leasePath(pipeline, partition), {});
   return { ...(await answer.json()), etag: answer.headers.get("etag") };
 }
 
-/** All pages. Leases that move between two pages are told twice or not at all, and rightly by the next round. */
+/** All pages. A lease that moves between two pages appears twice or not at all; the next round corrects it. */
 export async function leases() {
   const items = [];
   let cursor = null;
@@ -54,7 +54,7 @@ export async function leases() {
   return items;
 }
 
-/** Server-sent events, each [name, data], until the stream ends; none at all where the host sends none, or they do not arrive. */
+/** Server-sent events, each [name, data], until the stream ends. There are none if the host sends none, or if they do not arrive. */
 export async function* events(signal) {
   const ended = new AbortController();
   let timer = setTimeout(() => ended.abort(), FIRST_MS);
@@ -69,7 +69,7 @@ export async function* events(signal) {
     }
   } catch (error) {
     if (signal.aborted || (ended.signal.aborted && !isTold)) return;
-    if (error instanceof Refused && error.status !== 401) return; // asking page by page tells why
+    if (error instanceof Refused && error.status !== 401) return; // the next request, page by page, fails with the reason
     throw error instanceof Refused ? error : new Refused(0, "the connection ended");
   } finally {
     clearTimeout(timer);

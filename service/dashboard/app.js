@@ -1,4 +1,4 @@
-// Keeps the page as the group is: loads everything, follows what changes, and draws once for each round of news.
+// Keeps the page up to date with the group: loads everything, follows changes, and draws once for each round of news.
 
 import * as api from "./api.js";
 import { askForToken, openLease, pauseOrResume } from "./detail.js";
@@ -10,18 +10,18 @@ import * as tables from "./tables.js";
 
 const EVERY_MS = { group: 2000, batches: 3000, lag: 5000, lines: 2000 };
 const RETRY_MAX_MS = 5000;
-const COST = 8; // the page waits so many times as long as an answer took: a large group is asked less often
+const COST = 8; // the page waits so many times as long as an answer took, so it sends fewer requests about a large group
 const BATCHES = 25;
 
 const model = emptyModel();
 const health = { refused: null, since: null, updated: null, failures: 0 };
-const drawings = { page: [], map: [] }; // milliseconds of the last ones, for whoever measures: window.leasehold
+const drawings = { page: [], map: [] }; // milliseconds of the last ones, for measurements: window.leasehold
 let only = null;
 let asking = false;
 
 // Asking
 
-/** Everything; what changes afterwards comes as events, or by loading again. */
+/** Everything. Later changes arrive as events, or by loading again. */
 async function load() {
   const [pipelines, hosts, leases] = await Promise.all([api.get("/api/pipelines"), api.get("/api/hosts"), api.leases()]);
   takePipelines(model, pipelines);
@@ -53,7 +53,7 @@ async function follow(signal) {
   return isTold;
 }
 
-/** The group: by events where the host sends them, else by asking again and again. */
+/** The group: by events if the host sends them, else by polling. */
 async function watchGroup() {
   for (;;) {
     await visible();
@@ -79,7 +79,7 @@ async function repeat(name, task) {
   }
 }
 
-/** The rest of the page stands without these; a lag that nobody can tell is shown as unknown. */
+/** The rest of the page works without these. A lag that cannot be determined is shown as unknown. */
 async function askLag() {
   const report = await api.get("/api/lag?partly=true").catch(unanswered);
   if (report) takeLag(model, report);
@@ -104,7 +104,7 @@ function failed(error) {
   health.refused = error;
   health.since ??= new Date();
   health.failures += 1;
-  if (error.status === 401) void needToken("This host tells its group to readers alone.");
+  if (error.status === 401) void needToken("This host shows its group only to readers.");
 }
 
 const retryMs = () => Math.min(RETRY_MAX_MS, 1000 * 2 ** Math.min(health.failures - 1, 4));
@@ -196,7 +196,7 @@ function showLeases() {
   shownIf(byId("colour"), !isTable);
   shownIf(byId("map"), model.leases.size > 0);
   shownIf(byId("map-empty"), model.leases.size === 0);
-  text(byId("map-empty"), "There are no leases yet: a host makes one for each partition that it finds in a feed.");
+  text(byId("map-empty"), "There are no leases yet: a host creates one for each partition that it finds in a feed.");
   if (isTable) return table.show(model);
   shownIf(byId("legend"), map.colour === "owner" && model.leases.size > 0);
   shownIf(byId("heat"), map.colour === "lag" && model.leases.size > 0);
@@ -215,13 +215,13 @@ function status() {
   byId("status").dataset.state = refused ? "away" : updated ? "live" : "waiting";
   text(byId("status-text"), refused ? (refused.status === 401 ? "A token is needed" : "Not up to date") : updated ? `Live, ${time(updated)}` : "Asking the API");
   shownIf(byId("away"), isAway);
-  if (isAway) text(byId("away"), `The API is away since ${time(since)}: ${named(refused.message)}. What is shown is as it was${updated ? ` at ${time(updated)}` : ""}; this page tries again by itself.`);
+  if (isAway) text(byId("away"), `The API is away since ${time(since)}: ${named(refused.message)}. The page shows the last known state${updated ? `, of ${time(updated)}` : ""}, and retries automatically.`);
   text(byId("token-open"), api.token.get() ? "Token is set" : "Token");
   const live = model.hosts.filter((host) => host.live !== false).length;
   document.title = refused ? "(!) Leasehold" : `Leasehold · ${live} hosts · ${model.leases.size} leases`;
 }
 
-/** What came of an action: said, and where it failed shown until the next one. */
+/** The outcome of an action: announced, and a failure is shown until the next action. */
 function notify(what, isFailure = false) {
   if (!isFailure) say(what);
   shownIf(byId("notice"), isFailure);
@@ -233,7 +233,7 @@ for (const choice of document.querySelectorAll("input[name=view], input[name=col
     map.colour = byId("colour").querySelector(":checked").value;
     render();
   });
-byId("token-open").addEventListener("click", () => void needToken("Reading takes a token of api.readers, operating one of api.operators."));
+byId("token-open").addEventListener("click", () => void needToken("Reading requires a token from api.readers; operating requires one from api.operators."));
 document.addEventListener("visibilitychange", () => document.hidden || wake());
 onTheme(() => render());
 

@@ -2,8 +2,8 @@
 
 import { attribute, brief, h, rate, shownIf, svg, text } from "./dom.js";
 
-const SIZE = 1000; // of the drawing, which is stretched to its place: lines keep their width (vector-effect)
-const MINUTES = [1, 2, 5, 10]; // what a chart may span: the least that holds all that is known
+const SIZE = 1000; // the drawing is stretched to its place, and lines keep their width (vector-effect)
+const MINUTES = [1, 2, 5, 10]; // the spans of a chart: it takes the least that holds all known values
 const GAP_MS = 30000; // the page slept, or the API was away: no line across
 
 /** The least round number that is not below the value. */
@@ -13,7 +13,7 @@ export function roundedUp(value) {
   return [1, 2, 2.5, 5, 10].map((step) => step * power).find((round) => round >= value);
 }
 
-/** points: [[at, value or null]]. -> path data of the line, broken where nothing is known. */
+/** points: [[at, value or null]]. -> path data of the line, with gaps for unknown values. */
 export function linePath(points, x, y) {
   let path = "";
   let last = null;
@@ -39,7 +39,7 @@ function areaPath(points, x, y) {
   return path;
 }
 
-/** What was known a moment ago holds until now: the line ends where the dot is. */
+/** The last known value holds until now: the line ends at the dot. */
 function upTo(now, points) {
   const [at, value] = points.at(-1) ?? [now, null];
   return value !== null && now - at < GAP_MS ? [...points, [now, value]] : points;

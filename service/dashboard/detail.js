@@ -1,4 +1,4 @@
-// One lease, whole, with what an operator may do to it; and the questions that are asked before something is done.
+// All of one lease, with the actions of an operator, and the questions before each action.
 
 import { lease as fetchLease, leasePath, operate, Refused, segment, token } from "./api.js";
 import { bdi, byId, count, h, named } from "./dom.js";
@@ -11,7 +11,7 @@ const tokens = byId("token");
 
 // Tokens
 
-/** Asks for a token, and says why. Resolves to whether one was given. One question at a time. */
+/** Asks for a token, and shows why. Resolves to whether one was given. One question at a time. */
 export function askForToken(why) {
   byId("token-why").textContent = why;
   if (tokens.open) return Promise.resolve(false);
@@ -37,7 +37,7 @@ byId("token-forget").addEventListener("click", () => {
 
 // Acting
 
-/** Does it; where a token is missing or no operator's, asks for one and tries once more. Throws Refused. */
+/** Does it. If the token is missing or not an operator's, asks for one and retries once. Throws Refused. */
 export async function acted(action) {
   try {
     return await action();
@@ -66,7 +66,7 @@ export async function pauseOrResume(name, isPaused, { say, changed }) {
   const verb = isPaused ? "resume" : "pause";
   const sure = isPaused || (await asked({
     title: `Pause ${named(name)}?`,
-    lines: ["Every host finishes or drops its batch in hand and releases its leases of this pipeline. Nothing is lost; lag goes on counting until somebody resumes it."],
+    lines: ["Every host finishes or drops its current batch and releases its leases of this pipeline. Nothing is lost. The lag keeps growing until the pipeline is resumed."],
     yes: "Pause",
   }));
   if (!sure) return;
@@ -91,15 +91,15 @@ export async function openLease({ pipeline, partition }, around) {
   const show = (lease) => {
     const hadFocus = body.contains(document.activeElement);
     body.replaceChildren(facts(lease, around.failure(`${pipeline}/${partition}`)), actions(lease, (doing, action) => perform(lease, doing, action), around));
-    if (hadFocus) close.focus(); // what was pressed is no more
+    if (hadFocus) close.focus(); // the pressed button no longer exists
   };
   const perform = async (lease, doing, action) => {
     outcome.className = "outcome";
     outcome.textContent = `${doing} …`;
     try {
       const { changed, after, etag } = await acted(action);
-      outcome.textContent = changed ? `${doing}: done.` : `${doing}: nothing was to be done.`;
-      show({ ...lease, ...after, etag: etag ?? lease.etag }); // newer than what the next answer may be told from
+      outcome.textContent = changed ? `${doing}: done.` : `${doing}: nothing had to be done.`;
+      show({ ...lease, ...after, etag: etag ?? lease.etag }); // newer than the state that the next answer may show
     } catch (error) {
       outcome.className = "outcome failed";
       outcome.textContent = `${doing}: ${error.message}`;
@@ -115,7 +115,7 @@ export async function openLease({ pipeline, partition }, around) {
 }
 
 function facts(lease, failure) {
-  const owner = lease.owner === null ? "nobody" : h("span", {}, swatch(lease.owner)[0], bdi(lease.owner));
+  const owner = lease.owner === null ? "no owner" : h("span", {}, swatch(lease.owner)[0], bdi(lease.owner));
   const rows = [
     ["State", lease.state === "owned" ? "owned" : standing(lease)],
     ["Owner", owner],
@@ -142,7 +142,7 @@ function actions(lease, perform, around) {
   const to = h("select", {}, ...others.map((name) => h("option", { value: name }, named(name))));
   const handOver = () => perform(`Hand over to ${named(to.value)}`, () => operate("POST", leasePath(pipeline, partition, "handoff"), { to: to.value }));
   const release = async () => {
-    const lines = [`${named(lease.owner ?? "nobody")} is out at its next write, and may have to repeat its batch elsewhere. To move a lease without that, hand it over.`];
+    const lines = [`${named(lease.owner ?? "The owner")} loses the lease at its next write, and the next owner may have to repeat its batch. To avoid that, hand the lease over.`];
     if (await asked({ title: `Release ${named(partition)}?`, lines, yes: "Release" })) await perform("Release", () => operate("POST", leasePath(pipeline, partition, "release")));
   };
   const close = async () => {
@@ -165,12 +165,12 @@ async function reset(lease, perform) {
   const { pipeline, partition, etag } = lease;
   const field = h("label", { class: "field" }, "New position ", h("input", { name: "to", required: true, autocomplete: "off", spellcheck: "false", list: "positions", placeholder: "earliest, latest, a time, or a position" }));
   const known = h("datalist", { id: "positions" }, h("option", { value: "earliest" }), h("option", { value: "latest" }));
-  const sure = h("label", { class: "check" }, h("input", { type: "checkbox", required: true }), " I know that events between the two positions come again, or are skipped");
+  const sure = h("label", { class: "check" }, h("input", { type: "checkbox", required: true }), " I know that events between the two positions are delivered again or skipped");
   const entries = await asked({
     title: `Reset ${named(partition)} of ${named(pipeline)}?`,
     lines: [
-      `It stands at ${named(lease.continuation ?? "the feed's beginning")}, generation ${lease.generation}. A new generation begins, in which no position that the sink holds counts.`,
-      lease.owner === null ? "Nobody works on it." : "Its owner writes the lease every few seconds, and then this reset is refused: pause the pipeline first.",
+      `Its position is ${named(lease.continuation ?? "the feed's beginning")}, in generation ${lease.generation}. A new generation ignores the sink's position.`,
+      lease.owner === null ? "No host works on it." : "Its owner writes the lease every few seconds, and each write makes this reset fail: pause the pipeline first.",
     ],
     fields: [field, known, sure],
     yes: "Reset",

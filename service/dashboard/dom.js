@@ -1,4 +1,4 @@
-// Elements are made of attributes and text nodes alone: whatever a document says, it never becomes markup.
+// Elements are made only of attributes and text nodes, so the contents of a document never become markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 

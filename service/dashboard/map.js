@@ -10,13 +10,13 @@ const BELOW = 14;
 const TILE = { width: 168, height: 54, gap: 8 };
 const TILES_MAX = 40; // so many leases have room for their names
 const CELL = { min: 7, max: 26 };
-const AREA = 400; // how high the cells of all pipelines may stand, about
+const AREA = 400; // about how high the cells of all pipelines may be
 const MARGIN = 5; // around it all, for rings; the style sheet takes it back
 const MOVED_MS = 1600;
 const FRAME_MS = 50; // enough for a ring that fades
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
-/** Where everything is: pure. width: of the canvas; leases: in order. -> {height, cells: [{key, x, y, w, h}], labels, roomy} */
+/** The layout, pure. width: the canvas's; leases: in order. -> {height, cells: [{key, x, y, w, h}], labels, roomy} */
 export function layout(leases, width) {
   const roomy = leases.length <= TILES_MAX;
   const size = roomy ? tileSize(width) : cellSize(leases.length, width);
@@ -85,7 +85,7 @@ export class LeaseMap {
     this.redraw();
   }
 
-  /** At the next frame, once, however often it is asked for. */
+  /** Draws once at the next frame, however often it is called. */
   redraw() {
     this.asked ||= requestAnimationFrame(() => {
       this.asked = 0;
@@ -159,7 +159,7 @@ export class LeaseMap {
     context.fillRect(x + inset, y + inset, w - 2 * inset, h - 2 * inset);
   }
 
-  /** A cell's body says owner and state; by lag, a closed or unread partition has none. */
+  /** A cell's body shows owner and state. Coloured by lag, a closed or unread partition has no body. */
   #fill(lease, x, y, w, h, key) {
     const { context, ink } = this;
     if (lease.state === "closed") return this.#dot(x + w / 2, y + h / 2, Math.max(1, w / 8));
@@ -248,7 +248,7 @@ export class LeaseMap {
     return `${shown}…`;
   }
 
-  /** A ring that widens and fades around what has moved; where motion is unwelcome it stands still. */
+  /** A ring that widens and fades around a cell that moved. With reduced motion, it does not move. */
   #drawMoves() {
     const now = performance.now();
     let isMoving = false;

@@ -23,7 +23,7 @@ export function emptyModel() {
     failures: new Map(), // key -> failure
     batches: [],
     lag: null, // null: not known yet
-    lagOf: new Map(), // key -> events, or null where the feed could not tell
+    lagOf: new Map(), // key -> events, or null if the feed could not count them
     history: new Map(), // pipeline -> {lag: [[at, value]], rate: [[at, value]]}
   };
 }
@@ -37,7 +37,7 @@ export function takeLeases(model, told, now) {
   const isSame = items.length === before.size && items.every((lease) => before.has(keyOf(lease)));
   const moves = movesBetween(before, items, now);
   if (isSame) {
-    for (const lease of items) before.set(keyOf(lease), lease); // a key that is there keeps its place
+    for (const lease of items) before.set(keyOf(lease), lease); // an existing key keeps its place
   } else {
     const sorted = items.toSorted((a, b) => rank(model, a.pipeline) - rank(model, b.pipeline) || order.compare(a.partition, b.partition));
     model.leases = new Map(sorted.map((lease) => [keyOf(lease), lease]));
@@ -57,7 +57,7 @@ export function changeLeases(model, { items, gone }, now) {
   return takeLeases(model, [...changed.values()], now);
 }
 
-/** An answer may be a moment older than the last one, where another host gave it: an older epoch is not believed for a while. */
+/** If another host gave an answer, it may be a moment older than the last one: an older epoch is ignored for a while. */
 function newest(model, lease, now) {
   const key = keyOf(lease);
   const old = model.leases.get(key);
@@ -106,7 +106,7 @@ function heard(last, host, now) {
   const next = { tick: host.tick, started: host.started_at };
   if (!last || last.started !== host.started_at) return { ...next, at: last ? now : null, samples: [sample] };
   const latest = last.samples.at(-1);
-  const isOld = host.tick < last.tick || isBehind(sample.totals, latest.totals); // told by a host that has not heard of it yet
+  const isOld = host.tick < last.tick || isBehind(sample.totals, latest.totals); // from a host that has not read it yet
   const isNews = host.tick > last.tick || (host.this && now - latest.at >= SAMPLE_MS); // a host's own totals are of this moment
   if (isOld || !isNews) return last;
   const samples = [...last.samples, sample];
@@ -116,7 +116,7 @@ function heard(last, host, now) {
 
 const isBehind = (totals, last) => [...last].some(([name, { events }]) => (totals.get(name)?.events ?? 0) < events);
 
-/** Events a second of one host and one pipeline, or all; null: it has not been heard of twice. */
+/** Events a second of one host and one pipeline, or all; null before its second heartbeat. */
 export function hostRate(model, host, pipeline) {
   const samples = model.heard.get(host)?.samples ?? [];
   if (samples.length < 2) return null;
@@ -124,7 +124,7 @@ export function hostRate(model, host, pipeline) {
   return (sum(last.totals, "events", pipeline) - sum(first.totals, "events", pipeline)) / ((last.at - first.at) / 1000);
 }
 
-/** Of all hosts; null: none has been heard of twice. */
+/** The rate of all hosts; null before any second heartbeat. */
 export function rateOf(model, pipeline) {
   const rates = model.hosts.filter((host) => host.live !== false).map((host) => hostRate(model, host.name, pipeline));
   const known = rates.filter((rate) => rate !== null);
@@ -165,7 +165,7 @@ export const lagOf = (model, pipeline) => {
   return found && !found.partial ? found.lag : null;
 };
 
-/** A pipeline's lines up to what is known now: the page's first seconds, and a lag that has just been told, are there at once. */
+/** A pipeline's lines up to what is known now: the page's first seconds, and a lag that was just received, are shown at once. */
 export function linesOf(model, name, now) {
   const { lag, rate } = model.history.get(name) ?? { lag: [], rate: [] };
   const upToNow = (line, value) => ((line.at(-1)?.[1] ?? null) === null ? [...line, [now, value]] : line);

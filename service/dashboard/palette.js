@@ -20,7 +20,7 @@ export const heatOf = (lag) => HEAT[theme()][HEAT_FROM.findLastIndex((from) => l
 
 const slots = new Map(); // host -> number, for as long as the page is open: a host keeps its colour while others come and go
 
-/** Gives every host a slot, the lowest that nobody has now. */
+/** Gives every host a slot, the lowest free one. */
 export function seat(names) {
   const present = new Set(names);
   for (const name of names) {
@@ -33,7 +33,7 @@ export function seat(names) {
   }
 }
 
-/** {colour, pattern} of a host; null: nobody knows it. */
+/** {colour, pattern} of a host; null: unknown. */
 export function lookOf(name) {
   const slot = slots.get(name);
   if (slot === undefined) return null;

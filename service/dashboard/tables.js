@@ -82,7 +82,7 @@ export function heat() {
 
 // Hosts
 
-const HOST_STATES = { live: "live", dead: "not heard of", draining: "draining", unknown: "unknown", contested: "name used twice" };
+const HOST_STATES = { live: "live", dead: "silent", draining: "draining", unknown: "unknown", contested: "name used twice" };
 const MOODS = { live: "good", dead: "bad", draining: "warn", contested: "bad" };
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -185,16 +185,16 @@ export function moves(model) {
   shownIf(byId("moves"), model.moves.length > 0);
   keyed(byId("moves"), model.moves.slice(0, 60), ({ at, pipeline, from, to }) => JSON.stringify([at, pipeline, from, to]), ({ at, pipeline, partitions, from, to }) => {
     const what = partitions.length === 1 ? h("span", {}, "lease ", h("strong", {}, bdi(partitions[0]))) : h("strong", {}, plural(partitions.length, "lease"));
-    const ends = [from, to].map((name) => ({ name, swatch: swatch(name), shown: name === null ? h("i", {}, "nobody") : bdi(name) }));
+    const ends = [from, to].map((name) => ({ name, swatch: swatch(name), shown: name === null ? h("i", {}, "no owner") : bdi(name) }));
     const [left, joined] = ends.map((end) => h("span", { class: "owner" }, end.swatch[0], end.shown));
     const row = h("li", {}, h("time", {}, time(wall(at))), h("span", {}, what, " of ", bdi(pipeline)), h("span", { class: "from-to" }, left, " → ", joined));
     return [row, () => ends.forEach((end) => end.swatch[1](end.name))];
   });
 }
 
-/** What a screen reader hears of moves. */
+/** The text about moves for screen readers. */
 export const told = (moved) =>
-  moved.map(({ partitions, pipeline, from, to }) => `${plural(partitions.length, "lease")} of ${named(pipeline)} moved from ${named(from ?? "nobody")} to ${named(to ?? "nobody")}`).join("; ");
+  moved.map(({ partitions, pipeline, from, to }) => `${plural(partitions.length, "lease")} of ${named(pipeline)} moved from ${named(from ?? "no owner")} to ${named(to ?? "no owner")}`).join("; ");
 
 // Leases as a table
 
@@ -244,7 +244,7 @@ export class LeaseTable {
     return [row, (lease) => {
       const isFailing = this.model.failures.has(key);
       paint(lease.owner);
-      text(owner, lease.owner === null ? "nobody" : lease.state === "handing_over" ? standing(lease) : named(lease.owner));
+      text(owner, lease.owner === null ? "no owner" : lease.state === "handing_over" ? standing(lease) : named(lease.owner));
       text(state, isFailing ? "failing" : lease.state.replace("_", " "));
       attribute(state, "data-mood", isFailing || lease.state === "expired" ? "bad" : lease.state === "owned" ? "good" : lease.state === "closed" ? null : "warn");
       text(epoch, count(lease.epoch));
