@@ -163,7 +163,7 @@ class Worker:
         self._stopping.set()
 
     async def run(self) -> Outcome:
-        """Never raises, but for cancellation: then too the lease is given back, if that goes quickly."""
+        """Never raises, except for a cancellation: then too the lease is given back, if that goes quickly."""
         self._log.info("lease acquired", continuation=_shortened(self.owned.lease.continuation))
         outcome = Outcome("shutdown")
         try:
@@ -193,7 +193,7 @@ class Worker:
                 task.cancel()
             ended, stuck = await asyncio.wait(tasks, timeout=CLOSING_TIMEOUT_S)
             for task in ended:
-                _ = task.cancelled() or task.exception()  # the first one's is told
+                _ = task.cancelled() or task.exception()  # the first one's error is reported
             if stuck:
                 self._log.error("cancelled work does not end; it continues without a lease, and may send nothing")
 
@@ -398,7 +398,7 @@ class Worker:
             if self.owned.is_doubted:
                 await self._settle_doubt()
             if self._is_wanted:
-                self._log.info("handoff asked for", to=self.owned.lease.handoff_to)
+                self._log.info("handoff request received", to=self.owned.lease.handoff_to)
                 self._stats.record_handoff_request(self.owned.lease)
                 self.stop()
             await self.owned.changed.wait()

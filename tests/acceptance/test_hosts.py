@@ -123,7 +123,7 @@ def test_a_newcomer_has_its_share_within_two_balance_intervals(day: Day) -> None
 
 def test_a_handoff_is_asked_for_and_answered(day: Day) -> None:
     assert day.hosts["b"].has_logged("handoff requested")
-    assert day.hosts["a"].has_logged("handoff asked for")
+    assert day.hosts["a"].has_logged("handoff request received")
 
 
 def test_what_a_paused_host_owned_is_taken_in_time(day: Day) -> None:

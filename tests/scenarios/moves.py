@@ -23,7 +23,11 @@ Batches = dict[str, list[Batch]]
 def handoff(bank: Bank, role: str) -> None:
     """a is asked, and releases. Raises Failed."""
     _moved(
-        bank, role, "handed over", delivered_by_a=2, has_come=lambda a, b, moved: a.said("handoff asked for") == MOVED
+        bank,
+        role,
+        "handed over",
+        delivered_by_a=2,
+        has_come=lambda a, b, moved: a.said("handoff request received") == MOVED,
     )
 
 

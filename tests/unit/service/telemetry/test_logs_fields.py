@@ -23,7 +23,14 @@ from service.telemetry import logs
 ROOT = Path(__file__).parents[4]
 LEASE = {"pipeline", "partition", "epoch"}
 EVENTS = {
-    *("lease acquired", "lease released", "handoff requested", "handoff asked for", "renewal failed", "suspended"),
+    *(
+        "lease acquired",
+        "lease released",
+        "handoff requested",
+        "handoff request received",
+        "renewal failed",
+        "suspended",
+    ),
     *("will try again", "asking for a lease failed"),
 }
 
