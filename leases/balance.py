@@ -59,7 +59,7 @@ def plan(
     - leases: all of the group, including closed ones.
     - peers: the live hosts, including `me`.
     - working: the leases that `me` processes. Any other lease in its name was left by an earlier incarnation or a lost
-      answer, and is taken back at once.
+      answer, and `me` takes it back at once.
     - expired: leases whose owner did not move its tick for a lease duration.
     - overdue: leases that `me` requested a lease duration ago and may now steal.
     - rng: spreads hosts that take from the same set of free leases, so that they do not all start with the same one.

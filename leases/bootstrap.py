@@ -180,7 +180,7 @@ class Bootstrap:
         return found.identity.transform != wanted.identity.transform and not problem
 
     async def use(self) -> None:
-        """Record that leases exist, before the first of them is created. Raises as `opened` does."""
+        """Record that leases exist, before the first of them is created. Raises as `open` does."""
         try:
             await self._open(unused=False)
         except StoreConflict:  # another host was quicker
@@ -207,7 +207,7 @@ class Bootstrap:
         return found.unused and not await self._store.list(lease_prefix(self._pipeline))
 
     async def complete(self) -> None:
-        """Record that the first round of leases exists, however it was created. Raises as `opened` does."""
+        """Record that the first round of leases exists, however it was created. Raises as `open` does."""
         await self.open()
         await self._complete()
 
@@ -220,7 +220,7 @@ class Bootstrap:
         standing_of: StandingOf | None = None,
         hosts: Collection[str] = (),
     ) -> Audit:
-        """Create missing leases. Idempotent, and cheap if none are missing. Raises as `opened` does, and what the
+        """Create missing leases. Idempotent, and cheap if none are missing. Raises as `open` does, and what the
         callbacks raise.
 
         A callback that raises Undecided delays only its own partition.
@@ -264,7 +264,7 @@ class Bootstrap:
             if await self._keeper.create(lease):
                 created.append(lease.partition)
                 notes.append(put_back(lease))
-                self._info_seen_at = -inf  # whoever deleted this one may have deleted them all
+                self._info_seen_at = -inf  # all of them may have been deleted with this one
         stuck = waiting(partitions, leases, unreadable)
         born = [
             *children_due(partitions, leases, unreadable),

@@ -100,7 +100,7 @@ def encode_lease(lease: Lease) -> str:
     try:
         if lease.unknown:
             decode_lease(stored_under, body)
-        else:  # texts, numbers and flags, of which JSON changes nothing: they need not be parsed to be judged
+        else:  # JSON changes nothing in texts, numbers and flags: they need not be parsed to be judged
             _check_size(stored_under, body, BODY_BYTES_MAX)
             _lease_of(Fields(stored_under, fields))
     except InvalidDocument as error:

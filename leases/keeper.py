@@ -394,7 +394,7 @@ class OwnedLease:
             now = _seen(await self._store.read(_id(wanted)))
         except (StoreMissing, InvalidDocument) as error:
             why = advised(error, *wanted.key) if isinstance(error, InvalidDocument) else error
-            self._lose(LeaseLost(f"{_name(wanted)}: its document is gone or unreadable ({why})"))
+            self._lose(LeaseLost(f"{_name(wanted)}: its document is missing or unreadable ({why})"))
             raise self._lost from None  # type: ignore[misc]  # _lose has just set it
         first_try = self._unsettled_since or began
         if _is_written(now.lease, wanted):

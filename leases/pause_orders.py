@@ -116,7 +116,7 @@ async def order(store: LeaseStore, wanted: Control) -> tuple[Control, bool]:
     for _ in range(CONFLICTS_MAX):
         try:
             return await _give_order(store, wanted)
-        except (StoreConflict, StoreMissing):  # somebody else has just ordered something
+        except (StoreConflict, StoreMissing):  # another writer has just given an order
             continue
     return await _give_order(store, wanted)
 

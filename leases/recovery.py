@@ -67,7 +67,7 @@ def _is_needed(lease: Lease, listed: Container[str], leases: Mapping[str, Lease]
     if lease.closed:
         return any(child.partition not in leases for child in lease.children)
     if any(lease.partition in other.parents for other in leases.values()):
-        return False  # it has ended, and goes on in those
+        return False  # it has ended, and its children continue it
     own = Partition(lease.partition, (), lease.scope)
     held = [other.scope for other in leases.values() if other.scope is not None and not other.closed]
     return lease.scope is None or list(uncovered(own, held)) == [own]

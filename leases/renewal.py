@@ -61,7 +61,7 @@ async def keep_renewed(
             if isinstance(error, StoreUnavailable) and error.retry_after_s is not None:
                 await clock.sleep(min(error.retry_after_s, timing.renew_s))
             elif isinstance(error, StoreConflict):
-                attempt = max(attempt, 3)  # somebody writes in a loop: give way
+                attempt = max(attempt, 3)  # another writer writes in a loop: give way
 
 
 def pause_before(

@@ -119,9 +119,7 @@ class _Plan:
         seen = self._seen.get(candidate.partition)
         try:
             if count > 1:
-                raise _Refused(
-                    f"{count} documents stand for it: leave the one in the input that holds the true position"
-                )
+                raise _Refused(f"{count} documents describe this lease: keep only the one with the correct position")
             change = self._changed(candidate, seen)
             if change.wanted is not None:
                 encode_lease(change.wanted)
@@ -134,7 +132,7 @@ class _Plan:
         if lease is None:
             raise _Refused(candidate.refused)
         if writer := self._rules.writers.get(candidate.document):
-            raise _Refused(f"'{writer}' is at work on document '{candidate.document}': stop it, and export again")
+            raise _Refused(f"'{writer}' is processing document '{candidate.document}': stop it, and export again")
         self._check(candidate, lease)
         return self._created(candidate, lease) if seen is None else self._over(candidate, lease, seen)
 
@@ -148,11 +146,13 @@ class _Plan:
 
     def _created(self, candidate: Candidate, lease: Lease) -> Change:
         if parent := self._due.get(lease.partition):
-            raise _Refused(f"lease '{parent}' has ended and names it: a host will make it, then import again")
+            raise _Refused(
+                f"lease '{parent}' lists it as a child: wait until a host creates its lease, then import again"
+            )
         others = [other for other in self._open if other.partition != lease.partition]
         if not lease.closed and (names := self._rules.overlapping(lease, others)):
             raise _Refused(
-                f"it covers what {_names(names)} covers: leave out of the input what is done with (after a split: the parent)"
+                f"it covers what {_names(names)} covers: remove finished leases from the input (after a split, the parent)"
             )
         lease, notes = self._beside_the_sink(candidate, lease)
         if candidate.owner is not None:

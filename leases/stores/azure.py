@@ -94,7 +94,7 @@ class OnceOverTls(AioHttpTransport):  # type: ignore[misc]  # the SDK exports it
                 return response
             if asyncio.get_running_loop().time() + pause > _retried_until.get() or not self._budget.spend():
                 return response
-            response.internal_response.release()  # of a body that nobody reads, where there is one
+            response.internal_response.release()  # drop the body, if any: it is not read
             await asyncio.sleep(pause)
             attempt += 1
 
@@ -143,7 +143,7 @@ class PatientCredential:
     def _ended(self, scopes: tuple[str, ...], search: asyncio.Task[AccessToken]) -> None:
         del self._searches[scopes]
         if not search.cancelled():
-            search.exception()  # nobody may be left to ask
+            search.exception()  # retrieve it: all callers may have left
 
 
 def is_untrusted(error: Exception) -> bool:

@@ -1,7 +1,7 @@
 """Leases in a container of Azure Blob Storage.
 
 `store` implements the five calls; `codec` maps ids and bodies to blobs (pure); `container` makes the requests over what `account`
-opens, and `error_mapping` translates the SDK's errors (pure). `OthersBlobs` reads what other processors left.
+opens, which also translates the SDK's errors. `OthersBlobs` reads what other processors left.
 """
 
 from leases.stores.blob.account import ContainerAddress

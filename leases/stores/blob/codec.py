@@ -28,7 +28,7 @@ from leases.document import BODY_BYTES_MAX, lease_prefix, unreadable
 #     orders/info            _leasehold/orders/info     everything else
 #     _hosts/host-a          _leasehold/_hosts/host-a
 #
-# Ids hold neither `~` nor `!` (leases.store), so every name stands for one id. An id has at most 255 characters, of which each
+# Ids hold neither `~` nor `!` (leases.store), so every name stands for one id. An id has at most 255 characters, and each
 # becomes two at most: names stay far below the 1,024 that a blob's may have.
 
 

@@ -83,7 +83,7 @@ class Container:
         return await self._run(f"reading '{name}'", lambda to: _look_at(to, name))
 
     async def read(self, name: str, bytes_max: int) -> Blob:
-        """A blob with its content, of which not much more than bytes_max is read."""
+        """A blob with its content. Not much more than `bytes_max` bytes are read."""
         return await self._run(f"reading '{name}'", lambda to: _read(to, name, bytes_max))
 
     async def create(self, name: str, packed: Packed) -> str:
@@ -155,7 +155,7 @@ class Container:
             if code_of(error) == "ContainerAlreadyExists":
                 return  # another host was quicker
             why = translated(error, "creating it", is_write=False)
-            raise StoreUnavailable(f"{self._place} is not there and cannot be made ({why}): make it") from error
+            raise StoreUnavailable(f"{self._place} does not exist and cannot be created ({why}): create it") from error
 
     async def _match(self, name: str, etag: str) -> dict[str, Any]:
         """An invalid ETag would match everything, or break the request."""

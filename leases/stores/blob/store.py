@@ -118,10 +118,10 @@ class OthersBlobs:
         try:
             found = await self._container.list_blobs(folder)
         except StoreMissing:
-            raise StoreUnavailable(f"{self} is not there: name the one with the old leases") from None
+            raise StoreUnavailable(f"{self} does not exist: name the container with the old leases") from None
         if len(found) > OTHERS_MAX:
             raise StoreUnavailable(
-                f"{self} holds more than {OTHERS_MAX} blobs: say by --prefix in which folder the leases lie"
+                f"{self} holds more than {OTHERS_MAX} blobs: name the folder of the leases with --prefix"
             )
         wanted = [each for each in found if is_wanted(kind, each.name) and FORM not in each.metadata]
         read = await asyncio.gather(*(self._read(kind, each) for each in wanted))

@@ -215,7 +215,7 @@ async def _has_own_keys(client: CosmosClient, proxy: ContainerProxy, place: Cont
         )
     if (properties.get("defaultTtl") or 0) > 0:
         raise StoreUnavailable(
-            f"{place} removes documents after {properties['defaultTtl']} s, and leases have to stay: turn off its time to live"
+            f"{place} removes documents after {properties['defaultTtl']} s, but leases must not expire: turn off its time to live"
         )
     return bool(paths != ["/id"])
 
@@ -233,7 +233,7 @@ async def _properties(client: CosmosClient, proxy: ContainerProxy, place: Contai
         pass  # another host was quicker
     except AzureError as error:
         raise StoreUnavailable(
-            f"{place} is not there and cannot be made ({_why_not_made(error)}): make it, with the partition key /id"
+            f"{place} does not exist and cannot be created ({_why_not_made(error)}): create it, with the partition key /id"
         ) from error
     return await proxy.read()
 

@@ -158,4 +158,4 @@ class CosmosStore(LeaseStore):
         except StoreConflict:
             return  # .NET's, or ours from before
         except StoreAmbiguous as error:
-            raise StoreUnavailable(str(error)) from error  # what was asked for has not been begun
+            raise StoreUnavailable(str(error)) from error  # the caller's own request was not sent yet

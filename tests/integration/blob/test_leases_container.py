@@ -98,7 +98,7 @@ async def test_a_host_that_died_behind_the_container_s_creation_left_all_in_orde
 async def test_a_container_that_may_not_be_made_is_named_with_what_to_do(store: BlobStore, wire: Wire) -> None:
     wire.fault("fail", "container", status=403, code="AuthorizationPermissionMismatch")
     with pytest.raises(
-        StoreUnavailable, match=r"'container-\d+' is not there and cannot be made.*Contributor.*make it"
+        StoreUnavailable, match=r"'container-\d+' does not exist and cannot be created.*Contributor.*create it"
     ):
         await store.list("")
 

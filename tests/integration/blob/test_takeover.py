@@ -150,7 +150,7 @@ async def test_checkpoints_become_leases_first_on_paper_and_then_for_good(deploy
     await store.claim("2", "")
     told = await deployment.from_container("checkpointstore")
     assert told.code == 0, told.out
-    assert "3 created, 0 moved, 0 unchanged, 0 refused: nothing was written, --apply does it" in told.out
+    assert "3 created, 0 moved, 0 unchanged, 0 refused: nothing was written; use --apply to write" in told.out
     assert f"the leases in '{FOLDER}' are taken" in told.out
     assert "partition '2' was never checkpointed, and begins at the feed's `start`" in told.out
     async with BlobServiceClient.from_connection_string(deployment.azurite) as service:
@@ -199,7 +199,7 @@ async def test_while_a_consumer_is_at_work_its_partition_is_refused(
         await working
     assert told.code == 1
     assert "watching for up to 6 s whether 2 leases have live owners" in told.out
-    assert f"'d9f0' is at work on document '{FOLDER}/ownership/0'" in " ".join(told.out.split())
+    assert f"'d9f0' is processing document '{FOLDER}/ownership/0'" in " ".join(told.out.split())
     assert "1 created, 0 moved, 0 unchanged, 1 refused: nothing is written" in told.out
     assert await deployment.leases() == {}
 
@@ -253,7 +253,7 @@ async def test_a_lease_that_a_host_holds_is_refused_until_it_lets_go(deployment:
     blob = await hosted(deployment, "0", 41)
     held = await blob.acquire_lease(lease_duration=15)
     told = await deployment.from_container("eventprocessorhost", "--apply")
-    assert (told.code, "'host-1' is at work on document '$Default/0'" in " ".join(told.out.split())) == (1, True), (
+    assert (told.code, "'host-1' is processing document '$Default/0'" in " ".join(told.out.split())) == (1, True), (
         told.out
     )
     await held.release()
@@ -288,7 +288,7 @@ async def test_the_account_may_be_another_one_told_by_the_environment(deployment
 @pytest.mark.parametrize(
     ("options", "code", "why"),
     [
-        (("--container", "nothing-there"), 1, "'nothing-there' is not there: name the one with the old leases"),
+        (("--container", "nothing-there"), 1, "'nothing-there' does not exist: name the container with the old leases"),
         (("--container", "Not A Name", "--account-url", "ftp://x"), 2, "must be an address"),
         (("--prefix", "nowhere"), 1, "holds no leases of that kind in 'nowhere'"),
     ],

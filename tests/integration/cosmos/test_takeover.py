@@ -128,7 +128,7 @@ async def test_while_a_former_host_is_at_work_its_leases_are_refused(deployment:
     with suppress(asyncio.CancelledError):
         await renewing
     assert code == 1
-    assert f"'{kind}-host-1' is at work on document '" in said
+    assert f"'{kind}-host-1' is processing document '" in said
     assert "1 refused: nothing is written as long as one is refused" in said
 
 

@@ -143,13 +143,13 @@ def test_nothing_moves_under_an_owner_who_lives_even_if_forced() -> None:
 
 def test_a_document_whose_writer_lives_is_refused() -> None:
     change = only(candidate(), writers={"prefix..0": "dotnet-1"}, force=True)
-    assert (change.kind, change.why.split(":")[0]) == ("refused", "'dotnet-1' is at work on document 'prefix..0'")
+    assert (change.kind, change.why.split(":")[0]) == ("refused", "'dotnet-1' is processing document 'prefix..0'")
 
 
 def test_two_documents_for_one_lease_are_both_refused() -> None:
     changes = planned([candidate(), candidate(continuation="20"), candidate("1")], {}, RULES)
     assert [(c.partition, c.kind) for c in changes] == [("0", "refused"), ("0", "refused"), ("1", "created")]
-    assert "2 documents stand for it" in changes[0].why
+    assert "2 documents describe this lease" in changes[0].why
 
 
 def test_a_document_that_could_not_be_read_is_refused_with_its_reason() -> None:
@@ -203,7 +203,7 @@ def test_children_are_written_before_the_parent_that_names_them() -> None:
 
 def test_a_child_that_a_host_is_about_to_make_is_not_created_elsewhere() -> None:
     change = only(candidate("1", "50"), lease(closed=True, children=(Child("1", "10"),)))
-    assert change.why == "lease '0' has ended and names it: a host will make it, then import again"
+    assert change.why == "lease '0' lists it as a child: wait until a host creates its lease, then import again"
 
 
 PARTS = (Child("-7F", "5", "-7F"), Child("7F-FF", "9", "7F-FF"))
