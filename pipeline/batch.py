@@ -66,7 +66,7 @@ class Batch:
         return Batch(self.partition, self.start, tuple(pages), self.opened_at)
 
     def without(self, places: Sequence[int]) -> Batch:
-        """All but the events at these places, over the same positions. It is to be transformed, not to be cut."""
+        """All but the events at these places, over the same positions. It may be transformed, but not cut."""
         pages, start = [], 0
         for page in self.pages:
             end = start + page.events.num_rows

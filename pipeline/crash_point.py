@@ -21,7 +21,7 @@ from types import FrameType
 
 VARIABLE = "LEASEHOLD_CRASH_POINT"
 POINTS = {
-    "lease acquired": "the lease store has the new owner, and nothing is done with it yet",
+    "lease acquired": "the lease store has the new owner, which has not used the lease yet",
     "sink claimed": "the sink knows the new epoch; the lease does not have the sink's position yet",
     "position written": "the lease has the sink's position; nothing is read yet",
     "page read": "the first events are in memory",
@@ -66,9 +66,9 @@ class _Armed:
         if name not in POINTS:
             raise ValueError(f"there is no crash point '{name}'; there are {', '.join(map(repr, POINTS))}")
         if not (times or "1").isdecimal() or int(times or 1) < 1:
-            raise ValueError(f"'{times}' of '{spec}' has to be a number from 1: at which time the point is reached")
+            raise ValueError(f"'{times}' of '{spec}' must be 1 or more: the occurrence to stop at")
         if (number or "SIGKILL") not in signal.Signals.__members__:
-            raise ValueError(f"there is no signal '{number}' as in '{spec}'; SIGKILL and SIGSTOP are of use")
+            raise ValueError(f"there is no signal '{number}' as in '{spec}'; use SIGKILL or SIGSTOP")
         self._name = name
         self._times = int(times or 1)
         self._signal = signal.Signals[number or "SIGKILL"]

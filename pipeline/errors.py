@@ -5,10 +5,11 @@ PipelineError
 │   ├── FeedUnavailable        refused, throttled or too slow; the same read may be tried again
 │   ├── PositionLost           the continuation no longer leads anywhere: retention passed it, the file was replaced
 │   └── MalformedRecord        a record of the source that cannot become an event
+├── PartitionEnded             the partition was split or merged; its children continue it (pipeline.feed)
 ├── NotImportable              a `module:attribute` of the settings that leads nowhere
 ├── TransformError             the transform is wrong, whatever the events are
 ├── PoisonEvent                events that the transform cannot process
-│   ├── FailsTogether          events of which each can be processed, and all of them together cannot
+│   ├── FailsTogether          events that can be processed one by one, but not together
 │   └── TooMuchPoison          more of the last events than dead letters are for
 ├── EngineUnavailable          Spark died or refused; never evidence of poison
 ├── SinkError
@@ -17,9 +18,9 @@ PipelineError
 │   ├── SinkRejected           the destination refuses this output, and will refuse it again
 │   │   └── OutputRefused      it does so for what is in it, and takes other output
 │   │       └── OutputTooLarge more than the destination takes at once: less of it may fit
-│   ├── OutputSuspected        output was refused, and less of it is to be tried: claim again
-│   ├── Fenced                 a later epoch is at work: stop, or (if the lease is still ours) raise the epoch and reopen
+│   ├── OutputSuspected        output was refused: claim again, and try less of it
 │   └── Ambiguous              sent, and the answer lost: raise the epoch, reopen, and ask for the position
+├── Fenced                     a later epoch is active: stop, or (if the lease is still ours) raise the epoch and reopen
 └── NotTrusted                 the lease's trust window is closed: nothing may be sent now
 """
 
@@ -81,9 +82,11 @@ class Poison:
 class PoisonEvent(PipelineError):
     """Events that cannot be processed, isolated as far as they can be.
 
-    before: how many events of the batch precede the first of them; those can still be delivered. sequence: the first one's.
-    events: from the first on, how many could not be separated, usually 1. found: all that were found, by their places.
-    output: what the batch's other events became, where that is known already.
+    - `before`: how many events of the batch precede the first of them; those can still be delivered.
+    - `sequence`: the first one's.
+    - `events`: from the first on, how many could not be separated, usually 1.
+    - `found`: all that were found, by their places.
+    - `output`: what the batch's other events became, where that is known already.
     """
 
     def __init__(
@@ -167,8 +170,9 @@ class OutputTooLarge(OutputRefused):
 class Fenced(PipelineError):
     """The sink knows a later owner; or the source does, if it ranks readers by epochs.
 
-    epoch: the epoch that is known there, 0 if unknown. state: the sink state from which the next claim has to
-    be made, so that it outranks what the sink knows; None to keep one's own.
+    - `epoch`: the epoch that is known there, 0 if unknown.
+    - `state`: the sink state from which the next claim has to be made, so that it outranks what the sink knows; None to
+      keep one's own.
     """
 
     def __init__(self, message: str, *, epoch: int = 0, state: str | None = None) -> None:

@@ -19,28 +19,34 @@ EVENT_SCHEMA = pa.schema(
         pa.field("operation", pa.string()),
     ]
 )
-"""partition: the feed's partition. sequence: strictly growing within it. offset: where the source keeps the event, for
-people (a file's line, a log's number). enqueued_time: when the source took it. key: the event's own key. body: its bytes.
-properties: what the producer said beside the body. operation: create, replace or delete where the feed knows, upsert where it
-knows no more than that there is such a thing now, else null."""
+"""The columns of events:
+
+- `partition`: the feed's partition.
+- `sequence`: strictly growing within it.
+- `offset`: where the source keeps the event, for people (a file's line, a log's number).
+- `enqueued_time`: when the source took it.
+- `key`: the event's own key.
+- `body`: its bytes.
+- `properties`: what the producer sent beside the body.
+- `operation`: `create`, `replace` or `delete` if the feed knows; `upsert` if it knows only that the object exists now;
+  else null.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some consecutive events of one partition.
-
-    events: EVENT_SCHEMA, in sequence order, may be empty (the position moved past nothing that is an event).
-    to: the position just behind the last of them; opening the feed there yields what follows.
-    position_after: the position just behind the first n events (0 < n < len), or None where the feed cannot be cut there.
-    malformed: why the page's only event, a record as it was read, cannot be one: for dead letters, and for no transform.
-    bytes: size of the events in memory.
-    """
+    """Some consecutive events of one partition."""
 
     events: pa.Table
+    """EVENT_SCHEMA, in sequence order, may be empty (the position moved past nothing that is an event)."""
     to: str
+    """The position just behind the last of them; opening the feed there yields what follows."""
     position_after: Callable[[int], str | None] = field(default=lambda n: None)
+    """Returns the position just behind the first n events (0 < n < len), or None if the feed cannot be cut there."""
     malformed: str | None = None
+    """Why the page's only event is malformed. It holds the record as it was read, for dead letters only."""
     bytes: int = field(init=False)
+    """Size of the events in memory."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bytes", int(self.events.nbytes))  # once: Arrow takes its time to count

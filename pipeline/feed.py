@@ -19,7 +19,7 @@ INTERFACE = 1
 """Version of the feed interface: raised when an existing class would no longer work (docs/plugins.md)."""
 
 Start = Literal["earliest", "latest"] | datetime
-"""Where partitions begin that are there at the first run; later ones are read whole. A datetime (aware): with the first event
+"""Where partitions begin that exist at the first run; later ones are read whole. A datetime (aware): with the first event
 enqueued at or after it."""
 
 
@@ -170,12 +170,13 @@ def check_forward(feed: ChangeFeed, partition: str, start: str | None, to: str, 
         raise FeedError(
             f"feed '{feed.identity}', partition '{partition}': {events} events read from {start!r} end at {to!r}, which does not"
             " lie behind it; none of them was delivered, and the partition is read again. If this error stays, the source went"
-            " back (it was restored, say), or the feed's positions are wrong: set the lease to a position, or correct the feed"
+            " back (for example, it was restored), or the feed's positions are wrong: set the lease to a position, or correct"
+            " the feed"
         )
 
 
 def reset_of_a_new_source(partition: str) -> str:
     """Advice if a partition ends before its lease's position. What is there now was never read, unless it is an older copy."""
     command = f"leasehold leases reset FILE PIPELINE {quote(partition)}"
-    read = f"To read all events that are there now: `{command} --to earliest --yes`"
+    read = f"To read all events that the feed still has: `{command} --to earliest --yes`"
     return f"{read}. To skip all of them: `{command} --to latest --yes`"

@@ -10,8 +10,8 @@ from leasehold.common.clock import Backoff
 
 # What all partitions of a host may hold between them, so that its memory does not grow with their number.
 #
-# What counts is what was read and is not delivered yet: events, and in their place the output that they became. Who holds
-# nothing may always read a page. So a partition whose sink does not answer takes room from the others, but never all of it.
+# What counts is what was read and is not delivered yet: events, and in their place the output that they became. A partition that
+# holds nothing may always read a page. So a partition whose sink does not answer takes room from the others, but never all of it.
 
 
 BYTES_MAX = 128 * 1024 * 1024
@@ -81,12 +81,14 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
-    """attempts: how often an event must have failed before it is blamed. backoff_s: before it is tried on its own once more,
-    doubled each time. most: how much poison of one batch is searched for before it is reported."""
+    """How the search for events that cannot be processed proceeds."""
 
     attempts: int = 2
+    """How often an event must have failed before it is blamed."""
     backoff_s: float = 0.0
+    """The pause before it is tried on its own once more; it doubles each time."""
     most: int = 1
+    """How many poison events of one batch are found before they are reported."""
 
     def pause_s(self, again: int) -> float:
         return Backoff(first_s=self.backoff_s, max_s=BACKOFF_S_MAX).pause_s(again, 0.0) if again else 0.0
@@ -99,18 +101,21 @@ FIRST_ONE = Isolation()
 class AsyncLimits:
     """How much an asynchronous sink holds, sends at once, and waits for; of each partition on its own.
 
-    batch_entries_max, batch_bytes_max: of one request. entry_bytes_max: a larger entry is refused. in_flight_max: requests
-    at a time. buffered_entries_max: entries that were taken, and are not acknowledged without a gap; taking waits beyond it.
-    buffer_age_max_s: how long an entry waits for its request to fill. request_timeout_s: how long an answer may take.
+    - `batch_entries_max`, `batch_bytes_max`: of one request.
     """
 
     batch_entries_max: int = 100
     batch_bytes_max: int = 1024 * 1024
     entry_bytes_max: int = 256 * 1024
+    """A larger entry is refused."""
     in_flight_max: int = 8
+    """Requests at a time."""
     buffered_entries_max: int = 10_000
+    """Entries that were taken, and are not acknowledged without a gap; taking waits beyond it."""
     buffer_age_max_s: float = 0.1
+    """How long an entry waits for its request to fill."""
     request_timeout_s: float = 10.0
+    """How long an answer may take."""
 
     @property
     def in_flight_entries_max(self) -> int:

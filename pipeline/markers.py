@@ -1,7 +1,7 @@
 """Protocol F's marker: a published batch's description of itself, to read a lease's progress from the broker.
 
 A marker is a handful of properties under the reserved prefix `leasehold-`. A broker that keeps nothing but events carries
-one on every event, with the event's index, and the position is found by reading its tail; a broker that keeps batches may
+one on every event, with the event's index, and the position is found by reading its tail. A broker that keeps batches may
 carry one per batch (docs/protocol.md, (b)).
 """
 
@@ -30,7 +30,7 @@ class Marker:
     count: int
 
     def properties(self) -> dict[str, str]:
-        """What every event of the batch bears, but for its index."""
+        """What every event of the batch bears, without its index."""
         named = {
             "lease": self.lease,
             "generation": str(self.generation),

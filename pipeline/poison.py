@@ -3,8 +3,8 @@
 The batch has failed as a whole. Halving leads to its first poison event: where the left half works, the right one has to fail,
 and is halved without being tried. The events after it are tried next. If they fail too, only as many of them are tried as
 there were before the last poison event, twice as many, and so on until that fails and is halved. So a lone poison event among
-n >= 2 costs at most 2 * log2(n) tries, mostly log2(n) + 2; each of many not much more than log2 of its distance to the last
-one; and one more job makes the output of all the others. An event is blamed only once it has failed on its own.
+n >= 2 costs at most 2 * log2(n) tries, mostly log2(n) + 2. Each of many costs not much more than log2 of its distance to the
+last one. One more job makes the output of all the others. An event is blamed only once it has failed on its own.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ SEQUENCE = "sequence"
 async def find_culprits(
     batch: Batch, failure: JobFailed, job: Job, isolation: Isolation = FIRST_ONE, clock: Clock | None = None
 ) -> Exception:
-    """The error of a batch that has failed alone. Raises what `job.run` does, but for JobFailed."""
+    """The error of a batch that has failed alone. Raises what `job.run` does, except JobFailed."""
     steps = search(batch.events, str(failure), attempts=isolation.attempts, most=isolation.most)
     trial = next(steps)
     while True:
@@ -256,7 +256,9 @@ def _error_of(batch: Batch, found: Found, reason: str) -> Exception:
     if found.poison:
         return poison_event(batch, found.poison)
     if found.together is None:
-        return EngineUnavailable(f"a job over partition '{batch.partition}' failed once, and then no more: {reason}")
+        return EngineUnavailable(
+            f"a job over partition '{batch.partition}' failed once and did not fail again: {reason}"
+        )
     events = Slice(batch, found.together).table
     return FailsTogether(
         f"{place_of(events)}: {reason}: give the partition smaller batches (batch_events_max)",

@@ -1,11 +1,11 @@
-"""Deprecated: import `pipeline.publishing_writer`. This name goes with the next release."""
+"""Deprecated: import `pipeline.publishing_writer`. The next release removes this name."""
 
 import warnings
 
 from pipeline.publishing_writer import *  # noqa: F403
 
 warnings.warn(
-    "pipeline.published is now pipeline.publishing_writer; the old name goes with the next release",
+    "pipeline.published is now pipeline.publishing_writer; the old name is removed in the next release",
     DeprecationWarning,
     stacklevel=2,
 )

@@ -19,18 +19,19 @@ INTERFACE = 1
 """Version of the sink interface: raised when an existing class would no longer work (docs/plugins.md)."""
 
 CloseReason = Literal["shutdown", "lost", "stolen", "gone", "failed"]
-"""Why a writer is closed. shutdown: the lease was released (stop, or a handoff). lost: an operator released or reset the lease,
-or its document is gone. stolen: another owner has it. gone: its partition ended. failed: an error of feed, transform or sink."""
+"""Why a writer is closed.
+
+- `shutdown`: the lease was released (stop, or a handoff).
+- `lost`: an operator released or reset the lease, or its document is gone.
+- `stolen`: another owner has it.
+- `gone`: its partition ended.
+- `failed`: an error of feed, transform or sink.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What an owner brings to its sink.
-
-    continuation: the position in the lease; state: the sink state in the lease, as `claimed` made it for this epoch.
-    compare: orders the feed's positions. report_progress: to be called while `open` takes long and advances; a sink that does not
-    open and does not report for `batch_timeout_s` is cancelled.
-    """
+    """What an owner brings to its sink."""
 
     pipeline: str
     partition: str
@@ -38,30 +39,35 @@ class Claim:
     epoch: int
     generation: int
     continuation: str | None
+    """The position in the lease. `state` is the sink state in the lease, as `claimed` made it for this epoch."""
     state: str
     compare: Callable[[str | None, str | None], int]
+    """Orders the feed's positions."""
     report_progress: Callable[[], None] = lambda: None
+    """To be called while `open` takes long and advances; a sink that does not open and does not report for
+    `batch_timeout_s` is cancelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
     """What one batch became.
 
-    table: the transform's output for this partition (columns are the transform's; without a transform, EVENT_SCHEMA).
-    start, to: the batch covers the positions behind `start` up to `to`. events: how many events it held, dead ones too.
-    dead: those that could not be processed, and are in no dead letter yet (DEAD_SCHEMA of pipeline.dead_letters.record); only for
-    writers that keep dead letters, which have them safe before the position moves.
+    - `start`, `to`: the batch covers the positions behind `start` up to `to`.
     """
 
     table: pa.Table
+    """The transform's output for this partition (columns are the transform's; without a transform, EVENT_SCHEMA)."""
     start: str | None
     to: str
     events: int
+    """How many events it held, dead ones too."""
     dead: pa.Table | None = None
+    """Those that could not be processed, and are in no dead letter yet (DEAD_SCHEMA of pipeline.dead_letters.record);
+    only for writers that keep dead letters, which have them safe before the position moves."""
 
 
 class Permit(Protocol):
-    """Leave to send. It comes from a lease's trust window, and goes with it."""
+    """Permission to send, valid while the lease's trust window is open."""
 
     def check(self) -> None:
         """To be called at the point of send, with nothing awaited in between. Raises NotTrusted."""

@@ -17,18 +17,17 @@ from pipeline.batch import Batch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformSpec:
-    """A pipeline's transform, as its settings say it.
-
-    sql: a query over the view `events`. function: `module:function`, from a DataFrame of events to another. With neither, the
-    events themselves. schema: DDL of the JSON body's columns, which are added to the event's own. goes_on: whether the rest
-    of a batch is processed in which some bodies do not fit it.
-    """
+    """A pipeline's transform, as its settings say it."""
 
     name: str
     sql: str | None = None
+    """A query over the view `events`."""
     function: str | None = None
+    """`module:function`, from a DataFrame of events to another. With neither, the events themselves."""
     schema: str | None = None
+    """DDL of the JSON body's columns, which are added to the event's own."""
     goes_on: bool = False
+    """Whether the rest of a batch is processed in which some bodies do not fit it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,4 +56,4 @@ async def insisting(awaitable: Awaitable[T]) -> T:
             with suppress(asyncio.CancelledError):  # ours is on its way already
                 await asyncio.wait({task}, timeout=AGAIN_S)
         if not task.cancelled():
-            task.exception()  # retrieved: nobody else asks for it if it came together with our cancellation
+            task.exception()  # retrieve it: no other caller does if it arrived together with our cancellation

@@ -1,7 +1,7 @@
 """Entries that wait to be sent, in the order in which they came, whatever failed in between. Pure.
 
 Entries are numbered as they come, and the lowest number goes first: what failed is at the front again, in its order. Entries
-with the same order key are a line, of which one request at a time is on its way, so that no failure can swap them. A request that
+with the same order key are a line. One request of a line is in flight at a time, so that no failure can swap them. A request that
 failed may still be carried out late. What was in it is sent again at once, and the entries behind it wait until the late request
 has had its time: otherwise an earlier version could replace a later one.
 """
@@ -87,7 +87,7 @@ class EntryBuffer:
     def cut(self, entries_max: int, bytes_max: int) -> tuple[Entry, ...]:
         """The first ones that are ready, as many as fit. They count as sent."""
         taken: list[Entry] = []
-        followers: list[_Held] = []  # a heap: the next of each line of which the request has entries
+        followers: list[_Held] = []  # a heap: the next entry of each line that the request has entries of
         size = 0
         while len(taken) < entries_max and (source := self._first_of(followers)):
             held = source[0]
@@ -174,7 +174,7 @@ class EntryBuffer:
             self._go_on(order, now)
 
     def _go_on(self, order: str, now: float) -> None:
-        """A line of which nothing is on its way: its first may be sent, or it rests, or it has ended."""
+        """A line with nothing in flight: its first entry may be sent, or it rests, or it has ended."""
         line = self._lines[order]
         if line.late_until is not None and line.late_until <= now:
             line.late_until, line.late_last = None, inf

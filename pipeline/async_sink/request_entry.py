@@ -19,20 +19,20 @@ from pipeline.limits import JSON_LEVELS_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One row, as the destination takes it.
-
-    value: what the converter made of it. key: pipeline/partition/position/index, each percent-encoded; a repeated row
-    has the same. bytes: how large it is in a request. order: entries with the same are sent in their order; None
-    where order does not matter. number: which entry of its writer it is; a rewritten one keeps it (`dataclasses.replace`).
-    sequence: of its event, from the row's column of that name.
-    """
+    """One row, as the destination takes it."""
 
     number: int
+    """Its number among the entries of its writer; a rewritten entry keeps it (`dataclasses.replace`)."""
     key: str
+    """`pipeline/partition/position/index`, each percent-encoded; a repeated row has the same key."""
     value: Any
+    """What the converter made of it."""
     bytes: int
+    """How large it is in a request."""
     order: str | None = None
+    """Entries with the same are sent in their order; None where order does not matter."""
     sequence: int | None = None
+    """Its event's, from the row's column of that name."""
 
 
 def refused(message: str, *entries: Entry | int | None) -> OutputRefused:
@@ -116,8 +116,9 @@ def json_bytes(value: object) -> bytes:
 def json_row(content: Content = "row", *, key_field: str | None = None, order_by: str | None = None) -> Convert:
     """A converter into bytes of JSON.
 
-    content: "row" for an object of all columns, "body" for the column `body` as it is, which has to be JSON. key_field: a
-    field more, for the entry's key. order_by: the column whose rows keep their order.
+    - `content`: "row" for an object of all columns, "body" for the column `body` as it is, which has to be JSON.
+    - `key_field`: a field more, for the entry's key.
+    - `order_by`: the column whose rows keep their order.
     """
     encoded = _row_bytes(key_field) if content == "row" else _body_bytes
 
@@ -138,10 +139,10 @@ def order_of(row: Mapping[str, Any], column: str | None) -> str | None:
 
 
 def body_of(row: Mapping[str, Any]) -> bytes:
-    """The column `body`. Raises ValueError where it is missing or null."""
+    """The column `body`. Raises ValueError if it is missing or null."""
     body = row.get("body")
     if body is None:
-        raise ValueError("has no `body`: select one, or say `content: row`")
+        raise ValueError("has no `body`: select one, or set `content: row`")
     return body if isinstance(body, bytes) else str(body).encode()
 
 
@@ -158,7 +159,7 @@ def _body_bytes(row: Mapping[str, Any], _key: str) -> bytes:
         raise ValueError(f"has a `body` that is {error}") from None
     except ValueError as error:
         raise ValueError(
-            f"has a `body` that is not JSON ({error}): select one that is, or say `content: row`"
+            f"has a `body` that is not JSON ({error}): select one that is, or set `content: row`"
         ) from None
     # JSON has line ends between its tokens alone: all else stays as it is
     return body.replace(b"\r", b" ").replace(b"\n", b" ")

@@ -1,4 +1,4 @@
-"""What to send now, and what an answer means: buffer, limiter and prefix as one. Pure; time comes as `now`."""
+"""What to send now, and what an answer means: buffer, limiter and prefix as one. Pure; `now` is the time."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ class RequestScheduler:
 
     def __init__(self, limits: AsyncLimits, position: str | None, *, takes_whole: bool = False) -> None:
         most = limits.in_flight_entries_max
-        self.limiter = RateLimiter(
-            entries_max=most, entries=most
-        )  # the settings are right until the destination says otherwise
+        # the settings are right until the destination proves otherwise
+        self.limiter = RateLimiter(entries_max=most, entries=most)
         self.is_hurried = False
         self.requests = self.in_flight = 0
         self._limits = limits
@@ -80,7 +79,7 @@ class RequestScheduler:
         self._prefix.close(to)
 
     def due_in_s(self, now: float) -> float | None:
-        """Seconds until a request is to be sent; None where only an answer or an entry can make one due."""
+        """Seconds until a request is due; None if only an answer or an entry can make one due."""
         size = self._size
         self._buffer.rouse(now)
         rest = self._buffer.rests_until
@@ -168,7 +167,7 @@ class RequestScheduler:
 class AckPrefix:
     """Up to where everything is acknowledged, without a gap: the only position that a checkpoint may have.
 
-    Entries are numbered as they are taken, and belong to batches, of which each ends at a position.
+    Entries are numbered as they are taken, and belong to batches. Each batch ends at a position.
 
     acknowledged: how many entries are, wherever they stand.
     """
@@ -228,17 +227,17 @@ class RateLimiter:
     Additive increase, multiplicative decrease, as in FLIP-171 and TCP: senders that know nothing of each other share what a
     destination takes, and find it again after it changed. Requests that were on their way when the limit was halved say
     nothing new, and do not halve it again. If the destination names a time, nothing is sent before.
-
-    entries: the limit, in entries on their way; entries_max: where it stops growing.
-    paused_until: nothing is sent before. failures: rounds since the last success in which requests failed as a whole.
-    changed_at: when the limit was halved last.
     """
 
     entries_max: int
     entries: int
+    """The limit of entries in flight; it grows up to `entries_max`."""
     paused_until: float = 0.0
+    """Nothing is sent before this time."""
     failures: int = 0
+    """Rounds since the last success in which requests failed as a whole."""
     changed_at: float = -1.0
+    """When the limit was halved last."""
 
     def succeeded(self) -> RateLimiter:
         return replace(self, entries=min(self.entries_max, self.entries + INCREASE), failures=0)

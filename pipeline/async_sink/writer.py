@@ -74,7 +74,7 @@ class AsyncWriter(SinkWriter):
         return self._desk.acknowledged
 
     async def write(self, output: Output, permit: Permit) -> None:
-        """Takes all of it; cancelled in between, this writer is of no use any more."""
+        """Takes all of it. If cancelled partway, this writer cannot be used again."""
         self._raise_failure()
         permit.check()
         self._send_with(permit)
@@ -172,7 +172,7 @@ class AsyncWriter(SinkWriter):
         self._wake.set()
 
     def _due(self) -> Request | None:
-        """What is to be sent now, where it may be sent without waiting for leave."""
+        """The request to send now, if it may be sent without waiting for permission."""
         assert self._permit is not None, "sending begins with the first write"
         now = self._clock.monotonic()
         due_in_s = self._desk.due_in_s(now)
@@ -270,7 +270,7 @@ class AsyncWriter(SinkWriter):
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            self._changed.set()  # for whoever asks next
+            self._changed.set()  # for the next caller
             raise self._failure
 
 

@@ -70,7 +70,7 @@ def checked_url(url: str) -> str:
         is_one = False
         parts = urlsplit("")
     if not is_one or parts.username is not None or parts.password is not None or parts.fragment:
-        raise ValueError("must be an address like https://example.com/events, and who we are belongs into `headers`")
+        raise ValueError("must be an address like https://example.com/events: put credentials in `headers`")
     return url
 
 
@@ -138,7 +138,7 @@ def _failed_items(answer: Answer, entries: Sequence[Entry], what: str) -> Failed
     if len(statuses) != len(entries):
         raise SinkRejected(
             f"{what} answers with {len(statuses)} results to {len(entries)} entries: it has to give one for each, in their"
-            " order; or say `results: whole`"
+            " order; or set `results: whole`"
         )
     fatal = [(e, s) for e, s in zip(entries, statuses, strict=True) if not 200 <= s < 300 and not _is_retried(s)]
     if fatal:
@@ -164,7 +164,7 @@ def _statuses(answer: Answer, what: str) -> list[int]:
     except (ValueError, KeyError, TypeError):
         raise SinkRejected(
             f"{what} does not answer with results as `results: items` wants them, like [201, 429] or"
-            ' {"items": [{"status": 201}]}; or say `results: whole`'
+            ' {"items": [{"status": 201}]}; or set `results: whole`'
         ) from None
 
 

@@ -44,8 +44,7 @@ T = TypeVar("T")
 class HandlerContext:
     """What a handler is called for.
 
-    pipeline, partition, owner, epoch, generation: those of the lease. position: up to where everything has been processed;
-    the table of `process` holds what follows. to: up to where the table goes; None in `open` and `close`.
+    - `pipeline`, `partition`, `owner`, `epoch`, `generation`: those of the lease.
     """
 
     pipeline: str
@@ -54,7 +53,9 @@ class HandlerContext:
     epoch: int
     generation: int
     position: str | None
+    """Up to where everything has been processed; the table of `process` holds what follows."""
     to: str | None = None
+    """Up to where the table goes; None in `open` and `close`."""
 
 
 class Handler(Protocol):
@@ -129,7 +130,7 @@ def _named(factory: Callable[[], Handler]) -> str:
 
 
 class PythonWriter(SinkWriter):
-    """One handler at work on one lease."""
+    """One handler that processes one lease."""
 
     position: str | None = None
     state: str = ""

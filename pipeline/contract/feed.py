@@ -30,17 +30,18 @@ def body(number: int, text: str = "") -> bytes:
 class FeedHarness(ABC):
     """A feed to be tested, and a way to put events into its source.
 
-    partitions: two names or more, in name order; they exist and are empty. events_max, bytes_max: the page limits that the
-    feed was made with; keep them small (8 events, 4 KiB). lag_is_exact: False where the feed estimates. beginning: the
-    first position to read from; a feed that tells only what comes from now on has another than None.
+    - `events_max`, `bytes_max`: the page limits that the feed was made with; keep them small (8 events, 4 KiB).
     """
 
     feed: ChangeFeed
     partitions: tuple[str, ...]
+    """Two names or more, in name order; they exist and are empty."""
     events_max: int
     bytes_max: int
     lag_is_exact: bool = True
+    """False where the feed estimates."""
     beginning: str | None = None
+    """The first position to read from; a feed that tells only what comes from now on has another than None."""
 
     @abstractmethod
     async def append(self, partition: str, bodies: Sequence[bytes]) -> None:

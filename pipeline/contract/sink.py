@@ -250,7 +250,7 @@ class SinkContract:
             lease.checkpoint(writer)
 
     async def test_an_open_may_be_tried_again(self, harness: SinkHarness) -> None:
-        """It is let in, or told how to outrank what may be another tenure's with the same claim."""
+        """It succeeds, or raises how to outrank what may be another tenure's with the same claim."""
         lease, sink = _Lease(harness.partitions[0]), await harness.sink()
         claim = lease.claim(sink)
         await sink.open(claim)
@@ -296,7 +296,7 @@ class SinkContract:
         await sink.open(lease.claim(sink))
         writer = await sink.open(lease.claim(sink))
         await _write(writer, _output(harness, lease.partition, 0, 6), permit)
-        recreated = _Lease(lease.partition)  # somebody deleted the lease document; it began again at epoch 1
+        recreated = _Lease(lease.partition)  # the lease document was deleted; it starts over at epoch 1
         with pytest.raises(Fenced) as fenced:
             await sink.open(recreated.claim(sink))
         await _write(writer, _output(harness, lease.partition, 6, 8), permit)

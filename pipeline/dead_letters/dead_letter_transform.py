@@ -22,8 +22,8 @@ from pipeline.transform import Transform
 # What a sink refuses for ever, narrowed down to single events: a refused batch is retried in halves. Pure.
 #
 # Each refusal ends the run of its partition, and the next one begins where the sink stands. It cuts batches smaller than the one
-# that was refused, up to where that ended; what is accepted is done with. So log2(n) runs find the event among n. Where the sink
-# names the rows that it refuses, and these bear their events' sequences, nothing has to be looked for.
+# that was refused, up to where that ended; what is accepted is finished. So log2(n) runs find the event among n. If the sink
+# names the rows that it refuses, and these bear their events' sequences, no search is needed.
 
 
 Compare = Callable[[str | None, str | None], int]
@@ -100,18 +100,19 @@ SEQUENCE = "sequence"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetters:
-    """A pipeline's policy. now: the wall clock, aware.
+    """A pipeline's policy.
 
-    attempts: how often an event's output must have been refused by the sink. share_max, share_events: more dead than this share
-    of so many consecutive events of a partition stop it. stops_at_misfits: whether a body that does not fit the schema stops the
-    partition all the same.
+    - `share_max`, `share_events`: more dead than this share of so many consecutive events of a partition stop it.
     """
 
     now: Callable[[], datetime]
+    """The wall clock, aware."""
     attempts: int = 2
+    """How often an event's output must have been refused by the sink."""
     share_max: float = 0.1
     share_events: int = 1000
     stops_at_misfits: bool = False
+    """Whether a body that does not fit the schema stops the partition all the same."""
     guards: dict[str, RateGuard] = field(default_factory=dict)
     """By partition; a retry must not start over."""
 
@@ -226,8 +227,8 @@ class DeadLetterTransform:
 
     def _too_many(self, guard: RateGuard) -> str:
         return (
-            f"more than {guard.most} of the last {guard.events} events could not be processed, and this is one too many for"
-            " the dead letters: correct the transform, the schema or the feed and start the hosts again, or raise"
+            f"more than {guard.most} of the last {guard.events} events could not be processed, and no more may become dead"
+            " letters: correct the transform, the schema or the feed and restart the hosts, or raise"
             " dead_letters.share_max"
         )
 

@@ -95,7 +95,7 @@ class MergedLetters(BoundedFeed):
                 async for stretch in stretches:
                     before, at = at, {**at, strand: stretch.numbers[-1]}
                     yield _page(stretch, strand, before)
-            if at.get(strand) != last:  # what lies there is others'
+            if at.get(strand) != last:  # those letters belong to others
                 at = {**at, strand: last}
                 yield Page(EVENT_SCHEMA.empty_table(), _position(at))
 

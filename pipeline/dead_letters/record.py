@@ -86,7 +86,7 @@ _ENVELOPE = tuple(field.name for field in fields(Letter) if field.name != "body"
 
 
 def dead_events(events: pa.Table, poison: Sequence[Poison], at: datetime) -> pa.Table:
-    """DEAD_SCHEMA. events: a batch's, of which these are the poison."""
+    """DEAD_SCHEMA. events: a batch's, with the poison among them."""
     found = events.take(pa.array([each.index for each in poison], pa.int64()))
     reasons = [_shortened(each.reason) for each in poison], [each.attempts for each in poison], [at] * len(poison)
     columns = [pa.array(values, field.type) for values, field in zip(reasons, list(DEAD_SCHEMA)[-3:], strict=True)]
@@ -179,17 +179,19 @@ def _envelope(letter: Letter) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterBox:
-    """feed: the letters, as events whose property holds all but the body; its partitions need not be the letters' own.
+    """Where a pipeline's dead letters are read and written.
 
-    sink: where letters are put, on their own; None where the pipeline's sink takes them with its output. rows: the letters
-    (LETTER_SCHEMA) as that sink takes them. by_partition: the same letters by the partitions of their events, where `feed` has
-    several partitions' letters in one of its own: what is replayed.
+    - `feed`: the letters, as events whose property holds all but the body; its partitions need not be the letters' own.
     """
 
     feed: ChangeFeed
     sink: Sink | None = None
+    """The sink for letters on their own; None if the pipeline's sink takes them with its output."""
     rows: Callable[[pa.Table], pa.Table] = published
+    """The letters (LETTER_SCHEMA) as that sink takes them."""
     by_partition: ChangeFeed | None = None
+    """The same letters by the partitions of their events, where `feed` has several partitions' letters in one of its
+    own: what is replayed."""
 
     async def close(self) -> None:
         """`by_partition` reads by `feed`, and is closed with it."""
@@ -211,7 +213,7 @@ class BoundedFeed(ChangeFeed):
 
     @abstractmethod
     def until(self, partition: str, behind: str | None, end: str | None) -> AsyncGenerator[Page, None]:
-        """The pages behind a position, none of which passes `end`; the last one's `to` is that."""
+        """The pages behind a position. No page passes `end`, and the last one's `to` is `end`."""
 
 
 async def until(feed: ChangeFeed, partition: str, behind: str | None, end: str | None) -> AsyncGenerator[Page, None]:
@@ -230,7 +232,7 @@ async def until(feed: ChangeFeed, partition: str, behind: str | None, end: str |
 
 
 async def until_now(feed: ChangeFeed, partition: str, since: str | None = None) -> AsyncGenerator[Page, None]:
-    """The pages of a partition up to where it ends at this moment. since: behind which; None for all that are there."""
+    """The pages of a partition up to where it ends at this moment. since: behind which; None for all of them."""
     end = await feed.latest(partition)
     behind = await feed.start_of(partition, "earliest") if since is None else since
     async with aclosing(until(feed, partition, behind, end)) as pages:
@@ -239,7 +241,7 @@ async def until_now(feed: ChangeFeed, partition: str, since: str | None = None) 
 
 
 async def read_kept(box: LetterBox, pipeline: str, *, partition: str | None = None) -> AsyncIterator[StoredLetter]:
-    """All letters of a pipeline that are there now, or of one partition of its feed. Raises FeedUnavailable, PositionLost."""
+    """All current letters of a pipeline, or of one partition of its feed. Raises FeedUnavailable, PositionLost."""
     for place in await box.feed.partitions():
         async with aclosing(until_now(box.feed, place.name)) as pages:
             async for page in pages:

@@ -28,8 +28,8 @@ from pipeline.limits import REPLAY
 # A replay is a pipeline like any other, by a name of its own: its position among the letters is kept by its leases and, where the
 # sink keeps positions, by the sink. So each letter is sent through once. One that fails again becomes a letter behind the end.
 #
-# If a replay dies between such a letter and its batch's output, the next one reads the event twice: as the old letter, which is
-# left out since it is buried, and as the new one. Both have one sequence. So the new one is read under a claim of its own.
+# If a replay dies between such a letter and its batch's output, the next one reads the event twice. The old letter is
+# left out, because it is buried; the new one is not. Both have one sequence. So the new one is read under a claim of its own.
 
 
 class ReplayFeed(ChangeFeed):

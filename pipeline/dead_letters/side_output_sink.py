@@ -66,7 +66,7 @@ class SinkBesideBox(Sink):
             is_ahead = claim.compare(letters.position, writer.position) > 0
             buried = await self._find_buried(claim, place, states.since, writer.position) if is_ahead else frozenset()
             since = states.since if is_ahead else await self._box.feed.latest(place)
-        except BaseException as error:  # a cancellation too: whoever asked has neither of them yet
+        except BaseException as error:  # a cancellation too: the caller has neither of them yet
             await writer.close("failed")
             await letters.close("failed")
             if isinstance(error, FeedError):
@@ -164,7 +164,7 @@ class WriterBesideBox(SinkWriter):
         if output.dead is not None and self._put is not output:
             await self._write_letters(output, permit)
             crash_point("letters put")
-            self._put = output  # should the output have to wait for trust, it comes again
+            self._put = output  # if the output has to wait for trust, `write` is called again
         try:
             await self._writer.write(replace(output, dead=None), permit)
         except Fenced as fenced:
@@ -240,18 +240,17 @@ def _refence(fenced: Fenced, states: Callable[[str], States]) -> NoReturn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class States:
-    """The sink states of a sink and of the box beside it, which share the lease's one text. Pure.
-
-    letters: the state of the box's own sink. box: which one. since: where the box ended before it was ahead of the sink,
-    so the search for buried events starts there; None where that is not known. at: the box's position, where
-    it is ahead: a sink that has settled it does not look for it again.
-    """
+    """The sink states of a sink and of the box beside it, which share the lease's one text. Pure."""
 
     sink: str
     letters: str = ""
+    """The state of the box's own sink."""
     box: str = ""
+    """The name of the box."""
     since: str | None = None
+    """The end of the box before it was ahead of the sink; None if unknown. The search for buried events starts there."""
     at: str | None = None
+    """The box's position, where it is ahead: a sink that has settled it does not look for it again."""
 
     def encoded(self) -> str:
         kept = {name: each for name, each in asdict(self).items() if each is not None}
@@ -272,7 +271,7 @@ def states_in(state: str, box: str) -> States:
 
 
 def sink_alone(state: str) -> str:
-    """Without what a box has left that is there no more."""
+    """Without what a former box has left."""
     found = _found(state)
     return state if found is None else found["sink"]
 

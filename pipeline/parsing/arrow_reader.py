@@ -1,7 +1,7 @@
 """Many bodies at once through Arrow's JSON reader, or None where they are not plainly fine. Pure.
 
-What is checked beside Arrow's own strictness: that every body is one object, that no body holds what JSON does not know
-(NaN), that texts are UTF-8, and what Arrow would take though `python_reader` does not.
+Beside Arrow's own strictness, it checks that every body is one object, that no body holds what JSON does not know (NaN), and
+that texts are UTF-8. It also refuses what Arrow would take although `python_reader` does not.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Reading:
 
 
 def read_fast(schema: Struct, bodies: pa.BinaryArray) -> pa.Table | None:
-    """As exact.read_exactly, or None where that one must decide."""
+    """As `python_reader.read_exactly`, or None if that one must decide."""
     try:
         return _read(schema, bodies)
     except (_Unsure, pa.ArrowInvalid, pa.ArrowNotImplementedError):

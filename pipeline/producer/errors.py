@@ -75,7 +75,7 @@ class PublishError(PipelineError):
 
 
 class AlreadyPublished(PublishError):
-    """Make a new batch, or new events, of what is to be published once more."""
+    """To publish the same again, make a new batch or new events."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, reason=Reason.GENERAL_ERROR)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Who publishes, and which number comes next. Pure.
 #
-# A broker knows a producer by its group (int64) and its owner level (int16); a higher level closes the lower ones and starts
+# A broker knows a producer by its group (int64) and its owner level (int16). A higher level closes the lower ones and starts
 # a new line of sequence numbers (int32, one per event, 0 following the largest). All three are kept per partition.
 
 
@@ -44,15 +44,15 @@ class ProducerPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachRequest:
-    """What a link asks for; None leaves the choice to the broker.
-
-    group: the producer group's id. level: the owner level; a higher one closes the lower ones. number: the sequence number
-    of the last event that was published: the first event bears the one that follows it. NOTHING_YET leaves it to the broker, too.
-    """
+    """What a link asks for; None leaves the choice to the broker."""
 
     group: int | None = None
+    """The producer group's id."""
     level: int | None = 0
+    """The owner level; a higher one closes the lower ones."""
     number: int | None = None
+    """The sequence number of the last event that was published: the first event bears the one that follows it.
+    NOTHING_YET leaves it to the broker, too."""
 
     def __post_init__(self) -> None:
         bounds = (("group", 0, GROUP_MAX), ("level", 0, OWNER_LEVEL_MAX), ("number", NOTHING_YET, NUMBER_MAX))
@@ -183,7 +183,7 @@ class EventBatch:
     def begin(self) -> None:
         """Lock it. Raises AlreadyPublished."""
         if self._is_published:
-            raise AlreadyPublished("the batch was published before: make a new one of what is to be published again")
+            raise AlreadyPublished("the batch was published before: make a new one of the events to publish again")
         if self._is_locked:
             raise BatchLocked("the batch is being published by another producer: make a batch for each")
         self._is_locked = True
@@ -217,8 +217,8 @@ class EventSet:
         for event in self._events:
             if event.number is not None:
                 raise AlreadyPublished(
-                    f"an event of the set was published before, under number {event.number}: make a new event of what is to be"
-                    " published again"
+                    f"an event of the set was published before, under number {event.number}: make a new event to publish it"
+                    " again"
                 )
         prepared = [self._prepare(event) for event in self._events]
         if self._is_numbered:

@@ -62,21 +62,23 @@ _BOUNDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerState:
-    """The producer of one lease.
-
-    group: the producer group last attached, None before the first time. series: how many groups were used up before.
-    level: owner level of the present claim, 0 before the first. number: of the last event published, under the level
-    that the group was last attached at, 0 or -1 for none.
-    tail: the broker's sequence of the last event that is settled together with the lease's position, -1 for none; markers
-    that are news lie behind it. target: the partition that is published to, None for the one of the same name.
-    """
+    """The producer of one lease."""
 
     group: int | None = None
+    """The producer group last attached, None before the first time."""
     series: int = 0
+    """How many groups were used up before."""
     level: int = 0
+    """Owner level of the present claim, 0 before the first."""
     number: int = 0
+    """The last event published, under the level at which the group was last attached; 0 or -1 for none."""
     tail: int = -1
+    """The broker's sequence of the last event that is settled together with the lease's position, -1 for none.
+
+    New markers follow it.
+    """
     target: str | None = None
+    """The partition that is published to, None for the one of the same name."""
 
     def claimed(self) -> ProducerState:
         """The next claim: one level up; a group whose levels are used up is followed by the next one."""

@@ -218,7 +218,7 @@ class PartitionProducer:
             async with asyncio.timeout(self._retry.try_timeout_s):
                 link = await self._ensure_link()
                 if unsettled is not None and self._unsettled is None:
-                    return number_after(unsettled.after.number)  # the reply told that it is stored
+                    return number_after(unsettled.after.number)  # the reply showed that it is stored
                 await link.send(payloads, self.numbers, key, flight.sending)
         except TimeoutError as error:
             raise self._lost(self._late(flight), payloads, key) from error
@@ -262,7 +262,7 @@ class PartitionProducer:
             raise self._late(Flight()) from error
 
     async def _ensure_link(self) -> Link:
-        """The one that is there, or another: it asks for the numbers that we have, and takes those that are replied."""
+        """The current one, or another: it asks for the numbers that we have, and takes those of the reply."""
         if self._link is not None and self._link.is_usable:
             return self._link
         await self._drop_link()
@@ -311,7 +311,7 @@ async def _run_uninterrupted(flight: Flight, sending: Coroutine[Any, Any, T]) ->
             task.cancel()
             await asyncio.wait({task})
         if not task.cancelled():
-            task.exception()  # nobody else asks for it
+            task.exception()  # no other caller retrieves it
         raise
 
 
@@ -328,7 +328,7 @@ class Unsettled:
         return self.after.after(len(self.payloads))
 
 
-Verdict = Literal["go on", "stored", "unsettled", "strange"]
+Verdict = Literal["continue", "stored", "unsettled", "strange"]
 
 
 def judged(
@@ -342,12 +342,12 @@ def judged(
 
     strict: whether a reply that differs from `asked` is strange, even where nothing is unsettled.
 
-    `go on`: continue with the numbers of the reply. stored: the unsettled batch is published. unsettled: send it again.
+    `continue`: use the numbers of the reply. stored: the unsettled batch is published. unsettled: send it again.
     strange: another process publishes under our numbers, or the broker has lost them.
     """
     if unsettled is not None:
         return "stored" if reply == unsettled.last else "unsettled" if reply == unsettled.after else "strange"
-    return "go on" if not strict or _fits(reply, asked) else "strange"
+    return "continue" if not strict or _fits(reply, asked) else "strange"
 
 
 def _fits(reply: ProducerPosition, asked: AttachRequest | None) -> bool:

@@ -123,7 +123,7 @@ class PageBuffer:
         return page if count == page.events.num_rows else page.first(count) if count else None
 
     def _take(self, part: Page) -> None:
-        """Out of the first page, of which the rest stays."""
+        """Take it out of the first page; the rest of the page stays."""
         page, came_at = self._pages.popleft()
         self._count(page, -1)
         if part is not page:

@@ -45,7 +45,7 @@ class Progress:
         self._busy.setdefault(stage, now)
 
     def advance(self, stage: str, now: float) -> None:
-        """The stage is still at work, and has just advanced."""
+        """The stage still runs, and has just advanced."""
         if stage in self._busy:
             self._busy[stage] = now
 

@@ -200,7 +200,7 @@ class Runner:
             raise poison
 
     def _split_for_search(self, batch: Batch) -> list[Batch]:
-        """While the event whose output the sink refuses is looked for, batches are smaller."""
+        """Batches are smaller during the search for the event whose output the sink refuses."""
         most = None if self._refusals is None else self._refusals.most(batch.start)
         return [batch] if most is None or batch.events <= most else batch.cut_at(most)
 

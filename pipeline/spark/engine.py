@@ -39,7 +39,7 @@ class SparkEngine:
     ) -> None:
         """remote: a Spark Connect server instead of `master`. result_bytes_max: of one job's output.
 
-        conf: more of Spark's own settings, which win over ours (but for INVARIANTS). Those of the JVM's start
+        conf: more of Spark's own settings, which win over ours (except INVARIANTS). Those of the JVM's start
         (`spark.driver.*`, jars, files) appear in process lists: no secrets in them.
         """
         self._conf = {**defaults(master, driver_memory, result_bytes_max), **(conf or {}), **INVARIANTS}

@@ -40,7 +40,7 @@ def _remedy() -> str:
         text = Path("/etc/os-release").read_text(encoding="utf-8", errors="replace")
     except OSError:
         text = ""
-    return f"{java_advice(text, platform.system())}, or set JAVA_HOME to one that is there"
+    return f"{java_advice(text, platform.system())}, or set JAVA_HOME to an existing one"
 
 
 def _noted_version(java: str) -> int | None:
@@ -59,7 +59,7 @@ def _said_version(java: str) -> str:
         raise EngineUnavailable(
             f"Spark needs Java {JAVA_MIN} or newer, and {java} does not run ({error}): {_remedy()}"
         ) from None
-    if answer.returncode != 0:  # macOS has a `java` that only says that there is none
+    if answer.returncode != 0:  # macOS has a `java` that only reports that there is none
         raise EngineUnavailable(
             f"Spark needs Java {JAVA_MIN} or newer, and {java} does not run ({one_line(answer.stderr)}): {_remedy()}"
         )

@@ -1,6 +1,6 @@
 """The partition contract, read off Spark's optimized plan: does output keep its partition, may partitions share a job? Pure.
 
-A job may be shared when its result for a partition cannot depend on which other partitions are in it: every aggregate,
+A job may be shared when its result for a partition cannot depend on which other partitions are in it. So every aggregate,
 window and join is keyed by the input's `partition`, and nothing limits or sorts over all of it. A column of that name in the
 output proves nothing: `row_number() OVER (PARTITION BY account)` keeps it and mixes partitions all the same. So the column
 is followed by its id, through aliases. What is not known to keep partitions apart counts as mixing them.
@@ -72,17 +72,18 @@ class Contract:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What leaves a node. columns: ids in order, None where the order is not known.
-
-    own: columns that hold the partition of every event a row was made from. maybe: the same, or null (outer joins).
-    of_events: whether rows were made from events at all, and not from constants. mixes: why partitions do not stay apart.
-    """
+    """What leaves a node."""
 
     columns: tuple[int, ...] | None
+    """Ids in order, None where the order is not known."""
     own: frozenset[int] = frozenset()
+    """Columns that hold the partition of every event a row was made from."""
     maybe: frozenset[int] = frozenset()
+    """The same, or null (outer joins)."""
     of_events: bool = False
+    """Whether rows were made from events at all, and not from constants."""
     mixes: str | None = None
+    """Why partitions do not stay apart."""
     is_opaque: bool = False
 
     def mixed(self, why: str) -> Rows:
@@ -285,7 +286,7 @@ def _is_own(expression: Expression, rows: Rows) -> bool:
             return expression.id in rows.own
         case "Alias":
             return _is_own(expression.children[0], rows)
-        case "Coalesce":  # of a full outer join's two sides, one is there
+        case "Coalesce":  # a full outer join has a row on at least one side
             return len(expression.children) > 1 and all(
                 _is_own(e, rows) or _is_maybe(e, rows) for e in expression.children
             )

@@ -58,7 +58,7 @@ def missing_parts() -> list[str]:
 
 
 def fallbacks() -> list[str]:
-    """What is done by public calls, because this PySpark lacks a private part. What only a JVM shows is noticed later."""
+    """The steps that use public calls, because this PySpark lacks a private part. What only a JVM shows is noticed later."""
     return [] if _sends_at_once() else ["SparkSession._create_from_arrow_table with a batch size"]
 
 

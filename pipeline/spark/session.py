@@ -151,24 +151,24 @@ def _partitions_of(plan: Any, rdd: int | None) -> frozenset[int]:
 
 VIEW = "events"
 SMALL_BATCH_EVENTS = 10_000
-"""Up to here Arrow's rows come as one Spark partition anyway; saying so saves every shuffle behind it."""
+"""Up to here, Arrow's rows are one Spark partition anyway; stating so saves every shuffle behind it."""
 KEPT_BYTES_MAX = 1024 * 1024
 """A plan that is kept holds on to the events of its last run."""
 
 
 @dataclass(eq=False, slots=True)
 class CachedPlan:
-    """A query over one source, whose rows are exchanged between runs. One run at a time.
-
-    source: in a session where the view is this source for good. rows: the JVM's partition of the source's RDD, which holds them.
-    output: of the query, when it was last planned. schema: of the events.
-    """
+    """A query over one source, whose rows are exchanged between runs. One run at a time."""
 
     query: Callable[[DataFrame], DataFrame]
     source: DataFrame
+    """A DataFrame in a session of its own, in which the view is this source for good."""
     rows: Any
+    """The JVM's partition of the source's RDD, which holds them."""
     output: DataFrame
+    """The query's output when it was last planned."""
     schema: pa.Schema
+    """The schema of the events."""
     is_free: threading.Lock = field(default_factory=threading.Lock)
 
     def is_current(self) -> bool:

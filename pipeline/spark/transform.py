@@ -140,7 +140,9 @@ class SparkJob:
         try:
             return await await_shielded(running)
         except asyncio.CancelledError:
-            running.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody asks any more
+            running.add_done_callback(
+                lambda done: done.cancelled() or done.exception()
+            )  # no caller retrieves its result
             if (own := self._own) is not None:
                 await asyncio.shield(self._engine.control(lambda: own.cancel(group)))
                 await asyncio.wait({running}, timeout=CANCEL_TIMEOUT_S)
@@ -227,12 +229,12 @@ class SparkJob:
             why_not = self._jobs_of_its_own(own)
             with ThreadPoolExecutor(
                 1, "spark-contract"
-            ) as beside:  # half of the check: Spark tells plans by reflection
+            ) as beside:  # half of the check: Spark describes plans by reflection
                 checking = beside.submit(own.contract, source, output)
                 try:
                     reads = self._reads(own, none, source, output)
                     columns = self._collected(own, none.select(reads)).schema
-                finally:  # where more is wrong, this is told
+                finally:  # if both fail, this error is reported
                     contract = _kept(checking.result())
         except (TransformError, NotImportable) as error:
             raise TransformError(f"pipeline '{self._spec.name}': {error}") from error
@@ -270,7 +272,7 @@ class SparkJob:
         with self._analysis:
             output = self._transformed(source)
         if not isinstance(output, DataFrame):
-            raise TransformError(f"'{self._spec.function}' returns a {type(output).__name__}, and no DataFrame")
+            raise TransformError(f"'{self._spec.function}' returned {type(output).__name__}, not a DataFrame")
         names = output.columns
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise TransformError(f"the output has several columns `{twice[0]}`: name each once")

@@ -155,7 +155,7 @@ async def test_a_position_that_somebody_deleted_stops_its_owner(postgres: Postgr
     await sink.prepare()
     writer = await sink.open(claim())
     postgres.fetch("DELETE FROM leasehold_positions")
-    with pytest.raises(Fenced, match="not to be found"):
+    with pytest.raises(Fenced, match="was not found"):
         await writer.write(output(ONE), Open())
     assert postgres.fetch("SELECT * FROM balances") == []
 

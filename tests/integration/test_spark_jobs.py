@@ -95,7 +95,7 @@ async def test_a_schema_nests_as_deep_as_it_may_and_no_deeper(kind: str, prepare
     [
         ("def transform(events): raise ValueError('not\\ntoday')", "ValueError: not$"),
         ("def transform(events): raise SystemExit(3)", "SystemExit: 3"),
-        ("def transform(events): return 5", "returns a int, and no DataFrame"),
+        ("def transform(events): return 5", "returned int, not a DataFrame"),
         ("transform = 5", "is not a function"),
     ],
 )

@@ -58,7 +58,7 @@ class Container:
         except TimeoutError:
             return Answer(TIMEOUT, {}, f"within {self._timeout_s:g} s".encode())
         raise FeedError(
-            f"container {self.name}: azure-cosmos answered past its hooks; this version of it is not known here"
+            f"container {self.name}: this azure-cosmos version bypasses the request hooks and is not supported"
         )
 
     async def write(self, write: Write) -> Answer:

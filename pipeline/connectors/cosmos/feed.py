@@ -1,6 +1,6 @@
 """A container's change feed: a partition for each of its ranges, with the server's own ETags as continuations.
 
-Pages come as the server cuts them, at the ends of transactions; a position is the ETag behind a page, or `"<lsn>"` between two
+The server cuts pages at the ends of transactions. A position is the ETag behind a page, or `"<lsn>"` between two
 transactions of one. If a range was split or merged, reading ends there, and the children begin at the delivered position.
 """
 
@@ -77,7 +77,7 @@ class Whereabouts:
         self._live = [each for each in self._live if each.id != place.range_id]
 
     async def heirs(self, partition: str) -> list[Successor]:
-        """Who has what the partition was: itself alone as long as it is there."""
+        """The partitions that now cover this one; itself while it exists."""
         here = Successor(partition, span_of(partition) or self._scopes.get(partition) or Span("", "FF"))
         if place_of(partition, self._live) is not None:
             return [here]
@@ -179,7 +179,7 @@ class CosmosFeed(ChangeFeed):
             return await self._end_of(place)
         if self._mode == "all_versions" or not isinstance(start, datetime):
             raise PositionLost(
-                f"feed '{self.identity}' tells all versions and deletes from now on alone, not from {start}: say start: latest"
+                f"feed '{self.identity}' cannot deliver all versions and deletes from {start}: set `start: latest`"
             )
         return await self._at(place, start)
 
@@ -205,7 +205,7 @@ class CosmosFeed(ChangeFeed):
                 if self._mode == "all_versions" and self._pauses.monotonic() - moved_at >= REFRESHED_S:
                     pages.append(Page(EVENT_SCHEMA.empty_table(), after))
                 await self._pauses.sleep(self._pauses.jittered(self._poll_interval_s))
-            while pages:  # who waits, here or for us, keeps no page
+            while pages:  # keep no page while this loop or its reader waits
                 delivered, moved_at = pages[0].to, self._pauses.monotonic()
                 yield pages.pop(0)
 

@@ -135,10 +135,10 @@ def verdict(write: Write, answer: Answer, missing: Missing) -> Verdict:
 
 
 NEXT = {
-    400: "mend the row",
+    400: "correct the row",
     401: "check the key or the identity, and this machine's clock",
     403: "give the identity the role Cosmos DB Built-in Data Contributor, and this machine leave to pass the account's firewall",
-    404: "a patch needs its document (or say `patch_missing: skip`), and everything its container",
+    404: "a patch needs its document (or set `patch_missing: skip`), and everything its container",
     409: "another document has the values of a unique key",
     413: "Cosmos DB takes documents of 2 MB",
 }

@@ -1,7 +1,7 @@
-"""Which part of a container a partition is, where it is read, and who takes over when it was split or merged. Pure.
+"""Which part of a container a partition is, where it is read, and which partitions take over when it was split or merged. Pure.
 
 A partition is a physical range, named by the range's id ("0"), or a section of the effective partition keys, named by its
-bounds ("05C1-7F", from inclusive, to exclusive): the lease tokens of the .NET processor, versions 0 and 1. A range's id leads
+bounds ("05C1-7F", from inclusive, to exclusive). These are the lease tokens of the .NET processor, versions 0 and 1. An id leads
 nowhere once the range was split or merged; bounds are served by whichever range holds them now, so only a cut between them ends
 such a partition (docs/decisions/0007-a-merged-range-keeps-its-leases.md).
 """
@@ -145,7 +145,7 @@ def place_of(partition: str, live: Iterable[PhysicalRange]) -> RangeSection | No
 
 
 def successors(partition: str, scope: Span | None, live: Sequence[PhysicalRange]) -> list[Successor]:
-    """Who takes over from a partition that has no place: together they are exactly what it was.
+    """The partitions that take over from one that has no place: together they cover exactly what it covered.
 
     scope: of a range that is gone. A range within it continues under its own id; a section of one (merged with others) under the
     section's bounds. Raises FeedUnavailable while the listed ranges have gaps, FeedError if the former partition is
@@ -169,8 +169,8 @@ def _of_direct_children(partition: str, live: Sequence[PhysicalRange]) -> Span:
         raise unknown(partition, live)
     if len(children) < 2 or not _is_gapless([child.span for child in children]):
         raise FeedError(
-            f"partition '{partition}' was split and merged with others before its lease was read, and the lease does not say"
-            " which part of the container it was: write the range's bounds into the lease's FeedRange, or set up new leases"
+            f"partition '{partition}' was split and merged with others before its lease was read, and the lease has no bounds:"
+            " write the range's bounds into its FeedRange, or set up new leases"
         )
     return Span(children[0].span.min, children[-1].span.max)
 

@@ -62,7 +62,7 @@ class EventHubsBroker:
 
 
 def size_of(body: bytes) -> int:
-    """What an event of that `encoding.body_of` adds to a batch."""
+    """What an event of that `encode.body_of` adds to a batch."""
     return len(body) + MARKS_BYTES_MAX + SECTION_BYTES
 
 

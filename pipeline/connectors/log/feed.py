@@ -34,7 +34,7 @@ from pipeline.errors import FeedUnavailable, PositionLost
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, FeedPartition, Start, reset_of_a_new_source
 
-# Reads a log from outside, beside hosts at work or without any: nothing in its directory is created or changed.
+# Reads a log from outside, whether hosts run or not: nothing in its directory is created or changed.
 #
 #     reader = LogReader("state/letters")
 #     for partition in reader.partitions():
@@ -74,7 +74,7 @@ class LogReader:
                 self._settle(partition, PartitionLog.check_oldest)
                 yield Forgotten(start, extent.first - 1)
                 start = extent.first
-            elif not blocks:  # the log was deleted meanwhile, and a shorter one is there
+            elif not blocks:  # the log was deleted meanwhile, and a shorter one was created
                 return
             else:
                 events = events_in(partition, blocks, start).slice(0, end - start)
@@ -172,7 +172,7 @@ class LogFeed(ChangeFeed):
             extent, pages = await self._call(partial(self._read, log, first))
             if not pages:
                 await self._watch.wait_for_change(partial(_has_changed, log, extent.version))
-            while pages:  # who waits, here or for us, keeps no page
+            while pages:  # keep no page while this loop or its reader waits
                 first += pages[0].num_rows
                 yield _page(pages.pop(0), first)
 
@@ -236,7 +236,7 @@ def _has_changed(log: PartitionLog, seen: Version) -> bool:
     try:
         return log.version() != seen
     except Exception:
-        return True  # the reader looks next, runs into the same, and says so
+        return True  # the reader looks next, meets the same error, and raises it
 
 
 def _position(last: int) -> str | None:
@@ -258,10 +258,10 @@ LOOKS_PER_S_MAX = 5_000
 
 
 class LogWatch:
-    """One thread that looks at everything that is waited for, and wakes those who wait for what has changed.
+    """One thread that checks everything that is waited for, and wakes the tasks whose logs have changed.
 
     `wait_for_change` may be awaited on any event loop; the looking is done on the watch's own thread. A look costs about 25
-    microseconds and holds nothing. When many wait, each is looked at less often, so that a thousand idle partitions cost no
+    microseconds and holds nothing. When many wait, each is checked less often, so that a thousand idle partitions cost no
     more than a hundred: an eighth of a core.
     """
 
@@ -289,7 +289,7 @@ class LogWatch:
                 self._waiting.pop(future, None)
 
     def close(self) -> None:
-        """Blocks until the thread looks no more. Who still waits is not woken."""
+        """Blocks until the thread has ended. Tasks that still wait are not woken."""
         self._closed.set()
         with self._news:
             self._news.notify()
@@ -304,7 +304,7 @@ class LogWatch:
                 waiting = list(self._waiting.items())
             for future, has_changed in waiting:
                 if has_changed():
-                    with suppress(RuntimeError):  # its loop was closed, and nobody waits any more
+                    with suppress(RuntimeError):  # its loop was closed, so no task waits
                         future.get_loop().call_soon_threadsafe(_wake, future)
 
 

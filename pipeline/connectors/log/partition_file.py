@@ -30,7 +30,7 @@ from pipeline.publishing_writer import PUBLISHED_SCHEMA
 # ├── LogUncertain               a write with an unknown outcome: send the same again, or ask at a higher level
 # ├── Outranked                  a claim of this rank or a later one is attached
 # ├── OutOfOrder                 not the sequence number that follows, or other events under the last one's number
-# └── ProducerEnded              the producer said that it would write no more
+# └── ProducerEnded              the producer announced its end
 
 
 class LogError(Exception):
@@ -310,7 +310,7 @@ def primary_code(error: sqlite3.Error) -> int:
 
 
 def missing(path: Path, partition: str, error: OSError) -> LogUnavailable:
-    """What it means that the partition's file cannot be looked at."""
+    """What it means that the partition's file cannot be opened."""
     if isinstance(error, FileNotFoundError):
         return LogMissing(f"log '{path.parent}' has no partition '{partition}' yet: start the pipeline that writes it")
     return _unreadable(path, error)

@@ -1,4 +1,4 @@
-"""A line: what the broker knows of one lease's producer, and whom it lets publish which batch. The decisions are pure.
+"""The broker's state for one lease's producer (a line), and the rules for accepting batches. The decisions are pure.
 
 A producer is a lease's. Each claim has a rank (generation, series, level), larger than every earlier one's, and a line of
 sequence numbers of its own. What publishes with a lower rank than the last to attach is refused from then on, as Event Hubs
@@ -35,15 +35,17 @@ class Producer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line(Producer):
-    """number: of the last event published at this level, 0 for none. batch_*: sequence number, place in the log and digest of
-    the last batch. marker: the newest of this generation; it outlives its block. ended: nothing more is taken."""
+    """What the broker knows of one lease's producer."""
 
     number: int = 0
+    """The last event published at this level, 0 for none."""
     batch_number: int | None = None
     batch_first: int | None = None
     batch_digest: bytes | None = None
     marker: str | None = None
+    """The newest of this generation; it outlives its block."""
     ended: bool = False
+    """Nothing more is taken."""
 
     def published(self, number: int, events: int, first: int, digest: bytes, marker: str | None) -> Line:
         """After a batch whose first event bears `number`, stored at `first`. Raises OutOfOrder, ProducerEnded."""
@@ -78,7 +80,7 @@ class Line(Producer):
 
 
 def attached(held: Line | None, producer: Producer, number: int = 0) -> Line:
-    """The line of a new claim: it starts again after `number`, but for the marker. Raises Outranked.
+    """The line of a new claim: it starts again after `number`, and keeps only the marker. Raises Outranked.
 
     A rank is attached once. A lease document that was put back gives its rank out again, and what an earlier tenure has on
     its way would pass for this one's.

@@ -54,7 +54,7 @@ class LogSink(Sink):
     """One source partition goes to the log partition of the same name.
 
     Output columns: `body` (STRING or BINARY); `key`, `operation` (STRING) and `properties` (MAP<STRING, STRING>) where wanted.
-    Rows are sorted by `sequence` where that is there. retention_s, retention_bytes: what each partition keeps, None for all.
+    Rows are sorted by `sequence` if that column exists. retention_s, retention_bytes: what each partition keeps, None for all.
     batch_bytes_max: the largest output of one batch, uncompressed. `Permit.check` is called on a thread too.
     """
 
@@ -199,7 +199,8 @@ class LogWriter(PublishingWriter):
         if batch.decoded_bytes > self._batch_bytes_max:
             raise OutputTooLarge(
                 f"the output of {output.events} events takes {batch.decoded_bytes} bytes, and one append takes at most"
-                f" {self._batch_bytes_max}: lower the pipeline's batch_events_max or batch_bytes_max, or let an event become less"
+                f" {self._batch_bytes_max}: lower the pipeline's batch_events_max or batch_bytes_max, or produce less output"
+                " per event"
             )
         marker = marker_of(self._claim, self._producer.level, output, batch.events)
         first = self._settled(batch, marker, check)

@@ -314,7 +314,7 @@ class PartitionLog:
                 self._commit(connection)
             except BaseException:
                 if connection.in_transaction:
-                    with suppress(sqlite3.Error):  # the first error is the one to tell
+                    with suppress(sqlite3.Error):  # the first error is the one to report
                         connection.execute("ROLLBACK")
                 raise
 

@@ -12,7 +12,7 @@ from pipeline.errors import Ambiguous, OutputRefused, SinkError, SinkNotFound, S
 _COLLISIONS = ("40001", "40P01")
 _PASSING = (
     *("08", "40", "53", "57", "58"),  # connection, rollback, resources (disk full, too many clients), operator, system
-    *("55P03", "25006"),  # a lock was not to be had in time; a standby, or a primary that was just demoted
+    *("55P03", "25006"),  # a lock was not granted in time; a standby, or a primary that was just demoted
 )
 _OF_ROWS = ("21", "22", "23", "44", "54", "P0001")
 """Rows that may not be there twice, values, constraints, WITH CHECK OPTION, limits of the server, and what a trigger raises."""

@@ -34,9 +34,9 @@ def read_dsn(dsn: str) -> dict[str, Any]:
         given = conninfo_to_dict(dsn)
     except (Error, UnicodeError):  # their texts quote the DSN, password and all
         raise ValueError(
-            "is not a PostgreSQL connection string: write postgresql://user@host:5432/database, where a %, @, :, /, ? or # inside"
-            " a user or password is written %25, %40, %3A, %2F, %3F or %23, or write key=value pairs that libpq knows, with"
-            " blanks and quotes inside a value as libpq wants them"
+            "is not a PostgreSQL connection string: write postgresql://user@host:5432/database, or libpq's key=value pairs."
+            " In an address, write %, @, :, /, ? and # inside a user or password as %25, %40, %3A, %2F, %3F and %23. In pairs,"
+            " quote values with blanks as libpq wants"
         ) from None
     if not all(_is_port(port) for port in str(given.get("port", "")).split(",")):
         raise ValueError(
@@ -80,17 +80,17 @@ VERSION_MIN = 14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """In seconds; all have to lie below the lease duration, so that what a lost owner has left behind is gone by then.
-
-    lock_s: waiting for one lock. statement_s: one statement. idle_s: silence of a client inside a transaction, and of a peer
-    that acknowledges nothing. transaction_s: one conversation with the server from its first byte to its last answer.
-    """
+    """In seconds; all have to lie below the lease duration, so that what a lost owner has left behind is gone by then."""
 
     connect_s: float = 10
     lock_s: float = 10
+    """Waiting for one lock."""
     statement_s: float = 30
+    """One statement."""
     idle_s: float = 10
+    """Silence of a client inside a transaction, and of a peer that acknowledges nothing."""
     transaction_s: float = 45
+    """One conversation with the server from its first byte to its last answer."""
 
 
 class Session:

@@ -33,18 +33,21 @@ Mode = Literal["append", "upsert"]
 class PostgresSink(Sink):
     """Either `merge`, or `table` with `mode`.
 
-    merge: one INSERT, UPDATE, DELETE or MERGE (WITH before it as you like) that reads this batch's output as table `batch`. It
-    should touch rows in the order of their keys (`ORDER BY`), as other partitions do the same at the same time.
-    table: a table ("name" or "schema.name") with the output's columns. append: every row is inserted. upsert: a row whose
-    `key` is there already is replaced; `key` needs a unique index. Among one batch's rows with one key, the last counts.
-    setup: SQL to run once per process, one host after the other; it has to be repeatable (IF NOT EXISTS).
-    schema: where `leasehold_positions` and `leasehold_history` are, and are created if absent.
-    history: note every batch in `leasehold_history`, in its own transaction: pipeline, partition, generation, epoch, owner,
-    from, to, events, committed_at. Only you delete there.
-    letters: take dead letters, into `leasehold_dead_letters`, in their batch's transaction.
-    identity: for Azure Database for PostgreSQL, "default" or a managed identity's client id. Every new connection gets an access
-    token of Microsoft Entra ID as its password, so `dsn` must not have one.
-    credential: of azure-identity's asynchronous kind, used for tokens instead; it is not closed.
+    - `merge`: one INSERT, UPDATE, DELETE or MERGE (WITH before it as you like) that reads this batch's output as table
+      `batch`. It should touch rows in the order of their keys (`ORDER BY`), as other partitions do the same at the same
+      time.
+    - `table`: a table ("name" or "schema.name") with the output's columns.
+    - `append`: every row is inserted.
+    - `upsert`: a row whose `key` is there already is replaced; `key` needs a unique index. Among one batch's rows with
+      one key, the last counts.
+    - `setup`: SQL to run once per process, one host after the other; it has to be repeatable (IF NOT EXISTS).
+    - `schema`: where `leasehold_positions` and `leasehold_history` are, and are created if absent.
+    - `history`: note every batch in `leasehold_history`, in its own transaction: pipeline, partition, generation,
+      epoch, owner, from, to, events, committed_at. Only you delete there.
+    - `letters`: take dead letters, into `leasehold_dead_letters`, in their batch's transaction.
+    - `identity`: for Azure Database for PostgreSQL, "default" or a managed identity's client id. Every new connection
+      gets an access token of Microsoft Entra ID as its password, so `dsn` must not have one.
+    - `credential`: of azure-identity's asynchronous kind, used for tokens instead; it is not closed.
     """
 
     holds_position = True
@@ -69,9 +72,9 @@ class PostgresSink(Sink):
     ) -> None:
         """Raises ValueError where the settings contradict each other."""
         if (merge is None) == (table is None):
-            raise ValueError("give either `merge` or `table`, not both and not neither")
+            raise ValueError("set exactly one of `merge` and `table`")
         if (mode == "upsert") != bool(key) or (key and merge is not None):
-            raise ValueError('`key` goes with `table` and mode "upsert", and names at least one column')
+            raise ValueError('`key` requires `table` and mode "upsert", and names at least one column')
         server = Server(
             dsn,
             connections_max=connections_max,
@@ -140,7 +143,7 @@ class PostgresSink(Sink):
         await session.execute(sql.alone(sql.users(self._setup)))
 
     async def _create(self, session: Session) -> None:
-        """Asks first: a role that may not create tables can use those that are there."""
+        """Asks first: a role that may not create tables can use existing ones."""
         wanted = sql.wanted(self._parts.tables)
         [[are_there]] = await _answers(await session.execute(sql.existing(wanted)))
         if missing := [each.creation for each, is_there in zip(wanted, are_there, strict=True) if not is_there]:
@@ -269,7 +272,7 @@ def _fenced(claim: Claim, newest: Sequence[Any]) -> Fenced:
     """newest: the row of the partition's newest generation, or none where it could not be read."""
     ours = f"partition '{claim.partition}' of pipeline '{claim.pipeline}' was claimed at epoch {claim.epoch}"
     if not newest:
-        return Fenced(f"{ours}, and its position is not to be found: take the lease again")
+        return Fenced(f"{ours}, and its position was not found: take the lease again")
     generation, epoch, owner, position, state = newest[0]
     if generation != claim.generation:
         why = f"generation {claim.generation}, and generation {generation} has begun: its position was reset"

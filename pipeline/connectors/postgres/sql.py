@@ -1,8 +1,8 @@
 """The SQL texts, pure: what is sent to the server, never when.
 
 Everything that has to happen together travels as one simple-protocol message. The server reads a message to its end before it
-executes the first statement, so a client that is stopped, killed or cut off at any moment never leaves a lock behind that it
-alone could release. (Drivers' pipeline modes send statement by statement: a client stopped between two of them keeps its locks.)
+executes the first statement. So a client that is stopped, killed or cut off at any moment never leaves a lock that it alone
+could release. (Drivers' pipeline modes send statement by statement: a client stopped between two of them keeps its locks.)
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ SMALL = 128  # what fits into one signed octet is below
 MARKS_BYTES_MAX = 3 + 3 + sum(len(name) + 2 for name in (GROUP, LEVEL, NUMBER)) + 9 + 3 + 5
 """The annotations of an idempotent event, were all its numbers the longest."""
 ENVELOPE_KEY_BYTES = 3 + 3 + len(PARTITION_KEY) + 2 + 5
-"""Annotations of the envelope with a partition key, but for the key itself."""
+"""Annotations of the envelope with a partition key, without the key itself."""
 SECTION_BYTES = 8
 """What an event takes in its envelope besides, at most."""
 

@@ -62,7 +62,9 @@ class Link:
                 await connect(client)
                 if client._link.get_state() != sdk().LinkState.ATTACHED:
                     raise FeedUnavailable(f"{hub.name}/{path}: the service took the link back at once")
-                client._connection._idle_timeout = None  # asked for; but the SDK would not see what is read past it
+                client._connection._idle_timeout = (
+                    None  # the service does send; but the SDK does not see what is read past it
+                )
                 link = cls(client, credit)
                 await client._link.flow(link_credit=credit)
         except BaseException:
@@ -165,5 +167,5 @@ async def _client(hub: Hub, path: str, selector: str, epoch: int | None, wishes:
 async def _message(socket: Any) -> bytes:
     try:
         return bytes(await socket.receive_bytes())
-    except TypeError:  # how the WebSocket tells its end
+    except TypeError:  # the WebSocket reports its end this way
         raise ConnectionError("the service closed the WebSocket") from None

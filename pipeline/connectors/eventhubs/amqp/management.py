@@ -29,9 +29,9 @@ QUESTIONS_PER_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """first: number of the oldest event that is there. last, offset, time_ms: of the newest that ever was, -1 where none was.
+    """first: number of the oldest event kept. last, offset, time_ms: of the newest event ever, -1 if there was none.
 
-    is_empty: whether no event is there, or none any more.
+    is_empty: whether it keeps no event, either not yet or no longer.
     """
 
     first: int

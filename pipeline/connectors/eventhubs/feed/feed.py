@@ -112,7 +112,7 @@ class EventHubsFeed(ChangeFeed):
         return [FeedPartition(name) for name in await self._management.partitions()]
 
     async def probe(self) -> None:
-        """Whether there is such a consumer group, and we may read in it. Who reads there with a rank shows that there is."""
+        """Check that the consumer group exists and that we may read in it. A refusal by a reader with a rank proves both."""
         first = (await self._management.partitions())[0]
         with suppress(Fenced, FeedUnavailable):
             await try_attach(self._hub, first, self._group, self._limits.timeout_s)
@@ -142,7 +142,7 @@ class EventHubsFeed(ChangeFeed):
         """Events that retention has forgotten do not count. Exact where the hub is not compacted."""
         position = position_of(continuation)
         extent = await self._extent(partition)
-        if position.sequence is None:  # nobody can tell, but for the end itself
+        if position.sequence is None:  # unknown, except at the end itself
             return 0 if position.offset == extent.offset else max(1, extent.last - extent.first + 1)
         if position.sequence > extent.last:
             raise self._beyond(partition, position, extent)
@@ -198,7 +198,7 @@ class EventHubsFeed(ChangeFeed):
                         reader.is_waiting = False
                         reader.note(arrived.end, self._pauses.monotonic())
                         await self._check_order(partition, delivered, arrived.first)
-                        while arrived.pages:  # who waits, here or for us, keeps no page
+                        while arrived.pages:  # keep no page while this loop or its reader waits
                             delivered = position_of(arrived.pages[0].to)
                             reader.delivered = delivered.sequence
                             yield arrived.pages.pop(0)
@@ -275,7 +275,7 @@ class EventHubsFeed(ChangeFeed):
             if position.sequence <= extent.last:
                 return
             lost = self._beyond(partition, position, extent)
-            try:  # what the service tells of a partition may be older than what was read of it
+            try:  # the service's report on a partition may be older than what was read of it
                 await patience.pause(FeedUnavailable(str(lost)))
             except FeedUnavailable:
                 raise lost from None

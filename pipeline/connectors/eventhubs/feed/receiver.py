@@ -198,9 +198,7 @@ class ReceiveBuffer:
             async with asyncio.timeout(SILENCE_S):
                 return await self._link.read()
         except TimeoutError:
-            raise ConnectionError(
-                f"nothing was heard of the service for {SILENCE_S:g} s, not even that it is alive"
-            ) from None
+            raise ConnectionError(f"no data or heartbeat from the service for {SILENCE_S:g} s") from None
 
     async def _keep_beating(self) -> None:
         try:

@@ -30,8 +30,8 @@ from pipeline.sink import Claim
 # What a claim has to know and to close before it publishes to a hub. The decisions are pure.
 #
 # The service keeps a producer per partition and group. Each claim attaches its group at a higher level, with a starting number of
-# its own making: that level is then only its own, since the service refuses another number at it (where it should not, its reply
-# shows it). A group whose levels are used up, or whose lease got a new generation, is closed by the level above all claims.
+# its own making. That level is then only its own, because the service refuses another number at it; if it did not, its reply
+# would show it. A group whose levels are used up, or whose lease got a new generation, is closed by the level above all claims.
 
 
 CLOSING_LEVEL = LEVEL_MAX + 1
@@ -40,9 +40,9 @@ GENERATIONS_CLOSED = 3
 
 
 def target_of(partition: str, targets: Sequence[str], pinned: str | None) -> str | None:
-    """The hub's partition that a source partition is published to, None where the pinned one is not there.
+    """The hub's partition that a source partition is published to, None if the pinned one does not exist.
 
-    The one of the same name; else always the same one of those that are there, and as few as possible others when the hub grows.
+    The one of the same name, or else always the same one of the existing ones. As few as possible change when the hub grows.
     It is pinned in the lease with the first claim.
     """
     wanted = pinned or partition
@@ -117,7 +117,7 @@ class Groups:
         self._retry = retry
         self._rng = rng
         self.discarding: set[int] = set()
-        """Groups of which a batch was acknowledged and not stored."""
+        """Groups that had a batch acknowledged and not stored."""
 
     async def standing(self, claim: Claim, state: ProducerState, target: str) -> ProducerPosition:
         """What the service knows of the claim's group: level 0 and number 0 or -1 if nothing, the closing level if it is

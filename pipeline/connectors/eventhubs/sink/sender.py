@@ -223,7 +223,7 @@ class SenderLink:
 
     @contextmanager
     def _ending(self, *, is_in_air: bool) -> Iterator[None]:
-        """Whatever goes wrong within, but for the time that is up, is the end of the link."""
+        """Any error within ends the link, except a timeout."""
         try:
             yield
         except (PublishError, TimeoutError):

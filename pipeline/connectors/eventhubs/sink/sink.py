@@ -44,9 +44,12 @@ from pipeline.sink import Claim, Sink, Standing
 class EventHubsSink(Sink):
     """A source partition goes to the hub's partition of its name, or else to one that is chosen once.
 
-    Output columns: as for the log. consumer_group: in which the sink reads a partition's end; no reader with an epoch may use it.
-    tail_s: how many seconds of other publishers' events a claim reads at most besides those since the last checkpoint.
-    quiet_s: how many seconds a partition that seems empty may take to show an event.
+    Output columns: as for the log.
+
+    - `consumer_group`: in which the sink reads a partition's end; no reader with an epoch may use it.
+    - `tail_s`: how many seconds of other publishers' events a claim reads at most besides those since the last
+      checkpoint.
+    - `quiet_s`: how many seconds a partition that seems empty may take to show an event.
     """
 
     holds_position = True

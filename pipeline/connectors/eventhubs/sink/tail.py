@@ -220,7 +220,7 @@ class _Run:
         """Nothing comes. Without an end, ask for one; it counts only if it agrees with the silence."""
         where, behind = self._tails.named(self._target), self._reading.behind
         if self._end is not None:
-            raise FeedUnavailable(f"{where}: its end did not come within {self._tails.timeout_s:g} s")
+            raise FeedUnavailable(f"{where}: could not read to its end within {self._tails.timeout_s:g} s")
         extent = await self._tails.broker.extent(self._target)
         if extent.is_empty and extent.last > behind:
             self._refuse_gap(extent.last + 1)

@@ -45,7 +45,7 @@ EVENT_BYTES = 110
 
 
 def bodies_of(events: pa.Table, marker: Marker) -> list[bytes]:
-    """events: PUBLISHED_SCHEMA, as many as the marker counts. As `encoding.body_of` does it, column by column."""
+    """events: PUBLISHED_SCHEMA, as many as the marker counts. As `encode.body_of` does it, column by column."""
     marked = constant_pairs(marker.properties()) + text(PREFIX + "index")
     own = 2 * (len(marker.properties()) + 1)
     keys, operations = _pairs(events, "key"), _pairs(events, "operation")

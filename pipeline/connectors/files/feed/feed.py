@@ -5,10 +5,10 @@
 Files may grow at their end, and new files may come. Whatever was read stays as it is: a file that was truncated, edited before
 the place that was read, or replaced by another raises PositionLost and never yields an event twice or past a gap. An edit
 behind that place is allowed, which is how a malformed record is corrected. While a file grows, only the last bytes that were read
-are looked at again; all of them are verified whenever a partition is opened, and when the file was changed without growing.
+are verified again. All of them are verified whenever a partition is opened, and when the file was changed without growing.
 
-An event's body is the record as a JSON object (the line itself in JSON lines), its sequence the number of the record in the
-file, from 0; its properties `file` and `line` name the place where it starts. Its enqueued_time is the file's time of
+An event's body is the record as a JSON object (the line itself in JSON lines). Its sequence is the number of the record in the
+file, from 0, and its properties `file` and `line` name the place where it starts. Its enqueued_time is the file's time of
 modification when it is read: the source took it at that time at the latest, which no clock of ours could say.
 """
 
@@ -145,13 +145,16 @@ _FORMATS: dict[str, FormatName] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": 
 class FilesFeed(ChangeFeed):
     """Files as partitions.
 
-    path: a glob; `**` stands for any directories. format: by default according to the path's suffix (.csv, .jsonl, .ndjson).
-    final_record: whether a last record without a line end waits for it, or is accepted when the file ends (continued later, it
-    costs the position). A waiting record is held back, and reported. key: the column or field that holds an event's key.
-    record_bytes_max: a larger record (with its line end) is malformed. yields_malformed: for dead letters: a malformed record
-    is a page of its own, as it is, unless it is in doubt where it ends (a stray quote, a record too large). columns: those of
-    the schema, each with whether it is NOT NULL. A CSV file whose header lacks one is reported in the log, since it is null in
-    all events of the file; `probe` refuses the file if the column is NOT NULL.
+    - `path`: a glob; `**` stands for any directories.
+    - `format`: by default according to the path's suffix (.csv, .jsonl, .ndjson).
+    - `final_record`: whether a last record without a line end waits for it, or is accepted when the file ends
+      (continued later, it costs the position). A waiting record is held back, and reported.
+    - `key`: the column or field that holds an event's key.
+    - `record_bytes_max`: a larger record (with its line end) is malformed.
+    - `yields_malformed`: for dead letters: a malformed record is a page of its own, as it is, unless it is in doubt
+      where it ends (a stray quote, a record too large).
+    - `columns`: those of the schema, each with whether it is NOT NULL. A CSV file whose header lacks one is reported in
+      the log, since it is null in all events of the file; `probe` refuses the file if the column is NOT NULL.
 
     Raises ValueError for settings that cannot work.
     """
@@ -186,7 +189,7 @@ class FilesFeed(ChangeFeed):
         if not poll_interval_s > 0:
             raise ValueError(f"poll_interval_s is {poll_interval_s}: it has to be more than 0")
         if final_record not in ("wait", "accept"):
-            raise ValueError(f"final_record is {final_record!r}: say 'wait' or 'accept'")
+            raise ValueError(f"final_record is {final_record!r}: set 'wait' or 'accept'")
         self._pipeline = pipeline
         self._format = format or _FORMATS.get(PurePath(path).suffix.lower())
         if self._format not in ("csv", "jsonl"):
@@ -256,7 +259,7 @@ class FilesFeed(ChangeFeed):
             await self._sleep(self._poll_interval_s)
 
     def _tell(self, partition: str, offset: int, held: str) -> None:
-        """Once for each record, however often it is looked at."""
+        """Once for each record, however often it is read."""
         if self._reported.get(partition) != offset:
             self._reported[partition] = offset
             _log.warning("%s", held)

@@ -1,6 +1,6 @@
 """The position in a file: how far it was read, and what proves that it is still the same file.
 
-A continuation is one line of JSON. What counts in it is the fingerprint of every byte that was read: a file that was copied
+A continuation is one line of JSON. What counts in it is the fingerprint of every byte that was read. A file that was copied
 elsewhere or restored from a backup with equal contents continues from its old position, because nothing can be skipped or
 repeated there. Device and inode (`file`) prove nothing, as a volume has another device number on every host that mounts
 it; they only show whether a changed file was replaced or edited.
@@ -44,20 +44,22 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Behind a record.
-
-    offset: bytes before it. record: records before it. line: the physical line, from 1, on which the next record starts.
-    header: fingerprint of what precedes the first record. prefix: fingerprint of all bytes before `offset`.
-    file: device and inode. unterminated: the record before it was taken without its line end, at the end of the file.
-    """
+    """Behind a record."""
 
     offset: int
+    """Bytes before it."""
     record: int
+    """Records before it."""
     line: int
+    """The physical line, from 1, on which the next record starts."""
     header: str
+    """Fingerprint of what precedes the first record."""
     prefix: str
+    """Fingerprint of all bytes before `offset`."""
     file: str
+    """Device and inode."""
     unterminated: bool = False
+    """The record before it was taken without its line end, at the end of the file."""
 
     def encode(self) -> str:
         return json.dumps({"v": _VERSION, **asdict(self)}, separators=(",", ":"))

@@ -94,22 +94,23 @@ class FileStatus:
 class Cursor:
     """The position of reading in a file.
 
-    opening: what precedes its first record; None where that is not read yet. offset, record, line: of what comes next.
-    prefix: fingerprint of the bytes before `offset`; overlap: the last of them, which every read looks at once more.
-    position: behind the last record, None where there was none; blank lines may lie between it and `offset`.
-    window: how many bytes to read next.
+    - `offset`, `record`, `line`: of what comes next.
     """
 
     seen: FileStatus
     opening: Opening | None = None
+    """What precedes its first record; None where that is not read yet."""
     offset: int = 0
     record: int = 0
     line: int = 1
     prefix: Fingerprint = field(default_factory=Fingerprint)
+    """Fingerprint of the bytes before `offset`. Every read verifies the last of them, `overlap`, once more."""
     overlap: bytes = b""
     header: str = ""
     position: Position | None = None
+    """Behind the last record, None where there was none; blank lines may lie between it and `offset`."""
     window: int = WINDOW_BYTES
+    """How many bytes to read next."""
 
     @property
     def is_unterminated(self) -> bool:
@@ -297,7 +298,7 @@ class FileReader:
         return Ahead(max(1, count * (size - start) // (offset - start)))
 
     def _opened(self, cursor: Cursor, file: int) -> Cursor | None:
-        """Behind what precedes the first record, where all of that is there."""
+        """Behind what precedes the first record, if all of that is written."""
         data = self._beginning(file)
         try:
             opening = self.reading.format.opening(data)
@@ -401,18 +402,22 @@ class FileReader:
     @contextmanager
     def _file(self) -> Iterator[tuple[int, FileStatus]]:
         try:
-            file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would hold the thread until somebody writes
+            file = os.open(
+                self.path, os.O_RDONLY | os.O_NONBLOCK
+            )  # a FIFO would hold the thread until another process writes
             try:
                 status = os.fstat(file)
                 if not stat.S_ISREG(status.st_mode):
-                    raise FeedUnavailable(f"file '{self.path}' is not a regular file any more: put the file back")
+                    raise FeedUnavailable(f"file '{self.path}' is not a regular file: put the file back")
                 yield file, FileStatus(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
             finally:
                 os.close(file)
         except FileNotFoundError as error:
-            raise FeedUnavailable(f"file '{self.path}' is gone: put it back, and reading continues") from error
+            raise FeedUnavailable(
+                f"file '{self.path}' does not exist any longer: put it back, and reading continues"
+            ) from error
         except PermissionError as error:
-            raise FeedError(f"file '{self.path}' may not be read: give this process's user the right to") from error
+            raise FeedError(f"file '{self.path}': permission denied: give this process's user read access") from error
         except OSError as error:
             raise FeedUnavailable(f"file '{self.path}' cannot be read now ({error.strerror})") from error
 

@@ -56,9 +56,8 @@ class Opening:
 class Cut:
     """The whole records at the beginning of some data, as offsets into it.
 
-    starts, ends: of each record, its line end included. lines, lines_behind: line ends before each record, and before its
-    end. passed: behind the last of them and the blank lines that follow it. trouble: why the next record can never be read,
-    where that is certain. fields: a row for each record, with the end of each of its fields (CSV).
+    - `starts`, `ends`: of each record, its line end included.
+    - `lines`, `lines_behind`: line ends before each record, and before its end.
     """
 
     data: bytes
@@ -67,8 +66,11 @@ class Cut:
     lines: Offsets
     lines_behind: Offsets
     passed: int
+    """The offset behind the last record and the blank lines that follow it."""
     trouble: Unreadable | None
+    """Why the next record can never be read, where that is certain."""
     fields: Offsets | None = None
+    """A row for each record, with the end of each of its fields (CSV)."""
 
     def __len__(self) -> int:
         return len(self.starts)

@@ -1,7 +1,7 @@
 """Files as a sink: Parquet or JSON lines in a directory or a blob container, exactly once, and the reader of what counts.
 
 `sink` writes, `snapshot` reads; between them `manifest` decides what counts, over a `storage` that is a `directory` or, in
-`blobs`, a container. `entry`, `compaction`, `layout` and `formats` are pure.
+`blobs`, a container. `entry` and `formats` are pure.
 """
 
 from pipeline.connectors.files.sink.dead_letters import FileLetters

@@ -74,7 +74,7 @@ class FileLetters:
         return sum(each.file.rows - _read_of(each.file, behind) for each in _counted(snapshot.files))
 
     async def read(self, partition: str, strand: str, behind: int, end: int) -> AsyncGenerator[Stretch, None]:
-        """File by file. Files before that are not looked at, the manifest is."""
+        """File by file. Earlier files are not read, but the manifest is."""
         snapshot = await self._snapshot(self._leases[strand], partition)
         for each in _counted(snapshot.files):
             skipped = _read_of(each.file, behind)

@@ -192,7 +192,7 @@ def claimed(head: Entry | None, claim: Claim, id: str) -> Entry:
     if (head.pipeline, head.partition) != (claim.pipeline, claim.partition):
         raise SinkRejected(
             f"the manifest of partition '{claim.partition}' of pipeline '{claim.pipeline}' is that of partition"
-            f" '{head.partition}' of '{head.pipeline}': the file system does not tell A from a. Use another one"
+            f" '{head.partition}' of '{head.pipeline}': the file system is case-insensitive. Use another one"
         )
     if claim.epoch < head.epoch:
         raise outranked(claim, head)

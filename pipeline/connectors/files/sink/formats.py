@@ -1,8 +1,8 @@
 """A batch's output as the bytes of one file: Parquet, or JSON lines. Pure.
 
-In JSON lines nothing is lost or rounded: decimals are texts with all their digits (`"12.50"`), whole numbers are numbers, bytes
-are base64, dates and times ISO 8601 (`"2026-01-31T12:00:00.000001Z"`; without a zone no `Z`), maps are objects, and floats that
-JSON has no number for are the texts `"NaN"`, `"Infinity"` and `"-Infinity"`. A null is `null`: every line has every column.
+In JSON lines nothing is lost or rounded. Decimals are texts with all their digits (`"12.50"`), and whole numbers are numbers.
+Bytes are base64, dates and times ISO 8601 (`"2026-01-31T12:00:00.000001Z"`; without a zone no `Z`), and maps are objects. Floats
+that JSON has no number for are the texts `"NaN"`, `"Infinity"` and `"-Infinity"`. A null is `null`: every line has every column.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROW_GROUP_ROWS_MAX = 128 * 1024
 
 
 def ordered(table: pa.Table) -> pa.Table:
-    """By `sequence`, where that is there."""
+    """By `sequence`, if the table has that column."""
     if "sequence" not in table.column_names or table.num_rows < 2:
         return table
     sequence = table["sequence"].combine_chunks()

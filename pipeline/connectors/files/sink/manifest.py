@@ -196,9 +196,7 @@ def opened(place: Storage, claim: Claim, *, seen: int, new_id: Callable[[], str]
             manifest = Manifest(place, folders, entry)
             manifest.fold()
             return manifest
-    raise FilesUnavailable(
-        f"partition '{claim.partition}' of pipeline '{claim.pipeline}' is claimed by others all the time"
-    )
+    raise FilesUnavailable(f"other hosts keep claiming partition '{claim.partition}' of pipeline '{claim.pipeline}'")
 
 
 def head_of(place: Storage, folders: Folders) -> Entry | None:
@@ -211,7 +209,7 @@ def head_of(place: Storage, folders: Folders) -> Entry | None:
             return None
         if (entry := entry_of(place, folders, listing.head)) is not None:
             return entry
-    raise FilesUnavailable(f"'{folders.manifest}' changes all the time: try again")
+    raise FilesUnavailable(f"'{folders.manifest}' keeps changing: try again")
 
 
 def listed(place: Storage, folders: Folders) -> Listing:
@@ -252,7 +250,9 @@ def _is_put(place: Storage, folders: Folders, entry: Entry, check: Check) -> boo
                 return True
             found = entry_of(place, folders, entry.version)
             if found is None:
-                raise Ambiguous(f"'{name}' was there and is gone: it may have been ours, and others have folded it")
+                raise Ambiguous(
+                    f"'{name}' was there and no longer exists: it may have been this host's, and another host folded it"
+                )
             return found.id == entry.id
         except FilesUncertain as error:
             uncertain = error

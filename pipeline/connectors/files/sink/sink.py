@@ -135,7 +135,7 @@ class FilesSink(Sink):
         for attempt in range(1, PUTS_MAX + 1):
             check()
             try:
-                self._place.put(file.name, content)  # nobody else uses this name: where it is there, it is ours
+                self._place.put(file.name, content)  # no other writer uses this name: if it exists, it is ours
                 break
             except FilesUncertain:
                 if attempt == PUTS_MAX:

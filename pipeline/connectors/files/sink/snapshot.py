@@ -144,9 +144,7 @@ def _partition(place: Storage, folders: Folders) -> PartitionFiles | None:
                 version=head.version,
                 files=files,
             )
-    raise FilesUnavailable(
-        f"'{folders.manifest}' changes all the time, or has a gap: try again, or restore it from a backup"
-    )
+    raise FilesUnavailable(f"'{folders.manifest}' keeps changing, or has a gap: try again, or restore it from a backup")
 
 
 def _files(place: Storage, folders: Folders, listing: Listing) -> tuple[DataFile, ...] | None:

@@ -57,7 +57,7 @@ class Storage(Protocol):
         ...
 
     def prepare(self) -> None:
-        """Make it where it is missing, and see that it keeps what `put` promises."""
+        """Create it if missing, and check that it keeps what `put` promises."""
         ...
 
     def put(self, name: str, content: bytes) -> bool:

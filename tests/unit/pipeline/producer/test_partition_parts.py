@@ -35,10 +35,10 @@ def test_a_reply_at_the_end_of_what_is_unsettled_tells_that_it_is_stored(after: 
 def test_a_reply_overrides_what_was_asked_for_unless_we_are_strict(
     reply: ProducerPosition, other: ProducerPosition
 ) -> None:
-    assert judged(reply, other.asked, None, strict=False) == "go on"
-    assert judged(reply, None, None, strict=True) == "go on"
-    assert judged(reply, AttachRequest(group=reply.group, level=None), None, strict=True) == "go on"
-    assert judged(reply, other.asked, None, strict=True) == ("go on" if reply == other else "strange")
+    assert judged(reply, other.asked, None, strict=False) == "continue"
+    assert judged(reply, None, None, strict=True) == "continue"
+    assert judged(reply, AttachRequest(group=reply.group, level=None), None, strict=True) == "continue"
+    assert judged(reply, other.asked, None, strict=True) == ("continue" if reply == other else "strange")
 
 
 @given(st.dictionaries(st.text(max_size=20), NUMBERS.map(lambda numbers: numbers.asked), max_size=5))

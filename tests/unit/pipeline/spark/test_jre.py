@@ -37,7 +37,7 @@ def test_a_missing_java_is_one_line_with_the_remedy(monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
-        EngineUnavailable, match=r"^Spark needs Java 17 .*install.*, or set JAVA_HOME to one that is there$"
+        EngineUnavailable, match=r"^Spark needs Java 17 .*install.*, or set JAVA_HOME to an existing one$"
     ) as no:
         require_java()
     assert "\n" not in str(no.value)

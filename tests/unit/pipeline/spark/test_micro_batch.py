@@ -268,7 +268,7 @@ async def test_a_failure_that_goes_away_may_be_tried_again() -> None:
             raise JobFailed("the moon")
         return events
 
-    with pytest.raises(EngineUnavailable, match="failed once, and then no more: the moon"):
+    with pytest.raises(EngineUnavailable, match="failed once and did not fail again: the moon"):
         await MicroBatches(Jobs(made), shares_jobs=True).apply(batch_of("0", "a"))
 
 

@@ -94,7 +94,7 @@ def test_ranges_with_a_gap_are_an_account_at_work() -> None:
 
 
 def test_what_nobody_recorded_is_not_guessed_through_a_merge() -> None:
-    with pytest.raises(FeedError, match="write the range's bounds into the lease's FeedRange") as caught:
+    with pytest.raises(FeedError, match="write the range's bounds into its FeedRange") as caught:
         successors("2", None, LIVE)
     assert not isinstance(caught.value, FeedUnavailable)
 

@@ -191,7 +191,7 @@ async def test_a_position_beyond_the_end_is_lost(tmp_path: Path, feed: LogFeed) 
             await call
         told = str(lost.value)
         assert (
-            "To read all events that are there now: `leasehold leases reset FILE PIPELINE p --to earliest --yes`"
+            "To read all events that the feed still has: `leasehold leases reset FILE PIPELINE p --to earliest --yes`"
             in told
         )
         assert "To skip all of them: `leasehold leases reset FILE PIPELINE p --to latest --yes`" in told

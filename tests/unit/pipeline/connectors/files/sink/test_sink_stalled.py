@@ -31,7 +31,7 @@ def test_a_file_that_others_have_folded_is_left_where_its_owner_cannot_tell_whos
 
     async def main() -> None:
         writer = await FilesSink(Way(place, fate)).open(claim(1))
-        with pytest.raises(Ambiguous, match="is gone"):
+        with pytest.raises(Ambiguous, match="no longer exists"):
             await writer.write(output(0, 5), Permit())
 
     asyncio.run(main())
