@@ -82,7 +82,7 @@ class Balancer:
         rng: random.Random,
         log: Log,
     ) -> None:
-        """workers: those at work. employ: starts one for a lease that was taken. stopping: ends `run` after its round."""
+        """workers: those that run. employ: starts one for a lease that was taken. stopping: ends `run` after its round."""
         self.scan: Scan | None = None
         self.host_scan: HostScan | None = None
         self.has_met_others = False
@@ -321,7 +321,7 @@ class Balancer:
         self._log.info("handoff requested", **about(lease), owner=lease.owner)
 
     def _is_over(self, changes: Changes) -> bool:
-        """Whether nothing more is to be taken or requested in this round."""
+        """Whether this round must take and request nothing more."""
         return self._stopping.is_set() or changes.are_over
 
     def _refuse(self, changes: Changes, error: StoreError, event: str, lease: Lease) -> None:

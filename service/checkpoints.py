@@ -69,7 +69,7 @@ class Checkpoints:
 
     async def keep(self) -> None:
         """Write what is safe into the lease. Raises LeaseLost, StoreUnavailable, StoreAmbiguous, StoreConflict."""
-        async with self._keeping:  # one write is enough for those who come at once
+        async with self._keeping:  # one write is enough for concurrent callers
             safe = self._safe
             if safe is None:
                 return

@@ -44,10 +44,12 @@ class Failure:
 
 
 class Streak:
-    """Failures in a row of something that is tried again until it works. count: how many.
+    """Failures in a row of something that is tried again until it works.
 
-    The log gets the first of them, and then one in an interval that doubles each time: what fails for an hour may be tried
-    again every second by each lease, and the log may lie on the disk that is full.
+    - `count`: how many.
+
+    The log gets the first of them, and then one in an interval that doubles each time. What fails for an hour may be tried
+    again every second by each lease, and the log may be on the disk that is full.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -182,8 +184,9 @@ class Failures(Mapping[LeaseKey, Failure]):
 def verdict(failure: Failure, lease: Lease | None, me: str, *, now: float, grace_s: float, is_idle: bool) -> Verdict:
     """What a scan that was read after the failure shows about it.
 
-    lease: as the scan has it; None if it is gone. is_idle: our worker has had nothing to do for a while.
-    grace_s: for how long after `until` a failure is kept while another host, which may fail as well, has the lease.
+    - `lease`: as the scan has it; None if it is gone.
+    - `is_idle`: our worker has had nothing to do for a while.
+    - `grace_s`: for how long after `until` a failure is kept while another host, which may fail as well, has the lease.
     """
     if lease is None or lease.closed:
         return "over"

@@ -18,15 +18,7 @@ SPARED_S = 2.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """transform_digest: recorded with the leases, so that a changed transform is noticed.
-
-    start: where partitions begin that are there when the pipeline first runs. buffer_bytes_max: read ahead per partition.
-    batch_timeout_s: how long one stage of one batch may take. checkpoint_s: how far the lease's continuation may lag behind a
-    sink that holds its position. unkept_s: how long output in a sink that holds none may go without a checkpoint; a crash
-    repeats it. 0: every batch is kept before the next is sent.
-    letters: what becomes of events that cannot be processed, for a sink that keeps dead letters; None to stop at the first.
-    box: where its dead letters are read.
-    """
+    """transform_digest: recorded with the leases, so that a changed transform is noticed."""
 
     name: str
     feed: ChangeFeed
@@ -34,13 +26,21 @@ class Pipeline:
     transform: Transform = field(default_factory=NoTransform)
     transform_digest: str = ""
     start: Start = "earliest"
+    """Where partitions begin that exist when the pipeline first runs."""
     limits: BatchLimits = field(default_factory=BatchLimits)
     buffer_bytes_max: int = 32 * 1024 * 1024
+    """Read ahead per partition."""
     batch_timeout_s: float = 300.0
+    """How long one stage of one batch may take."""
     checkpoint_s: float = 5.0
+    """How far the lease's continuation may lag behind a sink that holds its position."""
     unkept_s: float = 0.0
+    """How long output in a sink that holds none may go without a checkpoint; a crash repeats it. 0: every batch is kept
+    before the next is sent."""
     letters: DeadLetters | None = None
+    """What becomes of events that cannot be processed, for a sink that keeps dead letters; None to stop at the first."""
     box: LetterBox | None = None
+    """Where its dead letters are read."""
 
     def __post_init__(self) -> None:
         adopt(self.feed, ChangeFeed)
@@ -58,7 +58,7 @@ class Pipeline:
         return SPARED_S if self.sink.holds_position else max(SPARED_S, self.unkept_s)
 
     def claimed(self, state: str) -> str:
-        """The sink state of a lease's next claim, without what a box of dead letters has left in it that is there no more."""
+        """The sink state of a lease's next claim, without what a former box of dead letters has left in it."""
         has_own_box = self.box is not None and self.box.sink is not None
         return self.sink.claimed(state if has_own_box else sink_alone(state))
 

@@ -65,9 +65,10 @@ class Processor:
         log: Log | None = None,
         traces: Traces | None = None,
     ) -> None:
-        """host: unique among the hosts on these leases; `leasehold.host_name` reserves one on this machine.
-        buffer_bytes_max: of what is read and not delivered yet, over all pipelines. traces: closed with the rest.
-        log: by default as structlog is set up, or else from `info` on to standard error (`service.telemetry.logs`).
+        """- `host`: unique among the hosts on these leases; `leasehold.host_name` reserves one on this machine.
+        - `buffer_bytes_max`: of what is read and not delivered yet, over all pipelines.
+        - `traces`: closed with the rest.
+        - `log`: by default as structlog is set up, or else from `info` on to standard error (`service.telemetry.logs`).
 
         Raises ValueError where the intervals do not fit together, or two pipelines have one name.
         """

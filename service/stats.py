@@ -259,7 +259,7 @@ def summaries_of(stats: Stats, pipelines: Iterable[str]) -> list[Summary]:
 
 
 def summary_lines(summaries: Iterable[Summary], *, finished: Collection[str], is_alone: bool) -> list[str]:
-    """finished: pipelines that have nothing left to do. is_alone: whether this host has seen no other one at work."""
+    """finished: pipelines that have nothing left to do. is_alone: whether this host has seen no other one."""
     whose = "" if is_alone else "this host: "
     return [f"{whose}{each.pipeline}: {_work(each, is_finished=each.pipeline in finished)}" for each in summaries]
 

@@ -61,7 +61,7 @@ from service.shutdown import (
 )
 from service.stats import Stats
 
-# Leave to send, as long as a lease's trust window is open.
+# Permission to send while a lease's trust window is open.
 
 
 SUSPENDED_POLL_S = 0.1

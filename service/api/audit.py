@@ -62,7 +62,7 @@ def lease_facts(lease: Lease) -> dict[str, object]:
 
 
 def outcome_of(status: int, *, is_change: bool) -> ActionOutcome:
-    """done, unchanged, denied (who), refused (what), failed (we could not)."""
+    """done, unchanged, denied: the caller is not allowed to. refused: the request is invalid. failed: the host had an error."""
     if status < 300:
         return "done" if is_change else "unchanged"
     if status in (401, 403):
@@ -88,7 +88,7 @@ class Audit:
             action=action.action,
             outcome=outcome,
             status=status,
-            who=caller.name if caller else "nobody known",
+            who=caller.name if caller else "unknown",
             client=client,
             **{name: value for name, value in fields.items() if value},
             **({"why": _cut(why)} if why else {}),

@@ -66,7 +66,7 @@ def check_type(request: Request, *types: str) -> None:
     sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if sent not in types:
         raise HTTPException(
-            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the body comes as {sent[:100]!r}: send `Content-Type: {types[0]}`"
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the body has the type {sent[:100]!r}: send `Content-Type: {types[0]}`"
         )
 
 
@@ -101,7 +101,7 @@ def _text_of(error: InvalidDocument) -> str:
 TARGET_BYTES_MAX = 16 * 1024
 HEADERS_BYTES_MAX = 32 * 1024
 BODY_BYTES_MAX = 128 * 1024
-"""A continuation has 32 KiB at most, of which each character may be escaped."""
+"""A continuation has 32 KiB at most, and each character may be escaped."""
 IMPORT_BYTES_MAX = 4 * 1024 * 1024
 """What is larger would keep the loop that renews leases; `leasehold leases import` takes it."""
 REQUEST_S = 30.0
@@ -128,7 +128,7 @@ def request_s(path: str) -> float:
 def excess(
     path: str, raw_path: bytes, query: bytes, headers: Iterable[tuple[bytes, bytes]]
 ) -> tuple[HTTPStatus, str] | None:
-    """What is too large about a request, of which nothing but its head is there."""
+    """What is too large about a request, as far as its head shows."""
     headers = list(headers)
     if len(raw_path) + len(query) > TARGET_BYTES_MAX:
         return HTTPStatus.REQUEST_URI_TOO_LONG, f"the address is longer than {TARGET_BYTES_MAX} bytes"

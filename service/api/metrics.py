@@ -120,7 +120,7 @@ class Metrics(Collector):
 
     def _operators(self) -> Iterator[Metric]:
         actions = CounterMetricFamily(
-            "leasehold_operator_actions", "What operators asked this host for.", labels=["action", "outcome"]
+            "leasehold_operator_actions", "Actions that operators requested of this host.", labels=["action", "outcome"]
         )
         for action in ACTIONS:
             for outcome in ACTION_OUTCOMES:

@@ -26,14 +26,14 @@ from service.config.types import is_loopback
 
 # Which requests another site's page may have made a browser send. Pure.
 #
-# A page of another site can have a browser ask any address that it reaches, this machine's own included. What such a page may not
-# do is to lie about `Origin`, to read the answers of another origin, or to send JSON there without asking first; and a name that
+# A page of another site can have a browser ask any address that it reaches, this machine's own included. Such a page can
+# neither lie about `Origin`, nor read the answers of another origin, nor send JSON there without asking first. A name that
 # the page's owner points at 127.0.0.1 (DNS rebinding) shows in `Host`. All of this is for a host without tokens: where there are
 # some, no browser has them for another page.
 
 
 def objection(headers: Mapping[bytes, bytes]) -> str | None:
-    """Why a request without a token is not let in; None where it is."""
+    """Why a request without a token is refused; None if it is accepted."""
     host = headers.get(b"host", b"").decode("latin-1")
     if not _is_here(host):
         return "`Host` is not a name of this machine: ask localhost or 127.0.0.1, or set api.readers and send a token"
@@ -208,7 +208,7 @@ class _Body:
 
 
 UNKNOWN = (
-    "this is for readers: send `Authorization: Bearer TOKEN` with a token of the file api.readers or api.operators"
+    "authentication required: send `Authorization: Bearer TOKEN` with a token of the file api.readers or api.operators"
 )
 
 
@@ -221,7 +221,7 @@ def _late(scope: Scope, body: _Body) -> Refusal:
     if scope["method"] in READING:
         return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"there was no answer {within}", ("retry-after", "1"))
     if not body.is_whole:
-        return Refusal(HTTPStatus.REQUEST_TIMEOUT, f"the body was not there {within}", ("connection", "close"))
+        return Refusal(HTTPStatus.REQUEST_TIMEOUT, f"the body did not arrive {within}", ("connection", "close"))
     return Refusal(
         HTTPStatus.SERVICE_UNAVAILABLE, f"there was no answer {within}, and {LOOK_FIRST}", ("retry-after", "1")
     )

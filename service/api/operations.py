@@ -29,8 +29,8 @@ from service.stats import Action
 
 ERRORS = documented(400, 404, 408, 409, 415, 422)
 STALE = (
-    "the lease has changed since: look at it again, and send the ETag of this answer if it is still what you want. An owner at"
-    " work writes its lease every few seconds: pause the pipeline first"
+    "the lease has changed since: look at it again, and send the ETag of this answer if it is still what you want. An owner"
+    " writes its lease every few seconds: pause the pipeline first"
 )
 
 
@@ -101,7 +101,7 @@ def operating(view: View) -> APIRouter:
     ) -> schemas.LeaseChange:
         """Set a lease's position, forwards or back: a new generation, in which no position that the sink holds counts.
 
-        The events between are skipped or repeated. An owner at work loses the lease at its next write.
+        The events between are skipped or repeated. An active owner loses the lease at its next write.
         """
         await _check_exists(view, pipeline, partition)
         before = _unchanged(view, await view.keeper.read(pipeline, partition), if_match)
@@ -117,7 +117,7 @@ def operating(view: View) -> APIRouter:
     ) -> schemas.LeaseClose:
         """Close the lease of a partition that is done, as a file is that was processed: no host reads it any more.
 
-        409 as long as events are left. An owner at work loses the lease at its next write. A reset opens it again.
+        409 as long as events are left. An active owner loses the lease at its next write. A reset opens it again.
         """
         await _check_exists(view, pipeline, partition)
         listed = await list_partitions(view.pipelines[pipeline])

@@ -142,7 +142,7 @@ def known(view: View, pipeline: str | None) -> None:
     """A misspelt pipeline is an error, not an empty result. Raises HTTPException."""
     if pipeline is not None and pipeline not in view.pipelines:
         names = ", ".join(sorted(view.pipelines)) or "none"
-        raise HTTPException(HTTPStatus.NOT_FOUND, f"there is no pipeline {shown(pipeline)}; there are: {names}")
+        raise HTTPException(HTTPStatus.NOT_FOUND, f"there is no pipeline {shown(pipeline)}; the pipelines are: {names}")
 
 
 def lease_in(group: Group, pipeline: str, partition: str) -> LeaseStatus:
@@ -156,7 +156,7 @@ def lease_in(group: Group, pipeline: str, partition: str) -> LeaseStatus:
     raise HTTPException(
         HTTPStatus.NOT_FOUND,
         f"pipeline '{pipeline}' has no lease for partition {shown(partition)}{unread}:"
-        " GET /api/leases lists those there are",
+        " GET /api/leases lists the existing ones",
     )
 
 

@@ -38,7 +38,7 @@ class Problem(Model):
     status: int = Field(examples=[404])
     detail: str = Field(
         description="What happened, to which thing, and what to do next.",
-        examples=["pipeline 'transform' has no lease for partition '7': GET /api/leases lists those there are"],
+        examples=["pipeline 'transform' has no lease for partition '7': GET /api/leases lists the existing ones"],
     )
     errors: tuple[str, ...] | None = Field(
         default=None, description="422 only: what is wrong with the request, one by one."
@@ -58,9 +58,8 @@ class Lease(Model):
     pipeline: PipelineName = Field(validation_alias=AliasPath("lease", "pipeline"))
     partition: PartitionName = Field(validation_alias=AliasPath("lease", "partition"))
     state: LeaseState = Field(
-        description="owned: a host works on it. available: anybody's. handing_over: promised to `handoff_to`."
-        " expired: its owner has not moved for a lease duration, as the answering host has seen. closed: its partition ended,"
-        " or an operator closed it."
+        description="owned: a host works on it. available: any host may take it. handing_over: promised to `handoff_to`."
+        " expired: its owner has not moved for a lease duration. closed: its partition ended, or an operator closed it."
     )
     owner: HostName | None = Field(
         validation_alias=AliasPath("lease", "owner"), description="The host that works on it; null: none."
@@ -311,7 +310,7 @@ class Batches(Model):
 class LeaseChange(Model):
     """What an operator did to a lease."""
 
-    changed: bool = Field(description="false: nothing was to be done.", examples=[True])
+    changed: bool = Field(description="false: nothing had to be done.", examples=[True])
     before: Lease
     after: Lease
 

@@ -34,7 +34,7 @@ from service.errors import StartFailed
 
 
 class BoundedConnection(H11Protocol):
-    """One connection. What it overrides is called by asyncio, but for `on_response_complete`, which uvicorn calls."""
+    """One connection. asyncio calls what it overrides; only `on_response_complete` is called by uvicorn."""
 
     _waiting: asyncio.TimerHandle | None = None
     silent_since = 0.0
@@ -102,7 +102,9 @@ class BoundedConnection(H11Protocol):
 
 
 async def _busy(scope: Any, receive: Any, send: Any) -> None:
-    detail = f"all {limits.CONNECTIONS_MAX} connections of this host are being answered: ask another host, or later"
+    detail = (
+        f"this host has reached its limit of {limits.CONNECTIONS_MAX} connections: retry later, or use another host"
+    )
     headers = {"connection": "close", "retry-after": "1", "cache-control": "no-store"}
     await problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers)(scope, receive, send)
 

@@ -125,7 +125,7 @@ def _order(view: View, wanted: ImportOrder, text: str | None) -> Import:
 
 
 def _check(report: Report) -> None:
-    """Raises HTTPException: what was to be written was not, or not all of it."""
+    """Raises HTTPException if not everything was written."""
     if refused := [f"{each.partition}: {each.why}" for each in report.changes if each.kind == "refused"]:
         raise HTTPException(
             HTTPStatus.CONFLICT,

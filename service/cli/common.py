@@ -202,7 +202,7 @@ class Interruptible(click.Group):
         except PySparkReplaced as error:
             fail(str(error), code=USAGE)
         except BrokenPipeError as error:  # click would end in silence; standard output raises OutputLost instead
-            fail(f"a connection broke ({error}): see whether its other side is at work, and try again")
+            fail(f"a connection broke ({error}): check that the other side is running, and try again")
 
 
 def done(work: Coroutine[Any, Any, T]) -> T:

@@ -72,7 +72,7 @@ def show_letter(file: Path, pipeline: str, partition: str, number: int) -> None:
     found = [one for one in _read(file, pipeline, partition) if one.kept.number == number]
     if not found:
         fail(
-            f"pipeline '{pipeline}' has no dead letter {number} of partition '{partition}': `list` shows those there are"
+            f"pipeline '{pipeline}' has no dead letter {number} of partition '{partition}': `list` shows the existing ones"
         )
     click.echo(json.dumps(_fields(found[0]), ensure_ascii=False, indent=2))
 
@@ -84,7 +84,7 @@ def show_letter(file: Path, pipeline: str, partition: str, number: int) -> None:
 def replay(file: Path, pipeline: str, partition: str | None) -> None:
     """Send the events of all dead letters that were not replayed yet through the pipeline, as FILE has it now.
 
-    Correct the transform first. What fails again becomes a dead letter again. Hosts may be at work meanwhile. Exit code 1 where
+    Correct the transform first. What fails again becomes a dead letter again. Hosts may run meanwhile. Exit code 1 where
     something is left.
     """
     from service.cli.replay import run_replay

@@ -61,7 +61,7 @@ def read_log(file: Path, pipeline: str, partition: str | None, start: int, limit
     """Print the events of the log that PIPELINE writes, or else of the log that it reads.
 
     A line has partition, sequence number, key and body, separated by tabs; "-" stands for no key and no body. What cannot be
-    printed is escaped as in JSON, and a body that is not UTF-8 is printed in base64. Hosts may be at work: the command only
+    printed is escaped as in JSON, and a body that is not UTF-8 is printed in base64. Hosts may be running: the command only
     reads the log, and does not wait for new events.
     """
     from pipeline.connectors.log.feed import LogReader
@@ -228,9 +228,9 @@ def _has_progress(file: Path, pipeline: str, partition: str | None) -> bool:
 @files.command("clean", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
 @FILE
 @click.argument("pipeline")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
 def clean_files(file: Path, pipeline: str, dry_run: bool) -> None:
-    """Delete what hosts left that died while they wrote. It is safe at any time, hosts at work or not."""
+    """Delete what hosts left that died while they wrote. It is safe at any time, whether hosts run or not."""
     from pipeline.connectors.files.sink import leftovers
 
     place = _place(file, pipeline)
@@ -256,7 +256,7 @@ def _place(file: Path, pipeline: str) -> Storage:
     sink = sinks.get(pipeline)
     if isinstance(sink, FilesSinkSettings):
         return sink.make_place()
-    what, remedy = "is not there", "name one whose sink is `type: files`"
+    what, remedy = "does not exist", "name one whose sink is `type: files`"
     if pipeline in sinks:
         what = "does not write files"
     if isinstance(sink, LogSinkSettings):

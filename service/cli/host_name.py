@@ -3,7 +3,7 @@
 A host that comes back under its name takes its leases back at once; under a new one it would wait for them to expire. So the
 default is the machine's name (in Kubernetes the pod's), and processes that share a machine and a lease store count up:
 `laptop`, `laptop-2`. A name that is set (`host.name`) is used as it is. Either way the process locks its name for as long as it
-lives, however it ends, so the process that came first keeps it: a later one counts on, or is refused if its name is set.
+lives, however it ends. So the process that came first keeps it. A later one counts up, or is refused if its name is set.
 
 Containers and machines do not see each other's locks: give each a name (`host.name: ${POD_NAME}`). If two of them have the same
 one, `leases.membership` decides.

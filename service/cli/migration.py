@@ -279,7 +279,7 @@ def _next(report: Report, apply: bool) -> str:
         return "nothing is written as long as one is refused"
     if apply:
         return f"{len(report.done)} written"
-    return "nothing was written, --apply does it"
+    return "nothing was written; use --apply to write"
 
 
 def _read(input: str | None) -> str | None:

@@ -1,7 +1,7 @@
 """`leasehold dead-letters replay`: a pipeline's dead letters through its transform and into its sink, each once; or discard them.
 
-It runs as a host of its own, over one pipeline that is the given one but for its name and its feed, until no letter is left that
-was there when it began.
+It runs as a host of its own, on a copy of the pipeline with another name and feed. It ends once no letter is left that existed
+when it began.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def read_replayed(settings: Settings, pipeline: PipelineSettings, compare:
         held = await _ask_sink(settings, pipeline, unsettled) if unsettled else {}
         positions = {lease.partition: furthest(lease, held.get(lease.partition), compare) for lease in leases}
     except (PipelineError, ServiceError, ValueError) as error:
-        why = f"its replay was interrupted or is at work, and the sink cannot say how far it got: {error}"
+        why = f"its replay was interrupted or is running, and the sink cannot report how far it got: {error}"
         unreadable |= dict.fromkeys((lease.partition for lease in unsettled), why)
         positions = {lease.partition: lease.continuation for lease in leases}
     return Replayed(positions, unreadable)

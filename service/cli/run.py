@@ -47,7 +47,7 @@ async def run(processor: Processor, api: ApiSettings, *, until_idle: bool, log: 
     stop = asyncio.Event()
 
     def log_stop() -> None:
-        log.info("told to stop: a second signal ends the process at once")
+        log.info("stopping: a second signal ends the process at once")
         stop.set()
 
     with stopping(log_stop):

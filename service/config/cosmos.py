@@ -96,7 +96,7 @@ class CosmosFeedSettings(CosmosAccount, FeedSettings):
     @model_validator(mode="after")
     def _fits(self) -> CosmosFeedSettings:
         if self.mode == "all_versions" and self.start != "latest":
-            raise ValueError("`mode: all_versions` is kept from now on alone: say `start: latest`")
+            raise ValueError("`mode: all_versions` requires `start: latest`")
         return self
 
     def make(self, context: FeedContext) -> ChangeFeed:
@@ -132,7 +132,7 @@ class CosmosSinkSettings(CosmosAccount, Buffering):
         " `patch`, `delete`. Without such a column all are upserted.",
     )
     patch_missing: Literal["stop", "skip"] = Field(
-        default="stop", description="What to do about a patch whose document is not there."
+        default="stop", description="What to do about a patch whose document does not exist."
     )
     batch_entries_max: Count = Field(default=25, description="The most documents in one group of writes.")
     batch_bytes_max: Count = Field(default=8 * 1024 * 1024, description="The most bytes in one group of writes.")

@@ -67,12 +67,10 @@ class FilesSinkSettings(StorageAccount, SinkSettings):
     )
     path: FilePath | None = Field(
         default=None,
-        description="A directory, made where it is missing: on a local disk, or on one that all hosts share and that has hard"
+        description="A directory, created if missing: on a local disk, or on one that all hosts share and that has hard"
         " links. Either this or `container`.",
     )
-    container: Text | None = Field(
-        default=None, description="A container of Azure Blob Storage, made where it is missing."
-    )
+    container: Text | None = Field(default=None, description="A container of Azure Blob Storage, created if missing.")
     prefix: Text | None = Field(default=None, description="What the names of all blobs begin with, like a folder.")
     timeout_s: Seconds = Field(default=20.0, description="How long the storage account may take to answer.")
     format: Literal["parquet", "jsonl"] = Field(default="parquet", description="Parquet, or JSON lines.")
@@ -86,9 +84,9 @@ class FilesSinkSettings(StorageAccount, SinkSettings):
             raise ValueError("needs either `path` or `container`: give one of them")
         of_blobs = self.model_fields_set & {"prefix", "timeout_s", *StorageAccount.model_fields}
         if self.path is not None and of_blobs:
-            raise ValueError(f"`{min(of_blobs)}` goes with `container`, and there is a `path`: remove it")
+            raise ValueError(f"`{min(of_blobs)}` requires `container`, but `path` is set: remove one of them")
         if self.format == "jsonl" and "compression" in self.model_fields_set:
-            raise ValueError("`compression` goes with `format: parquet`: remove it")
+            raise ValueError("`compression` requires `format: parquet`: remove it")
         if self.container is not None:
             storage_account_of(**self.account)
         return self

@@ -48,7 +48,7 @@ class HttpSinkSettings(Buffering):
     @model_validator(mode="after")
     def _has_one_content(self) -> HttpSinkSettings:
         if self.key_field is not None and self.content == "body":
-            raise ValueError("`key_field` goes with `content: row`, and bodies are sent as they are: remove it")
+            raise ValueError("`key_field` requires `content: row`, because bodies are sent unchanged: remove it")
         return self
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:

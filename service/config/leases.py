@@ -90,7 +90,7 @@ class SqliteLeases(LeaseSettings):
     type: Literal["sqlite"] = Field(
         default="sqlite", description="A file on a local disk, for the processes of one machine."
     )
-    path: FilePath = Field(default=Path("leases.db"), description="The file. It is created where it is missing.")
+    path: FilePath = Field(default=Path("leases.db"), description="The file. It is created if missing.")
 
     @property
     def place(self) -> str:

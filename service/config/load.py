@@ -153,7 +153,7 @@ def _validated(root: dict[str, Any], folder: Path, document: Document, problems:
                 problems += _described(error, document)
             if not unknown:
                 return None
-            for error in unknown:  # rules between settings are only looked at where every key is known
+            for error in unknown:  # rules between settings are only checked if every key is known
                 _remove(root, _where(error["loc"]).place)
 
 

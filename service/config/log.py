@@ -28,7 +28,7 @@ class LogFeedSettings(FeedSettings):
 
 class LogSinkSettings(SinkSettings):
     type: Literal["log"] = Field(description="An embedded log: partitioned files on a local disk, exactly once.")
-    path: FilePath = Field(description="The log's directory. It is created where it is missing.")
+    path: FilePath = Field(description="The log's directory. It is created if missing.")
     retention_s: Seconds | None = Field(
         default=None,
         description="Events older than this may be forgotten, by the wall clocks of the hosts that write. By default none are.",

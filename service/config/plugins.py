@@ -1,4 +1,4 @@
-"""Parts that settings name as `module:Class`: imported, given their settings, and looked at before anything relies on them.
+"""Parts that settings name as `module:Class`: imported, given their settings, and checked before anything relies on them.
 
 docs/plugins.md describes this for third parties.
 """
@@ -118,7 +118,7 @@ def _checked(make: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], lis
     """The arguments, each setting converted to its parameter's type; and the problems, without any value."""
     try:
         parameters = inspect.signature(make).parameters
-    except (TypeError, ValueError):  # some of Python's own do not tell
+    except (TypeError, ValueError):  # some of Python's own callables have no signature
         return dict(options), []
     problems = [*_misnamed(parameters, options)]
     hints, given = _hints(make), dict(options)
@@ -212,7 +212,7 @@ def _misfits(name: str, method: Any, wanted: Any) -> Iterator[str]:
 def _takes(method: Any, arguments: int) -> bool:
     try:
         inspect.signature(method).bind(*range(arguments))
-    except ValueError:  # some of Python's own do not tell
+    except ValueError:  # some of Python's own callables have no signature
         return True
     except TypeError:
         return False

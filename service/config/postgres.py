@@ -65,7 +65,7 @@ class PostgresSinkSettings(SinkSettings):
         if (self.merge is None) == (self.table is None):
             raise ValueError("needs either `merge` or `table`: give one of them")
         if self.merge is not None and (self.key or "mode" in self.model_fields_set):
-            raise ValueError("`mode` and `key` go with `table`, and `merge` replaces both: remove them")
+            raise ValueError("`mode` and `key` require `table`, and `merge` replaces both: remove them")
         if (self.mode == "upsert") != bool(self.key):
             raise ValueError("`mode: upsert` and `key` go together: give both, or neither")
         check_postgres_identity(self.dsn, self.identity)
@@ -107,9 +107,9 @@ class PostgresLettersSettings(LettersSettings):
     @model_validator(mode="after")
     def _is_one_place(self) -> PostgresLettersSettings:
         if self.schema_name is not None and self.dsn is None:
-            raise ValueError("`schema` goes with `dsn`: beside the sink's positions there is one table for all")
+            raise ValueError("`schema` requires `dsn`: in the sink's database, letters use the sink's schema")
         if self.identity is not None and self.dsn is None:
-            raise ValueError("`identity` goes with `dsn`: in the sink's database, letters use the sink's")
+            raise ValueError("`identity` requires `dsn`: in the sink's database, letters use the sink's")
         if self.dsn is not None:
             check_postgres_identity(self.dsn, self.identity)
         return self

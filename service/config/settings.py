@@ -242,7 +242,7 @@ class PipelineSettings(Section):
     attempts: Count = Field(
         default=Isolation().attempts,
         description="How often an event must have failed, alone or with others, before it counts as one that cannot be"
-        " processed. A body that does not fit the `schema` is looked at once.",
+        " processed. A body that does not fit the `schema` is checked only once.",
     )
     attempt_backoff_s: SecondsOrNone = Field(
         default=Isolation().backoff_s,
@@ -273,11 +273,9 @@ class PipelineSettings(Section):
     @model_validator(mode="after")
     def _keeps_letters(self) -> PipelineSettings:
         if self.name.endswith(REPLAY):
-            raise ValueError(
-                f"has a name that ends with {REPLAY}, as those do by which dead letters are replayed: take another"
-            )
+            raise ValueError(f"the suffix {REPLAY} of its name is reserved for replays: choose another name")
         if self.on_error == "stop" and self.dead_letters is not None:
-            raise ValueError("has `dead_letters` and `on_error: stop`, which makes none: remove one of them")
+            raise ValueError("`dead_letters` has no effect with `on_error: stop`: remove one of them")
         letters, has_database = self.letters, isinstance(self.sink, PostgresSinkSettings)
         if isinstance(letters, PostgresLettersSettings) and letters.dsn is None and not has_database:
             raise ValueError(
@@ -286,7 +284,7 @@ class PipelineSettings(Section):
             )
         if self.schema_mode is not None and (letters is None or self.event_schema is None):
             raise ValueError(
-                "`schema_mode` goes with a `schema` and dead letters, and one of them is not there: remove it"
+                "`schema_mode` requires `schema` and dead letters: add the missing one, or remove `schema_mode`"
             )
         return self
 

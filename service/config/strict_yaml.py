@@ -1,7 +1,7 @@
 """YAML as plain data: texts, numbers, true, false, null, lists, and mappings with text keys. Every place keeps its line.
 
-What surprises people is left out: aliases (a few lines of them fill any memory), tags, merge keys, duplicate keys, and the
-old meanings of `yes`, `on`, `1:30`, `010` and `2026-01-31`, which here are the texts (or the number ten) that they look like.
+What surprises people is left out: aliases (a few lines of them fill any memory), tags, merge keys and duplicate keys. `yes`,
+`on`, `1:30`, `010` and `2026-01-31` do not have their old meanings: they are the texts (or the number ten) that they look like.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Operators' actions on leases and pipelines, for the REST API and the command line.
 
 Each reads, calls a pure function, and writes by one compare-and-swap; after a conflict it starts over. Owners
-notice at their next write or scan. A reset is `service.group.migration.moved`.
+notice at their next write or scan. A reset is `service.group.migration.reset`.
 
     listed = await list_partitions(pipeline)
     closed = await close_lease(keeper, pipeline, "words-1.jsonl", listed)       describe(closed, ...) is a line for people
@@ -32,7 +32,7 @@ CONFLICTS_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A lease before and after, with its ETags. Both are the same where nothing was to be done."""
+    """A lease before and after, with its ETags. Both are the same if nothing had to be done."""
 
     before: VersionedLease
     after: VersionedLease
@@ -174,7 +174,7 @@ async def close_lease(
             return Close(change=Change(seen, seen), rest=rest)
         try:
             return Close(change=Change(seen, await keeper.rewrite(seen, after)), rest=rest)
-        except StoreConflict:  # an owner at work writes often: count again what is left
+        except StoreConflict:  # an active owner writes often: count again what is left
             if attempt == CONFLICTS_MAX - 1:
                 raise
     raise AssertionError("the last attempt returns or raises")

@@ -56,10 +56,7 @@ class BatchStatus(DeliveredBatch):
 class FailureStatus:
     """Why a partition stands still.
 
-    failures: how many in a row. retry_at: when the host tries again.
-    since, at: when the first and the last of these failures happened.
-    position: the lease's continuation at the last one, "" for the feed's beginning, cut if it is long.
-    Hosts of an earlier version do not report the last three.
+    - `since`, `at`: when the first and the last of these failures happened.
     """
 
     host: str
@@ -67,10 +64,14 @@ class FailureStatus:
     partition: str
     error: str
     failures: int
+    """How many in a row."""
     retry_at: datetime
+    """When the host tries again."""
     since: datetime | None = None
     at: datetime | None = None
     position: str | None = None
+    """The lease's continuation at the last one, "" for the feed's beginning, cut if it is long. Hosts of an earlier
+    version do not report the last three."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,23 +95,22 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """What one host is doing. Newest batches first, newest failures first.
-
-    failing: how many partitions fail, which may be more than `failures` has room for.
-    suspended: how many of its leases it does not trust now. suspensions: how often that happened since it started.
-    at: when the host reported this, by its wall clock; None if it is of an earlier version.
-    lags: of metered feeds, as far as the host knows them first-hand (service.group.metered_lag).
-    """
+    """What one host is doing. Newest batches first, newest failures first."""
 
     batches: tuple[BatchStatus, ...] = ()
     totals: tuple[Totals, ...] = ()
     failures: tuple[FailureStatus, ...] = ()
     waiting: tuple[WaitingStatus, ...] = ()
     failing: int = 0
+    """How many partitions fail, which may be more than `failures` has room for."""
     suspended: int = 0
+    """How many of its leases it does not trust now."""
     suspensions: int = 0
+    """How often that happened since it started."""
     at: datetime | None = None
+    """When the host reported this, by its wall clock; None if it is of an earlier version."""
     lags: Mapping[LeaseKey, KnownLag] = field(default_factory=dict)
+    """The lags of metered feeds, as far as the host knows them first-hand (`service.group.metered_lag`)."""
 
 
 def reporter(clock: Clock, now: Callable[[], datetime]) -> Callable[[Host], Mapping[str, object]]:

@@ -102,7 +102,7 @@ def _restored(order: Import) -> Brought:
     if theirs.feed != ours.feed and not order.force:
         raise NothingToImport(
             f"the input was exported with feed {theirs.feed!r}, and pipeline '{name}' reads {ours.feed!r}: if both have the"
-            " same events at the same positions, say --force"
+            " same events at the same positions, use --force"
         )
     found = group.candidates
     if theirs.sink != ours.sink:  # what one sink keeps in a lease means nothing to another

@@ -3,10 +3,11 @@
 Both come from the lease documents and the feeds alone, so any process can find out, even one without workers. A feed that cannot
 answer for one partition is reported with its error; the others still answer.
 
-    lag = await measure_lag(leases, feeds)                          events behind, by partition and in total
-    lag = last_known.complete(lag)                                  with what was known a moment ago where a feed is silent now
-    look = await read_backlog(leases, feeds, failures)                 one look at the backlog of the whole group
-    last = await until_idle(view.backlog, clock=clock, report=show) for `run --until-idle`: last.failed, .held -> exit 1
+    lag = await measure_lag(leases, feeds)               events behind, by partition and in total
+    lag = last_known.complete(lag)                       with the last known lag of a feed that is silent now
+    look = await read_backlog(leases, feeds, failures)   one look at the backlog of the whole group
+    last = await wait_until_idle(view.backlog, clock=clock, report=show)
+                                                         for `run --until-idle`: last.failed, .held -> exit 1
 
 Waiting until idle takes two looks in a row that find nothing to do and nothing moved. So the order in which pipelines feed each
 other does not matter: what an upstream had delivered by the first look, its downstream had to finish by the second.
@@ -57,7 +58,7 @@ KEPT_S = 60.0
 UNKNOWN_SHARE_MAX = 0.1
 """If more of a pipeline's partitions are unknown, its lag is. Up to this share each counts as the average of the others."""
 REPORT_S = 10.0
-"""How often `until_idle` reports what is left to do."""
+"""How often `wait_until_idle` reports what is left to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,20 +203,20 @@ async def measure_lag(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """One look at how far the whole group has come.
-
-    ends: of every open lease whose feed answered. behind: leases that have not reached the end. missing: partitions of a feed
-    without a lease yet. failed: why a partition stands still that no host works on now; those are neither behind nor
-    unknown. unknown: what could not be found out. held: why the last event of a partition is held back: it is unfinished, so
-    the partition is not behind either.
-    """
+    """One look at how far the whole group has come."""
 
     ends: Mapping[LeaseKey, Ends]
+    """The ends of every open lease whose feed answered."""
     behind: frozenset[LeaseKey]
+    """Leases that have not reached the end."""
     missing: frozenset[LeaseKey]
+    """Partitions of a feed without a lease yet."""
     failed: Mapping[LeaseKey, str]
+    """Why a partition stands still that no host works on now; those are neither behind nor unknown."""
     unknown: tuple[str, ...]
+    """What could not be found out."""
     held: Mapping[LeaseKey, str] = field(default_factory=dict)
+    """Why the last event of a partition is held back: it is unfinished, so the partition is not behind either."""
 
     @property
     def is_done(self) -> bool:
@@ -224,7 +225,7 @@ class Backlog:
 
 
 def verdict(before: Backlog | None, now: Backlog) -> Verdict:
-    """What two looks in a row say. failed: idle, but for partitions that only a person can repair."""
+    """What two looks in a row show. failed: idle, except for partitions that only a person can repair."""
     if before is None or not (before.is_done and now.is_done):
         return "busy"
     if (before.ends, before.failed.keys(), before.held) != (now.ends, now.failed.keys(), now.held):
@@ -417,7 +418,7 @@ async def _ask_all(calls: Mapping[K, Callable[[], Awaitable[T]]], *, patience: P
                 answers.found[key] = cast(T, answer)
                 del answers.errors[key]
 
-    with suppress(TimeoutError):  # whoever has not answered by then keeps the error from above
+    with suppress(TimeoutError):  # a partition without an answer by then keeps the error from above
         async with asyncio.timeout(patience.total_s), asyncio.TaskGroup() as group:
             for key, call in calls.items():
                 group.create_task(ask(key, call))

@@ -1,7 +1,7 @@
 """What `leasehold leases export`, `import` and `reset` do: read, ask `leases.import_.plan`, and write what it planned.
 
-Every write is a compare-and-swap. An import that was interrupted has lost nothing. The same command continues: what
-is done is then unchanged.
+Every write is a compare-and-swap. An import that was interrupted has lost nothing. The same command continues, and
+reports finished changes as unchanged.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MODES = {"latest": INCREMENTAL, "all_versions": FULL_FIDELITY}
 TRIES = 3
 COUNTED_S = 10.0
 """How long the feed may take to count what a reset moves over."""
-AGAIN = "run the command again: what is done already comes out as unchanged"
+AGAIN = "run the command again: finished changes are reported as unchanged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +247,7 @@ async def _part_of(pipeline: Pipeline, partition: str, leases: Collection[Lease]
 async def _read_new_lease(
     pipeline: Pipeline, part: FeedPartition | None, partition: str, to: Start | str, now_ms: int
 ) -> Lease:
-    """A lease of which only the operator's position is known. Its epoch is higher than any count of owners."""
+    """A lease that has only the operator's position. Its epoch is higher than any count of owners."""
     place = await _check_place(pipeline.feed, partition, to)
     held = await pipeline.sink.standing(pipeline.name, partition)
     return Lease(

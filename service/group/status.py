@@ -26,9 +26,14 @@ from service.host import Host
 from service.texts import counted
 
 LeaseState = Literal["owned", "available", "handing_over", "expired", "closed"]
-"""owned: a host works on it. available: any host may take it. handing_over: a host requested it and its owner has not released
-it yet, or it is reserved for that host. expired: its owner has not moved for a lease duration, as this host has seen. closed:
-its partition ended, and its children have taken over."""
+"""The states of a lease:
+
+- `owned`: a host works on it.
+- `available`: any host may take it.
+- `handing_over`: a host requested it and its owner has not released it yet, or it is reserved for that host.
+- `expired`: its owner has not moved for a lease duration, as this host has seen.
+- `closed`: its partition ended, and its children have taken over.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +47,29 @@ class LeaseStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostStatus:
-    """A host, according to its document.
-
-    tick: moved as often as it renews a lease; a change is a sign of life. is_this: the one that answers. is_live:
-    None if this process has not watched for long enough. leases: how many it owns. is_contested: another process ran under
-    its name. activity: its last report. is_silent: by the wall clocks it has reported nothing for a lease duration, which is
-    only a hint without a watch.
-    """
+    """A host, according to its document."""
 
     name: str
     incarnation: str
     tick: int
+    """Moved as often as it renews a lease; a change is a sign of life."""
     is_this: bool
+    """The one that answers."""
     is_live: bool | None
+    """None if this process has not watched for long enough."""
     is_draining: bool
     is_contested: bool
+    """Another process ran under its name."""
     pipelines: tuple[str, ...]
     leases: int
+    """How many it owns."""
     leases_max: int | None
     lease_duration_s: float
     started_at: str
     activity: Activity
+    """Its last report."""
     is_silent: bool = False
+    """By the wall clocks it has reported nothing for a lease duration, which is only a hint without a watch."""
 
     @property
     def is_heard(self) -> bool:
@@ -89,20 +95,21 @@ class PipelineStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Everything at one moment. leases: in the order of pipeline and partition. batches: newest first.
-
-    problems: what needs attention: documents that could not be trusted, partitions that wait for a person, hosts with
-    other settings. unreadable: the leases whose documents could not be trusted, and what is to be done.
-    waiting: partitions that get no lease for now, and why, as hosts report it.
-    """
+    """Everything at one moment."""
 
     leases: Mapping[LeaseKey, LeaseStatus]
+    """In the order of pipeline and partition."""
     hosts: Mapping[str, HostStatus]
     pipelines: Mapping[str, PipelineStatus]
     batches: tuple[BatchStatus, ...]
+    """Newest first."""
     problems: tuple[str, ...]
+    """What needs attention: documents that could not be trusted, partitions that wait for a person, hosts with other
+    settings."""
     unreadable: Mapping[LeaseKey, str] = field(default_factory=lambda: MappingProxyType({}))
+    """The leases whose documents could not be trusted, and what to do."""
     waiting: Mapping[LeaseKey, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Partitions that get no lease for now, and why, as hosts report it."""
 
     @property
     def failures(self) -> dict[LeaseKey, str]:
@@ -152,8 +159,10 @@ def group_of(
 ) -> Group:
     """records, problems: the host documents that could be read, and what is wrong with the others.
 
-    me: the host that answers. mine: what it is doing now, where it is a host; its own document is a little older.
-    controls: what operators have ordered. now: wall clock, aware; None: who is silent is not judged by it.
+    - `me`: the host that answers.
+    - `mine`: what it is doing now, where it is a host; its own document is a little older.
+    - `controls`: what operators have ordered.
+    - `now`: wall clock, aware; None: who is silent is not judged by it.
     """
     known = sorted(records, key=lambda record: record.name)
     heard, invalid = _heard(known)
@@ -316,9 +325,13 @@ def _disagreements(records: Iterable[HostRecord], me: str) -> list[str]:
 NOTHING: Mapping[LeaseKey, str] = MappingProxyType({})
 
 Kind = Literal["failing", "paused", "waiting", "draining", "silent", "feed_error"]
-"""failing: it is tried again after an error. paused: an operator paused its pipeline. waiting: it gets no lease for now.
-draining: its host is about to stop. silent: its host has reported nothing for a lease duration. feed_error: the feed cannot
-say how far behind it is."""
+"""- `failing`: it is tried again after an error.
+- `paused`: an operator paused its pipeline.
+- `waiting`: it gets no lease for now.
+- `draining`: its host is about to stop.
+- `silent`: its host has reported nothing for a lease duration.
+- `feed_error`: the feed cannot say how far behind it is.
+"""
 
 
 @dataclass(frozen=True, slots=True)

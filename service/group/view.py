@@ -3,11 +3,11 @@
     view = View(keeper, processor.pipelines, clock=clock, now=lambda: datetime.now(UTC), host=processor.host)
     group = await view.group()         service.group.status.Group: leases, hosts, pipelines, recent batches, problems
     lag = await view.lag()             service.group.lag.Lag; lag.of("transform") for one pipeline
-    look = await view.backlog()        service.group.lag.Backlog, never from memory; see service.group.lag.until_idle
+    look = await view.backlog()        service.group.lag.Backlog, never from memory; see service.group.lag.wait_until_idle
     health = view.health()
 
 Any process answers for the whole group, one without workers too (`host=None`; then whether hosts are alive is not known).
-Answers are shared for a moment, so that many clients cost the container no more than one. Who asks again and again gets older
+Answers are shared for a moment, so that many clients cost the container no more than one. A client that asks often gets older
 ones of a large group, and a container that refuses is left alone for as long as it wants. All raise StoreUnavailable.
 """
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 ASKING_S = 60.0
 """How long a command asks a metered feed, at its pace."""
 WATCHED_LEASES_PER_S = 250
-"""So many are read a second for those who watch the group, though at least as often as a host scans it."""
+"""So many leases a second are read for clients that watch the group, though at least as often as a host scans it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Health:
 
 
 class Shared(Generic[T]):
-    """One reading for everybody who asks within a moment. A failure is shared for longer with each one: a container that is
+    """One reading for all callers within a moment. A failure is shared for longer with each one: a container that is
     down has enough to do without every client's own attempt, and each attempt takes a whole timeout."""
 
     def __init__(self, read: Callable[[], Awaitable[T]], clock: Clock, backoff: Backoff) -> None:
@@ -146,7 +146,7 @@ class View:
         return await self._group.get(self._shared_s)
 
     async def poll_group(self) -> Group:
-        """For those who ask again and again. A large group is read as often as a host scans it, and a small one each second."""
+        """For clients that ask often. A large group is read as often as a host scans it, and a small one each second."""
         pace_s = min(self._leases / WATCHED_LEASES_PER_S, self._keeper.timing.balance_s)
         return await self._group.get(max(pace_s, self._shared_s))
 

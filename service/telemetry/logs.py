@@ -5,8 +5,8 @@
 
 A program that runs a `Processor` may call `configure`, set up structlog in its own way, or do nothing (`default_logger`).
 
-Standard-library logging comes out in the same form: this project's at the configured level, others' from warning on,
-and those of Azure's and OpenTelemetry's SDKs only with `debug`: a failure there is reported once, in a line of ours with a
+Standard-library logging comes out in the same form: this project's at the configured level, others' from warning on.
+The SDKs of Azure and OpenTelemetry log only with `debug`, because a failure there is reported once, in a line of ours with a
 remedy.
 What looks like a password is masked on the way out, and nothing in a value can begin a line of its own.
 """

@@ -33,7 +33,7 @@ class OtlpTraces:
 
     def __init__(self, endpoint: str | None, *, host: str, log: Log) -> None:
         self.made = 0
-        self._exporter = _ToldExporter(OTLPSpanExporter(endpoint=endpoint), log)
+        self._exporter = _LoggingExporter(OTLPSpanExporter(endpoint=endpoint), log)
         ours = {"service.name": "leasehold", "service.version": version("leasehold"), "service.instance.id": host}
         self._provider = TracerProvider(
             resource=Resource.create(ours).merge(OTELResourceDetector().detect()), shutdown_on_exit=False
@@ -48,11 +48,11 @@ class OtlpTraces:
     def send(self, span: Span, *, within: SpanHandle | None = None, after: SpanHandle | None = None) -> SpanHandle:
         context = Context()
         if within is not None:
-            assert isinstance(within, SpanContext), "spans are told to whom they belong"
+            assert isinstance(within, SpanContext), "`within` must be a SpanContext"
             context = set_span_in_context(NonRecordingSpan(within), context)
         links = []
         if after is not None:
-            assert isinstance(after, SpanContext), "spans are told to whom they belong"
+            assert isinstance(after, SpanContext), "`after` must be a SpanContext"
             links.append(Link(after))
         return self._export(span, time.time_ns(), context, links)
 
@@ -87,7 +87,7 @@ class OtlpTraces:
         return made.get_span_context()
 
 
-class _ToldExporter(SpanExporter):
+class _LoggingExporter(SpanExporter):
     """Counts exported spans, and logs once when exporting fails and once when it works again. Runs on the SDK's thread."""
 
     def __init__(self, exporter: SpanExporter, log: Log) -> None:
@@ -100,19 +100,19 @@ class _ToldExporter(SpanExporter):
         result = self._exporter.export(spans)
         if result is SpanExportResult.SUCCESS:
             self.exported += len(spans)
-        self._tell(is_failing=result is not SpanExportResult.SUCCESS)
+        self._log_change(is_failing=result is not SpanExportResult.SUCCESS)
         return result
 
     def shutdown(self) -> None:
         self._exporter.shutdown()
 
-    def _tell(self, *, is_failing: bool) -> None:
+    def _log_change(self, *, is_failing: bool) -> None:
         if is_failing and not self._is_failing:
             self._log.warning(
-                "traces are not taken", why="the collector does not answer, or refuses; work continues without it"
+                "cannot export traces", why="the collector does not answer, or refuses; work continues without it"
             )
         elif self._is_failing and not is_failing:
-            self._log.info("traces are taken again")
+            self._log.info("exporting traces again")
         self._is_failing = is_failing
 
 

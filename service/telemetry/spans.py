@@ -150,7 +150,7 @@ def _why(error: Exception | None) -> str | None:
 
 # Stats that also report operations as traces.
 #
-# Each operation is a trace of its own, so that none grows for as long as a lease is held; those of a tenure refer to its
+# Each operation is a trace of its own, so that none grows for as long as a lease is held. Those of a tenure refer to its
 # `acquire`, and a checkpoint belongs to the trace of the newest batch that it covers.
 
 

@@ -169,7 +169,7 @@ def policy_of(settings: PipelineSettings, now: Callable[[], datetime]) -> DeadLe
 
 
 def isolation_of(settings: PipelineSettings, policy: DeadLetters | None) -> Isolation:
-    """Not more is looked for than the guard lets through, and the one to stop at."""
+    """Search for at most the number of events that the rate guard allows, plus one."""
     most = 1 if policy is None else min(int(policy.share_events * policy.share_max) + 1, FOUND_AT_ONCE)
     return Isolation(attempts=settings.attempts, backoff_s=settings.attempt_backoff_s, most=most)
 

@@ -92,7 +92,7 @@ async def test_what_was_refused_is_told_with_the_reason(
     assert outcome != "refused" or line["log_level"] == "warning"
 
 
-@pytest.mark.parametrize(("token", "who"), [(READER, "readers line 1"), ("w" * 40, "nobody known")])
+@pytest.mark.parametrize(("token", "who"), [(READER, "readers line 1"), ("w" * 40, "unknown")])
 async def test_whoever_is_denied_is_told_by_name_and_no_token_is_written_down(
     client, token: str, who: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,7 +49,7 @@ async def test_nobody_is_answered_without_a_token(client: httpx.AsyncClient, pat
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"] == "Bearer"
         assert answer.headers["content-type"] == "application/problem+json"
-        assert answer.json()["detail"].startswith("this is for readers")
+        assert answer.json()["detail"].startswith("authentication required")
 
 
 @pytest.mark.parametrize("path", ["/api/leases", "/metrics", "/openapi.json"])

@@ -164,7 +164,7 @@ async def test_where_every_connection_is_being_answered_one_more_is_told_so(
         await watching[0].readuntil(b"event: ready")
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=SOON_S) as client:
             answer = await client.get("/health/live")
-            assert "1 connections of this host" in str(problem(answer, 503)["detail"])
+            assert "limit of 1 connections" in str(problem(answer, 503)["detail"])
             assert answer.headers["retry-after"] == "1"
             assert answer.headers["connection"] == "close"
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=SOON_S) as client:

@@ -129,7 +129,7 @@ def test_without_apply_a_table_says_what_would_change_and_nothing_is_made(place:
     assert row(told, "0")[:4] == ["0", "created", '"1234"', "0"]
     assert row(told, "7")[:3] == ["7", "created", '"9"']
     assert told.stdout.splitlines()[-1] == (
-        "3 created, 0 moved, 0 unchanged, 0 refused: nothing was written, --apply does it"
+        "3 created, 0 moved, 0 unchanged, 0 refused: nothing was written; use --apply to write"
     )
     assert not place.has_leases
 
@@ -208,7 +208,7 @@ def test_a_file_that_was_written_just_now_by_an_owner_is_refused(place: Place) -
     now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
     told = place.taking("dotnet", [dotnet(Owner="dotnet-1", timestamp=now)], "--apply", "--force")
     assert told.exit_code == 1
-    assert f"'dotnet-1' is at work on document '{PREFIX}..0': stop it, and export again" in told.stdout
+    assert f"'dotnet-1' is processing document '{PREFIX}..0': stop it, and export again" in told.stdout
     assert not place.leases
 
 

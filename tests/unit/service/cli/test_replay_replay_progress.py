@@ -105,7 +105,7 @@ async def test_a_sink_that_cannot_be_asked_makes_only_interrupted_replays_unknow
     await leases(tmp_path, LEASE, replace(LEASE, partition="b", owner="host", incarnation="1"))
     found = await read(settings_of(tmp_path))
     assert found.unknown.keys() == {"b"}
-    assert "the sink cannot say how far it got" in found.unknown["b"]
+    assert "the sink cannot report how far it got" in found.unknown["b"]
     assert (found.positions["a"], found.everything) == ("4", None)
 
 

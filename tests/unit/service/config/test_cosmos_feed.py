@@ -97,7 +97,7 @@ async def test_another_mode_is_another_feed() -> None:
         (f"connection_string: 'AccountKey={SECRET}', {WHAT}", "must look like AccountEndpoint"),
         (f"{HERE}, key: '{SECRET}!', {WHAT}", "must be one of the account's keys"),
         (f"{HERE}, key: {SECRET}, database: bank", "container is missing"),
-        (f"{HERE}, key: {SECRET}, {WHAT}, mode: all_versions", "say `start: latest`"),
+        (f"{HERE}, key: {SECRET}, {WHAT}, mode: all_versions", "requires `start: latest`"),
         (f"{HERE}, key: {SECRET}, {WHAT}, mode: newest", "must be"),
         (f"{HERE}, key: {SECRET}, {WHAT}, page_items_max: 0", "page_items_max"),
     ],

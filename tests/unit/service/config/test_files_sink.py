@@ -50,8 +50,8 @@ def test_a_place_is_a_directory_or_a_container_and_tells_no_secret(fields: str, 
     [
         ("format: parquet", "needs either `path` or `container`"),
         ("path: out, container: lake", "needs either `path` or `container`"),
-        ("path: out, prefix: a", "`prefix` goes with `container`"),
-        ("path: out, format: jsonl, compression: zstd", "`compression` goes with `format: parquet`"),
+        ("path: out, prefix: a", "`prefix` requires `container`"),
+        ("path: out, format: jsonl, compression: zstd", "`compression` requires `format: parquet`"),
         ("container: lake", "needs `account_url`"),
         (f'container: lake, {URL}, connection_string: "${{CONNECTION}}"', "contains everything"),
         ('container: lake, connection_string: "AccountName=${KEY}"', "must look like"),
@@ -126,7 +126,7 @@ def test_clean_deletes_what_attempts_left_and_nothing_else(bank: Bank) -> None:
     assert (bank("clean", "bank").output, bank("list", "bank").output) == ("", before)
 
 
-@pytest.mark.parametrize(("pipeline", "why"), [("other", "writes a log, not files"), ("nobody", "is not there")])
+@pytest.mark.parametrize(("pipeline", "why"), [("other", "writes a log, not files"), ("nobody", "does not exist")])
 def test_a_pipeline_that_writes_no_files_is_told(bank: Bank, pipeline: str, why: str) -> None:
     result = bank("list", pipeline)
     assert (result.exit_code, why in result.output) == (2, True)

@@ -63,7 +63,7 @@ async def test_a_cosmos_sink_is_made_of_its_settings_with_fewer_at_a_time(tmp_pa
         (HTTP + ", buffered_entries_max: 10", "buffered_entries_max (10) is below batch_entries_max (100)"),
         (HTTP + ", entry_bytes_max: 2000000", "is above batch_bytes_max"),
         (HTTP + ", in_flight_max: 0", "in_flight_max"),
-        (HTTP + ", key_field: id, content: body", "`key_field` goes with `content: row`"),
+        (HTTP + ", key_field: id, content: body", "`key_field` requires `content: row`"),
         ('type: http, url: "https://u:Secret-3@example.com/"', "must be an address like"),
         (COSMOS + ", identity: default", "needs either `key` or `identity`"),
         (COSMOS + ", batch_entries_max: 6000", "buffered_entries_max (5000) is below batch_entries_max (6000)"),

@@ -400,7 +400,7 @@ def test_intervals_that_would_lose_leases_are_refused(leases: str, expected: str
         ("dsn: host=a, merge: b, table: c", "needs either `merge` or `table`"),
         ("dsn: host=a, table: b, mode: upsert", "`mode: upsert` and `key` go together"),
         ("dsn: host=a, table: b, key: [c]", "`mode: upsert` and `key` go together"),
-        ("dsn: host=a, merge: b, key: [c]", "`mode` and `key` go with `table`"),
+        ("dsn: host=a, merge: b, key: [c]", "`mode` and `key` require `table`"),
         ("dsn: host=a, table: b, mode: upsert, key: c", "must be a list"),
     ],
 )

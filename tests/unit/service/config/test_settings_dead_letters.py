@@ -133,11 +133,11 @@ def test_bodies_may_stop_a_partition_where_nothing_else_does() -> None:
     [
         ([LOG, "on_error: dead_letter"], "needs a place for dead letters"),
         ([LOG, "dead_letters: {type: postgres}"], "needs a place for dead letters"),
-        ([LOG, "on_error: stop", DEAD_LOG], "has `dead_letters` and `on_error: stop`"),
-        ([LOG, "schema: a INT", "schema_mode: permissive"], "`schema_mode` goes with a `schema` and dead letters"),
-        ([LOG, DEAD_LOG, "schema_mode: strict"], "`schema_mode` goes with a `schema` and dead letters"),
-        ([POSTGRES, "dead_letters: {type: postgres, schema: x}"], "`schema` goes with `dsn`"),
-        ([POSTGRES, "dead_letters: {type: postgres, identity: default}"], "`identity` goes with `dsn`"),
+        ([LOG, "on_error: stop", DEAD_LOG], "`dead_letters` has no effect with `on_error: stop`"),
+        ([LOG, "schema: a INT", "schema_mode: permissive"], "`schema_mode` requires `schema` and dead letters"),
+        ([LOG, DEAD_LOG, "schema_mode: strict"], "`schema_mode` requires `schema` and dead letters"),
+        ([POSTGRES, "dead_letters: {type: postgres, schema: x}"], "`schema` requires `dsn`"),
+        ([POSTGRES, "dead_letters: {type: postgres, identity: default}"], "`identity` requires `dsn`"),
         (
             [LOG, "dead_letters: {type: postgres, dsn: postgresql://u:p@other/dead, identity: default}"],
             "`identity` provides the password, and `dsn` has one too",
@@ -154,4 +154,4 @@ def test_what_does_not_go_together_is_refused(lines: list[str], words: str) -> N
 
 
 def test_no_pipeline_has_the_name_of_a_replay() -> None:
-    assert "ends with .replay" in problem(LOG, name="orders.replay")
+    assert "suffix .replay" in problem(LOG, name="orders.replay")

@@ -190,7 +190,7 @@ async def test_a_collector_that_is_away_is_told_once_and_so_is_its_return(eventu
 
         await eventually(again)
         await traces.close()
-    assert [line["event"] for line in said] == ["traces are not taken", "traces are taken again"]
+    assert [line["event"] for line in said] == ["cannot export traces", "exporting traces again"]
     assert 0 < traces.exported < traces.made
 
 
