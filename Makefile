@@ -78,7 +78,7 @@ matrix: setup  ## the unit tests on every Python that is found, 3.11 or newer, a
 fuzz: setup  # the REST API asked at random by schemathesis, for minutes (EXAMPLES=300 a route, token and kind)
 	FUZZ_EXAMPLES=$(or $(EXAMPLES),300) $(PYTEST) -p no:xdist --timeout 3600 tests/unit/service/api/test_app_openapi.py
 
-integration: setup node browser $(ARCHIVE)  # tests with a real Spark and PostgreSQL, and clients that nobody here wrote
+integration: setup node browser $(ARCHIVE)  # tests with a real Spark and PostgreSQL, and third-party clients
 	$(PYTEST) $(SPREAD) tests/integration
 
 acceptance: hosts groups  # tests of whole hosts as processes: shares, kill -9, SIGSTOP, the demo, the command line
@@ -138,7 +138,7 @@ format: setup  ## write the format that `make lint` asks for
 setup:  # .venv from uv.lock, and Java
 	@.ci/setup
 
-node: setup  # what tests of connectors have from npm: clients and servers that nobody here wrote
+node: setup  # what tests of connectors have from npm: third-party clients and servers
 	@.ci/setup node
 
 browser: setup  # Chromium, and what the dashboard's tests load into it
