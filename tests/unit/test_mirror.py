@@ -27,6 +27,7 @@ ABOUT_THE_WHOLE = (
     "test_mirror.py",
     "test_names.py",
     "test_plugins_page.py",
+    "test_references.py",
     "test_simulation.py",
     "test_site.py",
     "test_total.py",
