@@ -22,6 +22,7 @@ PACKAGES = ("leases", "pipeline", "service", "leasehold")
 MODULES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()}
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+INSTALLED = set(packages_distributions())
 MADE = ("build/", ".venv/")
 """Folders that targets of the Makefile create."""
 FOREIGN = {"StructType.jsonValue", "current_date", "from_json", "laptop", "pipefail"}
@@ -29,7 +30,7 @@ FOREIGN = {"StructType.jsonValue", "current_date", "from_json", "laptop", "pipef
 
 
 def paths(page: str) -> Iterator[str]:
-    """The paths of the repository that a page names in backticks, or as the target of a link."""
+    """The paths of the repository that a page names in backticks."""
     page = re.sub(r"^( *)```.*?^\1```$", "", page, flags=re.MULTILINE | re.DOTALL)
     for span in re.findall(r"`([^`\n]+)`", page):
         if re.fullmatch(r"(?:[\w.-]+/)+[\w.-]*", span) and span.split("/")[0] in FOLDERS and not span.startswith(MADE):
@@ -141,7 +142,7 @@ def resolves(name: str, near: set[str]) -> bool:
     ours = [modules[module] for module in modules if module.rpartition(".")[2] == first]
     if any(rest[0] in names for names in ours):
         return True
-    return first in near or first in sys.stdlib_module_names or first in packages_distributions()
+    return first in near or first in sys.stdlib_module_names or first in INSTALLED
 
 
 def raised_elsewhere(text: str) -> list[str]:
