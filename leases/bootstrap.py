@@ -386,7 +386,7 @@ class Bootstrap:
             except StoreMissing:
                 with suppress(StoreConflict):  # another host was quicker
                     await self._store.create(document, encode_info(self._info(complete=True, pending=self._pending)))
-                return [f"document '{document}' was deleted, and is made again as it was"]
+                return [f"document '{document}' was deleted, and is restored unchanged"]
         return []
 
     async def _complete(self, pending: Collection[str] = ()) -> None:

@@ -140,4 +140,4 @@ class _Closed(LeaseStore):
 
     @property
     def _refusal(self) -> StoreUnavailable:
-        return StoreUnavailable("the lease store is closed, as this host has stopped: ask another")
+        return StoreUnavailable("the lease store is closed because this host has stopped: use another host")

@@ -75,7 +75,7 @@ def groups_in(text: str) -> dict[str, Group]:
         if fields.has("pipeline"):
             pipeline, info, count = _header_in(fields.inner("pipeline"))
             if pipeline in headers:
-                fields.refuse("pipeline", f"'{pipeline}' comes a second time")
+                fields.refuse("pipeline", f"'{pipeline}' occurs twice")
             headers[pipeline] = info, count
         else:
             lease = _lease_in(fields)

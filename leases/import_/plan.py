@@ -220,7 +220,9 @@ class _Plan:
     def _over_closed(self, candidate: Candidate, lease: Lease, seen: VersionedLease) -> Change:
         if not seen.lease.children and not lease.children and not candidate.parts:
             why = (
-                "is closed here" if lease.closed else "is closed here, and stays so: `leasehold leases reset` opens it"
+                "is closed here"
+                if lease.closed
+                else "is closed here, and stays closed: `leasehold leases reset` opens it"
             )
             return Change(kind="unchanged", partition=lease.partition, seen=seen, why=why)
         wanted = candidate.parts or lease.children

@@ -125,7 +125,7 @@ class SqliteStore(LeaseStore):
         code = _code(error)
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return StoreUnavailable(
-                f"lease file '{self._path}' was locked for more than {self._busy_timeout_s:g} s: if it stays so, look for a"
+                f"lease file '{self._path}' was locked for more than {self._busy_timeout_s:g} s: if this continues, look for a"
                 " stopped process that has it open, and continue or kill it"
             )
         remedy = _REMEDIES.get(code, "make sure that no other program uses this file")

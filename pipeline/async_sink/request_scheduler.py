@@ -152,7 +152,7 @@ class RequestScheduler:
         try:
             self._buffer.put_back(failed, late_until=late_until)
         except KeyError as error:
-            raise SinkRejected("the destination returned an entry under another order key than it came with") from error
+            raise SinkRejected("the destination returned an entry with a changed order key") from error
 
     def _count_out(self, request: Request) -> None:
         self.requests -= 1

@@ -262,7 +262,7 @@ class HttpDestination(Destination):
             await session.close()
 
     async def _post(self, body: bytes, key: str) -> Answer:
-        assert self._session is not None, "prepare comes before submit"
+        assert self._session is not None, "call prepare first"
         headers = {"Idempotency-Key": key, **self._headers}
         try:
             async with self._session.post(self._url, data=body, headers=headers, allow_redirects=False) as response:

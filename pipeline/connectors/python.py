@@ -98,12 +98,12 @@ class PythonSink(Sink):
                 thread.stop()
 
     async def open(self, claim: Claim) -> PythonWriter:
-        assert self._factory is not None, "prepare comes before open"
-        with _failing(f"handler '{self._name}' cannot be made"):
+        assert self._factory is not None, "call prepare first"
+        with _failing(f"handler '{self._name}' cannot be created"):
             handler = self._factory()
         for method in ("open", "process", "close"):
             if not callable(getattr(handler, method, None)):
-                raise SinkRejected(f"'{self._name}' made a {type(handler).__name__} without the method '{method}'")
+                raise SinkRejected(f"'{self._name}' returned {type(handler).__name__} without the method '{method}'")
         writer = PythonWriter(self._name, handler, claim)
         await writer.open()
         return writer

@@ -61,7 +61,7 @@ def events(view: View) -> APIRouter:
         if changes.streams >= STREAMS_MAX:
             raise HTTPException(
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                f"{STREAMS_MAX} clients watch already: ask another host, or later",
+                f"{STREAMS_MAX} clients already watch this host: use another host, or retry later",
                 {"retry-after": "15"},
             )
         return Stream(changes, wanted.seconds)

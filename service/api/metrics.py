@@ -61,7 +61,7 @@ class Metrics(Collector):
     def _now(self) -> Iterator[Metric]:
         host = self._host
         yield GaugeMetricFamily("leasehold_ready", "1 once the host has read the container.", int(host.ready.is_set()))
-        yield GaugeMetricFamily("leasehold_draining", "1 while the host gives its leases back.", int(host.is_draining))
+        yield GaugeMetricFamily("leasehold_draining", "1 while the host releases its leases.", int(host.is_draining))
         yield GaugeMetricFamily("leasehold_buffer_bytes", "Read, and not delivered yet.", host.budget.held)
         owned = GaugeMetricFamily("leasehold_leases_owned", "Leases this host works on.", labels=["pipeline"])
         failing = GaugeMetricFamily("leasehold_partitions_failing", "Left alone after a failure.", labels=["pipeline"])

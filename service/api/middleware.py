@@ -36,10 +36,12 @@ def objection(headers: Mapping[bytes, bytes]) -> str | None:
     """Why a request without a token is refused; None if it is accepted."""
     host = headers.get(b"host", b"").decode("latin-1")
     if not _is_here(host):
-        return "`Host` is not a name of this machine: ask localhost or 127.0.0.1, or set api.readers and send a token"
+        return "`Host` is not a name of this machine: use localhost or 127.0.0.1, or set api.readers and send a token"
     origin = headers.get(b"origin")
     if origin is not None and _place(origin.decode("latin-1")) != host.lower():
-        return "a page of another origin may not ask: open the dashboard of this host, or leave `Origin` out"
+        return (
+            "requests from pages of another origin are refused: open the dashboard of this host, or leave `Origin` out"
+        )
     return None
 
 

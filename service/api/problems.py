@@ -29,13 +29,13 @@ from service.texts import readable
 
 SHOWN_MAX = 100
 """How much of a client's own text an error repeats."""
-LOOK_FIRST = "it may have been carried out: look before you ask again"
+LOOK_FIRST = "it may have been carried out: check before you repeat it"
 WHAT: Mapping[int, str] = {
     400: "The body is not JSON.",
-    401: "There is no token, or one that is not known.",
+    401: "The token is missing or unknown.",
     403: "The token is a reader's, the page another origin's, or the `Host` no name of this machine.",
     404: "There is no such pipeline or lease.",
-    408: "The body came too slowly.",
+    408: "The body arrived too slowly.",
     409: "The thing is not in a state for it, or it has just been changed. Nothing was written.",
     412: "`If-Match` is not the lease's ETag; the answer's `ETag` is.",
     413: "The body is too large.",
@@ -45,7 +45,7 @@ WHAT: Mapping[int, str] = {
     428: "`If-Match` is missing.",
     431: "The headers are too large.",
     500: "A fault of this host.",
-    503: "The lease store, or the feed, does not answer (in time), or too many ask at once.",
+    503: "The lease store, or the feed, does not answer (in time), or there are too many requests.",
 }
 ANYWHERE = (401, 403, 413, 414, 431, 500, 503)
 UNAVAILABLE = (FeedUnavailable, SinkUnavailable, EngineUnavailable)

@@ -107,7 +107,7 @@ def replay(file: Path, pipeline: str, partition: str | None) -> None:
 @FILE
 @click.argument("pipeline")
 @PARTITION
-@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, it is needed.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation. Required without a terminal.")
 def discard(file: Path, pipeline: str, partition: str | None, yes: bool) -> None:
     """Give up all open dead letters of a pipeline, or of one partition: no replay sends their events.
 

@@ -52,7 +52,7 @@ CONNECTION_STRING = "LEASEHOLD_IMPORT_CONNECTION_STRING"
     required=True,
     help="earliest, latest, a time with its offset from UTC (2026-01-31T12:00:00Z), or a continuation as `leases show` has it.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, a reset needs it.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation. A reset requires it without a terminal.")
 def reset_leases(
     file: Path, pipeline: str, partitions: tuple[str, ...], reset_all: bool, place: str, yes: bool
 ) -> None:

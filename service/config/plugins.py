@@ -85,7 +85,7 @@ def _made(kind: Kind, settings: Custom) -> Any:
     try:
         made = make(**given)
     except Exception as error:  # anybody's code
-        raise StartFailed(f"{kind.name} '{path}' cannot be made of its settings: {_words(error)}") from error
+        raise StartFailed(f"{kind.name} '{path}' cannot be created from its settings: {_words(error)}") from error
     if problems := [*lacks(made, kind.base)]:
         raise StartFailed(f"'{path}' is not a {kind.name}: {'; '.join(problems)}. {PAGE}")
     try:

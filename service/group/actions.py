@@ -111,7 +111,7 @@ def _check_taker(pipeline: str, to: str, hosts: Mapping[str, HostStatus]) -> Non
     if host.is_live is False:
         raise NotNow(f"host '{to}' has not moved for a lease duration: name one that is alive")
     if host.is_draining:
-        raise NotNow(f"host '{to}' is draining: it gives its leases back, and takes none")
+        raise NotNow(f"host '{to}' is draining: it releases its leases, and takes none")
     if pipeline not in host.pipelines:
         raise NotNow(f"host '{to}' does not run pipeline '{pipeline}': name one that does")
 

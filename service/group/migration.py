@@ -218,7 +218,7 @@ async def _create(
     wanted = await _read_new_lease(pipeline, part, partition, to, now_ms)
     await Bootstrap(keeper, pipeline.name, pipeline.identity).use()
     if not await keeper.create(wanted):
-        raise StoreConflict(f"lease '{partition}' of pipeline '{pipeline.name}' has just been made: {AGAIN}")
+        raise StoreConflict(f"lease '{partition}' of pipeline '{pipeline.name}' has just been created: {AGAIN}")
     return wanted
 
 

@@ -183,7 +183,7 @@ class View:
         if host is None:
             reasons.append("no host runs in this process")
         elif host.is_draining:
-            reasons.append("the host is draining: it finishes its batches and gives its leases back")
+            reasons.append("the host is draining: it finishes its batches and releases its leases")
         elif not host.ready.is_set():
             reasons.append("the host is starting: it waits for its sinks, or has not read the lease store yet")
         return Health(tuple(reasons))

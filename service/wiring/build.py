@@ -73,7 +73,7 @@ def store_of(settings: Settings, pipelines: Sequence[Pipeline], *, creates: bool
     try:
         return settings.leases.make(feeds, creates=creates)
     except ValueError as error:
-        raise StartFailed(f"the lease store cannot be made: {error}") from error
+        raise StartFailed(f"the lease store cannot be created: {error}") from error
 
 
 def others_blobs_of(
@@ -109,7 +109,7 @@ def pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing)
     try:
         return _pipeline_of(settings, engine, timing)
     except ValueError as error:
-        raise StartFailed(f"pipeline '{settings.name}' cannot be made: {error}") from error
+        raise StartFailed(f"pipeline '{settings.name}' cannot be created: {error}") from error
 
 
 def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing) -> Pipeline:

@@ -158,7 +158,7 @@ def test_an_account_that_is_away_or_refuses_us_is_told(places: Places, azurite: 
     with pytest.raises(FilesUnavailable, match="look at the key"):
         wrong.put("a/b.json", b"")
     assert "AAAA" not in wrong.identity
-    with pytest.raises(FilesUnavailable, match="make the container"):
+    with pytest.raises(FilesUnavailable, match="create the container"):
         BlobContainer(storage_account_of(connection_string=azurite), "not-there", prefix="").names("a")
 
 

@@ -80,8 +80,8 @@ def test_the_identity_holds_no_secrets_and_tells_destinations_apart() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({}, "either `merge` or `table`"),
-        ({"merge": "x", "table": "y"}, "either `merge` or `table`"),
+        ({}, "exactly one of `merge` and `table`"),
+        ({"merge": "x", "table": "y"}, "exactly one of `merge` and `table`"),
         ({"table": "x", "mode": "upsert"}, "`key`"),
         ({"table": "x", "key": ["a"]}, "`key`"),
         ({"dsn": f"postgresql://bob:%{SECRET}@host/x", "table": "x"}, "`dsn` is not a PostgreSQL connection string"),

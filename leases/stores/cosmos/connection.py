@@ -240,7 +240,7 @@ async def _properties(client: CosmosClient, proxy: ContainerProxy, place: Contai
 
 def _why_not_made(error: AzureError) -> str:
     if getattr(error, "status_code", None) == 403:  # no data role helps: they are for what is in a container
-        return "Cosmos DB answered 403: an identity may use containers and not make them, whatever data role it has"
+        return "Cosmos DB answered 403: no data role allows an identity to create containers"
     return str(translated(error, "creating it", is_write=False))
 
 

@@ -77,7 +77,7 @@ class CosmosDestination(Destination):
         self._writing: Writing | None = None
 
     def converted(self, row: Mapping[str, Any], key: str) -> Converted | None:
-        assert self._writing is not None, "prepare comes before rows"
+        assert self._writing is not None, "call prepare first"
         return self._writing.converted(row, key)
 
     async def prepare(self) -> None:

@@ -73,7 +73,7 @@ def _converted(name: str, column: pa.ChunkedArray) -> tuple[str, pa.ChunkedArray
     try:
         return _typed(name, column)
     except (pa.ArrowInvalid, TypeError, ValueError) as error:
-        raise SinkRejected(f"column '{name}' ({column.type}) does not go into PostgreSQL: {error}") from None
+        raise SinkRejected(f"column '{name}' ({column.type}) cannot be written to PostgreSQL: {error}") from None
 
 
 def _typed(name: str, column: pa.ChunkedArray) -> tuple[str, pa.ChunkedArray]:

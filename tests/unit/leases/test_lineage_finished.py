@@ -92,7 +92,10 @@ def brought(one: Lease) -> Candidate:
 def test_an_import_leaves_what_an_operator_closed_closed_and_says_how_to_open_it() -> None:
     here = lease().finished("10", tombstone=True)
     change = only(candidate(continuation="20"), here)
-    assert (change.kind, change.why) == ("unchanged", "is closed here, and stays so: `leasehold leases reset` opens it")
+    assert (change.kind, change.why) == (
+        "unchanged",
+        "is closed here, and stays closed: `leasehold leases reset` opens it",
+    )
     assert only(brought(here), here).kind == "unchanged"
 
 

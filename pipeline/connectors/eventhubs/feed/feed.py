@@ -320,7 +320,7 @@ class EventHubsFeed(ChangeFeed):
     def _beyond(self, partition: str, position: Position, extent: Extent) -> PositionLost:
         return PositionLost(
             f"{self._named(partition)} ends at {extent.last}, before the position '{position}': the hub was deleted and made"
-            f" again, or another took its place. {reset_of_a_new_source(partition)}"
+            f" again, or replaced by another. {reset_of_a_new_source(partition)}"
         )
 
     def _check(self, partition: str) -> None:

@@ -324,7 +324,7 @@ class FileReader:
         """The message about the end of a file after its last whole record; `line` is where it begins."""
         if rest in (b"", b"\r"):
             return None
-        what = "the last line has no line end yet: end it, or have it taken as it is with `final_record: accept`"
+        what = "the last line has no line end yet: end it, or accept it as it is with `final_record: accept`"
         if self.reading.format.is_within_quotes(rest):
             what = "a quoted field is not closed: close it in the file, and reading continues from this record"
         return f"file '{self.partition}', line {line}: {what}"

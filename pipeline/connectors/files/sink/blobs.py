@@ -32,7 +32,7 @@ _OF_SETTINGS = (400, 401, 403, 404, 405)
 _REMEDIES = {
     401: "look at the key, and at this machine's clock, which may be 15 minutes off at most",
     403: "look at the key or the role of this identity ('Storage Blob Data Contributor'), and at the account's firewall",
-    404: "make the container, or look at its name",
+    404: "create the container, or correct its name",
     429: "the account is throttled: wait, or give it less to do",
     503: "the account is throttled: wait, or give it less to do",
 }

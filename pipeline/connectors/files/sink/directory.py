@@ -159,7 +159,7 @@ def _translating_errors(what: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise FilesUnavailable(f"{what}: its folder went away meanwhile: try again") from error
+        raise FilesUnavailable(f"{what}: its folder was removed meanwhile: try again") from error
     except OSError as error:
         kind = FilesRefused if is_of_path(error) else FilesUnavailable
         raise kind(f"{what} cannot be reached: {_why(error)}") from error

@@ -81,7 +81,7 @@ def test_a_line_is_an_object_that_says_what_it_is_and_of_which_version() -> None
         ([HEADER], "has 0 leases of pipeline 'orders' but announces 2"),
         ([FIRST, SECOND], "has leases of pipeline 'orders' and not the line about it"),
         ([HEADER, FIRST, SECOND, SECOND], "has 3 leases"),
-        ([HEADER, HEADER, FIRST, SECOND], "line 2 of the input': field 'pipeline' 'orders' comes a second time"),
+        ([HEADER, HEADER, FIRST, SECOND], "line 2 of the input': field 'pipeline' 'orders' occurs twice"),
         ([HEADER, FIRST, SECOND[:-9]], "line 3 of the input' is not JSON"),
         ([HEADER, "[]"], "line 2 of the input' is not a JSON object"),
         (

@@ -191,7 +191,7 @@ def test_a_destination_that_returns_what_it_was_not_given_is_told(what: str) -> 
     failed, told = {
         "of nobody": ([entry(99)], "that it was not given"),
         "twice": ([one, one], "or one of them twice"),
-        "of another order": ([replace(one, order="x")], "under another order key"),
+        "of another order": ([replace(one, order="x")], "with a changed order key"),
     }[what]
     with pytest.raises(SinkRejected, match=told):
         answered(desk, request, *failed)

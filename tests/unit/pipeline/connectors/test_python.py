@@ -442,8 +442,8 @@ async def test_a_handler_that_cannot_be_had_is_refused_before_any_work(
 @pytest.mark.parametrize(
     ("handler", "message"),
     [
-        ("bank_handlers:Half", "made a Half without the method 'open'"),
-        ("bank_handlers:fails", "'bank_handlers:fails' cannot be made: ValueError: no password"),
+        ("bank_handlers:Half", "returned Half without the method 'open'"),
+        ("bank_handlers:fails", "'bank_handlers:fails' cannot be created: ValueError: no password"),
     ],
 )
 async def test_a_factory_that_makes_no_handler_is_refused(module: Path, handler: str, message: str) -> None:

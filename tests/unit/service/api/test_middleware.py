@@ -291,7 +291,7 @@ async def test_a_request_that_takes_too_long_is_answered_and_an_action_told_to_b
         assert problem(answer, 503)["detail"] == "there was no answer within 0.05 s"
         assert answer.headers["retry-after"] == "1"
         acted = problem(await client.post(f"{LEASE}/release", json={}), 503)
-        assert "look before you ask again" in str(acted["detail"])
+        assert "check before you repeat it" in str(acted["detail"])
 
 
 async def test_a_body_that_never_comes_is_not_waited_for(client, monkeypatch: pytest.MonkeyPatch) -> None:

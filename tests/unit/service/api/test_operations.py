@@ -233,7 +233,8 @@ async def test_a_lease_that_cannot_be_read_is_told_with_its_remedy(resting, clie
 
 
 @pytest.mark.parametrize(
-    ("error", "said"), [(StoreUnavailable("no route"), "no route"), (StoreAmbiguous("too late"), "look before you ask")]
+    ("error", "said"),
+    [(StoreUnavailable("no route"), "no route"), (StoreAmbiguous("too late"), "check before you repeat")],
 )
 async def test_a_container_that_fails_in_the_middle_is_a_503(start, error: Exception, said: str) -> None:
     class Failing(MemoryStore):

@@ -179,7 +179,7 @@ def test_every_method_that_cannot_be_called_as_it_will_be_is_told(parts: str) ->
 
 
 def test_what_its_own_code_raises_is_told_with_its_name(parts: str) -> None:
-    with pytest.raises(StartFailed, match="cannot be made of its settings: LookupError: nothing fits"):
+    with pytest.raises(StartFailed, match="cannot be created from its settings: LookupError: nothing fits"):
         sink_made(CustomSinkSettings(type=f"{parts}:Picky", any=1))
 
 

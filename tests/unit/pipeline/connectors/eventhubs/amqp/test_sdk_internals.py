@@ -71,7 +71,7 @@ def test_a_host_over_an_sdk_that_lacks_a_part_fails_at_its_start(
     pipeline = {"name": "orders", "feed": feed, "sink": {"type": "log", "path": str(tmp_path)}}
     settings = Settings.model_validate({"leases": {"type": "memory"}, "pipelines": [pipeline]})
     with pytest.raises(
-        StartFailed, match=r"^pipeline 'orders' cannot be made: azure-eventhub [0-9.]+ lacks Connection\."
+        StartFailed, match=r"^pipeline 'orders' cannot be created: azure-eventhub [0-9.]+ lacks Connection\."
     ):
         pipeline_of(settings.pipelines[0], settings.spark.make(), settings.leases.timing)
 

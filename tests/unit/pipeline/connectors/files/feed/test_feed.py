@@ -378,7 +378,7 @@ async def test_a_last_record_without_line_end_waits_for_it(feed: Feed, path: Pat
         assert await reading.waits() == [0, 1]
 
 
-NO_LINE_END = "the last line has no line end yet: end it, or have it taken as it is with `final_record: accept`"
+NO_LINE_END = "the last line has no line end yet: end it, or accept it as it is with `final_record: accept`"
 OPEN_QUOTE = "a quoted field is not closed: close it in the file, and reading continues from this record"
 
 
