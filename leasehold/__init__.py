@@ -104,8 +104,9 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = [
-    # A host in your own program
+__all__: list[str] = []
+# A host in your own program
+__all__ += [
     "Processor",
     "Pipeline",
     "BatchLimits",
@@ -114,190 +115,66 @@ __all__ = [
     "host_name",
     "HostSettings",
     "LogSettings",
-    "SqliteLeases",
-    "configure_logging",
-    "SqliteStore",
-    "MemoryStore",
-    "FilesFeed",
-    "LogFeed",
-    "LogSink",
-    "StartFailed",
-    "DuplicateHost",
-    "GroupMismatch",
-    # Publishing
-    "IdempotentProducer",
-    "Event",
-    "EventBatch",
-    "RetryPolicy",
-    "AttachRequest",
-    "Outcome",
-    "Reason",
-    "PublishError",
-    "AlreadyPublished",
-    "BatchLocked",
-    "EventHubsBroker",
-    "event_hubs_account",
-    "LogBroker",
-    # Feeds
-    "ChangeFeed",
-    "FeedPartition",
-    "Start",
-    "KnownLag",
-    "FEED_INTERFACE",
-    "Page",
-    "EVENT_SCHEMA",
-    "FeedError",
-    "FeedUnavailable",
-    "PositionLost",
-    "MalformedRecord",
-    "PartitionEnded",
-    # Sinks
-    "Sink",
-    "SinkWriter",
-    "Claim",
-    "Output",
-    "Permit",
-    "CloseReason",
-    "Standing",
-    "SINK_INTERFACE",
-    "PipelineError",
-    "SinkError",
-    "SinkUnavailable",
-    "SinkNotFound",
-    "SinkRejected",
-    "OutputRefused",
-    "OutputTooLarge",
-    "Fenced",
-    "Ambiguous",
-    "NotTrusted",
-    # Sinks over brokers
-    "events_of",
-    "PUBLISHED_SCHEMA",
-    "Marker",
-    "MarkerSearch",
-    "marker_in",
-    "lease_of",
-    "without_markers",
-    "generation_lost",
-    # Sinks of requests
-    "AsyncSink",
-    "Destination",
-    "Entry",
-    "Failed",
-    "Convert",
-    "Converted",
-    "refused",
-    "json_row",
-    "json_bytes",
-    "AsyncLimits",
-    # Lease stores
-    "LeaseStore",
-    "Stored",
-    "STORE_INTERFACE",
-    "StoreError",
-    "StoreConflict",
-    "StoreMissing",
-    "StoreUnavailable",
-    "StoreAmbiguous",
-    # Cancellation, and crash points for tests
-    "heeding",
-    "insisting",
-    "crash_point",
 ]
+__all__ += ["SqliteLeases", "configure_logging", "SqliteStore", "MemoryStore", "FilesFeed", "LogFeed", "LogSink"]
+__all__ += ["StartFailed", "DuplicateHost", "GroupMismatch"]
+# Publishing
+__all__ += ["IdempotentProducer", "Event", "EventBatch", "RetryPolicy", "AttachRequest", "Outcome", "Reason"]
+__all__ += ["PublishError", "AlreadyPublished", "BatchLocked", "EventHubsBroker", "event_hubs_account", "LogBroker"]
+# Feeds
+__all__ += ["ChangeFeed", "FeedPartition", "Start", "KnownLag", "FEED_INTERFACE", "Page", "EVENT_SCHEMA"]
+__all__ += ["FeedError", "FeedUnavailable", "PositionLost", "MalformedRecord", "PartitionEnded"]
+# Sinks
+__all__ += ["Sink", "SinkWriter", "Claim", "Output", "Permit", "CloseReason", "Standing", "SINK_INTERFACE"]
+__all__ += ["PipelineError", "SinkError", "SinkUnavailable", "SinkNotFound", "SinkRejected", "OutputRefused"]
+__all__ += ["OutputTooLarge", "Fenced", "Ambiguous", "NotTrusted"]
+# Sinks over brokers
+__all__ += ["events_of", "PUBLISHED_SCHEMA", "Marker", "MarkerSearch", "marker_in", "lease_of", "without_markers"]
+__all__ += ["generation_lost"]
+# Sinks of requests
+__all__ += ["AsyncSink", "Destination", "Entry", "Failed", "Convert", "Converted", "refused", "json_row", "json_bytes"]
+__all__ += ["AsyncLimits"]
+# Lease stores
+__all__ += ["LeaseStore", "Stored", "STORE_INTERFACE", "StoreError", "StoreConflict", "StoreMissing"]
+__all__ += ["StoreUnavailable", "StoreAmbiguous"]
+# Cancellation, and crash points for tests
+__all__ += ["heeding", "insisting", "crash_point"]
 
-_HOMES = {
-    "Processor": "service.processor",
-    "Pipeline": "service.pipeline",
-    "BatchLimits": "pipeline.limits",
-    "Timing": "leases.timing",
-    "derived_timing": "leases.timing",
-    "host_name": "service.cli.host_name",
-    "HostSettings": "service.config.settings",
-    "LogSettings": "service.config.settings",
-    "SqliteLeases": "service.config.leases",
-    "configure_logging": "service.telemetry.logs:configure",
-    "SqliteStore": "leases.stores.sqlite",
-    "MemoryStore": "leases.stores.memory",
-    "FilesFeed": "pipeline.connectors.files.feed",
-    "LogFeed": "pipeline.connectors.log",
-    "LogSink": "pipeline.connectors.log",
-    "StartFailed": "service.errors",
-    "DuplicateHost": "leases.errors",
-    "GroupMismatch": "leases.errors",
-    "IdempotentProducer": "pipeline.producer",
-    "Event": "pipeline.producer",
-    "EventBatch": "pipeline.producer",
-    "RetryPolicy": "pipeline.producer",
-    "AttachRequest": "pipeline.producer",
-    "Outcome": "pipeline.producer",
-    "Reason": "pipeline.producer",
-    "PublishError": "pipeline.producer",
-    "AlreadyPublished": "pipeline.producer",
-    "BatchLocked": "pipeline.producer",
-    "EventHubsBroker": "pipeline.connectors.eventhubs",
-    "event_hubs_account": "pipeline.connectors.eventhubs:account_of",
-    "LogBroker": "pipeline.connectors.log.broker",
-    "ChangeFeed": "pipeline.feed",
-    "FeedPartition": "pipeline.feed",
-    "Start": "pipeline.feed",
-    "KnownLag": "pipeline.feed",
-    "FEED_INTERFACE": "pipeline.feed:INTERFACE",
-    "Page": "pipeline.event",
-    "EVENT_SCHEMA": "pipeline.event",
-    "FeedError": "pipeline.errors",
-    "FeedUnavailable": "pipeline.errors",
-    "PositionLost": "pipeline.errors",
-    "MalformedRecord": "pipeline.errors",
-    "PartitionEnded": "pipeline.feed",
-    "Sink": "pipeline.sink",
-    "SinkWriter": "pipeline.sink",
-    "Claim": "pipeline.sink",
-    "Output": "pipeline.sink",
-    "Permit": "pipeline.sink",
-    "CloseReason": "pipeline.sink",
-    "Standing": "pipeline.sink",
-    "SINK_INTERFACE": "pipeline.sink:INTERFACE",
-    "PipelineError": "pipeline.errors",
-    "SinkError": "pipeline.errors",
-    "SinkUnavailable": "pipeline.errors",
-    "SinkNotFound": "pipeline.errors",
-    "SinkRejected": "pipeline.errors",
-    "OutputRefused": "pipeline.errors",
-    "OutputTooLarge": "pipeline.errors",
-    "Fenced": "pipeline.errors",
-    "Ambiguous": "pipeline.errors",
-    "NotTrusted": "pipeline.errors",
-    "events_of": "pipeline.publishing_writer",
-    "PUBLISHED_SCHEMA": "pipeline.publishing_writer",
-    "Marker": "pipeline.markers",
-    "MarkerSearch": "pipeline.markers:Search",
-    "marker_in": "pipeline.markers",
-    "lease_of": "pipeline.markers",
-    "without_markers": "pipeline.markers",
-    "generation_lost": "pipeline.publishing_writer",
-    "AsyncSink": "pipeline.async_sink",
-    "Destination": "pipeline.async_sink",
-    "Entry": "pipeline.async_sink",
-    "Failed": "pipeline.async_sink",
-    "Convert": "pipeline.async_sink",
-    "Converted": "pipeline.async_sink",
-    "refused": "pipeline.async_sink",
-    "json_row": "pipeline.async_sink",
-    "json_bytes": "pipeline.async_sink",
-    "AsyncLimits": "pipeline.limits",
-    "LeaseStore": "leases.store",
-    "Stored": "leases.store",
-    "STORE_INTERFACE": "leases.store:INTERFACE",
-    "StoreError": "leases.errors",
-    "StoreConflict": "leases.errors",
-    "StoreMissing": "leases.errors",
-    "StoreUnavailable": "leases.errors",
-    "StoreAmbiguous": "leases.errors",
-    "heeding": "leasehold.common.cancellation",
-    "insisting": "leasehold.common.cancellation",
-    "crash_point": "pipeline.crash_point",
+_MODULES = {
+    "leasehold.common.cancellation": "heeding insisting",
+    "leases.errors": "DuplicateHost GroupMismatch StoreAmbiguous StoreConflict StoreError StoreMissing StoreUnavailable",
+    "leases.store": "LeaseStore STORE_INTERFACE=INTERFACE Stored",
+    "leases.stores.memory": "MemoryStore",
+    "leases.stores.sqlite": "SqliteStore",
+    "leases.timing": "Timing derived_timing",
+    "pipeline.async_sink": "AsyncSink Convert Converted Destination Entry Failed json_bytes json_row refused",
+    "pipeline.connectors.eventhubs": "EventHubsBroker event_hubs_account=account_of",
+    "pipeline.connectors.files.feed": "FilesFeed",
+    "pipeline.connectors.log": "LogFeed LogSink",
+    "pipeline.connectors.log.broker": "LogBroker",
+    "pipeline.crash_point": "crash_point",
+    "pipeline.errors": (
+        "Ambiguous FeedError FeedUnavailable Fenced MalformedRecord NotTrusted OutputRefused OutputTooLarge PipelineError"
+        " PositionLost SinkError SinkNotFound SinkRejected SinkUnavailable"
+    ),
+    "pipeline.event": "EVENT_SCHEMA Page",
+    "pipeline.feed": "ChangeFeed FEED_INTERFACE=INTERFACE FeedPartition KnownLag PartitionEnded Start",
+    "pipeline.limits": "AsyncLimits BatchLimits",
+    "pipeline.markers": "Marker MarkerSearch=Search lease_of marker_in without_markers",
+    "pipeline.producer": (
+        "AlreadyPublished AttachRequest BatchLocked Event EventBatch IdempotentProducer Outcome PublishError Reason RetryPolicy"
+    ),
+    "pipeline.publishing_writer": "PUBLISHED_SCHEMA events_of generation_lost",
+    "pipeline.sink": "Claim CloseReason Output Permit SINK_INTERFACE=INTERFACE Sink SinkWriter Standing",
+    "service.cli.host_name": "host_name",
+    "service.config.leases": "SqliteLeases",
+    "service.config.settings": "HostSettings LogSettings",
+    "service.errors": "StartFailed",
+    "service.pipeline": "Pipeline",
+    "service.processor": "Processor",
+    "service.telemetry.logs": "configure_logging=configure",
 }
-"""The module that defines each name, and its name there if that differs."""
+"""The names that each module defines; NAME=DEFINED where the module has another name for it."""
 
 _MERGED = {
     **dict.fromkeys(
@@ -314,15 +191,28 @@ _RENAMED = {"Asked": "AttachRequest"}
 """Names until 0.2.0, for one more release."""
 
 
+def _homes() -> dict[str, tuple[str, str]]:
+    """Each name -> its module, and its name there."""
+    homes = {}
+    for module, names in _MODULES.items():
+        for each in names.split():
+            name, _, defined = each.partition("=")
+            homes[name] = (module, defined or name)
+    return homes
+
+
+_HOMES = _homes()
+
+
 def _load(name: str) -> object:
     """Import the name and keep it. Raises AttributeError with the most similar name."""
     if name == "__version__":
         from importlib.metadata import version
 
         value: object = version("leasehold")
-    elif home := _HOMES.get(name):
-        module, _, attribute = home.partition(":")
-        value = getattr(import_module(module), attribute or name)
+    elif name in _HOMES:
+        module, defined = _HOMES[name]
+        value = getattr(import_module(module), defined)
     elif new := _RENAMED.get(name):
         from warnings import warn
 
