@@ -1,4 +1,4 @@
-"""Accounts of Azure and their credentials, shared by leases, feeds and sinks.
+"""Accounts of Azure, their credentials, and what their answers mean, shared by leases, feeds and sinks.
 
     account = cosmos_account_of(endpoint="https://account.documents.azure.com", identity="default")
     credential = credential_of(account.identity)
@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -141,11 +143,17 @@ def credential_of(identity: str | None) -> Any:
     """azure-identity's, for asyncio. Nothing is sent yet."""
     from azure.identity.aio import DefaultAzureCredential  # takes half a second to import, and few need it
 
-    return DefaultAzureCredential(**identity_options(identity))
+    return DefaultAzureCredential(**_identity_options(identity))
 
 
-def identity_options(identity: str | None) -> dict[str, str]:
-    """The arguments of azure-identity's DefaultAzureCredential."""
+def blocking_credential_of(identity: str | None) -> Any:
+    """As `credential_of`, for threads."""
+    from azure.identity import DefaultAzureCredential  # takes half a second to import, and few need it
+
+    return DefaultAzureCredential(**_identity_options(identity))
+
+
+def _identity_options(identity: str | None) -> dict[str, str]:
     return {} if identity in (None, DEFAULT) else {"managed_identity_client_id": identity}
 
 
@@ -155,3 +163,63 @@ def tls_of(ca_file: Path | None) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
         raise ValueError(f"ca_file '{ca_file}' holds no certificates ({error}): name a PEM file") from error
+
+
+# What the services answer, and the errors of their SDKs. Pure.
+
+
+RETRY_AFTER_MAX_S = 3600.0
+WRONG_KEY = "look at the key, and at this machine's clock, which may be 15 minutes off at most"
+"""What to do about a 401."""
+NO_STORAGE_ROLE = (
+    "look at the key or the role of this identity ('Storage Blob Data Contributor'), and at the account's firewall"
+)
+"""What to do about a 403 of Azure Storage."""
+_NEVER_DONE_BY_STORAGE = frozenset((400, 401, 403, 404, 405, 409, 411, 412, 413, 416, 429))
+_TLS_OBJECT = re.compile(r" ssl:(?:<[^>]*>|\w+)")
+
+
+def is_refused_by_storage(status: int, code: str) -> bool:
+    """Whether Azure Storage has certainly not carried out this write. After any other failure it may have.
+
+    A 503 from an intermediary may come after the work was done; the service's own means that it was not started.
+    """
+    return status in _NEVER_DONE_BY_STORAGE or (status == 503 and code == "ServerBusy")
+
+
+def storage_code_of(error: Exception) -> str:
+    """The code of Azure Storage, like BlobNotFound; empty if it gave none."""
+    found = getattr(error, "error_code", None)
+    if found is None:
+        found = headers_of(error).get("x-ms-error-code")
+    return str(getattr(found, "value", found) or "")
+
+
+def headers_of(error: Exception) -> Mapping[str, str]:
+    """Those of the answer that the error is about."""
+    return getattr(getattr(error, "response", None), "headers", {})
+
+
+def storage_retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """None for a date instead of seconds, because it refers to another machine's clock."""
+    try:
+        return min(max(0.0, float(headers.get("Retry-After", ""))), RETRY_AFTER_MAX_S)
+    except ValueError:
+        return None
+
+
+def cosmos_retry_after_s(headers: Mapping[str, str]) -> float | None:
+    try:
+        return max(0.0, float(headers["x-ms-retry-after-ms"]) / 1000)
+    except (KeyError, ValueError):
+        return None
+
+
+def first_line(error: Exception) -> str:
+    text = without_tls_object(error).strip()
+    return (text.splitlines() or [type(error).__name__])[0][:300]
+
+
+def without_tls_object(error: Exception) -> str:
+    """The error's text, without the TLS object that aiohttp shows in it."""
+    return _TLS_OBJECT.sub("", str(error))

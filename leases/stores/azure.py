@@ -1,5 +1,4 @@
-"""HTTP for the lease stores on Azure's SDKs: a request is repeated only if it was certainly not carried out; one TLS
-context.
+"""HTTP for the lease stores on Azure's SDKs: a request is repeated only if it was certainly not carried out.
 
 The SDKs, and aiohttp below them, would repeat a write whose answer was lost. The second write conflicts with the first,
 and an owner would believe that it lost its lease. The SDKs also would not verify the certificate of a server on this
@@ -9,7 +8,6 @@ machine.
 from __future__ import annotations
 
 import asyncio
-import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,13 +17,14 @@ from typing import Any, Protocol, TypeVar
 
 import aiohttp
 from azure.core.credentials import AccessToken
-from azure.core.exceptions import ServiceRequestTimeoutError
-from azure.core.pipeline.transport import AioHttpTransport
+from azure.core.exceptions import ClientAuthenticationError, ServiceRequestTimeoutError
 
+from leasehold.common.azure import first_line
+from leasehold.common.azure_transport import Transport
 from leasehold.common.cancellation import await_shielded
+from leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
 
 T = TypeVar("T")
-_TLS_OBJECT = re.compile(r" ssl:(?:<[^>]*>|\w+)")
 _UNTRUSTED = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
 
 
@@ -70,17 +69,15 @@ class RetryBudget:
         return True
 
 
-class OnceOverTls(AioHttpTransport):  # type: ignore[misc]  # the SDK exports it where types do not see it
+class OnceOverTls(Transport):
     """Repeats a request only if it was certainly not carried out (`pause_s`), within `retrying_for` and a budget.
 
     Requests are repeated here so that a listing of several pages repeats only the refused page. The SDK's iterators
-    cannot do that: Cosmos DB's forgets a range whose page was refused, and the listing would end without it. All
-    requests use one TLS context; a context for each would mean a connection for each.
+    cannot do that: Cosmos DB's forgets a range whose page was refused, and the listing would end without it.
     """
 
     def __init__(self, tls: ssl.SSLContext, pause_s: PauseS, **options: Any) -> None:
-        super().__init__(**options)
-        self._tls = tls
+        super().__init__(tls, **options)
         self._pause_s = pause_s
         self._budget = RetryBudget()
 
@@ -103,9 +100,6 @@ class OnceOverTls(AioHttpTransport):  # type: ignore[misc]  # the SDK exports it
         if self.session is not None:
             # aiohttp sends a PUT again where a kept connection breaks, and has no setting for that.
             self.session._retry_connection = False  # noqa: SLF001
-
-    def _build_ssl_config(self, cert: object, verify: object) -> ssl.SSLContext:
-        return self._tls
 
 
 class Credential(Protocol):
@@ -146,23 +140,21 @@ class PatientCredential:
             search.exception()  # retrieve it: all callers may have left
 
 
-def is_untrusted(error: Exception) -> bool:
-    """Whether the server's certificate was refused."""
-    return isinstance(_cause(error), _UNTRUSTED)
+def unanswered(error: Exception, doing: str, *, is_write: bool, address: str) -> StoreError:
+    """What it means that no answer came. address: the setting with the account's address."""
+    cause, why = getattr(error, "inner_exception", None), first_line(error)
+    if isinstance(cause, _UNTRUSTED):
+        return StoreUnavailable(
+            f"{doing}: the server's certificate is not trusted ({why}): set `ca_file` if it is one of your own"
+        )
+    if isinstance(error, ClientAuthenticationError):
+        return StoreUnavailable(f"{doing}: no Azure credentials found ({why}): run `az login`, or set `key`")
+    # The SDK itself reports a broken connection like one that was never made.
+    if isinstance(cause, aiohttp.ClientConnectorError) or isinstance(error, ServiceRequestTimeoutError):
+        return StoreUnavailable(f"{doing}: the account cannot be reached ({why}): look at its {address}")
+    return in_doubt(f"{doing}: the answer was lost ({why})", is_write=is_write)
 
 
-def is_unreached(error: Exception) -> bool:
-    """Whether no connection was made, so that nothing was sent. The SDK itself reports this for every broken
-    connection.
-    """
-    return isinstance(_cause(error), aiohttp.ClientConnectorError) or isinstance(error, ServiceRequestTimeoutError)
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error, without the TLS object that aiohttp shows in it."""
-    text = _TLS_OBJECT.sub("", str(error)).strip()
-    return (text.splitlines() or [type(error).__name__])[0][:300]
-
-
-def _cause(error: Exception) -> object:
-    return getattr(error, "inner_exception", None)
+def in_doubt(what: str, *, is_write: bool) -> StoreError:
+    """A failure after which the service may have carried out the request."""
+    return StoreAmbiguous(f"{what}: it may or may not be done") if is_write else StoreUnavailable(what)

@@ -18,10 +18,10 @@ from azure.core.exceptions import AzureError, HttpResponseError
 from azure.storage.blob import BlobProperties
 from azure.storage.blob.aio import ContainerClient
 
-from leasehold.common.azure import StorageAccount, tls_of
+from leasehold.common.azure import StorageAccount, storage_code_of, tls_of
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
 from leases.stores.azure import retrying_for
-from leases.stores.blob.account import Connection, ContainerAddress, code_of, connect, is_no_container, translated
+from leases.stores.blob.account import Connection, ContainerAddress, connect, is_no_container, translated
 from leases.stores.blob.codec import Packed
 
 T = TypeVar("T")
@@ -152,7 +152,7 @@ class Container:
         try:
             await container.create_container()
         except (AzureError, OSError) as error:
-            if code_of(error) == "ContainerAlreadyExists":
+            if storage_code_of(error) == "ContainerAlreadyExists":
                 return  # another host was quicker
             why = translated(error, "creating it", is_write=False)
             raise StoreUnavailable(f"{self._place} does not exist and cannot be created ({why}): create it") from error

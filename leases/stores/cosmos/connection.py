@@ -12,16 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from azure.core.exceptions import AzureError, ClientAuthenticationError
+from azure.core.exceptions import AzureError
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.cosmos.documents import ConnectionPolicy
 from azure.cosmos.exceptions import CosmosHttpResponseError, CosmosResourceExistsError, CosmosResourceNotFoundError
 
-from leasehold.common.azure import CosmosAccount, credential_of
+from leasehold.common.azure import WRONG_KEY, CosmosAccount, cosmos_retry_after_s, credential_of, first_line
+from leasehold.common.azure_transport import Unauthorized
 from leasehold.common.clock import Backoff
-from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
-from leases.stores.azure import OnceOverTls, first_line, is_unreached, is_untrusted
+from leases.errors import StoreConflict, StoreError, StoreMissing, StoreUnavailable
+from leases.stores.azure import OnceOverTls, in_doubt, unanswered
 from leases.stores.cosmos.documents import PARTITION_KEY
 
 # SDK errors -> store errors: done or not done, certainly or perhaps. Pure.
@@ -36,7 +37,7 @@ _NEVER_DONE = frozenset((400, 401, 403, 413, 429, 449))
 _NOT_THE_DOCUMENT = frozenset((1002, 1003, 1013))
 """Substatuses of a 404: the session is ahead of the replica, the container is gone, the container is being created."""
 REMEDIES = {
-    401: "look at the key, and at this machine's clock, which may be 15 minutes off at most",
+    401: WRONG_KEY,
     403: "give this identity the role 'Cosmos DB Built-in Data Contributor', and let this machine through the firewall",
     429: "it is out of request units; give it more",
 }
@@ -50,34 +51,17 @@ def is_gone(error: Exception) -> bool:
 def pause_s(status: int, headers: Mapping[str, str], attempt: int) -> float | None:
     """As `leases.stores.azure.PauseS`."""
     if status == 429:
-        return retry_after_s(headers) or THROTTLED_S
+        return cosmos_retry_after_s(headers) or THROTTLED_S
     if status == 449:
         return RETRY_WITH.pause_s(attempt + 1, 0.0)
     return None
-
-
-def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    try:
-        return max(0.0, float(headers["x-ms-retry-after-ms"]) / 1000)
-    except (KeyError, ValueError):
-        return None
 
 
 def translated(error: Exception, doing: str, *, is_write: bool) -> StoreError:
     """doing: the action, the document and the place."""
     if isinstance(error, CosmosHttpResponseError):
         return _answered(error, doing, is_write)
-    if is_untrusted(error):
-        return StoreUnavailable(
-            f"{doing}: the server's certificate is not trusted ({first_line(error)}): set `ca_file` if it is one of your own"
-        )
-    if isinstance(error, ClientAuthenticationError):
-        return StoreUnavailable(
-            f"{doing}: no Azure credentials found ({first_line(error)}): run `az login`, or set `key`"
-        )
-    if is_unreached(error):
-        return StoreUnavailable(f"{doing}: the account cannot be reached ({first_line(error)}): look at its endpoint")
-    return _lost(f"{doing}: the answer was lost ({first_line(error)})", is_write)
+    return unanswered(error, doing, is_write=is_write, address="endpoint")
 
 
 def _answered(error: CosmosHttpResponseError, doing: str, is_write: bool) -> StoreError:
@@ -91,12 +75,8 @@ def _answered(error: CosmosHttpResponseError, doing: str, is_write: bool) -> Sto
         return StoreUnavailable(f"{answer}: {first_line(error)}")
     if status in _NEVER_DONE or status == 404:
         remedy = REMEDIES.get(status, "try again later")
-        return StoreUnavailable(f"{answer}: {remedy}", retry_after_s=retry_after_s(error.headers or {}))
-    return _lost(answer, is_write)
-
-
-def _lost(what: str, is_write: bool) -> StoreError:
-    return StoreAmbiguous(f"{what}: it may or may not be done") if is_write else StoreUnavailable(what)
+        return StoreUnavailable(f"{answer}: {remedy}", retry_after_s=cosmos_retry_after_s(error.headers or {}))
+    return in_doubt(answer, is_write=is_write)
 
 
 TOO_WEAK = ("ConsistentPrefix", "Eventual")
@@ -138,7 +118,7 @@ async def connect(account: CosmosAccount, place: ContainerAddress, tls: ssl.SSLC
     not be created).
     """
     credential = None if account.key else credential_of(account.identity)
-    transport = _Transport(tls)
+    transport = OnceOverTls(tls, pause_s, is_opening=True)
     client = _client(account, credential, transport, timeout_s)
     try:
         await client.__aenter__()
@@ -148,7 +128,7 @@ async def connect(account: CosmosAccount, place: ContainerAddress, tls: ssl.SSLC
         return Connection(
             client=client, credential=credential, proxy=proxy, has_own_keys=await _has_own_keys(client, proxy, place)
         )
-    except _Unauthorized:
+    except Unauthorized:
         await _close_client(client, credential)
         raise StoreUnavailable(f"opening {place}: Cosmos DB answered 401: {REMEDIES[401]}") from None
     except AzureError as error:
@@ -172,25 +152,7 @@ async def _check_consistency(client: CosmosClient, account: CosmosAccount) -> No
         )
 
 
-class _Unauthorized(Exception):
-    """The account does not accept the key."""
-
-
-class _Transport(OnceOverTls):
-    """Stops opening at the first 401: the SDK would repeat its request, and report a wrong key only seconds later."""
-
-    def __init__(self, tls: ssl.SSLContext) -> None:
-        super().__init__(tls, pause_s)
-        self.is_opening = True
-
-    async def send(self, request: Any, **config: Any) -> Any:
-        response = await super().send(request, **config)
-        if self.is_opening and response.status_code == 401:
-            raise _Unauthorized
-        return response
-
-
-def _client(account: CosmosAccount, credential: Any, transport: _Transport, timeout_s: float) -> CosmosClient:
+def _client(account: CosmosAccount, credential: Any, transport: OnceOverTls, timeout_s: float) -> CosmosClient:
     policy = ConnectionPolicy()
     policy.RetryOptions = type(policy.RetryOptions)(max_retry_attempt_count=0)  # as an argument, 0 would mean 9
     return CosmosClient(

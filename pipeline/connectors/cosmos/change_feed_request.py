@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Literal
 
+from leasehold.common.azure import cosmos_retry_after_s
 from leasehold.common.nesting import parsed_json
 from pipeline.connectors.cosmos.ranges import RangeSection
 from pipeline.errors import FeedError, FeedUnavailable, PositionLost
@@ -81,10 +82,7 @@ class Answer:
 
     @property
     def retry_after_s(self) -> float | None:
-        try:
-            return max(0.0, float(self.headers["x-ms-retry-after-ms"]) / 1000)
-        except (KeyError, ValueError):
-            return None
+        return cosmos_retry_after_s(self.headers)
 
     @property
     def message(self) -> str:

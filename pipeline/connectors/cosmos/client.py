@@ -9,25 +9,22 @@ the raw answer before the SDK looks at it. What only the SDK can do (another reg
 from __future__ import annotations
 
 import asyncio
-import re
-import ssl
 from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError
-from azure.core.pipeline.transport import AioHttpTransport
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.cosmos.exceptions import CosmosHttpResponseError
 
-from leasehold.common.azure import CosmosAccount, credential_of, tls_of
+from leasehold.common.azure import CosmosAccount, credential_of, tls_of, without_tls_object
+from leasehold.common.azure_transport import Transport, Unauthorized
 from pipeline.connectors.cosmos.change_feed_request import NOT_MODIFIED, OK, THROTTLED, TIMEOUT, Answer, Ask, refusal
 from pipeline.connectors.cosmos.point_operations import Write
 from pipeline.connectors.cosmos.ranges import PhysicalRange, Span
 from pipeline.errors import FeedError, FeedUnavailable
 
 T = TypeVar("T")
-_TLS_OBJECT = re.compile(r" ssl:(?:<[^>]*>|\w+)")
 SESSION_NOT_AVAILABLE, WRITE_FORBIDDEN, ACCOUNT_NOT_FOUND = 1002, 3, 1008
 
 
@@ -133,7 +130,7 @@ class Container:
         what = f"container {self.name}"
         try:
             return await call
-        except _Unauthorized:
+        except Unauthorized:
             raise refusal(Answer(401, {}, b"it does not know the key"), what) from None
         except CosmosHttpResponseError as error:
             raise _refused(error, what) from error
@@ -147,7 +144,7 @@ class Container:
     async def _open(self) -> ContainerProxy:
         async with self._opening:
             if self._client is None:
-                transport = _Transport(self._tls)
+                transport = Transport(self._tls, is_opening=True)
                 client = CosmosClient(
                     self._account.endpoint,
                     credential=self._account.key or self._identity(),
@@ -170,30 +167,6 @@ class Container:
         if self._credential is None:
             self._credential = credential_of(self._account.identity)
         return self._credential
-
-
-class _Unauthorized(Exception):
-    """The account does not accept the key."""
-
-
-class _Transport(AioHttpTransport):  # type: ignore[misc]  # the SDK exports it where types do not see it
-    """tls: None for the SDK's default. is_opening: the SDK requests the account, and repeats that after a refusal, so a wrong key
-    would be reported seconds later."""
-
-    def __init__(self, tls: ssl.SSLContext | None) -> None:
-        super().__init__()
-        self._tls = tls
-        self.is_opening = True
-
-    async def send(self, request: Any, **config: Any) -> Any:
-        """Raises _Unauthorized."""
-        response = await super().send(request, **config)
-        if self.is_opening and response.status_code == 401:
-            raise _Unauthorized
-        return response
-
-    def _build_ssl_config(self, cert: Any, verify: Any) -> Any:
-        return super()._build_ssl_config(cert, verify) if self._tls is None else self._tls
 
 
 class _Taken(Exception):
@@ -268,5 +241,4 @@ def _range(found: Mapping[str, Any]) -> PhysicalRange:
 
 
 def _line(error: Exception) -> str:
-    """The first line of an error, without the TLS object that aiohttp shows in it."""
-    return _TLS_OBJECT.sub("", " ".join(str(error).split()))[:300] or type(error).__name__
+    return " ".join(without_tls_object(error).split())[:300] or type(error).__name__

@@ -14,7 +14,17 @@ from urllib.parse import urlsplit
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ServiceRequestError
 from azure.storage.blob import BlobServiceClient, ContainerClient
 
-from leasehold.common.azure import StorageAccount, identity_options
+from leasehold.common.azure import (
+    NO_STORAGE_ROLE,
+    WRONG_KEY,
+    StorageAccount,
+    blocking_credential_of,
+    first_line,
+    headers_of,
+    is_refused_by_storage,
+    storage_code_of,
+    storage_retry_after_s,
+)
 from pipeline.connectors.files.sink.storage import (
     FilesError,
     FilesNowhere,
@@ -25,19 +35,16 @@ from pipeline.connectors.files.sink.storage import (
 from pipeline.connectors.network import is_nowhere_at_once
 
 T = TypeVar("T")
-_NEVER_DONE = frozenset((400, 401, 403, 404, 405, 409, 411, 412, 413, 416, 429))
-"""Answers that mean that this write was not carried out. After any other failure it may have been."""
 _IS_THERE = frozenset(("BlobAlreadyExists", "ConditionNotMet", "BlobImmutableDueToPolicy"))
 _OF_SETTINGS = (400, 401, 403, 404, 405)
 _REMEDIES = {
-    401: "look at the key, and at this machine's clock, which may be 15 minutes off at most",
-    403: "look at the key or the role of this identity ('Storage Blob Data Contributor'), and at the account's firewall",
+    401: WRONG_KEY,
+    403: NO_STORAGE_ROLE,
     404: "create the container, or correct its name",
     429: "the account is throttled: wait, or give it less to do",
     503: "the account is throttled: wait, or give it less to do",
 }
 _SINGLE_PUT_BYTES_MAX = 256 * 1024 * 1024
-RETRY_AFTER_MAX_S = 3600.0
 
 
 class BlobContainer:
@@ -151,13 +158,8 @@ class BlobContainer:
         if account.connection_string is not None:
             return BlobServiceClient.from_connection_string(account.connection_string, **options)
         assert account.url is not None
-        return BlobServiceClient(account.url, credential=account.key or self._identified(), **options)
-
-    def _identified(self) -> Any:
-        from azure.identity import DefaultAzureCredential  # takes half a second to import, and few need it
-
-        self._credential = DefaultAzureCredential(**identity_options(self._account.identity))
-        return self._credential
+        self._credential = None if account.key else blocking_credential_of(account.identity)
+        return BlobServiceClient(account.url, credential=account.key or self._credential, **options)
 
 
 class _Exists(FilesError):
@@ -172,46 +174,29 @@ def _translated(error: Exception, what: str, is_write: bool) -> FilesError:
     if isinstance(error, HttpResponseError) and error.status_code:
         return _answered(error, what, is_write)
     if isinstance(error, ClientAuthenticationError):
-        return FilesRefused(f"{what}: no Azure credentials found ({_line(error)}): run `az login`, or set `key`")
+        return FilesRefused(f"{what}: no Azure credentials found ({first_line(error)}): run `az login`, or set `key`")
     if is_write and not isinstance(error, ServiceRequestError):
-        return FilesUncertain(f"{what}: the answer was lost ({_line(error)}): it may or may not be done")
+        return FilesUncertain(f"{what}: the answer was lost ({first_line(error)}): it may or may not be done")
     if is_write and not _is_unreached(error):
-        return FilesUncertain(f"{what}: the connection broke ({_line(error)}): it may or may not be done")
-    return FilesUnavailable(f"{what}: the account cannot be reached ({_line(error)}): look at its address")
+        return FilesUncertain(f"{what}: the connection broke ({first_line(error)}): it may or may not be done")
+    return FilesUnavailable(f"{what}: the account cannot be reached ({first_line(error)}): look at its address")
 
 
 def _answered(error: HttpResponseError, what: str, is_write: bool) -> FilesError:
-    status, code = error.status_code or 0, _code(error)
+    status, code = error.status_code or 0, storage_code_of(error)
     if is_write and status in (409, 412) and code in _IS_THERE:
         return _Exists(what)
     if status == 404 and code in ("BlobNotFound", "ResourceNotFound"):
         return _Missing(what)
     answer = f"{what}: Azure Storage answered {status}" + (f" ({code})" if code else "")
-    if is_write and status not in _NEVER_DONE and not (status == 503 and code == "ServerBusy"):
+    if is_write and not is_refused_by_storage(status, code):
         return FilesUncertain(f"{answer}: it may or may not be done")
     kind = FilesRefused if status in _OF_SETTINGS else FilesUnavailable
-    return kind(f"{answer}: {_REMEDIES.get(status) or _line(error)}", retry_after_s=_retry_after_s(error))
-
-
-def _code(error: HttpResponseError) -> str:
-    """The service's own code, like BlobNotFound; empty if it gave none."""
-    found = getattr(error, "error_code", None) or getattr(error.response, "headers", {}).get("x-ms-error-code")
-    return str(getattr(found, "value", found) or "")
-
-
-def _retry_after_s(error: HttpResponseError) -> float | None:
-    try:
-        seconds = float(getattr(error.response, "headers", {}).get("Retry-After", ""))
-    except ValueError:
-        return None
-    return min(max(0.0, seconds), RETRY_AFTER_MAX_S)
+    remedy = _REMEDIES.get(status) or first_line(error)
+    return kind(f"{answer}: {remedy}", retry_after_s=storage_retry_after_s(headers_of(error)))
 
 
 def _is_unreached(error: Exception) -> bool:
     """Whether no connection came about, so that nothing was sent. The SDK raises the same for broken connections."""
     inner = str(getattr(error, "inner_exception", "") or error)
     return any(sign in inner for sign in ("NewConnectionError", "Failed to establish", "Name or service not known"))
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
