@@ -177,15 +177,11 @@ async def measure_lag(
     _remind(feeds, leases)
     still_open = {lease.key: lease for lease in leases if not lease.closed}
     listed = await _list(feeds, listings, patience)
-    answers = await _ask_all(
+    answers = await ask_all(
         {key: _lag_of(feeds[lease.pipeline], lease) for key, lease in still_open.items() if key not in known},
         patience=patience,
     )
-    missing = {
-        key: waiting.get(key, NO_LEASE)
-        for name, found in listed.found.items()
-        for key in _missing(name, found, feeds[name], leases)
-    }
+    missing = {key: waiting.get(key, NO_LEASE) for key in _missing(listed.found, feeds, leases)}
     unlisted = {
         LeaseKey(name, UNLISTED): f"the feed cannot list its partitions ({why})" for name, why in listed.errors.items()
     }
@@ -254,12 +250,14 @@ async def read_backlog(
     failed = {key: why for key, why in failures.items() if key in still_open and still_open[key].owner is None}
     listed = await _list(feeds, listings, patience)
     rare = {key: lease for key, lease in still_open.items() if ask and feeds[lease.pipeline].is_metered}
-    ends = await _ask_all(
+    ends = await ask_all(
         {key: _ends_of(feeds[lease.pipeline], lease) for key, lease in still_open.items() if key not in rare},
         patience=patience,
     )
     ends.found.update((key, end) for key, lease in rare.items() if (end := _known_end(feeds[lease.pipeline], lease)))
-    look = _look(listed, ends, still_open, failed, leases, feeds, waiting)
+    missing = _missing(listed.found, feeds, leases) | (waiting.keys() - {lease.key for lease in leases})
+    unlisted = [f"pipeline '{name}': its partitions are unknown ({why})" for name, why in listed.errors.items()]
+    look = _look(ends, failed, missing, unlisted)
     if ask is None or not look.is_done:
         return look
     for key, lease in rare.items():
@@ -270,35 +268,27 @@ async def read_backlog(
             ends.found[key] = _End((lease.continuation, None), is_behind=answer.events > 0, held=None)
         if key not in failed and answer.events != 0:
             break
-    return _look(listed, ends, still_open, failed, leases, feeds, waiting)
+    return _look(ends, failed, missing, unlisted)
 
 
 def _look(
-    listed: _Answers[str, Sequence[FeedPartition]],
     ends: _Answers[LeaseKey, _End],
-    still_open: Mapping[LeaseKey, Lease],
     failed: Mapping[LeaseKey, str],
-    leases: Collection[Lease],
-    feeds: Mapping[str, ChangeFeed],
-    waiting: Mapping[LeaseKey, str],
+    missing: Collection[LeaseKey],
+    unlisted: Iterable[str],
 ) -> Backlog:
+    unanswered = (
+        f"pipeline '{key.pipeline}', partition '{key.partition}': {why}"
+        for key, why in ends.errors.items()
+        if key not in failed
+    )
     return Backlog(
         ends={key: end.ends for key, end in ends.found.items()},
         behind=frozenset(key for key, end in ends.found.items() if end.is_behind) - failed.keys(),
         held={key: end.held for key, end in ends.found.items() if end.held is not None and key not in failed},
-        missing=frozenset(
-            key for name, found in listed.found.items() for key in _missing(name, found, feeds[name], leases)
-        )
-        | (waiting.keys() - {lease.key for lease in leases}),
+        missing=frozenset(missing),
         failed=failed,
-        unknown=(
-            *(f"pipeline '{name}': its partitions are unknown ({why})" for name, why in listed.errors.items()),
-            *(
-                f"pipeline '{k.pipeline}', partition '{k.partition}': {why}"
-                for k, why in ends.errors.items()
-                if k not in failed
-            ),
-        ),
+        unknown=(*unlisted, *unanswered),
     )
 
 
@@ -329,14 +319,19 @@ def _remind(feeds: Mapping[str, ChangeFeed], leases: Collection[Lease]) -> None:
 
 
 def _missing(
-    pipeline: str, partitions: Iterable[FeedPartition], feed: ChangeFeed, leases: Collection[Lease]
-) -> Iterable[LeaseKey]:
-    """The leases that partitions lack."""
-    ours = [lease for lease in leases if lease.pipeline == pipeline]
-    known = {lease.partition for lease in ours}
-    held = {lease.scope for lease in ours if lease.scope is not None and not lease.closed}
-    parts = (part for each in partitions if each.name not in known for part in feed.uncovered(each, held))
-    return (LeaseKey(pipeline, part.name) for part in parts if part.name not in known)
+    listed: Mapping[str, Sequence[FeedPartition]], feeds: Mapping[str, ChangeFeed], leases: Collection[Lease]
+) -> set[LeaseKey]:
+    """The leases that partitions lack. listed: by pipeline."""
+    missing = set()
+    for pipeline, partitions in listed.items():
+        ours = [lease for lease in leases if lease.pipeline == pipeline]
+        known = {lease.partition for lease in ours}
+        held = {lease.scope for lease in ours if lease.scope is not None and not lease.closed}
+        parts = (
+            part for each in partitions if each.name not in known for part in feeds[pipeline].uncovered(each, held)
+        )
+        missing |= {LeaseKey(pipeline, part.name) for part in parts if part.name not in known}
+    return missing
 
 
 def _lag_of(feed: ChangeFeed, lease: Lease) -> Callable[[], Awaitable[int]]:
@@ -384,7 +379,7 @@ class _Answers(Generic[K, T]):
 async def _list(
     feeds: Mapping[str, ChangeFeed], listings: Mapping[str, Sequence[FeedPartition]], patience: Patience
 ) -> _Answers[str, Sequence[FeedPartition]]:
-    answers: _Answers[str, Sequence[FeedPartition]] = await _ask_all(
+    answers: _Answers[str, Sequence[FeedPartition]] = await ask_all(
         {name: feed.partitions for name, feed in feeds.items() if name not in listings}, patience=patience
     )
     answers.found.update(listings)
@@ -404,7 +399,7 @@ async def answer_of(call: Callable[[], Awaitable[T]], call_s: float) -> tuple[T 
         return None, f"unexpected {type(error).__name__}: {error}"
 
 
-async def _ask_all(calls: Mapping[K, Callable[[], Awaitable[T]]], *, patience: Patience) -> _Answers[K, T]:
+async def ask_all(calls: Mapping[K, Callable[[], Awaitable[T]]], *, patience: Patience) -> _Answers[K, T]:
     """Every call's answer or error; never raises."""
     answers: _Answers[K, T] = _Answers({}, dict.fromkeys(calls, f"no answer within {patience.total_s:g} s"))
     gate = asyncio.Semaphore(patience.at_once)

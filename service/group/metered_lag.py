@@ -11,9 +11,9 @@ others read them there. Only unknown lags are requested, by one host, at its sha
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from leases.expiry import Mark
 from leases.host_record import HostRecord, host_id
 from leases.lease import Lease, LeaseKey
 from pipeline.feed import ChangeFeed, KnownLag
-from service.group.lag import PATIENCE, PartitionLag, answer_of, known_lag_of
+from service.group.lag import PATIENCE, PartitionLag, Patience, answer_of, ask_all, known_lag_of
 
 QUESTIONS_PER_S = 4.0
 """For all hosts together, about one source."""
@@ -130,20 +130,9 @@ class GroupLag:
 
     async def ask_all(self, leases: Iterable[Lease], known: Collection[LeaseKey], within_s: float) -> None:
         """Ask about all open leases but the known ones, for a process without a host."""
-        gate = asyncio.Semaphore(PATIENCE.at_once)
-
-        async def ask(lease: Lease) -> None:
-            async with gate:
-                await self.ask(lease)
-
-        tasks = [asyncio.ensure_future(ask(lease)) for lease in self._open(leases) if lease.key not in known]
-        try:
-            if tasks:
-                await asyncio.wait(tasks, timeout=within_s)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        unknown = [lease for lease in self._open(leases) if lease.key not in known]
+        patience = Patience(call_s=within_s, total_s=within_s)
+        await ask_all({lease.key: partial(self.ask, lease) for lease in unknown}, patience=patience)
 
     async def ask(self, lease: Lease) -> PartitionLag:
         """Once it is our turn. Raises nothing: an error is part of the answer."""
