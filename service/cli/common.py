@@ -19,7 +19,7 @@ from pipeline.errors import PipelineError, PySparkReplaced
 from pipeline.imports import search_in
 from service.cli.host_name import host_name
 from service.config import load as config
-from service.config.settings import Settings
+from service.config.settings import PipelineSettings, Settings
 from service.errors import ServiceError, StartFailed
 from service.texts import redacted
 
@@ -159,6 +159,14 @@ def settings_of(file: Path) -> Settings:
     return settings
 
 
+def pipeline_in(settings: Settings, file: Path, pipeline: str) -> PipelineSettings:
+    """The pipeline of this name in FILE, or fail."""
+    found = {each.name: each for each in settings.pipelines}
+    if pipeline not in found:
+        fail(f"there is no pipeline '{pipeline}' in {file}: it has {', '.join(found)}", code=USAGE)
+    return found[pipeline]
+
+
 @contextmanager
 def named(settings: Settings, *, role: str = "") -> Iterator[str]:
     """Reserve this host's name, as `service.cli.host_name` has it, or fail."""
@@ -185,9 +193,8 @@ def read_offline(file: Path, read: Read[T], pipeline: str | None, *, writes: boo
 
     settings = settings_of(file)
     logs.hush(settings.log)
-    names = [each.name for each in settings.pipelines]
-    if pipeline is not None and pipeline not in names:
-        fail(f"there is no pipeline '{pipeline}' in {file}: it has {', '.join(names)}", code=USAGE)
+    if pipeline is not None:
+        pipeline_in(settings, file, pipeline)
     return done(look_into(settings, read, pipeline, creates=writes, heeds=heeds))
 
 

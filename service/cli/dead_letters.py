@@ -19,6 +19,7 @@ from service.cli.common import (
     is_at_a_terminal,
     log_of,
     named,
+    pipeline_in,
     settings_of,
     unread_is_fine,
 )
@@ -201,12 +202,10 @@ async def _may_have_unread(settings: Settings, pipeline: PipelineSettings, parti
 
 def _pipeline(file: Path, pipeline: str) -> tuple[Settings, PipelineSettings]:
     settings = settings_of(file)
-    found = {each.name: each for each in settings.pipelines}
-    if pipeline not in found:
-        fail(f"there is no pipeline '{pipeline}' in {file}: it has {', '.join(found)}", code=USAGE)
-    if found[pipeline].letters is None:
+    found = pipeline_in(settings, file, pipeline)
+    if found.letters is None:
         fail(f"pipeline '{pipeline}' of {file} keeps no dead letters: it has no `on_error: dead_letter`", code=USAGE)
-    return settings, found[pipeline]
+    return settings, found
 
 
 def _fields(one: Judged) -> dict[str, Any]:

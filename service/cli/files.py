@@ -17,7 +17,16 @@ import click
 
 from leases.errors import LeasesError
 from pipeline.errors import PipelineError
-from service.cli.common import FILE, NAMES_MAY_BEGIN_WITH_A_DASH, USAGE, PathName, fail, settings_of, unread_is_fine
+from service.cli.common import (
+    FILE,
+    NAMES_MAY_BEGIN_WITH_A_DASH,
+    USAGE,
+    PathName,
+    fail,
+    pipeline_in,
+    settings_of,
+    unread_is_fine,
+)
 from service.errors import ServiceError
 from service.texts import counted
 
@@ -81,18 +90,11 @@ def read_log(file: Path, pipeline: str, partition: str | None, start: int, limit
 
 
 def _log_of(file: Path, pipeline: str) -> Path:
-    from service.config.files import FilesSinkSettings
-    from service.config.log import LogFeedSettings, LogSinkSettings
-
-    found = {each.name: each for each in settings_of(file).pipelines}
-    if pipeline not in found:
-        fail(f"there is no pipeline '{pipeline}' in {file}: it has {', '.join(found)}", code=USAGE)
-    sink, feed = found[pipeline].sink, found[pipeline].feed
-    for part in (sink, feed):
-        if isinstance(part, LogSinkSettings | LogFeedSettings):
-            return part.path
+    found = pipeline_in(settings_of(file), file, pipeline)
+    if (path := found.sink.log_path or found.feed.log_path) is not None:
+        return path
     remedy = "name one with a sink or a feed of `type: log`"
-    if isinstance(sink, FilesSinkSettings):
+    if found.sink.writes_files:
         remedy = f"`leasehold files read {file} {pipeline}` prints its output"
     return fail(f"pipeline '{pipeline}' of {file} neither writes nor reads a log: {remedy}", code=USAGE)
 
@@ -249,18 +251,14 @@ def clean_files(file: Path, pipeline: str, dry_run: bool) -> None:
 
 
 def _place(file: Path, pipeline: str) -> Storage:
-    from service.config.files import FilesSinkSettings
-    from service.config.log import LogSinkSettings
-
-    sinks = {each.name: each.sink for each in settings_of(file).pipelines}
-    sink = sinks.get(pipeline)
-    if isinstance(sink, FilesSinkSettings):
-        return sink.make_place()
+    sink = next((each.sink for each in settings_of(file).pipelines if each.name == pipeline), None)
     what, remedy = "does not exist", "name one whose sink is `type: files`"
-    if pipeline in sinks:
+    if sink is not None:
+        if sink.writes_files:
+            return sink.make_place()
         what = "does not write files"
-    if isinstance(sink, LogSinkSettings):
-        what, remedy = "writes a log, not files", f"`leasehold log read {file} {pipeline}` prints its events"
+        if sink.log_path is not None:
+            what, remedy = "writes a log, not files", f"`leasehold log read {file} {pipeline}` prints its events"
     return fail(f"pipeline '{pipeline}' of {file} {what}: {remedy}", code=USAGE)
 
 

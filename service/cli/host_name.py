@@ -26,7 +26,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from service.config.leases import LeaseSettings, MemoryLeases
+from service.config.leases import LeaseSettings
 from service.config.settings import HostSettings
 from service.errors import StartFailed
 
@@ -53,7 +53,7 @@ def host_name(
     role: is appended, for a host that may run beside the one of these settings. machine, folder: default to this machine's.
     """
     with ExitStack() as held:
-        if isinstance(leases, MemoryLeases):  # shared with no other process
+        if not leases.is_shared:
             yield next(_names(host, role, machine))
         else:
             yield _reserve_first(_names(host, role, machine), _group(leases), folder, held)

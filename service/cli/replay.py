@@ -22,7 +22,6 @@ from pipeline.errors import PipelineError
 from pipeline.limits import REPLAY
 from pipeline.sink import Sink, Standing
 from service.cli.run import run
-from service.config.leases import MemoryLeases
 from service.config.settings import PipelineSettings, Settings
 from service.errors import ServiceError
 from service.group.lag import Backlog
@@ -38,7 +37,7 @@ Compare = Callable[[str | None, str | None], int]
 
 async def read_replayed(settings: Settings, pipeline: PipelineSettings, compare: Compare) -> Replayed:
     """compare: orders positions among the letters. Nothing is created. Never raises what outside calls raise."""
-    if isinstance(settings.leases, MemoryLeases):
+    if not settings.leases.is_shared:
         return Replayed({}, everything="`leases: {type: memory}` does not keep how far a replay got")
     try:
         leases, unreadable = await _scan(settings, pipeline.name + REPLAY)

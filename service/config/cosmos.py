@@ -99,6 +99,9 @@ class CosmosFeedSettings(CosmosAccount, FeedSettings):
             raise ValueError("`mode: all_versions` requires `start: latest`")
         return self
 
+    def monitored(self, pipeline: str, feed: ChangeFeed) -> MonitoredContainer:
+        return MonitoredContainer(feed, pipeline if self.processor_name is None else self.processor_name)
+
     def make(self, context: FeedContext) -> ChangeFeed:
         from pipeline.connectors.cosmos import CosmosFeed
 
@@ -181,11 +184,8 @@ class CosmosLeases(CosmosAccount, LeaseSettings):
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
         from leases.stores.cosmos import Container, ContainerAddress, CosmosStore
 
-        monitored = {
-            name: MonitoredContainer(feed, name if settings.processor_name is None else settings.processor_name)
-            for name, (settings, feed) in feeds.items()
-            if isinstance(settings, CosmosFeedSettings)
-        }
+        found = {name: settings.monitored(name, feed) for name, (settings, feed) in feeds.items()}
+        monitored = {name: container for name, container in found.items() if container is not None}
         place = ContainerAddress(database=self.database, container=self.container, creates=creates)
         container = Container(cosmos_account_of(**self.account), place, call_timeout_s=self.timing.call_timeout_s)
         return CosmosStore(container, monitored)

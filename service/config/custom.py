@@ -61,6 +61,11 @@ class PythonSinkSettings(SinkSettings):
     def unkept_s(self) -> float:
         return self.checkpoint_s
 
+    def import_code(self) -> None:
+        from pipeline.connectors.python import load
+
+        load(self.handler)
+
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
         from pipeline.connectors.python import PythonSink
 

@@ -96,8 +96,11 @@ class FilesSinkSettings(StorageAccount, SinkSettings):
 
         return FilesSink(self.make_place(), format=self.format, compression=self.compression)
 
+    @property
+    def writes_files(self) -> bool:
+        return True
+
     def make_place(self) -> Storage:
-        """The place of the files, for writing and for reading. Raises ValueError."""
         if self.path is not None:
             from pipeline.connectors.files.sink import Directory
 

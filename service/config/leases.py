@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from leasehold.common.azure import storage_account_of
 from leases.timing import Timing, derived_timing
-from service.config.section import Section, StorageAccount
+from service.config.section import Section, StorageAccess, StorageAccount
 from service.config.types import (
     BlobContainerName,
     FilePath,
@@ -76,6 +76,16 @@ class LeaseSettings(Section):
         """For people."""
         return f"the lease store '{getattr(self, 'type', '')}'"
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes find the leases too, and later ones."""
+        return True
+
+    @property
+    def blobs(self) -> tuple[StorageAccess, str] | None:
+        """The account and the container of leases in Azure Blob Storage."""
+        return None
+
     @abstractmethod
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
         """feeds: by pipeline; those of Cosmos DB give their leases their names.
@@ -118,6 +128,10 @@ class BlobLeases(StorageAccount, LeaseSettings):
     def place(self) -> str:
         return f"blob container '{self.container}'"
 
+    @property
+    def blobs(self) -> tuple[StorageAccess, str]:
+        return self.account, self.container
+
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
         from leases.stores.blob import BlobStore, Container, ContainerAddress
 
@@ -130,6 +144,10 @@ class MemoryLeases(LeaseSettings):
     type: Literal["memory"] = Field(
         default="memory", description="This process's memory: nothing is shared, nothing survives."
     )
+
+    @property
+    def is_shared(self) -> bool:
+        return False
 
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
         from leases.stores.memory import MemoryStore

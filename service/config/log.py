@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -20,6 +21,10 @@ class LogFeedSettings(FeedSettings):
     type: Literal["log"] = Field(description="An embedded log, as the sink `log` writes it.")
     path: FilePath = Field(description="The log's directory.")
 
+    @property
+    def log_path(self) -> Path:
+        return self.path
+
     def make(self, context: FeedContext) -> ChangeFeed:
         from pipeline.connectors.log import LogFeed
 
@@ -36,6 +41,10 @@ class LogSinkSettings(SinkSettings):
     retention_bytes: Count | None = Field(
         default=None, description="What each partition keeps; older events beyond it may be forgotten. By default all."
     )
+
+    @property
+    def log_path(self) -> Path:
+        return self.path
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
         from pipeline.connectors.log import LogSink

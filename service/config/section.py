@@ -30,7 +30,9 @@ from service.config.types import (
 )
 
 if TYPE_CHECKING:
+    from leases.stores.cosmos import Monitored
     from leases.timing import Timing
+    from pipeline.connectors.files.sink.storage import Storage
     from pipeline.dead_letters import LetterBox
     from pipeline.feed import ChangeFeed
     from pipeline.sink import Sink
@@ -152,6 +154,15 @@ class FeedSettings(Section):
         """Where no other reader may be; None if others do no harm."""
         return None
 
+    @property
+    def log_path(self) -> Path | None:
+        """The directory of the embedded log that it reads; None if it reads none."""
+        return None
+
+    def monitored(self, pipeline: str, feed: ChangeFeed) -> Monitored | None:
+        """What leases in Cosmos DB are named after; None if it is the pipeline alone. feed: as `make` returned it."""
+        return None
+
     @abstractmethod
     def make(self, context: FeedContext) -> ChangeFeed:
         """Raises ValueError, StartFailed."""
@@ -172,6 +183,22 @@ class SinkSettings(Section):
     def unkept_s(self) -> float:
         """The longest time between checkpoints of a sink that holds no position."""
         return 0.0
+
+    @property
+    def log_path(self) -> Path | None:
+        """The directory of the embedded log that it writes; None if it writes none."""
+        return None
+
+    @property
+    def writes_files(self) -> bool:
+        return False
+
+    def make_place(self) -> Storage:
+        """The place of the files, for writing and for reading; of a sink that `writes_files`. Raises ValueError."""
+        raise NotImplementedError
+
+    def import_code(self) -> None:
+        """Import what the sink names as `module:attribute`. Raises SinkRejected."""
 
     @abstractmethod
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:

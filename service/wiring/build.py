@@ -13,7 +13,6 @@ from structlog.typing import FilteringBoundLogger as Log
 from leasehold.common.azure import storage_account_of
 from leases.store import LeaseStore
 from leases.timing import Timing
-from pipeline.connectors.python import load
 from pipeline.dead_letters import DeadLetters, beside
 from pipeline.errors import NotImportable, SinkRejected
 from pipeline.imports import require_module
@@ -21,8 +20,6 @@ from pipeline.limits import BatchLimits, Isolation
 from pipeline.spark.engine import SparkEngine
 from pipeline.sql_text import columns_of
 from pipeline.transform import Identity, Transform
-from service.config.custom import PythonSinkSettings
-from service.config.leases import BlobLeases
 from service.config.plugins import FEED, SINK, STORE, problem_of_part
 from service.config.section import FeedContext, SinkSettings
 from service.config.settings import AnyLeases, PipelineSettings, Settings
@@ -85,15 +82,15 @@ def others_blobs_of(
     """
     from leases.stores.blob import Container, ContainerAddress, OthersBlobs
 
-    own = leases if isinstance(leases, BlobLeases) else None
-    name = container or (own.container if own else None)
+    own_account, own_container = leases.blobs or (None, None)
+    name = container or own_container
     try:
         if connection_string is not None:
             account = storage_account_of(connection_string=connection_string)
         elif account_url is not None:
             account = storage_account_of(account_url=account_url, identity="default")
-        elif own is not None:
-            account = storage_account_of(**own.account)
+        elif own_account is not None:
+            account = storage_account_of(**own_account)
         else:
             return None
         if name is None:
@@ -209,8 +206,7 @@ def _problem_of_function(function: str | None, where: str) -> str | None:
 
 def _problem_of_handler(sink: SinkSettings, where: str) -> str | None:
     try:
-        if isinstance(sink, PythonSinkSettings):
-            load(sink.handler)
+        sink.import_code()
     except SinkRejected as error:
         return f"{where}: {error}"
     return None
