@@ -7,13 +7,17 @@ Test each sink with `pipeline.contract.SinkContract`.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from shlex import quote
 from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
+
+from pipeline.errors import NotTrusted
 
 INTERFACE = 1
 """Version of the sink interface: raised when an existing class would no longer work (docs/plugins.md)."""
@@ -76,6 +80,26 @@ class Permit(Protocol):
     async def wait_until_granted(self) -> None:
         """Returns once sending is allowed. Never returns where the lease is lost: the caller is cancelled instead."""
         ...
+
+
+@contextmanager
+def checked_until_cancelled(permit: Permit) -> Iterator[Callable[[], None]]:
+    """What a thread calls right before it sends, on behalf of a caller that awaits it within this context.
+
+    It raises NotTrusted if trust has run out by then, or if the caller was cancelled and has left.
+    """
+    has_left = False
+
+    def check() -> None:
+        if has_left:
+            raise NotTrusted("the write was cancelled before it was sent")
+        permit.check()
+
+    try:
+        yield check
+    except asyncio.CancelledError:
+        has_left = True
+        raise
 
 
 class SinkWriter(ABC):

@@ -191,9 +191,9 @@ MUTANTS = (
     ),
     mutant(
         "trust is checked before a write, not when it is sent",
-        "pipeline.connectors.log.sink",
-        '                raise NotTrusted("the write was cancelled before it was sent")\n            permit.check()\n',
-        '                raise NotTrusted("the write was cancelled before it was sent")\n',
+        "pipeline.sink",
+        '            raise NotTrusted("the write was cancelled before it was sent")\n        permit.check()\n',
+        '            raise NotTrusted("the write was cancelled before it was sent")\n',
     ),
     mutant(
         "trust runs from the answer to a renewal, not from its start",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -42,7 +41,16 @@ from pipeline.publishing_writer import (
     outranked,
     published,
 )
-from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, Standing, to_write_again
+from pipeline.sink import (
+    Claim,
+    CloseReason,
+    Output,
+    Permit,
+    Sink,
+    Standing,
+    checked_until_cancelled,
+    to_write_again,
+)
 
 T = TypeVar("T")
 SENDS_MAX = 3
@@ -170,19 +178,9 @@ class LogWriter(PublishingWriter):
         """Nothing is held: files belong to the sink."""
 
     async def _send(self, permit: Permit, send: Callable[[Callable[[], None]], T]) -> T:
-        """`send` runs on a thread, and is given what to call before it commits: by then trust may have run out."""
-        dropped = threading.Event()
-
-        def check() -> None:
-            if dropped.is_set():
-                raise NotTrusted("the write was cancelled before it was sent")
-            permit.check()
-
-        try:
+        """`send` runs on a thread, and is given what to call before it commits."""
+        with checked_until_cancelled(permit) as check:
             return await _on_thread(self._threads, lambda: self._told(send, check))
-        except asyncio.CancelledError:
-            dropped.set()
-            raise
 
     def _told(self, send: Callable[[Callable[[], None]], T], check: Callable[[], None]) -> T:
         try:

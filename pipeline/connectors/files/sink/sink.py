@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-import threading
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +31,16 @@ from pipeline.connectors.files.sink.storage import (
 )
 from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkNotFound, SinkRejected, SinkUnavailable
-from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing
+from pipeline.sink import (
+    Claim,
+    CloseReason,
+    Output,
+    Permit,
+    Sink,
+    SinkWriter,
+    Standing,
+    checked_until_cancelled,
+)
 
 T = TypeVar("T")
 THREADS = 16
@@ -167,20 +175,10 @@ class FilesWriter(SinkWriter):
         """Nothing is held between writes."""
 
     async def _send(self, permit: Permit, send: Callable[[Check], None]) -> None:
-        """`send` runs on a thread, and is given what to call before it sends: by then trust may have run out."""
-        dropped = threading.Event()
-
-        def check() -> None:
-            if dropped.is_set():
-                raise NotTrusted("the write was cancelled before it was sent")
-            permit.check()
-
+        """`send` runs on a thread, and is given what to call before it sends."""
         permit.check()
-        try:
+        with checked_until_cancelled(permit) as check:
             await _on_thread(self._sink._threads, lambda: send(check))  # noqa: SLF001  # its own
-        except asyncio.CancelledError:
-            dropped.set()
-            raise
         self._told()
 
     def _told(self) -> None:
