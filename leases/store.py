@@ -15,11 +15,19 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from leases.errors import StoreAmbiguous, StoreUnavailable
 
 T = TypeVar("T")
+Operation = Literal["list", "read", "create", "replace", "delete"]
+_DOING: Mapping[Operation, str] = {
+    "list": "listing",
+    "read": "reading",
+    "create": "creating",
+    "replace": "replacing",
+    "delete": "deleting",
+}
 INTERFACE = 1
 """Version of the interface of stores: raised when a class written for it would no longer work (docs/plugins.md)."""
 
@@ -65,52 +73,62 @@ class LeaseStore(ABC):
         return None
 
 
-class TimedStore(LeaseStore):
-    """A store whose every call ends within `timeout_s`: a read as StoreUnavailable, a write as StoreAmbiguous.
+class StoreAround(LeaseStore):
+    """A store that passes every call on to another one, by way of `_call`."""
+
+    def __init__(self, store: LeaseStore) -> None:
+        self._store: LeaseStore = store
+
+    @abstractmethod
+    async def _call(self, operation: Operation, name: str, answer: Awaitable[T]) -> T:
+        """Await the other store's answer. name: the id or the prefix that the call is about."""
+
+    async def list(self, prefix: str) -> list[Stored]:
+        return await self._call("list", prefix, self._store.list(prefix))
+
+    async def read(self, id: str) -> Stored:
+        return await self._call("read", id, self._store.read(id))
+
+    async def create(self, id: str, body: str) -> str:
+        return await self._call("create", id, self._store.create(id, body))
+
+    async def replace(self, id: str, body: str, etag: str) -> str:
+        return await self._call("replace", id, self._store.replace(id, body, etag))
+
+    async def delete(self, id: str, etag: str) -> None:
+        await self._call("delete", id, self._store.delete(id, etag))
+
+    async def documents(self, prefix: str) -> Sequence[Mapping[str, object]] | None:
+        return await self._store.documents(prefix)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+class TimedStore(StoreAround):
+    """A store whose every call ends within `timeout_s`: a read as StoreUnavailable, a write as StoreAmbiguous. Only
+    `documents` may take longer: a migration may read much, and holds no lease meanwhile.
 
     The timeout must be well below the trust window, or a single slow answer would end an owner's trust.
     """
 
     def __init__(self, store: LeaseStore, timeout_s: float) -> None:
-        self._store: LeaseStore = store
+        super().__init__(store)
         self._timeout_s = timeout_s
-
-    async def list(self, prefix: str) -> list[Stored]:
-        return await self._read(self._store.list(prefix), f"listing '{prefix}'")
-
-    async def read(self, id: str) -> Stored:
-        return await self._read(self._store.read(id), f"reading '{id}'")
-
-    async def create(self, id: str, body: str) -> str:
-        return await self._write(self._store.create(id, body), f"creating '{id}'")
-
-    async def replace(self, id: str, body: str, etag: str) -> str:
-        return await self._write(self._store.replace(id, body, etag), f"replacing '{id}'")
-
-    async def delete(self, id: str, etag: str) -> None:
-        await self._write(self._store.delete(id, etag), f"deleting '{id}'")
-
-    async def documents(self, prefix: str) -> Sequence[Mapping[str, object]] | None:
-        """Without the timeout: a migration may read much, and holds no lease meanwhile."""
-        return await self._store.documents(prefix)
 
     async def close(self) -> None:
         """Later calls are refused: an API may outlive its host by a moment."""
         store, self._store = self._store, _Closed()
         await store.close()
 
-    async def _read(self, call: Awaitable[T], doing: str) -> T:
+    async def _call(self, operation: Operation, name: str, answer: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await call
+                return await answer
         except TimeoutError:
-            raise StoreUnavailable(f"{doing} took longer than {self._timeout_s:g} s") from None
-
-    async def _write(self, call: Awaitable[T], doing: str) -> T:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await call
-        except TimeoutError:
+            doing = f"{_DOING[operation]} '{name}'"
+            if operation in ("list", "read"):
+                raise StoreUnavailable(f"{doing} took longer than {self._timeout_s:g} s") from None
             raise StoreAmbiguous(f"{doing} got no answer within {self._timeout_s:g} s") from None
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from typing import Literal, NamedTuple, TypeVar, get_args
@@ -23,7 +23,7 @@ from structlog.typing import FilteringBoundLogger as Log
 from leasehold.common.clock import Clock
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
 from leases.lease import Lease
-from leases.store import LeaseStore, Stored
+from leases.store import LeaseStore, Operation, StoreAround
 from pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, Fenced, SinkUnavailable
 from pipeline.pump.runner import DeliveredBatch
 from pipeline.sink import CloseReason
@@ -33,7 +33,6 @@ T = TypeVar("T")
 Stage = Literal["wait", "transform", "queue", "deliver", "checkpoint"]
 Move = Literal["acquired", "seized", "released", "lost", "stolen", "gone", "failed"]
 Cause = Literal["feed", "engine", "sink", "ambiguous", "fenced", "store", "other"]
-Operation = Literal["list", "read", "create", "replace", "delete"]
 RequestOutcome = Literal["ok", "conflict", "missing", "unavailable", "ambiguous", "error"]
 Action = Literal["release", "handoff", "reset", "close", "pause", "resume", "export", "import"]
 ActionOutcome = Literal["done", "unchanged", "denied", "refused", "failed"]
@@ -166,43 +165,22 @@ class Stats:
         self.actions[action, outcome] += 1
 
 
-class CountingStore(LeaseStore):
+class CountingStore(StoreAround):
     """A store whose every call is counted by its outcome. It goes outside the TimedStore, so that timeouts count too."""
 
     def __init__(self, store: LeaseStore, stats: Stats) -> None:
-        self._store = store
+        super().__init__(store)
         self._stats = stats
 
-    async def list(self, prefix: str) -> list[Stored]:
-        return await self._count("list", self._store.list(prefix))
-
-    async def read(self, id: str) -> Stored:
-        return await self._count("read", self._store.read(id))
-
-    async def create(self, id: str, body: str) -> str:
-        return await self._count("create", self._store.create(id, body))
-
-    async def replace(self, id: str, body: str, etag: str) -> str:
-        return await self._count("replace", self._store.replace(id, body, etag))
-
-    async def delete(self, id: str, etag: str) -> None:
-        await self._count("delete", self._store.delete(id, etag))
-
-    async def documents(self, prefix: str) -> Sequence[Mapping[str, object]] | None:
-        return await self._store.documents(prefix)
-
-    async def close(self) -> None:
-        await self._store.close()
-
-    async def _count(self, operation: Operation, call: Awaitable[T]) -> T:
+    async def _call(self, operation: Operation, name: str, answer: Awaitable[T]) -> T:
         began = self._stats.clock.monotonic()
         try:
-            answer = await call
+            found = await answer
         except StoreError as error:
             self._answered(operation, _outcome(error), began)
             raise
         self._answered(operation, "ok", began)
-        return answer
+        return found
 
     def _answered(self, operation: Operation, outcome: RequestOutcome, began: float) -> None:
         self._stats.record_store_call(operation, outcome, self._stats.clock.monotonic() - began)
