@@ -56,6 +56,19 @@ class Change:
     seen: VersionedLease | None = None
     wanted: Lease | None = None
 
+    @property
+    def start(self) -> str | None:
+        """The position that the lease has."""
+        return self.seen.lease.continuation if self.seen else None
+
+    @property
+    def to(self) -> str | None:
+        return self.wanted.continuation if self.wanted else None
+
+    @property
+    def generation(self) -> int | None:
+        return self.wanted.generation if self.wanted else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:

@@ -342,7 +342,7 @@ class ImportChange(Model):
 
     partition: PartitionName
     document: str = Field(description="What it is called in the input.", examples=["bank/leases/7"])
-    change: Kind = Field(description="refused: `why` gives the reason.", examples=["moved"])
+    change: Kind = Field(validation_alias="kind", description="refused: `why` gives the reason.", examples=["moved"])
     start: Position = Field(serialization_alias="from")
     to: Position
     generation: int | None = Field(description="The one that begins; null: the lease stays.", examples=[1])

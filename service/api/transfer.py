@@ -9,7 +9,6 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
-from leases.import_.plan import Change
 from service.api import schemas
 from service.api.audit import OperatorAction
 from service.api.auth import Operator
@@ -86,18 +85,15 @@ def moving(view: View) -> APIRouter:
             report = await execute(view.keeper, order, report)
             _check(report)
             view.forget()
-        counts = {"created": report.count("created"), "moved": report.count("moved"), "written": len(report.done)}
+        counts = {**report.counts, "written": len(report.done)}
+        after = {name: counts[name] for name in ("created", "moved", "written")}
         request.state.action = OperatorAction(
-            action="import", pipeline=wanted.pipeline, after=counts, is_change=bool(report.done)
+            action="import", pipeline=wanted.pipeline, after=after, is_change=bool(report.done)
         )
         return schemas.ImportReport(
-            created=report.count("created"),
-            moved=report.count("moved"),
-            unchanged=report.count("unchanged"),
-            refused=report.count("refused"),
-            written=len(report.done),
+            **counts,
             notes=tuple(notes),
-            changes=tuple(map(_change, report.changes)),
+            changes=tuple(map(schemas.ImportChange.model_validate, report.changes)),
         )
 
     return router
@@ -133,16 +129,3 @@ def _check(report: Report) -> None:
         )
     if report.problems:
         raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "; ".join(report.problems[:3]))
-
-
-def _change(change: Change) -> schemas.ImportChange:
-    here, there = change.seen and change.seen.lease, change.wanted
-    return schemas.ImportChange(
-        partition=change.partition,
-        document=change.document,
-        change=change.kind,
-        start=here.continuation if here else None,
-        to=there.continuation if there else None,
-        generation=there.generation if there else None,
-        why=change.why,
-    )

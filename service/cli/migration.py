@@ -209,7 +209,7 @@ def import_leases(
     from service.group.migration import execute, mode_of, plan_import
 
     settings, text = settings_of(file), _read(input)
-    if settings.leases.type == "memory" and apply:
+    if not settings.leases.is_shared and apply:
         fail("`leases: {type: memory}` ends with this command: use a persistent lease store")
 
     is_in_blobs = source in KINDS and text is None
@@ -265,13 +265,16 @@ def _blobs_of(settings: Settings, container: str | None, account_url: str | None
 def _tell(report: Report, apply: bool, as_json: bool) -> None:
     from service.cli.tables import change_fields, changes_table, screen_of
 
-    counts = {kind: report.count(kind) for kind in ("created", "moved", "unchanged", "refused")}
     if as_json:
-        fields = {**counts, "written": len(report.done), "changes": [change_fields(each) for each in report.changes]}
+        fields = {
+            **report.counts,
+            "written": len(report.done),
+            "changes": [change_fields(each) for each in report.changes],
+        }
         click.echo(json.dumps(fields, ensure_ascii=False))
         return
     screen_of(sys.stdout).print(changes_table(report.changes))
-    click.echo(", ".join(f"{count} {kind}" for kind, count in counts.items()) + f": {_next(report, apply)}")
+    click.echo(", ".join(f"{count} {kind}" for kind, count in report.counts.items()) + f": {_next(report, apply)}")
 
 
 def _next(report: Report, apply: bool) -> str:

@@ -96,15 +96,8 @@ def changes_table(changes: Iterable[Change]) -> Table:
     table = _table("partition", "change", "from", "to", "generation>", "")
     for change in changes:
         here, there = change.seen and change.seen.lease, change.wanted
-        _add_row(
-            table,
-            change.partition,
-            change.kind,
-            _position(here),
-            _position(there),
-            str(there.generation) if there else "",
-            change.why,
-        )
+        generation = "" if change.generation is None else str(change.generation)
+        _add_row(table, change.partition, change.kind, _position(here), _position(there), generation, change.why)
     return table
 
 
@@ -199,14 +192,13 @@ def body_fields(body: bytes | None) -> dict[str, str | None]:
 
 def change_fields(change: Change) -> dict[str, object]:
     """A change of an import, as `leases import --json` prints it."""
-    here, there = change.seen and change.seen.lease, change.wanted
     return {
         "partition": change.partition,
         "document": change.document,
         "change": change.kind,
-        "from": here.continuation if here else None,
-        "to": there.continuation if there else None,
-        "generation": there.generation if there else None,
+        "from": change.start,
+        "to": change.to,
+        "generation": change.generation,
         "why": change.why,
     }
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import get_args
 
 from leasehold.common.clock import Clock
 from leases.bootstrap import Bootstrap, Info, decode_info, info_id
@@ -25,7 +26,7 @@ from leases.errors import (
     StoreUnavailable,
 )
 from leases.import_.export_format import Group, lines_of
-from leases.import_.plan import Candidate, Change, Compare, Rules, planned
+from leases.import_.plan import Candidate, Change, Compare, Kind, Rules, planned
 from leases.keeper import Keeper, Scan, VersionedLease
 from leases.lease import Lease, LeaseKey
 from leases.store import LeaseStore
@@ -57,8 +58,12 @@ class Report:
     done: frozenset[str] = frozenset()
     problems: tuple[str, ...] = ()
 
-    def count(self, kind: str) -> int:
+    def count(self, kind: Kind) -> int:
         return sum(change.kind == kind for change in self.changes)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {kind: self.count(kind) for kind in get_args(Kind)}
 
 
 async def export_leases(keeper: Keeper, pipelines: Iterable[Pipeline]) -> tuple[list[str], list[str]]:
