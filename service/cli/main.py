@@ -119,7 +119,7 @@ def check(file: Path, probe: bool) -> None:
     With --probe, also connect to everything that the file names, and let Spark check schemas and SQL. Sinks create what they
     need, and no events are processed.
     """
-    from service.telemetry.tracing import lacking
+    from service.telemetry.spans import lacking
     from service.wiring.build import problems_of
 
     settings = settings_of(file)

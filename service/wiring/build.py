@@ -27,7 +27,7 @@ from service.errors import StartFailed
 from service.group.import_sources import BlobSource
 from service.pipeline import Pipeline
 from service.processor import Processor
-from service.telemetry.tracing import traces_of
+from service.telemetry.spans import traces_of
 
 OTHERS_TIMEOUT_S = 60.0
 """No lease depends on the time of an import."""

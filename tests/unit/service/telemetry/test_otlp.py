@@ -20,8 +20,7 @@ from structlog.testing import capture_logs
 
 from service.config.settings import TelemetrySettings
 from service.telemetry.otlp import OtlpTraces
-from service.telemetry.spans import Span
-from service.telemetry.tracing import traces_of
+from service.telemetry.spans import Span, traces_of
 
 QUEUE = 64
 SPAN = Span(name="batch", took_s=3.0, attributes={"leasehold.partition": "7", "leasehold.epoch": 4})

@@ -16,8 +16,7 @@ from pipeline.errors import SinkUnavailable
 from pipeline.pump.runner import DeliveredBatch
 from service.config.settings import TelemetrySettings
 from service.errors import StartFailed
-from service.telemetry.spans import TEXT_MAX, Span, TracedStats
-from service.telemetry.tracing import lacking, traces_of, with_path
+from service.telemetry.spans import TEXT_MAX, Span, TracedStats, lacking, traces_of, with_path
 
 LEASE = Lease(pipeline="bank", partition="7", owner="host-a", incarnation="1", epoch=4, continuation="90")
 BEFORE = Lease(pipeline="bank", partition="7", epoch=3, continuation="90")
