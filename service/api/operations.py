@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.exceptions import HTTPException
 
 from leases.errors import StoreConflict
@@ -18,7 +18,7 @@ from service.api.audit import OperatorAction, lease_facts
 from service.api.auth import Operator
 from service.api.limits import TOLD, JsonRoute, meant_by, tag_of
 from service.api.problems import documented
-from service.api.queries import known, lease_in
+from service.api.queries import Strict, known, lease_in
 from service.errors import NotNow
 from service.group import actions
 from service.group.actions import Change, cleared_after_s, close_lease, describe, list_partitions
@@ -34,19 +34,15 @@ STALE = (
 )
 
 
-class Nothing(BaseModel):
+class Nothing(Strict):
     """`{}`: there is nothing to say."""
 
-    model_config = ConfigDict(extra="forbid")
 
-
-class Handoff(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class Handoff(Strict):
     to: str = Field(min_length=1, max_length=512, description="The host that is to have the lease.", examples=["pod-2"])
 
 
-class Reset(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class Reset(Strict):
     to: str = Field(
         min_length=1,
         max_length=32 * 1024,
@@ -55,8 +51,7 @@ class Reset(BaseModel):
     )
 
 
-class Close(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class Close(Strict):
     skip_rest: bool = Field(
         default=False, description="Close it although events are left: they are never read.", examples=[False]
     )
@@ -126,9 +121,7 @@ def operating(view: View) -> APIRouter:
         )
         change = _done(view, request, response, "close", done.change)
         return schemas.LeaseClose(
-            changed=change.changed,
-            before=change.before,
-            after=change.after,
+            **dict(change),
             left=None if done.rest is None else done.rest.events,
             told=describe(done, cleared_after_s=cleared_after_s(view.keeper.timing)),
         )

@@ -11,14 +11,12 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from importlib import resources
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import psycopg
 from rich.console import Console, Group, RenderableType
@@ -77,23 +75,17 @@ class DemoView:
         self._tasks: dict[str, TaskID] = {
             pipeline.name: self._bars.add_task(pipeline.name, total=transactions) for pipeline in processor.pipelines
         }
-        self._drawing: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Self:
+    @asynccontextmanager
+    async def drawing(self) -> AsyncIterator[None]:
+        """Draw it, and draw it again, within this context."""
         draw = self._live() if self._screen.is_terminal else self._lines()
-        self._drawing = asyncio.create_task(draw, name="demo view")
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._drawing is not None
-        self._drawing.cancel()
-        await asyncio.gather(self._drawing, return_exceptions=True)
-
-    def say(self, line: str) -> None:
-        """Above the bars."""
-        self._screen.print(line, markup=False, highlight=False, soft_wrap=True)
+        task = asyncio.create_task(draw, name="demo view")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _live(self) -> None:
         with Live(console=self._screen, auto_refresh=False) as live:
@@ -110,7 +102,7 @@ class DemoView:
             done = self._done()
             line = ", ".join(f"{name} {count:,}/{self._total:,}" for name, count in done.items())
             if line != last:
-                self.say(line)
+                _say(self._screen, line)
                 last = line
             await asyncio.sleep(LINES_S)
 
@@ -244,14 +236,14 @@ async def _process(
     processor = processor_of(settings, host=host, log=logs.logger())
     before = await count_done(processor)
     _say(screen, "starting Spark, which takes some seconds")
-    async with DemoView(processor, sum(expected.events.values()), before, screen) as view:
+    async with DemoView(processor, sum(expected.events.values()), before, screen).drawing():
         last = await process(
             processor,
             settings.api,
             stop,
             until_idle=True,
             log=logs.logger(),
-            listening=lambda port: view.say(f"dashboard: http://{settings.api.host}:{port}/"),
+            listening=lambda port: _say(screen, f"dashboard: http://{settings.api.host}:{port}/"),
         )
     _heed(last, screen)
     if not any(processor.stats.events.values()):
