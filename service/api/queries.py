@@ -31,7 +31,7 @@ register_url_convertor("any", AnyText())
 
 
 class Strict(BaseModel):
-    """A misspelt filter is refused: ignoring it would answer another question."""
+    """A misspelt key is refused: ignoring it would answer another question."""
 
     model_config = ConfigDict(extra="forbid")
 

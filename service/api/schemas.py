@@ -239,30 +239,33 @@ class LagOfPartition(Model):
     error: str | None = Field(description="Why the feed did not answer; null: it did.", examples=[None])
 
 
-class LagOfPipeline(Model):
-    name: PipelineName
-    lag: int = Field(
+EventsBehind = Annotated[
+    int,
+    Field(
         description="Events behind. Unknown partitions count as the average of the others; not at all if `partial`.",
         examples=[17],
-    )
-    unknown: int = Field(description="How many partitions are unknown.", examples=[0])
-    partial: bool = Field(
-        description="Too many partitions are unknown: `lag` covers only the known ones.", examples=[False]
-    )
+    ),
+]
+Unknown = Annotated[int, Field(description="How many partitions are unknown.", examples=[0])]
+IsPartial = Annotated[
+    bool, Field(description="Too many partitions are unknown: `lag` covers only the known ones.", examples=[False])
+]
+
+
+class LagOfPipeline(Model):
+    name: PipelineName
+    lag: EventsBehind
+    unknown: Unknown
+    partial: IsPartial
     partitions: tuple[LagOfPartition, ...]
 
 
 class LagReport(Model):
     """How far the group is behind. KEDA's metrics-api scaler reads it with `valueLocation: lag`."""
 
-    lag: int = Field(
-        description="Events behind. Unknown partitions count as the average of the others; not at all if `partial`.",
-        examples=[17],
-    )
-    unknown: int = Field(description="How many partitions are unknown.", examples=[0])
-    partial: bool = Field(
-        description="Too many partitions are unknown: `lag` covers only the known ones.", examples=[False]
-    )
+    lag: EventsBehind
+    unknown: Unknown
+    partial: IsPartial
     pipelines: tuple[LagOfPipeline, ...]
 
     @classmethod
