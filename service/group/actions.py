@@ -10,7 +10,7 @@ notice at their next write or scan. A reset is `service.group.migration.reset`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from leases.errors import StoreConflict
@@ -44,7 +44,11 @@ class Change:
 
 async def release_lease(keeper: Keeper, pipeline: str, partition: str) -> Change:
     """Taken from its owner, position kept. Raises NotNow, StoreError, InvalidDocument."""
-    return await _change(keeper, pipeline, partition, _revoked)
+
+    async def revoke(lease: Lease) -> Lease:
+        return _revoked(_opened(lease))
+
+    return await _change(keeper, pipeline, partition, revoke)
 
 
 async def hand_over_lease(
@@ -55,7 +59,11 @@ async def hand_over_lease(
     hosts: all known hosts. Raises NotNow, StoreError, InvalidDocument.
     """
     _check_taker(pipeline, to, hosts)
-    return await _change(keeper, pipeline, partition, lambda lease: _promised(lease, to))
+
+    async def promise(lease: Lease) -> Lease:
+        return _promised(_opened(lease), to)
+
+    return await _change(keeper, pipeline, partition, promise)
 
 
 async def pause_pipeline(keeper: Keeper, pipeline: str, *, by: str, at: str) -> tuple[Control, bool]:
@@ -68,11 +76,11 @@ async def resume_pipeline(keeper: Keeper, pipeline: str, *, by: str, at: str) ->
     return await order(keeper.store, Control(pipeline=pipeline, paused=False, by=by, at=at))
 
 
-async def _change(keeper: Keeper, pipeline: str, partition: str, wanted: Callable[[Lease], Lease]) -> Change:
-    """A busy owner writes all the time: after a conflict the change is tried again, if it is still valid."""
+async def _change(keeper: Keeper, pipeline: str, partition: str, plan: Callable[[Lease], Awaitable[Lease]]) -> Change:
+    """A busy owner writes all the time: after a conflict the change is planned again, if it is still valid."""
     for attempt in range(CONFLICTS_MAX):
         seen = await keeper.read(pipeline, partition)
-        after = wanted(_opened(seen.lease))
+        after = await plan(seen.lease)
         if after == seen.lease:
             return Change(seen, seen)
         try:
@@ -167,17 +175,15 @@ async def close_lease(
 
     listed: the feed's partitions now. forget: leave no tombstone. Raises NotNow, StoreError, InvalidDocument.
     """
-    for attempt in range(CONFLICTS_MAX):
-        seen = await keeper.read(pipeline.name, partition)
-        after, rest = await _plan_close(pipeline, seen.lease, listed, skip_rest=skip_rest, forget=forget)
-        if after == seen.lease:
-            return Close(change=Change(seen, seen), rest=rest)
-        try:
-            return Close(change=Change(seen, await keeper.rewrite(seen, after)), rest=rest)
-        except StoreConflict:  # an active owner writes often: count again what is left
-            if attempt == CONFLICTS_MAX - 1:
-                raise
-    raise AssertionError("the last attempt returns or raises")
+    rest: Rest | None = None
+
+    async def close(lease: Lease) -> Lease:
+        nonlocal rest
+        after, rest = await _plan_close(pipeline, lease, listed, skip_rest=skip_rest, forget=forget)
+        return after
+
+    change = await _change(keeper, pipeline.name, partition, close)
+    return Close(change=change, rest=rest)
 
 
 async def _plan_close(
