@@ -36,6 +36,7 @@ FAILURE_BYTES = 300
 POSITION_BYTES_MAX = 200
 MOMENT_BYTES_MAX = 40
 CUT = "..."
+SECTIONS = ("failures", "waiting", "totals", "lags", "batches")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,26 +142,25 @@ def activity_of(host: Host, *, now: datetime, monotonic_s: float) -> Activity:
 
 def activity_document(activity: Activity) -> Mapping[str, object]:
     """At most ACTIVITY_BYTES_MAX as JSON: room goes to failures, waiting, totals, lags, and the newest batches."""
-    numbers: dict[str, object] = {
+    document: dict[str, object] = {
         "failing": activity.failing,
         "suspended": activity.suspended,
         "suspensions": activity.suspensions,
         **({} if activity.at is None else {"at": _encoded_moment(activity.at)}),
     }
-    room = ACTIVITY_BYTES_MAX - _size(
-        {**numbers, "failures": [], "waiting": [], "totals": [], "lags": [], "batches": []}
-    )
+    room = ACTIVITY_BYTES_MAX - _size({**document, **dict.fromkeys(SECTIONS, ())})
     error_bytes = min(ERROR_BYTES_MAX, max(ERROR_BYTES_LEAST, room // max(1, len(activity.failures)) - FAILURE_BYTES))
-    failures = list(_fitting((_encoded_failure(each, error_bytes) for each in activity.failures[:ENTRIES_MAX]), room))
-    room -= sum(map(_size, failures))
-    waiting = list(_fitting(map(_encoded_waiting, activity.waiting[:ENTRIES_MAX]), room))
-    room -= sum(map(_size, waiting))
-    totals = list(_fitting(map(_encoded_totals, activity.totals), room))
-    room -= sum(map(_size, totals))
-    lags = list(_fitting(encoded_lags(activity.lags), room))
-    room -= sum(map(_size, lags))
-    batches = list(_fitting(map(_encoded_batch, activity.batches), room))
-    return {**numbers, "failures": failures, "waiting": waiting, "totals": totals, "lags": lags, "batches": batches}
+    entries: dict[str, Iterable[dict[str, object]]] = {
+        "failures": (_encoded_failure(each, error_bytes) for each in activity.failures[:ENTRIES_MAX]),
+        "waiting": map(_encoded_waiting, activity.waiting[:ENTRIES_MAX]),
+        "totals": map(_encoded_totals, activity.totals),
+        "lags": encoded_lags(activity.lags),
+        "batches": map(_encoded_batch, activity.batches),
+    }
+    for name, each in entries.items():
+        document[name] = fitting = list(_fitting(each, room))
+        room -= sum(map(_size, fitting))
+    return document
 
 
 def decode_activity(record: HostRecord) -> Activity:

@@ -114,11 +114,7 @@ class Group:
     @property
     def failures(self) -> dict[LeaseKey, str]:
         """Why partitions stand still."""
-        return {
-            LeaseKey(failure.pipeline, failure.partition): failure.error
-            for pipeline in self.pipelines.values()
-            for failure in pipeline.failures
-        }
+        return {key: failure.error for key, failure in failures_of(self).items()}
 
     @property
     def resting(self) -> dict[LeaseKey, str]:
