@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pipeline.dead_letters import LetterBox
     from pipeline.dead_letters.settled import Judged
     from service.config.settings import PipelineSettings, Settings
+    from service.group.lag import Backlog
 
 PARTITION = click.option("--partition", help="Only this one.")
 
@@ -100,8 +101,7 @@ def replay(file: Path, pipeline: str, partition: str | None) -> None:
         click.echo(
             f"{counted(sent, 'dead letter')} of pipeline '{pipeline}' replayed: {sent - again} processed, {again} dead again"
         )
-    if last is None or last.failed:
-        fail(*(f"partition '{key.partition}': {why}" for key, why in sorted((last.failed if last else {}).items())))
+    _fail_if_left(last)
 
 
 @dead_letters.command("discard", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
@@ -137,10 +137,15 @@ def discard(file: Path, pipeline: str, partition: str | None, yes: bool) -> None
         _, _, last = done(
             run_replay(settings, one, partition, host=host, log=log_of(settings, host), discarded_to=ends)
         )
-    if last is None or last.failed:
-        fail(*(f"partition '{key.partition}': {why}" for key, why in sorted((last.failed if last else {}).items())))
+    _fail_if_left(last)
     with unread_is_fine():
         click.echo(f"{count} of pipeline '{pipeline}' discarded")
+
+
+def _fail_if_left(last: Backlog | None) -> None:
+    """last: as `service.cli.replay.run_replay` returns it."""
+    if last is None or last.failed:
+        fail(*(f"partition '{key.partition}': {why}" for key, why in sorted((last.failed if last else {}).items())))
 
 
 def _read(file: Path, pipeline: str, partition: str | None) -> list[Judged]:
@@ -167,8 +172,7 @@ def _read_until(file: Path, pipeline: str, partition: str | None) -> tuple[dict[
         return ends, *await judge(box, pipeline, letters, replayed)
 
     async def read_states() -> tuple[dict[str, str | None], list[Judged], list[str]]:
-        box = one.make_box(settings.leases.timing)
-        assert box is not None, "a pipeline with dead letters has a box"
+        box = _box_of(settings, one)
         try:
             return await read(box)
         finally:
@@ -185,8 +189,7 @@ async def _may_have_unread(settings: Settings, pipeline: PipelineSettings, parti
     from pipeline.errors import FeedError
     from service.cli.replay import read_replayed
 
-    box = pipeline.make_box(settings.leases.timing)
-    assert box is not None, "a pipeline with dead letters has a box"
+    box = _box_of(settings, pipeline)
     feed = box.by_partition or box.feed
     try:
         names = [each.name for each in await feed.partitions() if partition in (None, each.name)]
@@ -198,6 +201,13 @@ async def _may_have_unread(settings: Settings, pipeline: PipelineSettings, parti
         return True  # the replay reports it
     finally:
         await box.close()
+
+
+def _box_of(settings: Settings, pipeline: PipelineSettings) -> LetterBox:
+    """Raises ValueError."""
+    box = pipeline.make_box(settings.leases.timing)
+    assert box is not None, "a pipeline with dead letters has a box"
+    return box
 
 
 def _pipeline(file: Path, pipeline: str) -> tuple[Settings, PipelineSettings]:
