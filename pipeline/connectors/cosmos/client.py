@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -192,14 +193,12 @@ class _Hooks:
             request.http_request.headers.update(self._headers)
 
     def _came(self, response: Any) -> None:
-        answer = response.http_response
-        headers = {name.lower(): value for name, value in answer.headers.items()}
-        taken = Answer(answer.status_code, headers)
+        answer = _head_of(response)
+        is_taken = answer.status in (THROTTLED, 401) or (answer.status in (403, 404) and _is_ours(answer))
         if self._is_for_changes(response.http_request):
-            if _is_ours(taken):
-                raise _Taken(Answer(taken.status, headers, answer.body()))
-        elif taken.status in (THROTTLED, 401) or (taken.status in (403, 404) and _is_ours(taken)):
-            raise _Taken(Answer(taken.status, headers, answer.body()))
+            is_taken = _is_ours(answer)
+        if is_taken:
+            raise _Taken(replace(answer, body=response.http_response.body()))
 
     def _is_for_changes(self, request: Any) -> bool:
         path = request.url.partition("?")[0].rstrip("/")
@@ -210,13 +209,18 @@ class _WriteHooks(_Hooks):
     """For one write: what refuses it is an answer."""
 
     def _came(self, response: Any) -> None:
-        answer = response.http_response
         if response.http_request.method not in ("POST", "PATCH", "DELETE"):
             super()._came(response)
-        elif answer.status_code >= 400:
-            headers = {name.lower(): value for name, value in answer.headers.items()}
-            if _is_ours(Answer(answer.status_code, headers)):
-                raise _Taken(Answer(answer.status_code, headers, answer.body()), is_of_document=True)
+            return
+        answer = _head_of(response)
+        if answer.status >= 400 and _is_ours(answer):
+            raise _Taken(replace(answer, body=response.http_response.body()), is_of_document=True)
+
+
+def _head_of(response: Any) -> Answer:
+    """Without the body, which is read only where it is wanted."""
+    answer = response.http_response
+    return Answer(answer.status_code, {name.lower(): value for name, value in answer.headers.items()})
 
 
 def _is_ours(answer: Answer) -> bool:
