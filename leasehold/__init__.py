@@ -61,13 +61,7 @@ if TYPE_CHECKING:
     )
     from pipeline.event import EVENT_SCHEMA, Page
     from pipeline.feed import INTERFACE as FEED_INTERFACE
-    from pipeline.feed import (
-        ChangeFeed,
-        FeedPartition,
-        KnownLag,
-        PartitionEnded,
-        Start,
-    )
+    from pipeline.feed import ChangeFeed, FeedPartition, KnownLag, PartitionEnded, Start
     from pipeline.limits import AsyncLimits, BatchLimits
     from pipeline.markers import Marker, lease_of, marker_in, without_markers
     from pipeline.markers import Search as MarkerSearch
@@ -85,15 +79,7 @@ if TYPE_CHECKING:
     )
     from pipeline.publishing_writer import PUBLISHED_SCHEMA, events_of, generation_lost
     from pipeline.sink import INTERFACE as SINK_INTERFACE
-    from pipeline.sink import (
-        Claim,
-        CloseReason,
-        Output,
-        Permit,
-        Sink,
-        SinkWriter,
-        Standing,
-    )
+    from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing
     from service.cli.host_name import host_name
     from service.config.leases import SqliteLeases
     from service.config.settings import HostSettings, LogSettings

@@ -12,13 +12,7 @@ from pydantic import Field, model_validator
 from leasehold.common.azure import storage_account_of
 from leases.timing import Timing, derived_timing
 from service.config.section import Section, StorageAccess, StorageAccount
-from service.config.types import (
-    BlobContainerName,
-    FilePath,
-    LeaseSeconds,
-    Seconds,
-    SecondsOrNone,
-)
+from service.config.types import BlobContainerName, FilePath, LeaseSeconds, Seconds, SecondsOrNone
 
 if TYPE_CHECKING:
     from leases.store import LeaseStore

@@ -17,17 +17,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validato
 from pydantic_core import ErrorDetails
 
 from pipeline.limits import AsyncLimits
-from service.config.types import (
-    Certificates,
-    Count,
-    Importable,
-    Seconds,
-    SecondsOrNone,
-    Secret,
-    Share,
-    StartAt,
-    Text,
-)
+from service.config.types import Certificates, Count, Importable, Seconds, SecondsOrNone, Secret, Share, StartAt, Text
 
 if TYPE_CHECKING:
     from leases.stores.cosmos import Monitored

@@ -41,16 +41,7 @@ from pipeline.publishing_writer import (
     outranked,
     published,
 )
-from pipeline.sink import (
-    Claim,
-    CloseReason,
-    Output,
-    Permit,
-    Sink,
-    Standing,
-    checked_until_cancelled,
-    to_write_again,
-)
+from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, Standing, checked_until_cancelled, to_write_again
 
 T = TypeVar("T")
 SENDS_MAX = 3

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from leasehold.common.azure import credential_of
+from leasehold.common.azure import credential_of, first_line
 
 SCOPE = "https://ossrdbms-aad.database.windows.net/.default"
 RENEW_BEFORE_S = 300
@@ -59,7 +59,7 @@ class TokenSource:
                 except TimeoutError:
                     self._excuse(f"no answer within {TIMEOUT_S} s")
                 except Exception as error:  # whatever a credential raises
-                    self._excuse((str(error).splitlines() or [type(error).__name__])[0][:300])
+                    self._excuse(first_line(error))
             assert self._token is not None
             return self._token.token
 

@@ -31,16 +31,7 @@ from pipeline.connectors.files.sink.storage import (
 )
 from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkNotFound, SinkRejected, SinkUnavailable
-from pipeline.sink import (
-    Claim,
-    CloseReason,
-    Output,
-    Permit,
-    Sink,
-    SinkWriter,
-    Standing,
-    checked_until_cancelled,
-)
+from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing, checked_until_cancelled
 
 T = TypeVar("T")
 THREADS = 16
