@@ -1,14 +1,16 @@
-"""Whether waiting is useless, because an address or a path is wrong."""
+"""What connectors share: how long to wait, whether waiting is useless, and directories that outlive a loss of power."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import random
 import socket
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from leasehold.common.clock import Backoff, retry_after_s
 from pipeline.errors import FeedUnavailable
@@ -67,6 +69,15 @@ _WRONG_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXI
 def is_of_path(error: BaseException | None) -> bool:
     """Whether a directory cannot be there: its path or its permissions have to change. A full disk may be freed."""
     return isinstance(error, OSError) and error.errno in _WRONG_PATH
+
+
+def sync_directory(directory: Path) -> None:
+    """Its entries outlive a loss of power from now on. Raises OSError."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 async def is_nowhere(host: str) -> bool:

@@ -72,7 +72,7 @@ class LeaseSettings(Section):
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes find the leases too, and later ones."""
+        """Whether other processes see the leases, also those that start later."""
         return True
 
     @property

@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.connectors.network import sync_directory
 from pipeline.event import EVENT_SCHEMA
 from pipeline.publishing_writer import PUBLISHED_SCHEMA
 
@@ -265,7 +266,7 @@ def create(directory: Path, partition: str) -> None:
                 connection.commit()
             with suppress(FileExistsError):
                 os.link(made, path)
-        _synced(directory)
+        sync_directory(directory)
     except OSError as error:
         raise _unreadable(path, error) from error
 
@@ -350,14 +351,6 @@ def _partition_of(path: Path, mode_of: Callable[[Path], str]) -> str | None:
     else:
         partition = unquote(stem)
     return partition if file_name(partition) == path.name else None
-
-
-def _synced(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _unreadable(path: Path, error: OSError) -> LogUnavailable:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pipeline.connectors.files.sink.storage import FilesRefused, FilesUnavailable, FilesUncertain
-from pipeline.connectors.network import is_of_path
+from pipeline.connectors.network import is_of_path, sync_directory
 from pipeline.crash_point import crash_point
 
 ROOM = "_leasehold/.writing"
@@ -59,7 +59,7 @@ class Directory:
                 with suppress(OSError):
                     written.unlink()
         try:
-            _synced(path.parent)  # where another made it, too: what we build on it must not outlive it
+            sync_directory(path.parent)  # where another made it, too: what we build on it must not outlive it
         except OSError as error:
             raise FilesUncertain(f"file '{path}' may not outlive a loss of power: {_why(error)}") from error
         return is_made
@@ -136,7 +136,7 @@ def _made(directory: Path) -> None:
     _made(directory.parent)
     with suppress(FileExistsError):
         directory.mkdir()
-    _synced(directory.parent)
+    sync_directory(directory.parent)
 
 
 def _written(path: Path, content: bytes) -> None:
@@ -144,14 +144,6 @@ def _written(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _synced(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextmanager

@@ -129,7 +129,7 @@ def test_a_name_that_may_not_outlive_a_loss_of_power_is_uncertain(
     def failing(directory: Path) -> None:
         raise OSError(errno.EIO, "the disk")
 
-    monkeypatch.setattr(module, "_synced", failing)
+    monkeypatch.setattr(module, "sync_directory", failing)
     for name in ("a/c", "a/b"):  # where another made it just now, what follows it must not outlive it
         with pytest.raises(FilesUncertain):
             place.put(name, b"")
