@@ -13,14 +13,19 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from shlex import quote
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
-from pipeline.errors import NotTrusted
+from pipeline.errors import Ambiguous, NotTrusted
+
+T = TypeVar("T")
 
 INTERFACE = 1
 """Version of the sink interface: raised when an existing class would no longer work (docs/plugins.md)."""
+
+SENDS_MAX = 3
+"""How often something is sent whose answer was lost, before that is left to the next claim."""
 
 CloseReason = Literal["shutdown", "lost", "stolen", "gone", "failed"]
 """Why a writer is closed.
@@ -100,6 +105,25 @@ def checked_until_cancelled(permit: Permit) -> Iterator[Callable[[], None]]:
     except asyncio.CancelledError:
         has_left = True
         raise
+
+
+def settle(send: Callable[[], T], *, failed: type[Exception], uncertain: type[Exception]) -> T:
+    """Send until it is known what became of it: whatever may have been stored is settled by sending the same again (R3).
+
+    failed: raised by `send` where nothing was stored. uncertain: raised where something may have been. Raises Ambiguous; `failed`
+    and NotTrusted where nothing was stored.
+    """
+    doubt: Exception | None = None
+    for _ in range(SENDS_MAX):
+        try:
+            return send()
+        except uncertain as error:
+            doubt = error
+        except (failed, NotTrusted) as error:
+            if doubt is None:
+                raise
+            raise Ambiguous(f"{doubt}; it cannot be sent again now: {error}") from error
+    raise Ambiguous(f"{doubt}, {SENDS_MAX} times") from doubt
 
 
 class SinkWriter(ABC):

@@ -315,8 +315,15 @@ MUTANTS = (
     mutant(
         "an uncertain send is repeated under new numbers",
         "pipeline.connectors.log.sink",
-        "                uncertain = error\n            except (LogUnavailable",
-        "                uncertain, number = error, number_after(number, batch.events)\n            except (LogUnavailable",
+        '            crash_point("before append")\n'
+        "            first = self._log.publish(self._producer, number, batch, marker, check)\n",
+        "            nonlocal number\n"
+        '            crash_point("before append")\n'
+        "            try:\n"
+        "                first = self._log.publish(self._producer, number, batch, marker, check)\n"
+        "            except LogUncertain:\n"
+        "                number = number_after(number, batch.events)\n"
+        "                raise\n",
     ),
     mutant(
         "a broker takes what was outranked",

@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from pipeline.connectors.log.partition_file import (
-    Encoded,
     LogError,
     LogMissing,
     LogUnavailable,
@@ -29,8 +28,8 @@ from pipeline.connectors.log.producer_state import Line, Producer
 from pipeline.connectors.log.store import Log, PartitionLog, Retention
 from pipeline.connectors.network import is_of_path
 from pipeline.crash_point import crash_point
-from pipeline.errors import Ambiguous, Fenced, NotTrusted, OutputTooLarge, PipelineError, SinkRejected, SinkUnavailable
-from pipeline.markers import Marker, lease_of
+from pipeline.errors import Fenced, OutputTooLarge, PipelineError, SinkRejected, SinkUnavailable
+from pipeline.markers import lease_of
 from pipeline.producer import ProducerState, claimed, decoded, group_of, number_after
 from pipeline.publishing_writer import (
     PublishingWriter,
@@ -41,11 +40,19 @@ from pipeline.publishing_writer import (
     outranked,
     published,
 )
-from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, Standing, checked_until_cancelled, to_write_again
+from pipeline.sink import (
+    Claim,
+    CloseReason,
+    Output,
+    Permit,
+    Sink,
+    Standing,
+    checked_until_cancelled,
+    settle,
+    to_write_again,
+)
 
 T = TypeVar("T")
-SENDS_MAX = 3
-"""How often a batch is sent whose commit failed on its way to the disk, before that is left to the next claim."""
 WRITING_THREADS = 4
 
 
@@ -192,26 +199,16 @@ class LogWriter(PublishingWriter):
                 " per event"
             )
         marker = marker_of(self._claim, self._producer.level, output, batch.events)
-        first = self._settled(batch, marker, check)
-        return published(self._state, batch.events, first + batch.events - 1)
-
-    def _settled(self, batch: Encoded, marker: Marker, check: Callable[[], None]) -> int:
-        """Send until it is known to be stored: an uncertain commit is settled by the same bytes under the same numbers."""
         number = number_after(self._state.number)
-        uncertain: LogUncertain | None = None
-        for _ in range(SENDS_MAX):
-            try:
-                crash_point("before append")
-                first = self._log.publish(self._producer, number, batch, marker, check)
-                crash_point("appended")
-                return first
-            except LogUncertain as error:
-                uncertain = error
-            except (LogUnavailable, NotTrusted) as error:
-                if uncertain is None:
-                    raise
-                raise Ambiguous(f"{uncertain}; it cannot be sent again now: {error}") from error
-        raise Ambiguous(f"{uncertain}, {SENDS_MAX} times") from uncertain
+
+        def append() -> int:
+            crash_point("before append")
+            first = self._log.publish(self._producer, number, batch, marker, check)
+            crash_point("appended")
+            return first
+
+        first = settle(append, failed=LogUnavailable, uncertain=LogUncertain)
+        return published(self._state, batch.events, first + batch.events - 1)
 
 
 async def _on_thread(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:

@@ -26,8 +26,8 @@ from pipeline.connectors.files.sink.entry import (
 )
 from pipeline.connectors.files.sink.storage import FilesDamaged, FilesUnavailable, FilesUncertain, Storage
 from pipeline.crash_point import crash_point
-from pipeline.errors import Ambiguous, NotTrusted, SinkRejected
-from pipeline.sink import Claim, to_write_again
+from pipeline.errors import Ambiguous, SinkRejected
+from pipeline.sink import Claim, settle, to_write_again
 
 # How a manifest stays short: 64 entries are folded into one file, and 64 of those into one again. Pure.
 #
@@ -121,8 +121,6 @@ def _kept_from(head: int, size: int) -> int:
 
 
 Check = Callable[[], None]
-PUTS_MAX = 3
-"""How often an entry is put whose answer was lost, before that is left to the next claim."""
 CLAIMS_MAX = 20
 
 
@@ -240,27 +238,21 @@ def name_of(folders: Folders, step: Step) -> str:
 
 
 def _is_put(place: Storage, folders: Folders, entry: Entry, check: Check) -> bool:
-    """Whether it is there, and ours. What may have been sent is settled by the same bytes under the same name (R3)."""
+    """Whether it is there, and ours."""
     name, content = folders.entry(entry.version), encoded(entry)
-    uncertain: FilesUncertain | None = None
-    for _ in range(PUTS_MAX):
-        try:
-            check()
-            if place.put(name, content):
-                return True
-            found = entry_of(place, folders, entry.version)
-            if found is None:
-                raise Ambiguous(
-                    f"'{name}' was there and no longer exists: it may have been this host's, and another host folded it"
-                )
-            return found.id == entry.id
-        except FilesUncertain as error:
-            uncertain = error
-        except (FilesUnavailable, NotTrusted) as error:
-            if uncertain is None:
-                raise
-            raise Ambiguous(f"{uncertain}; it cannot be sent again now: {error}") from error
-    raise Ambiguous(f"{uncertain}, {PUTS_MAX} times") from uncertain
+
+    def put() -> bool:
+        check()
+        if place.put(name, content):
+            return True
+        found = entry_of(place, folders, entry.version)
+        if found is None:
+            raise Ambiguous(
+                f"'{name}' was there and no longer exists: it may have been this host's, and another host folded it"
+            )
+        return found.id == entry.id
+
+    return settle(put, failed=FilesUnavailable, uncertain=FilesUncertain)
 
 
 def _check_seen(place: Storage, claim: Claim, head: Entry | None, seen: int) -> None:

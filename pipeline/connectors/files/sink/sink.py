@@ -19,7 +19,7 @@ from typing import TypeVar
 from pipeline.connectors.files.sink import entry as entries
 from pipeline.connectors.files.sink.entry import DataFile, folders_of, version_of
 from pipeline.connectors.files.sink.formats import Compression, Format, encoded, ordered
-from pipeline.connectors.files.sink.manifest import PUTS_MAX, Check, Manifest, head_of, opened
+from pipeline.connectors.files.sink.manifest import Check, Manifest, head_of, opened
 from pipeline.connectors.files.sink.storage import (
     FilesDamaged,
     FilesError,
@@ -31,7 +31,17 @@ from pipeline.connectors.files.sink.storage import (
 )
 from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkNotFound, SinkRejected, SinkUnavailable
-from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing, checked_until_cancelled
+from pipeline.sink import (
+    SENDS_MAX,
+    Claim,
+    CloseReason,
+    Output,
+    Permit,
+    Sink,
+    SinkWriter,
+    Standing,
+    checked_until_cancelled,
+)
 
 T = TypeVar("T")
 THREADS = 16
@@ -131,13 +141,13 @@ class FilesSink(Sink):
             start=output.start,
             to=output.to,
         )
-        for attempt in range(1, PUTS_MAX + 1):
+        for attempt in range(1, SENDS_MAX + 1):
             check()
             try:
                 self._place.put(file.name, content)  # no other writer uses this name: if it exists, it is ours
                 break
             except FilesUncertain:
-                if attempt == PUTS_MAX:
+                if attempt == SENDS_MAX:
                     raise
         return file
 

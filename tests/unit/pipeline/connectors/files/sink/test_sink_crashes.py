@@ -13,8 +13,8 @@ from unit.pipeline.connectors.files.sink.places import Killed, MemoryPlace, Perm
 
 from pipeline.connectors.files.sink import FilesSink, leftovers, snapshot_of
 from pipeline.connectors.files.sink.entry import MANIFEST
-from pipeline.connectors.files.sink.manifest import PUTS_MAX
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkUnavailable
+from pipeline.sink import SENDS_MAX
 
 BATCHES = ((0, 3), (3, 4), (4, 4), (4, 9))
 """One of them without a row."""
@@ -224,7 +224,7 @@ def test_whoever_writes_and_whatever_is_lost_or_late_every_event_is_there_once(
 @pytest.mark.parametrize("fate", ["lost", "late"])
 def test_a_batch_whose_entry_was_lost_every_time_is_whole_where_it_arrived(fate: str) -> None:
     place = MemoryPlace()
-    lost = iter([fate] * PUTS_MAX)
+    lost = iter([fate] * SENDS_MAX)
     way = Way(place, lambda call, name: next(lost, "done") if is_entry(call, name, 1) else "done")
 
     async def story() -> None:
