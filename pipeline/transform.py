@@ -79,7 +79,7 @@ class Transform(ABC):
     async def close(self) -> None: ...
 
 
-class Identity(Transform):
+class NoTransform(Transform):
     """No transform: output is the events themselves, and Spark is not involved."""
 
     description = "none: events are delivered as they are"

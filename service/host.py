@@ -30,11 +30,11 @@ from pipeline.feed import FeedPartition
 from pipeline.limits import Budget
 from service.balancer import Balancer
 from service.failures import Failures, Reports, Streak
-from service.group.metered_lag import GroupLag, Sight
+from service.group.metered_lag import GroupLag, GroupSnapshot
 from service.pipeline import Pipeline
 from service.shutdown import sleep_unless_stopped
 from service.stats import Stats
-from service.worker import Outcome, Worker, about
+from service.worker import Worker, WorkerResult, about
 
 T = TypeVar("T")
 OUTCOMES_KEPT = 50
@@ -64,7 +64,7 @@ class Host:
         self.pipelines = {pipeline.name: pipeline for pipeline in pipelines}
         self.workers: dict[LeaseKey, Worker] = {}
         self.failures = Failures(clock, self._log_recovery)
-        self.outcomes: deque[tuple[LeaseKey, Outcome]] = deque(maxlen=OUTCOMES_KEPT)
+        self.outcomes: deque[tuple[LeaseKey, WorkerResult]] = deque(maxlen=OUTCOMES_KEPT)
         self.stats = stats or Stats(clock)
         self.budget = budget or Budget()
         self.group_lag = GroupLag({name: pipeline.feed for name, pipeline in self.pipelines.items()}, clock)
@@ -226,13 +226,13 @@ class Host:
                     f"another process (incarnation {namesake}) ran under this host's name and gave way",
                 )
 
-    def _sight(self) -> Sight | None:
+    def _sight(self) -> GroupSnapshot | None:
         """None until the first round has read the group."""
         scan, host_scan = self.balancer.scan, self.balancer.host_scan
         if scan is None or host_scan is None:
             return None
         self.group_lag.hosts = len(host_scan.live)
-        return Sight(self.name, self.own_leases, scan.leases, host_scan.live_records)
+        return GroupSnapshot(self.name, self.own_leases, scan.leases, host_scan.live_records)
 
     # Workers
 
@@ -257,14 +257,14 @@ class Host:
             worker.stop()
 
     async def _work(self, key: LeaseKey, worker: Worker) -> None:
-        outcome = Outcome("shutdown")
+        outcome = WorkerResult("shutdown")
         try:
             outcome = await worker.run()
         finally:
             del self.workers[key]
             self._record_end(key, worker, outcome)
 
-    def _record_end(self, key: LeaseKey, worker: Worker, outcome: Outcome) -> None:
+    def _record_end(self, key: LeaseKey, worker: Worker, outcome: WorkerResult) -> None:
         self.outcomes.append((key, outcome))
         self.stats.record_release(worker.owned.lease, outcome.reason)
         if outcome.reason == "failed" and outcome.error is not None:

@@ -10,7 +10,7 @@ from pipeline.feed import ChangeFeed, Start
 from pipeline.imports import adopt
 from pipeline.limits import BatchLimits
 from pipeline.sink import Sink
-from pipeline.transform import Identity as NoTransform
+from pipeline.transform import NoTransform as NoTransform
 from pipeline.transform import Transform
 
 SPARED_S = 2.5

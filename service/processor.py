@@ -151,7 +151,7 @@ class Processor:
 
     async def idle(self) -> Backlog:
         """Waits until the whole group has nothing left to do; `failed` and `held` name the partitions that stand still."""
-        return await wait_until_idle(self.view.backlog, clock=self._clock, report=self._waiting)
+        return await wait_until_idle(self.view.read_backlog, clock=self._clock, report=self._waiting)
 
     async def stop(self) -> None:
         """Graceful, within the stop timeout. Idempotent. What went wrong while running is raised by `ended`, not here."""

@@ -47,7 +47,7 @@ lease simply expires."""
 PAUSES = Backoff(first_s=0.1, max_s=60.0)
 
 
-async def within(doing: str, step: Coroutine[Any, Any, None], log: Log) -> None:
+async def run_within(doing: str, step: Coroutine[Any, Any, None], log: Log) -> None:
     """After a failure the following steps still run: a connector's fault must not keep a lease."""
     try:
         async with asyncio.timeout(CLOSING_TIMEOUT_S):

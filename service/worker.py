@@ -56,8 +56,8 @@ from service.shutdown import (
     retry_until_answered,
     run_uninterrupted,
     run_unless_stopped,
+    run_within,
     sleep_unless_stopped,
-    within,
 )
 from service.stats import Stats
 
@@ -105,7 +105,7 @@ CONTINUATION_LOGGED = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WorkerResult:
     """How a worker ended. error: the message for people after a failure."""
 
     reason: CloseReason
@@ -162,17 +162,17 @@ class Worker:
         """Finish or drop the batch in hand, checkpoint, release."""
         self._stopping.set()
 
-    async def run(self) -> Outcome:
+    async def run(self) -> WorkerResult:
         """Never raises, except for a cancellation: then too the lease is given back, if that goes quickly."""
         self._log.info("lease acquired", continuation=_shortened(self.owned.lease.continuation))
-        outcome = Outcome("shutdown")
+        outcome = WorkerResult("shutdown")
         try:
             outcome = await self._supervise()
         finally:
             await run_uninterrupted(self._close(outcome))
         return outcome
 
-    async def _supervise(self) -> Outcome:
+    async def _supervise(self) -> WorkerResult:
         work = asyncio.create_task(self._work(), name=f"work {self.partition}")
         beside = [
             asyncio.create_task(task, name=f"{name} {self.partition}")
@@ -435,13 +435,15 @@ class Worker:
 
     # The end
 
-    async def _close(self, outcome: Outcome) -> None:
+    async def _close(self, outcome: WorkerResult) -> None:
         """The last checkpoint and release, each within its time: whatever fails here, the lease expires by itself."""
         await self._close_writer(outcome.reason)
         if outcome.reason in ("shutdown", "failed") and not self.owned.is_lost:
-            await within("checkpoint", retry_until_answered(self._checkpoints.keep, self._clock, self._log), self._log)
+            await run_within(
+                "checkpoint", retry_until_answered(self._checkpoints.keep, self._clock, self._log), self._log
+            )
             crash_point("before release")
-            await within("release", retry_until_answered(self.owned.release, self._clock, self._log), self._log)
+            await run_within("release", retry_until_answered(self.owned.release, self._clock, self._log), self._log)
             crash_point("released")
         level = self._log.error if outcome.reason == "failed" else self._log.info
         error = {"error": str(outcome.error)} if outcome.error else {}
@@ -458,7 +460,7 @@ class Worker:
     async def _close_writer(self, reason: CloseReason) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
-            await within("close", writer.close(reason), self._log)
+            await run_within("close", writer.close(reason), self._log)
 
 
 def about(lease: Lease) -> dict[str, object]:
@@ -472,14 +474,14 @@ def _shortened(continuation: str | None) -> str | None:
     return continuation[: CONTINUATION_LOGGED - 3] + "..."
 
 
-def _outcome(task: asyncio.Task[CloseReason]) -> Outcome:
+def _outcome(task: asyncio.Task[CloseReason]) -> WorkerResult:
     if task.cancelled():
-        return Outcome("failed", PipelineError(f"'{task.get_name()}' was cancelled by something that it called"))
+        return WorkerResult("failed", PipelineError(f"'{task.get_name()}' was cancelled by something that it called"))
     error = task.exception()
     if error is None:
-        return Outcome(task.result())
+        return WorkerResult(task.result())
     if isinstance(error, LeaseLost):
-        return Outcome("stolen" if error.taken_by else "lost", error)
+        return WorkerResult("stolen" if error.taken_by else "lost", error)
     if not isinstance(error, Exception):
         raise error
-    return Outcome("failed", error)
+    return WorkerResult("failed", error)

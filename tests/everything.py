@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import broadcast, lit, pandas_udf, udf
 from pyspark.sql.functions import sum as sum_of
 
-from pipeline.spark.jvm import started
+from pipeline.spark.jvm import start_jvm
 from pipeline.spark.master import defaults
 
 VALUES = {
@@ -118,7 +118,7 @@ def _value(work: Callable[[], Any]) -> object:
 
 
 def main() -> None:
-    running = started(defaults("local[2]", "512m", 1 << 24), lambda process: None)
+    running = start_jvm(defaults("local[2]", "512m", 1 << 24), lambda process: None)
     count = 0
     try:
         for what, found, expected in outcomes(running.session):

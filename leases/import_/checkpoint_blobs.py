@@ -35,7 +35,7 @@ _NEVER = frozenset(("", "-1", "None", "null"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blob:
+class CheckpointBlob:
     """A blob of another processor."""
 
     name: str
@@ -57,24 +57,24 @@ class Deployment:
     without: tuple[str, ...] = ()
 
 
-def blobs_of(documents: Iterable[Document]) -> list[Blob]:
+def blobs_of(documents: Iterable[Document]) -> list[CheckpointBlob]:
     """The blobs of an export: a listing with `name` and `metadata` or `content`, or only the contents. Raises
     InvalidDocument.
     """
     return [_exported(number, document) for number, document in enumerate(documents, 1)]
 
 
-def _exported(number: int, document: Document) -> Blob:
+def _exported(number: int, document: Document) -> CheckpointBlob:
     name = document.get("name")
     if not isinstance(name, str):
-        return Blob(name=f"number {number} of the input", content=to_json(document))
+        return CheckpointBlob(name=f"number {number} of the input", content=to_json(document))
     fields = Fields(name[:BLOB_NAME_CHARACTERS_MAX], document)
     fields.text("name", BLOB_NAME_CHARACTERS_MAX)
     content, metadata, properties = (document.get(key) for key in ("content", "metadata", "properties"))
     given: dict[str, object] = metadata if isinstance(metadata, dict) else {}
     known: dict[str, object] = properties if isinstance(properties, dict) else {}
     lease = known.get("lease")
-    return Blob(
+    return CheckpointBlob(
         name=name,
         metadata={key.lower(): str(value) for key, value in given.items() if value is not None},
         content=content if content is None or isinstance(content, str) else json.dumps(content),
@@ -88,9 +88,9 @@ def is_wanted(kind: Kind, name: str) -> bool:
     return (_STORED.fullmatch(name) is not None) == (kind == "checkpointstore")
 
 
-def deployments(kind: Kind, blobs: Iterable[Blob], *, pipeline: str) -> dict[str, Deployment]:
+def deployments(kind: Kind, blobs: Iterable[CheckpointBlob], *, pipeline: str) -> dict[str, Deployment]:
     """All deployments among the blobs, by folder."""
-    found: dict[str, list[Blob]] = {}
+    found: dict[str, list[CheckpointBlob]] = {}
     for blob in blobs:
         if is_wanted(kind, blob.name) and (kind == "checkpointstore" or blob.content):
             found.setdefault(_folder_of(kind, blob), []).append(blob)
@@ -100,12 +100,12 @@ def deployments(kind: Kind, blobs: Iterable[Blob], *, pipeline: str) -> dict[str
     }
 
 
-def _folder_of(kind: Kind, blob: Blob) -> str:
+def _folder_of(kind: Kind, blob: CheckpointBlob) -> str:
     stored = _STORED.fullmatch(blob.name)
     return stored["folder"] if kind == "checkpointstore" and stored else blob.name.rpartition("/")[0]
 
 
-def _stored(folder: str, blobs: Sequence[Blob], pipeline: str) -> Deployment:
+def _stored(folder: str, blobs: Sequence[CheckpointBlob], pipeline: str) -> Deployment:
     """For a BlobCheckpointStore. A partition's document is its ownership, because that changes while an owner holds it."""
     checkpoints, ownerships = (
         {blob.name.rpartition("/")[2]: blob for blob in blobs if blob.name.startswith(f"{folder}/{what}/")}
@@ -122,7 +122,7 @@ def _stored(folder: str, blobs: Sequence[Blob], pipeline: str) -> Deployment:
     return Deployment(folder=folder, candidates=candidates, owners=owners, without=tuple(without))
 
 
-def _checkpointed(checkpoint: Blob, ownership: Blob | None, pipeline: str) -> Candidate | None:
+def _checkpointed(checkpoint: CheckpointBlob, ownership: CheckpointBlob | None, pipeline: str) -> Candidate | None:
     """None if there is no position."""
     partition = checkpoint.name.rpartition("/")[2]
     brought = Candidate(
@@ -140,7 +140,7 @@ def _checkpointed(checkpoint: Blob, ownership: Blob | None, pipeline: str) -> Ca
     return replace(brought, lease=Lease(pipeline=pipeline, partition=partition, continuation=place))
 
 
-def _hosted(folder: str, blobs: Sequence[Blob], pipeline: str) -> Deployment:
+def _hosted(folder: str, blobs: Sequence[CheckpointBlob], pipeline: str) -> Deployment:
     """For an EventProcessorHost. Its hosts hold an Azure lease on the blob, which ends 30 s after they do."""
     found = {blob.name: _processed(blob, pipeline) for blob in blobs}
     leased = [found[blob.name] for blob in blobs if blob.is_leased]
@@ -152,7 +152,7 @@ def _hosted(folder: str, blobs: Sequence[Blob], pipeline: str) -> Deployment:
     )
 
 
-def _processed(blob: Blob, pipeline: str) -> Candidate:
+def _processed(blob: CheckpointBlob, pipeline: str) -> Candidate:
     """Without a lease if there is no position."""
     try:
         content = _content_of(blob)
@@ -164,7 +164,7 @@ def _processed(blob: Blob, pipeline: str) -> Candidate:
         return Candidate(document=blob.name, partition=blob.name.rpartition("/")[2], refused=input_error_text(error))
 
 
-def _content_of(blob: Blob) -> dict[str, object]:
+def _content_of(blob: CheckpointBlob) -> dict[str, object]:
     """The values that are not null, by .NET's names in lower case: .NET writes PartitionId, Java partitionId, Python
     partition_id.
     """
@@ -205,7 +205,7 @@ def _never(value: object) -> bool:
     return value is None or str(value) in _NEVER
 
 
-def _microseconds(blob: Blob | None) -> int | None:
+def _microseconds(blob: CheckpointBlob | None) -> int | None:
     return None if blob is None or blob.written is None else int(blob.written.timestamp() * 1e6)
 
 

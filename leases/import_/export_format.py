@@ -24,7 +24,7 @@ LINE_BYTES_MAX = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class ExportedPipeline:
     """A pipeline in an export."""
 
     pipeline: str
@@ -46,12 +46,12 @@ class Group:
         ]
 
 
-def lines_of(groups: Iterable[Group]) -> list[str]:
+def lines_of(groups: Iterable[ExportedPipeline]) -> list[str]:
     """Raises InvalidDocument for a lease that could not be read back."""
     return [line for group in groups for line in (_header(group), *map(_line, group.leases))]
 
 
-def _header(group: Group) -> str:
+def _header(group: ExportedPipeline) -> str:
     identity = group.info.identity
     about = {"name": group.pipeline, "feed": identity.feed, "sink": identity.sink, "transform": identity.transform}
     return to_json({MARK: VERSION, "pipeline": {**about, "complete": group.info.complete, "leases": len(group.leases)}})
@@ -61,7 +61,7 @@ def _line(lease: Lease) -> str:
     return to_json({MARK: VERSION, "lease": parsed("the lease", encode_lease(lease))})
 
 
-def groups_in(text: str) -> dict[str, Group]:
+def groups_in(text: str) -> dict[str, ExportedPipeline]:
     """By pipeline. Raises InvalidDocument, which names the line."""
     if len(text) > INPUT_BYTES_MAX:
         raise InvalidDocument(f"the input is larger than {INPUT_BYTES_MAX} bytes: export one pipeline at a time")
@@ -82,7 +82,8 @@ def groups_in(text: str) -> dict[str, Group]:
             leases.setdefault(lease.pipeline, []).append(lease)
     _check(headers, leases)
     return {
-        name: Group(pipeline=name, info=info, leases=tuple(leases.get(name, ()))) for name, (info, _) in headers.items()
+        name: ExportedPipeline(pipeline=name, info=info, leases=tuple(leases.get(name, ())))
+        for name, (info, _) in headers.items()
     }
 
 

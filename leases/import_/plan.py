@@ -46,7 +46,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class PlannedChange:
     """What a candidate would do."""
 
     kind: Kind
@@ -86,7 +86,7 @@ class _Refused(Exception):
     """A candidate that is left out, and why."""
 
 
-def planned(candidates: Iterable[Candidate], seen: Mapping[str, VersionedLease], rules: Rules) -> list[Change]:
+def planned(candidates: Iterable[Candidate], seen: Mapping[str, VersionedLease], rules: Rules) -> list[PlannedChange]:
     """The changes, in the order to carry them out. seen: all leases of the pipeline, by partition."""
     spread = [part for candidate in candidates for part in _spread(candidate, seen)]
     counts = Counter(each.partition for each in spread)
@@ -95,7 +95,7 @@ def planned(candidates: Iterable[Candidate], seen: Mapping[str, VersionedLease],
     return sorted(changes, key=_open_first)
 
 
-def _open_first(change: Change) -> tuple[bool, str]:
+def _open_first(change: PlannedChange) -> tuple[bool, str]:
     """Any host that sees a closed lease creates its children at the closed position; those in the input may be later."""
     return change.wanted is not None and change.wanted.closed, change.partition
 
@@ -128,7 +128,7 @@ class _Plan:
             if child.partition not in seen
         }
 
-    def change(self, candidate: Candidate, count: int) -> Change:
+    def change(self, candidate: Candidate, count: int) -> PlannedChange:
         seen = self._seen.get(candidate.partition)
         try:
             if count > 1:
@@ -137,10 +137,10 @@ class _Plan:
             if change.wanted is not None:
                 encode_lease(change.wanted)
         except (_Refused, InvalidDocument) as error:
-            change = Change(kind="refused", partition=candidate.partition, why=str(error), seen=seen)
+            change = PlannedChange(kind="refused", partition=candidate.partition, why=str(error), seen=seen)
         return replace(change, document=candidate.document)
 
-    def _changed(self, candidate: Candidate, seen: VersionedLease | None) -> Change:
+    def _changed(self, candidate: Candidate, seen: VersionedLease | None) -> PlannedChange:
         lease = candidate.lease
         if lease is None:
             raise _Refused(candidate.refused)
@@ -157,7 +157,7 @@ class _Plan:
             except Incomparable as error:
                 raise _Refused(f"document '{candidate.document}': {error}") from None
 
-    def _created(self, candidate: Candidate, lease: Lease) -> Change:
+    def _created(self, candidate: Candidate, lease: Lease) -> PlannedChange:
         if parent := self._due.get(lease.partition):
             raise _Refused(
                 f"lease '{parent}' lists it as a child: wait until a host creates its lease, then import again"
@@ -172,9 +172,9 @@ class _Plan:
             notes.append(f"was {candidate.owner}'s")
         if lease.continuation is None and not lease.closed:
             notes.append("has no continuation: begins at the feed's beginning")
-        return Change(kind="created", partition=lease.partition, why="; ".join(notes), wanted=lease)
+        return PlannedChange(kind="created", partition=lease.partition, why="; ".join(notes), wanted=lease)
 
-    def _over(self, candidate: Candidate, lease: Lease, seen: VersionedLease) -> Change:
+    def _over(self, candidate: Candidate, lease: Lease, seen: VersionedLease) -> PlannedChange:
         here = seen.lease
         if here.closed:
             return self._over_closed(candidate, lease, seen)
@@ -193,7 +193,7 @@ class _Plan:
         else:
             way = self._way(lease.continuation, here.continuation)
             if way is None:
-                return Change(kind="unchanged", partition=lease.partition, seen=seen)
+                return PlannedChange(kind="unchanged", partition=lease.partition, seen=seen)
             wanted, notes = self._reset(here, lease.continuation), way
         if owner := self._rules.owners.get(lease.partition):
             raise _Refused(
@@ -202,7 +202,7 @@ class _Plan:
         notes.append(f"a reset: generation {here.generation} -> {wanted.generation}, whatever position the sink holds")
         if here.owner is not None:
             notes.append(f"was {here.owner}'s")
-        return Change(kind="moved", partition=lease.partition, why="; ".join(notes), seen=seen, wanted=wanted)
+        return PlannedChange(kind="moved", partition=lease.partition, why="; ".join(notes), seen=seen, wanted=wanted)
 
     def _beside_the_sink(self, candidate: Candidate, lease: Lease) -> tuple[Lease, list[str]]:
         """A sink continues from its own position for the lease's generation, whatever position the lease has."""
@@ -230,17 +230,17 @@ class _Plan:
         ended = self._reset(here, first).ended(first, candidate.parts)
         return ended, [f"Java's continuation for {len(candidate.parts)} parts: closed, a host makes a lease for each"]
 
-    def _over_closed(self, candidate: Candidate, lease: Lease, seen: VersionedLease) -> Change:
+    def _over_closed(self, candidate: Candidate, lease: Lease, seen: VersionedLease) -> PlannedChange:
         if not seen.lease.children and not lease.children and not candidate.parts:
             why = (
                 "is closed here"
                 if lease.closed
                 else "is closed here, and stays closed: `leasehold leases reset` opens it"
             )
-            return Change(kind="unchanged", partition=lease.partition, seen=seen, why=why)
+            return PlannedChange(kind="unchanged", partition=lease.partition, seen=seen, why=why)
         wanted = candidate.parts or lease.children
         if {child.partition for child in wanted} == {child.partition for child in seen.lease.children}:
-            return Change(kind="unchanged", partition=lease.partition, seen=seen, why="has ended")
+            return PlannedChange(kind="unchanged", partition=lease.partition, seen=seen, why="has ended")
         raise _Refused(f"it has ended here, and {_names(c.partition for c in seen.lease.children)} continue from it")
 
     def _way(self, to: str | None, here: str | None, who: str = "the lease") -> list[str] | None:

@@ -56,19 +56,19 @@ class SqliteStore(LeaseStore):
         self._opened: tuple[int, int] | None = None
 
     async def list(self, prefix: str) -> list[Stored]:
-        return await self._run(lambda connection: _listed(connection, prefix))
+        return await self._run(lambda connection: _list(connection, prefix))
 
     async def read(self, id: str) -> Stored:
         return await self._run(lambda connection: _read(connection, id))
 
     async def create(self, id: str, body: str) -> str:
-        return await self._run(lambda connection: _created(connection, id, body), is_write=True)
+        return await self._run(lambda connection: _create(connection, id, body), is_write=True)
 
     async def replace(self, id: str, body: str, etag: str) -> str:
-        return await self._run(lambda connection: _replaced(connection, id, body, etag), is_write=True)
+        return await self._run(lambda connection: _replace(connection, id, body, etag), is_write=True)
 
     async def delete(self, id: str, etag: str) -> None:
-        await self._run(lambda connection: _deleted(connection, id, etag), is_write=True)
+        await self._run(lambda connection: _delete(connection, id, etag), is_write=True)
 
     async def close(self) -> None:
         """Waits for the calls in progress, each of which ends within `busy_timeout_s`."""
@@ -81,7 +81,7 @@ class SqliteStore(LeaseStore):
 
     def _act(self, action: Callable[[sqlite3.Connection], T], is_write: bool) -> T:
         try:
-            connection = self._connected()
+            connection = self._connect()
         except (sqlite3.DatabaseError, OSError) as error:
             raise self._translated(error, is_write=False) from error
         try:
@@ -90,7 +90,7 @@ class SqliteStore(LeaseStore):
             self._disconnect()  # whatever is wrong, the next call starts from a clean state
             raise self._translated(error, is_write) from error
 
-    def _connected(self) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
         """The connection; a new one if the path now leads to another file, because SQLite would continue with the old
         one.
         """
@@ -143,7 +143,7 @@ def _code(error: sqlite3.DatabaseError | OSError) -> int:
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
-def _listed(connection: sqlite3.Connection, prefix: str) -> list[Stored]:
+def _list(connection: sqlite3.Connection, prefix: str) -> list[Stored]:
     rows = connection.execute(
         "SELECT id, CAST(body AS TEXT), etag FROM lease_documents WHERE id >= ? AND id < ? || char(0x10FFFF) ORDER BY id",
         (prefix, prefix),
@@ -158,7 +158,7 @@ def _read(connection: sqlite3.Connection, id: str) -> Stored:
     return Stored(id, row[0], str(row[1]))
 
 
-def _created(connection: sqlite3.Connection, id: str, body: str) -> str:
+def _create(connection: sqlite3.Connection, id: str, body: str) -> str:
     insert = "INSERT INTO lease_documents (id, body) VALUES (?, ?) ON CONFLICT (id) DO NOTHING"
     cursor = connection.execute(insert, (id, body))
     if cursor.rowcount == 0:
@@ -166,7 +166,7 @@ def _created(connection: sqlite3.Connection, id: str, body: str) -> str:
     return str(cursor.lastrowid)
 
 
-def _replaced(connection: sqlite3.Connection, id: str, body: str, etag: str) -> str:
+def _replace(connection: sqlite3.Connection, id: str, body: str, etag: str) -> str:
     """A replaced document is a new row, because the row's number is the ETag."""
     replace = (
         "INSERT OR REPLACE INTO lease_documents (id, body)"
@@ -178,7 +178,7 @@ def _replaced(connection: sqlite3.Connection, id: str, body: str, etag: str) -> 
     return str(cursor.lastrowid)
 
 
-def _deleted(connection: sqlite3.Connection, id: str, etag: str) -> None:
+def _delete(connection: sqlite3.Connection, id: str, etag: str) -> None:
     delete = "DELETE FROM lease_documents WHERE id = ? AND CAST(etag AS TEXT) = ?"
     if connection.execute(delete, (id, etag)).rowcount == 0:
         raise _mismatch(connection, id)

@@ -146,7 +146,7 @@ class EntryBuffer:
         while self._resting and self._resting[0][0] <= now:
             order = heappop(self._resting)[1]
             self._lines[order].rests = False
-            self._go_on(order, now)
+            self._resume_line(order, now)
 
     def _first_of(self, followers: list[_Held]) -> _Source | None:
         """The ready entries, and those that may follow in the same request, with the lowest number first."""
@@ -171,9 +171,9 @@ class EntryBuffer:
         line = self._lines[order]
         line.sent -= 1
         if not line.sent:
-            self._go_on(order, now)
+            self._resume_line(order, now)
 
-    def _go_on(self, order: str, now: float) -> None:
+    def _resume_line(self, order: str, now: float) -> None:
         """A line with nothing in flight: its first entry may be sent, or it rests, or it has ended."""
         line = self._lines[order]
         if line.late_until is not None and line.late_until <= now:

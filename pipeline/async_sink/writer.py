@@ -62,7 +62,7 @@ class AsyncWriter(SinkWriter):
         self._permit: Permit | None = None
         self._failure: BaseException | None = None
         self._failing_since: float | None = None
-        self._is_told = self._is_closed = False
+        self._is_reported = self._is_closed = False
         self._wake, self._changed = asyncio.Event(), asyncio.Event()
 
     @property
@@ -205,15 +205,15 @@ class AsyncWriter(SinkWriter):
     def _answered(self, request: Request, failed: Failed) -> None:
         self._desk.answered(request, failed, self._clock.monotonic(), jitter=self._jitter())
         if len(failed.entries) < len(request.entries):
-            self._tell_well()
+            self._report_recovered()
             self._changed.set()
         else:
-            self._tell_failing("every entry failed")
+            self._report_failing("every entry failed")
 
     def _failed(
         self, request: Request, why: str, retry_after_s: float | None = None, *, may_land: bool = False
     ) -> None:
-        self._tell_failing(why)
+        self._report_failing(why)
         now = self._clock.monotonic()
         self._desk.failed(request, now, retry_after_s=retry_after_s, jitter=self._jitter(), may_land=may_land)
 
@@ -223,19 +223,19 @@ class AsyncWriter(SinkWriter):
         drawn = f"{claim.partition} {claim.owner} {claim.epoch} {self._desk.limiter.failures}"
         return 1 - crc32(drawn.encode()) / 2**32
 
-    def _tell_failing(self, why: str) -> None:
+    def _report_failing(self, why: str) -> None:
         """Reports an outage while waiting for its end. An occasional throttled request is not reported."""
         now = self._clock.monotonic()
         self._failing_since = now if self._failing_since is None else self._failing_since
-        if not self._is_told and now - self._failing_since >= SILENT_S_MAX:
-            self._is_told = True
+        if not self._is_reported and now - self._failing_since >= SILENT_S_MAX:
+            self._is_reported = True
             text = "%s accepts nothing %s; it is tried again until it does: %s"
             _log.warning(text, self._name, self._subject, why, extra=self._fields)
 
-    def _tell_well(self) -> None:
-        if self._is_told:
+    def _report_recovered(self) -> None:
+        if self._is_reported:
             _log.warning("%s accepts entries again %s", self._name, self._subject, extra=self._fields)
-        self._failing_since, self._is_told = None, False
+        self._failing_since, self._is_reported = None, False
 
     @property
     def _fields(self) -> dict[str, object]:

@@ -21,7 +21,7 @@ import aiohttp
 from leasehold.common.nesting import parsed_json
 from pipeline.async_sink import AsyncSink, Entry, Failed, Limits, json_row, refused
 from pipeline.async_sink.request_entry import Content, Destination
-from pipeline.connectors.network import is_nowhere
+from pipeline.connectors.network import check_unresolvable
 from pipeline.errors import Ambiguous, SinkNotFound, SinkRejected, SinkUnavailable
 from pipeline.limits import JSON_LEVELS_MAX
 
@@ -39,7 +39,7 @@ IN_DOUBT = (408, 502, 504)
 """After these the request may still be carried out: a gateway lost it, or gave up waiting."""
 OF_CONTENT, TOO_LARGE = (400, 409, 422), 413
 """Statuses for unwanted entries, while others are accepted."""
-SAID_MAX = 200
+REASON_CHARS_MAX = 200
 ENCODING = "gzip"
 """How an answer may be compressed."""
 NEXT = {
@@ -111,10 +111,10 @@ def failed_of(answer: Answer, entries: Sequence[Entry], results: Results, what: 
         return Failed(()) if results == "whole" else _failed_items(answer, entries, what)
     if _is_retried(answer.status):
         unanswered = Ambiguous if answer.status in IN_DOUBT else SinkUnavailable
-        raise unanswered(f"{what} answers {answer.status}{_said(answer)}", retry_after_s=retry_after_s(answer))
+        raise unanswered(f"{what} answers {answer.status}{_quoted(answer)}", retry_after_s=retry_after_s(answer))
     following = "set `url` to where it leads" if 300 <= answer.status < 400 else "correct what it names"
     problem = (
-        f"{what} answers {answer.status} to {_named(entries)}{_said(answer)}: {NEXT.get(answer.status, following)}"
+        f"{what} answers {answer.status} to {_named(entries)}{_quoted(answer)}: {NEXT.get(answer.status, following)}"
     )
     if answer.status in OF_CONTENT or (answer.status == TOO_LARGE and len(entries) == 1):
         raise refused(problem, *entries[:1] if len(entries) == 1 else [None])
@@ -189,8 +189,8 @@ def _named(entries: Sequence[Entry]) -> str:
     return f"entries {entries[0].key} to {entries[-1].key}" if len(entries) > 1 else f"entry {entries[0].key}"
 
 
-def _said(answer: Answer) -> str:
-    text = " ".join(answer.body.decode("utf-8", "replace").split())[:SAID_MAX]
+def _quoted(answer: Answer) -> str:
+    text = " ".join(answer.body.decode("utf-8", "replace").split())[:REASON_CHARS_MAX]
     return f" ({text})" if text else ""
 
 
@@ -242,7 +242,7 @@ class HttpDestination(Destination):
 
     async def prepare(self) -> None:
         """Sends nothing, because the effect of a request is unknown. Only the host's name is looked up."""
-        if await is_nowhere(urlsplit(self._url).hostname or ""):
+        if await check_unresolvable(urlsplit(self._url).hostname or ""):
             raise SinkNotFound(f"{self._what} cannot be reached: its host does not exist: look at `url`")
         if self._session is None:
             connector = aiohttp.TCPConnector(ssl=self._trusted(), limit=0)  # in_flight_max bounds them

@@ -80,7 +80,7 @@ def sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
-async def is_nowhere(host: str) -> bool:
+async def check_unresolvable(host: str) -> bool:
     """Asks the resolver. A name server that is away is an outage, and not the name's fault.
 
     host: a name or a number, without a port.

@@ -1,7 +1,7 @@
-"""Dead letters of a partition in several strands, each with its own numbers, as a feed by the letters' own partitions.
+"""Dead letters of a partition in several streams, each with its own numbers, as a feed by the letters' own partitions.
 
 In files a pipeline and its replay write a manifest each; a hub's partition holds letters of many partitions. A position contains
-the progress in each strand. Such a feed is read up to an end, strand by strand; later letters are for the next reading.
+the progress in each stream. Such a feed is read up to an end, stream by stream; later letters are for the next reading.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ NONE_READ = -1
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Some letters of a strand. numbers: theirs in it, ascending. events: EVENT_SCHEMA, each with a dead letter's property."""
+    """Some letters of a stream. numbers: theirs in it, ascending. events: EVENT_SCHEMA, each with a dead letter's property."""
 
     numbers: Sequence[int]
     events: pa.Table
 
 
-class Strands(Protocol):
-    """Where the letters are. Their numbers grow within a strand, and are no less than 0."""
+class LetterStreams(Protocol):
+    """Where the letters are. Their numbers grow within a stream, and are no less than 0."""
 
     @property
     def identity(self) -> str: ...
 
-    async def partitions(self) -> Sequence[str]:
+    async def list_partitions(self) -> Sequence[str]:
         """Those that have letters, or may have some. Raises FeedUnavailable."""
         ...
 
-    async def of(self, partition: str) -> Sequence[str]:
-        """The names of its strands. Raises FeedUnavailable."""
+    async def list_streams(self, partition: str) -> Sequence[str]:
+        """The names of its streams. Raises FeedUnavailable."""
         ...
 
-    async def end(self, partition: str, strand: str) -> int:
+    async def find_end(self, partition: str, stream: str) -> int:
         """The number of the last letter, or of whatever is last there; NONE_READ where there is nothing."""
         ...
 
-    async def count(self, partition: str, strand: str, behind: int) -> int:
+    async def count(self, partition: str, stream: str, behind: int) -> int:
         """How many letters lie behind a number; an estimate, 0 only for none."""
         ...
 
-    def read(self, partition: str, strand: str, behind: int, end: int) -> AsyncGenerator[Stretch, None]:
+    def read(self, partition: str, stream: str, behind: int, end: int) -> AsyncGenerator[Stretch, None]:
         """The letters of the partition behind a number, up to `end`. Raises FeedUnavailable, PositionLost."""
         ...
 
@@ -64,62 +64,64 @@ class Strands(Protocol):
 
 
 class MergedLetters(BoundedFeed):
-    def __init__(self, strands: Strands, *, clock: Clock | None = None) -> None:
-        self._strands = strands
+    def __init__(self, streams: LetterStreams, *, clock: Clock | None = None) -> None:
+        self._streams = streams
         self._clock = clock or LoopClock()
 
     @property
     def identity(self) -> str:
-        return self._strands.identity
+        return self._streams.identity
 
     async def partitions(self) -> list[FeedPartition]:
-        return [FeedPartition(name) for name in sorted(await self._strands.partitions())]
+        return [FeedPartition(name) for name in sorted(await self._streams.list_partitions())]
 
     async def start_of(self, partition: str, start: Start) -> str | None:
         return await self.latest(partition) if start == "latest" else None
 
     async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         while True:
-            async with aclosing(self.until(partition, continuation, await self.latest(partition))) as pages:
+            async with aclosing(self.read_until(partition, continuation, await self.latest(partition))) as pages:
                 async for page in pages:
                     continuation = page.to
                     yield page
             await self._clock.sleep(POLL_S)
 
-    async def until(self, partition: str, behind: str | None, end: str | None) -> AsyncGenerator[Page, None]:
+    async def read_until(self, partition: str, behind: str | None, end: str | None) -> AsyncGenerator[Page, None]:
         at, ends = _numbers(behind), _numbers(end)
-        for strand, last in ends.items():
-            if at.get(strand, NONE_READ) >= last:
+        for stream, last in ends.items():
+            if at.get(stream, NONE_READ) >= last:
                 continue
-            async with aclosing(self._strands.read(partition, strand, at.get(strand, NONE_READ), last)) as stretches:
+            async with aclosing(self._streams.read(partition, stream, at.get(stream, NONE_READ), last)) as stretches:
                 async for stretch in stretches:
-                    before, at = at, {**at, strand: stretch.numbers[-1]}
-                    yield _page(stretch, strand, before)
-            if at.get(strand) != last:  # those letters belong to others
-                at = {**at, strand: last}
+                    before, at = at, {**at, stream: stretch.numbers[-1]}
+                    yield _page(stretch, stream, before)
+            if at.get(stream) != last:  # those letters belong to others
+                at = {**at, stream: last}
                 yield Page(EVENT_SCHEMA.empty_table(), _position(at))
 
     async def latest(self, partition: str) -> str | None:
-        ends = {name: await self._strands.end(partition, name) for name in await self._strands.of(partition)}
+        ends = {
+            name: await self._streams.find_end(partition, name) for name in await self._streams.list_streams(partition)
+        }
         there = {name: end for name, end in ends.items() if end != NONE_READ}
         return _position(there) if there else None
 
     async def lag(self, partition: str, continuation: str | None) -> int:
         at = _numbers(continuation)
-        strands = await self._strands.of(partition)
-        return sum([await self._strands.count(partition, each, at.get(each, NONE_READ)) for each in strands])
+        streams = await self._streams.list_streams(partition)
+        return sum([await self._streams.count(partition, each, at.get(each, NONE_READ)) for each in streams])
 
     def compare(self, a: str | None, b: str | None) -> int:
-        """A reader's later position is at least as far as its earlier one in every strand."""
+        """A reader's later position is at least as far as its earlier one in every stream."""
         return _read(a) - _read(b)
 
     async def close(self) -> None:
-        await self._strands.close()
+        await self._streams.close()
 
 
-def _page(stretch: Stretch, strand: str, before: Mapping[str, int]) -> Page:
+def _page(stretch: Stretch, stream: str, before: Mapping[str, int]) -> Page:
     def position_after(count: int) -> str:
-        return _position({**before, strand: stretch.numbers[count - 1]})
+        return _position({**before, stream: stretch.numbers[count - 1]})
 
     return Page(stretch.events, position_after(len(stretch.numbers)), position_after)
 

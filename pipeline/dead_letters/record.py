@@ -212,14 +212,16 @@ class BoundedFeed(ChangeFeed):
     """A feed of letters whose reader has to know beforehand up to where it reads."""
 
     @abstractmethod
-    def until(self, partition: str, behind: str | None, end: str | None) -> AsyncGenerator[Page, None]:
+    def read_until(self, partition: str, behind: str | None, end: str | None) -> AsyncGenerator[Page, None]:
         """The pages behind a position. No page passes `end`, and the last one's `to` is `end`."""
 
 
-async def until(feed: ChangeFeed, partition: str, behind: str | None, end: str | None) -> AsyncGenerator[Page, None]:
+async def read_until(
+    feed: ChangeFeed, partition: str, behind: str | None, end: str | None
+) -> AsyncGenerator[Page, None]:
     """The pages behind a position, up to that with `end` in it. Raises FeedUnavailable, PositionLost."""
     if isinstance(feed, BoundedFeed):
-        pages = feed.until(partition, behind, end)
+        pages = feed.read_until(partition, behind, end)
     elif feed.compare(behind, end) < 0:
         pages = feed.open(partition, behind)
     else:
@@ -231,11 +233,11 @@ async def until(feed: ChangeFeed, partition: str, behind: str | None, end: str |
                 return
 
 
-async def until_now(feed: ChangeFeed, partition: str, since: str | None = None) -> AsyncGenerator[Page, None]:
+async def read_until_now(feed: ChangeFeed, partition: str, since: str | None = None) -> AsyncGenerator[Page, None]:
     """The pages of a partition up to where it ends at this moment. since: behind which; None for all of them."""
     end = await feed.latest(partition)
     behind = await feed.start_of(partition, "earliest") if since is None else since
-    async with aclosing(until(feed, partition, behind, end)) as pages:
+    async with aclosing(read_until(feed, partition, behind, end)) as pages:
         async for page in pages:
             yield page
 
@@ -243,7 +245,7 @@ async def until_now(feed: ChangeFeed, partition: str, since: str | None = None) 
 async def read_kept(box: LetterBox, pipeline: str, *, partition: str | None = None) -> AsyncIterator[StoredLetter]:
     """All current letters of a pipeline, or of one partition of its feed. Raises FeedUnavailable, PositionLost."""
     for place in await box.feed.partitions():
-        async with aclosing(until_now(box.feed, place.name)) as pages:
+        async with aclosing(read_until_now(box.feed, place.name)) as pages:
             async for page in pages:
                 for event in page.events.to_pylist():
                     found = letter_of(event)
@@ -259,7 +261,7 @@ async def find_buried(
     since: no such letter is before it. Raises FeedUnavailable, PositionLost.
     """
     found = set()
-    async with aclosing(until_now(box.feed, place, since)) as pages:
+    async with aclosing(read_until_now(box.feed, place, since)) as pages:
         async for page in pages:
             letters = map(letter_of, page.events.to_pylist())
             found |= {letter.sequence for letter in letters if letter is not None and written(letter)}

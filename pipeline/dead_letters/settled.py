@@ -17,7 +17,15 @@ from typing import Literal
 
 import pyarrow as pa
 
-from pipeline.dead_letters.record import Letter, LetterBox, StoredLetter, event_of, letter_of, until, until_now
+from pipeline.dead_letters.record import (
+    Letter,
+    LetterBox,
+    StoredLetter,
+    event_of,
+    letter_of,
+    read_until,
+    read_until_now,
+)
 from pipeline.errors import FeedError, FeedUnavailable
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import ChangeFeed, FeedPartition, Start
@@ -69,7 +77,7 @@ class ReplayFeed(ChangeFeed):
 
     async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         end, read = await self.latest(partition), set[int]()
-        async with aclosing(until(self._feed, partition, continuation, end)) as pages:
+        async with aclosing(read_until(self._feed, partition, continuation, end)) as pages:
             async for page in pages:
                 letters = self._letters(page, end)
                 again = self._first_again(letters, continuation, read)
@@ -250,7 +258,7 @@ async def _find_unread(box: LetterBox, pipeline: str, partition: str, position: 
     if await feed.lag(partition, position) == 0:
         return set()
     found = set()
-    async with aclosing(until_now(feed, partition, position)) as pages:
+    async with aclosing(read_until_now(feed, partition, position)) as pages:
         async for page in pages:
             for event in page.events.to_pylist():
                 letter = letter_of(event)

@@ -4,7 +4,7 @@
 `PartitionProducer` is one partition of it, and what sinks publish with. `ProducerState` is what a lease keeps of it.
 """
 
-from pipeline.producer.broker import Broker, Link, RetryPolicy
+from pipeline.producer.broker import Broker, ProducerLink, RetryPolicy
 from pipeline.producer.errors import AlreadyPublished, BatchLocked, Outcome, PublishError, Reason
 from pipeline.producer.event import (
     NOTHING_YET,
@@ -44,7 +44,7 @@ __all__ = [
     "Reason",
     "Outcome",
     "Broker",
-    "Link",
+    "ProducerLink",
     "PartitionProducer",
     "ProducerPosition",
     "number_after",

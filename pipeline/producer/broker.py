@@ -38,7 +38,7 @@ class RetryPolicy:
         return backoff.pause_s(1 if self.mode == "fixed" else retry, 0.0)
 
 
-class Link(Protocol):
+class ProducerLink(Protocol):
     """A way into one partition. After any error it is dropped, and another one is made.
 
     numbers: what the broker replied to the attach; None of a link that is not idempotent. bytes_max: the largest batch.
@@ -83,15 +83,15 @@ class Broker(Protocol):
         """What a batch takes beside its events."""
         ...
 
-    async def attach(self, partition: str | None, asked: AttachRequest | None, *, idempotent: bool) -> Link:
+    async def attach(self, partition: str | None, asked: AttachRequest | None, *, idempotent: bool) -> ProducerLink:
         """asked: None leaves all to the broker. Without a partition the broker routes events. Raises PublishError."""
         ...
 
-    async def hub(self) -> HubProperties:
+    async def read_hub(self) -> HubProperties:
         """Raises PublishError."""
         ...
 
-    async def partition(self, partition: str) -> PartitionProperties:
+    async def read_partition(self, partition: str) -> PartitionProperties:
         """Raises PublishError."""
         ...
 

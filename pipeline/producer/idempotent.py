@@ -153,7 +153,7 @@ class IdempotentProducer:
         self._broker = broker
         self._idempotent = idempotent
         self._retry = retry or RetryPolicy()
-        self._asked = {**(partitions or {}), **(restored(snapshot) if snapshot else {})}
+        self._wanted = {**(partitions or {}), **(restored(snapshot) if snapshot else {})}
         self._partitions: dict[str | None, PartitionProducer] = {}
         self._is_closed = False
 
@@ -169,7 +169,7 @@ class IdempotentProducer:
         self, partition: str | None = None, *, key: str | None = None, bytes_max: int | None = None
     ) -> EventBatch:
         """Empty and unlocked. bytes_max: less than the broker takes. Raises PublishError, ValueError."""
-        link = await self._producer(partition, key).ready()
+        link = await self._producer(partition, key).ensure_link()
         if bytes_max is not None and not 0 < bytes_max <= link.bytes_max:
             raise ValueError(f"bytes_max has to be from 1 to {link.bytes_max}, which is what the broker takes")
         return EventBatch(
@@ -190,7 +190,7 @@ class IdempotentProducer:
             await self._producer(events.partition, events.key).publish(events)
             return
         producer = self._producer(partition, key)
-        link = await producer.ready()
+        link = await producer.ensure_link()
         await producer.publish(_Measured(events, key, self._broker, link.bytes_max, is_numbered=self._idempotent))
 
     async def settle(self, partition: str) -> bool:
@@ -203,7 +203,7 @@ class IdempotentProducer:
         """This producer's state in the partition, for which a link is made where there was none."""
         producer = self._producer(partition, None)
         if producer.numbers is None:
-            await producer.ready()
+            await producer.ensure_link()
         numbers = producer.numbers
         return PublishingProperties(
             partition=partition,
@@ -215,14 +215,14 @@ class IdempotentProducer:
 
     async def hub_properties(self) -> HubProperties:
         self._check()
-        return await self._broker.hub()
+        return await self._broker.read_hub()
 
     async def partition_ids(self) -> tuple[str, ...]:
         return (await self.hub_properties()).partitions
 
     async def partition_properties(self, partition: str) -> PartitionProperties:
         self._check()
-        return await self._broker.partition(partition)
+        return await self._broker.read_partition(partition)
 
     def snapshot(self) -> str:
         """The state of every partition, for a producer to come; a text of less than 150 bytes a partition.
@@ -231,7 +231,7 @@ class IdempotentProducer:
         again by the new producer first, and the same.
         """
         known = {name: each.numbers.asked for name, each in self._partitions.items() if name and each.numbers}
-        return snapshot_of({name: asked for name, asked in (self._asked | known).items() if asked.is_whole})
+        return snapshot_of({name: asked for name, asked in (self._wanted | known).items() if asked.is_whole})
 
     # The end
 
@@ -264,7 +264,7 @@ class IdempotentProducer:
             self._partitions[partition] = PartitionProducer(
                 self._broker,
                 partition,
-                asked=self._asked.get(partition) if partition is not None else None,
+                asked=self._wanted.get(partition) if partition is not None else None,
                 idempotent=self._idempotent,
                 retry=self._retry,
             )
@@ -319,10 +319,10 @@ def restored(snapshot: str) -> dict[str, AttachRequest]:
         raise _refusal("is not JSON") from None
     if not isinstance(kept, dict) or len(kept) > PARTITIONS_MAX:
         raise _refusal("is not an object of partitions")
-    return {name: _asked(name, values) for name, values in kept.items()}
+    return {name: _attach_request(name, values) for name, values in kept.items()}
 
 
-def _asked(partition: str, values: object) -> AttachRequest:
+def _attach_request(partition: str, values: object) -> AttachRequest:
     if not isinstance(values, dict) or set(values) != set(_SNAPSHOT_FIELDS):
         raise _refusal(f"does not hold exactly group, level and number of partition '{partition[:50]}'")
     if not all(isinstance(value, int) and not isinstance(value, bool) for value in values.values()):

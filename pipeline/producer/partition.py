@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 from leasehold.common.cancellation import await_shielded
-from pipeline.producer.broker import Broker, Link, RetryPolicy
+from pipeline.producer.broker import Broker, ProducerLink, RetryPolicy
 from pipeline.producer.errors import ENDS_THE_PRODUCER, Outcome, PublishError, Reason, refused
 from pipeline.producer.event import AttachRequest, ProducerPosition, number_after
 
@@ -83,13 +83,13 @@ class PartitionProducer:
         self.numbers: ProducerPosition | None = None
         """As the broker has confirmed them; None before the first link."""
         self._broker = broker
-        self._asked = asked
+        self._wanted = asked
         self._idempotent = idempotent
         self._strict = strict
         self._retry = retry or RetryPolicy()
         self._sleep = sleep
         self._turn = asyncio.Lock()
-        self._link: Link | None = None
+        self._link: ProducerLink | None = None
         self._unsettled: Unsettled | None = None
         self._end: PublishError | None = None
         self._bytes_max = 0
@@ -99,7 +99,7 @@ class PartitionProducer:
         """The largest batch, according to the last link."""
         return self._bytes_max
 
-    async def ready(self) -> Link:
+    async def ensure_link(self) -> ProducerLink:
         """A link, made now where there is none. Raises PublishError."""
         async with self._our_turn():
             flight = Flight()
@@ -254,19 +254,19 @@ class PartitionProducer:
 
     # The link
 
-    async def _ensure_link_in_time(self) -> Link:
+    async def _ensure_link_in_time(self) -> ProducerLink:
         try:
             async with asyncio.timeout(self._retry.try_timeout_s):
                 return await self._ensure_link()
         except TimeoutError as error:
             raise self._late(Flight()) from error
 
-    async def _ensure_link(self) -> Link:
+    async def _ensure_link(self) -> ProducerLink:
         """The current one, or another: it asks for the numbers that we have, and takes those of the reply."""
         if self._link is not None and self._link.is_usable:
             return self._link
         await self._drop_link()
-        asked = self._asked if self.numbers is None else self.numbers.asked
+        asked = self._wanted if self.numbers is None else self.numbers.asked
         self._link = link = await self._broker.attach(self.partition, asked, idempotent=self._idempotent)
         self._bytes_max = link.bytes_max
         if link.numbers is not None:

@@ -46,7 +46,7 @@ class PageBuffer:
         """How much waits here."""
         return self._bytes
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Waits while this partition's share has no room for another page. Call it before the page is read."""
         while not self._share.has_room:
             self._block()
@@ -70,7 +70,7 @@ class PageBuffer:
         self._end = error
         self._filled.set()
 
-    async def batch(self) -> Batch:
+    async def take_batch(self) -> Batch:
         """The next batch, as soon as it is due. Raises the reader's error once everything before it has been taken."""
         while (wait_s := self._due_in_s()) != 0:
             self._filled.clear()

@@ -89,7 +89,7 @@ class Runner:
         self._epoch = epoch
         self._feed = feed
         self._refusals = refusals
-        self._sieve = self._sieve_of(transform, letters, writer)
+        self._dead_letter_transform = self._dead_letter_transform_of(transform, letters, writer)
         self._writer = writer
         self._permit = permit
         self._clock = clock
@@ -144,7 +144,7 @@ class Runner:
 
     async def _read_page(self, pages: AsyncGenerator[Page, None]) -> bool:
         """One page, as soon as there is room for it; False where there are no more."""
-        await self._buffer.room()
+        await self._buffer.wait_for_room()
         page = await heeding(anext(pages, None))
         if page is not None:
             self._check_forward(self._read_to, page.to, page.events.num_rows)
@@ -159,7 +159,7 @@ class Runner:
     async def _transform_batches(self) -> None:
         try:
             while True:
-                await self._pass_on(await self._buffer.batch())
+                await self._pass_on(await self._buffer.take_batch())
         except PipelineError as error:
             await self._ready.put(error)
         except (Exception, asyncio.CancelledError) as error:
@@ -208,7 +208,7 @@ class Runner:
         self._check_forward(batch.start, batch.to, batch.events)
         started = self._clock.monotonic()
         with self._progress.working("transform", started):
-            table, dead = await self._sieve.sift(batch)
+            table, dead = await self._dead_letter_transform.sift(batch)
         crash_point("batch transformed")
         size = table.nbytes + (0 if dead is None else dead.nbytes)
         self._share.hold(size)
@@ -227,7 +227,9 @@ class Runner:
         writing = [] if self._writing is None else [self._writing]
         return [ready.sent for ready in (*self._in_flight.held, *writing)]
 
-    def _sieve_of(self, transform: Transform, letters: DeadLetters | None, writer: SinkWriter) -> DeadLetterTransform:
+    def _dead_letter_transform_of(
+        self, transform: Transform, letters: DeadLetters | None, writer: SinkWriter
+    ) -> DeadLetterTransform:
         buried = () if letters is None else writer.buried
         assert buried is not None, f"the sink of partition '{self._partition}' keeps no dead letters"
         return DeadLetterTransform(

@@ -15,7 +15,7 @@ from itertools import count
 from typing import TypeVar
 
 from pipeline.errors import EngineUnavailable
-from pipeline.spark.jvm import Running, connected, started
+from pipeline.spark.jvm import Running, connect_remote, start_jvm
 from pipeline.spark.master import INVARIANTS, defaults
 
 T = TypeVar("T")
@@ -94,7 +94,7 @@ class SparkEngine:
         self._stop()
         self._failed = None
         try:
-            return connected(self._remote) if self._remote else started(self._conf, self._launched)
+            return connect_remote(self._remote) if self._remote else start_jvm(self._conf, self._launched)
         except EngineUnavailable as error:
             self._failed = error
             raise
@@ -107,17 +107,17 @@ class SparkEngine:
         if self._is_stopped:
             process.kill()
 
-    async def job(self, work: Callable[[], T]) -> T:
+    async def run_job(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._jobs, work)
 
-    async def control(self, work: Callable[[], T]) -> T:
+    async def run_control(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._control, work)
 
     async def release(self) -> None:
         """One transform less; the last one stops Spark."""
         self._users -= 1
         if self._users == 0:
-            await self.control(self.stop)
+            await self.run_control(self.stop)
             self._jobs.shutdown(wait=False)
             self._control.shutdown(wait=False)
 

@@ -28,9 +28,9 @@ def require_java() -> None:
         home = os.environ.get("JAVA_HOME")
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "no command `java` was found"
         raise EngineUnavailable(f"Spark needs Java {JAVA_MIN} or newer, and {where}: {_remedy()}")
-    version = _noted_version(java)
+    version = _read_noted_version(java)
     if version is None:
-        version = java_version(_said_version(java))
+        version = java_version(_read_version(java))
     if version is not None and version < JAVA_MIN:
         raise EngineUnavailable(f"Spark needs Java {JAVA_MIN} or newer, and {java} is Java {version}: {_remedy()}")
 
@@ -43,7 +43,7 @@ def _remedy() -> str:
     return f"{java_advice(text, platform.system())}, or set JAVA_HOME to an existing one"
 
 
-def _noted_version(java: str) -> int | None:
+def _read_noted_version(java: str) -> int | None:
     """By the file that Java's makers put beside it: starting one only to ask it takes a fifth of a second."""
     try:
         return java_version(Path(java).resolve().parents[1].joinpath("release").read_text(encoding="utf-8"))
@@ -51,7 +51,7 @@ def _noted_version(java: str) -> int | None:
         return None
 
 
-def _said_version(java: str) -> str:
+def _read_version(java: str) -> str:
     """Raises EngineUnavailable. Blocks for a moment."""
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 - the user's own Java

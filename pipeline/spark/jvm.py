@@ -156,7 +156,7 @@ class Running:
             self.scratch = None
 
 
-def started(conf: Mapping[str, str], launched: Callable[[subprocess.Popen[bytes]], None]) -> Running:
+def start_jvm(conf: Mapping[str, str], launched: Callable[[subprocess.Popen[bytes]], None]) -> Running:
     """A JVM of our own. Blocks for seconds. launched: gets its process at once, so that it can be killed while it starts.
 
     Raises EngineUnavailable.
@@ -322,7 +322,7 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
     return not (record.module in ("java_gateway", "clientserver") and record.name == "root")
 
 
-def connected(remote: str) -> Running:
+def connect_remote(remote: str) -> Running:
     """A Spark Connect server. Blocks. Raises EngineUnavailable."""
     try:
         return Running(SparkSession.builder.remote(remote).create())

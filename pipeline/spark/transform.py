@@ -136,7 +136,7 @@ class SparkJob:
     async def _cancellable(self, work: Callable[[PipelineSession], T]) -> T:
         """Work on a thread, as a group of Spark jobs that ends with its caller, Python workers and all."""
         group = f"{self._spec.name}-{next(self._engine.numbers)}"
-        running = asyncio.ensure_future(self._engine.job(lambda: self._grouped(group, work)))
+        running = asyncio.ensure_future(self._engine.run_job(lambda: self._grouped(group, work)))
         try:
             return await await_shielded(running)
         except asyncio.CancelledError:
@@ -144,7 +144,7 @@ class SparkJob:
                 lambda done: done.cancelled() or done.exception()
             )  # no caller retrieves its result
             if (own := self._own) is not None:
-                await asyncio.shield(self._engine.control(lambda: own.cancel(group)))
+                await asyncio.shield(self._engine.run_control(lambda: own.cancel(group)))
                 await asyncio.wait({running}, timeout=CANCEL_TIMEOUT_S)
             raise
 

@@ -61,7 +61,7 @@ def health(view: View, metrics: Metrics) -> APIRouter:
     async def prometheus() -> Response:
         """This host's metrics, in the text format of Prometheus."""
         try:
-            metrics.lag = await view.lag(METRICS_LAG_AGE_MAX_S)
+            metrics.lag = await view.read_lag(METRICS_LAG_AGE_MAX_S)
         except StoreError:
             metrics.lag = None  # unknown, and left out: metrics of the host are wanted most when the container is down
         return Response(metrics.text(), media_type=CONTENT_TYPE)

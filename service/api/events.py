@@ -25,7 +25,7 @@ from service.api import schemas
 from service.api.auth import READING
 from service.api.problems import documented
 from service.api.queries import Strict
-from service.group.status import Group, LeaseStatus
+from service.group.status import GroupStatus, LeaseStatus
 from service.group.view import View
 
 STREAMS_MAX = 200
@@ -87,7 +87,7 @@ class Changes:
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._rendered: tuple[Group, Group, bytes] | None = None
+        self._rendered: tuple[GroupStatus, GroupStatus, bytes] | None = None
         self.streams = 0
 
     async def stream(self, seconds: float) -> AsyncIterator[bytes]:
@@ -98,7 +98,7 @@ class Changes:
 
     async def _parts(self) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
-        seen: Group | None = None
+        seen: GroupStatus | None = None
         is_away, spoke_at = False, loop.time()
         while True:
             try:
@@ -114,7 +114,7 @@ class Changes:
                 spoke_at = loop.time()
             await asyncio.sleep(PAUSE_S)
 
-    def _between(self, before: Group, now: Group) -> bytes:
+    def _between(self, before: GroupStatus, now: GroupStatus) -> bytes:
         if self._rendered is None or self._rendered[0] is not before or self._rendered[1] is not now:
             self._rendered = before, now, rendered(difference(before, now))
         return self._rendered[2]
@@ -131,7 +131,7 @@ class Difference:
     pipelines: schemas.Pipelines | None = None
 
 
-def difference(before: Group, now: Group) -> Difference:
+def difference(before: GroupStatus, now: GroupStatus) -> Difference:
     """Pure. A lease whose document has not changed is one object from reading to reading."""
     if before is now:
         return Difference()

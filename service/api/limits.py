@@ -27,7 +27,7 @@ from service.group.status import LeaseStatus
 
 
 _EXPIRED = ";expired"
-TOLD: dict[int | str, dict[str, Any]] = {
+ETAG_RESPONSE: dict[int | str, dict[str, Any]] = {
     200: {
         "headers": {
             "ETag": {"description": "The lease's, for `If-None-Match` and `If-Match`.", "schema": {"type": "string"}}

@@ -1,7 +1,7 @@
 """This host's metrics for Prometheus, read off the host and its Stats at the moment of each scrape.
 
     metrics = Metrics(host)
-    metrics.lag = await view.lag(age_max_s=15)    # optional: the group's lag, as last measured
+    metrics.lag = await view.read_lag(age_max_s=15)    # optional: the group's lag, as last measured
     metrics.text()                                # what /metrics answers
 
 Every name is explained in docs/metrics.md. Labels are pipelines and words of `service.stats`, so that the number of series does

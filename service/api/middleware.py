@@ -126,7 +126,7 @@ class Guard:
         body = _Body(receive, scope["path"])
         deadline = asyncio.timeout(limits.request_s(scope["path"]))
         try:
-            async with deadline, answer.within(deadline):
+            async with deadline, answer.give_until(deadline):
                 await self._app(asked, body.receive, answer.send)
         except Exception:
             if deadline.expired():
@@ -155,7 +155,7 @@ class _Answer:
         self._deadline: asyncio.Timeout | None = None
 
     @asynccontextmanager
-    async def within(self, deadline: asyncio.Timeout) -> AsyncIterator[None]:
+    async def give_until(self, deadline: asyncio.Timeout) -> AsyncIterator[None]:
         """A deadline for its beginning; once it has begun, it may take its time."""
         self._deadline = deadline
         try:

@@ -16,12 +16,12 @@ from leases.pause_orders import Control
 from service.api import schemas
 from service.api.audit import OperatorAction, lease_facts
 from service.api.auth import Operator
-from service.api.limits import TOLD, JsonRoute, meant_by, tag_of
+from service.api.limits import ETAG_RESPONSE, JsonRoute, meant_by, tag_of
 from service.api.problems import documented
 from service.api.queries import Strict, known, lease_in
 from service.errors import NotNow
 from service.group import actions
-from service.group.actions import Change, cleared_after_s, close_lease, describe, list_partitions
+from service.group.actions import LeaseChange, cleared_after_s, close_lease, describe, list_partitions
 from service.group.migration import move, start_in
 from service.group.status import LeaseStatus, state_of
 from service.group.view import View
@@ -65,7 +65,7 @@ class Close(Strict):
 def operating(view: View) -> APIRouter:
     router = APIRouter(prefix="/api", tags=["operators"], responses=ERRORS, route_class=JsonRoute)
 
-    @router.post("/leases/{pipeline}/{partition:any}/release", responses=TOLD)
+    @router.post("/leases/{pipeline}/{partition:any}/release", responses=ETAG_RESPONSE)
     async def release(
         pipeline: str, partition: str, nothing: Nothing, caller: Operator, request: Request, response: Response
     ) -> schemas.LeaseChange:
@@ -74,17 +74,17 @@ def operating(view: View) -> APIRouter:
         change = await actions.release_lease(view.keeper, pipeline, partition)
         return _done(view, request, response, "release", change)
 
-    @router.post("/leases/{pipeline}/{partition:any}/handoff", responses=TOLD)
+    @router.post("/leases/{pipeline}/{partition:any}/handoff", responses=ETAG_RESPONSE)
     async def handoff(
         pipeline: str, partition: str, wanted: Handoff, caller: Operator, request: Request, response: Response
     ) -> schemas.LeaseChange:
         """Have the owner finish its batch, checkpoint, and give the lease to the host that is named."""
         await _check_exists(view, pipeline, partition)
-        hosts = (await view.group()).hosts
+        hosts = (await view.read_group()).hosts
         change = await actions.hand_over_lease(view.keeper, pipeline, partition, wanted.to, hosts)
         return _done(view, request, response, "handoff", change)
 
-    @router.put("/leases/{pipeline}/{partition:any}/continuation", responses={**TOLD, **documented(412, 428)})
+    @router.put("/leases/{pipeline}/{partition:any}/continuation", responses={**ETAG_RESPONSE, **documented(412, 428)})
     async def reset(
         pipeline: str,
         partition: str,
@@ -104,9 +104,9 @@ def operating(view: View) -> APIRouter:
             after = await move(view.keeper, view.pipelines[pipeline], before, start_in(wanted.to))
         except StoreConflict:
             raise _stale(view, await view.keeper.read(pipeline, partition)) from None
-        return _done(view, request, response, "reset", Change(before, after))
+        return _done(view, request, response, "reset", LeaseChange(before, after))
 
-    @router.post("/leases/{pipeline}/{partition:any}/close", responses=TOLD)
+    @router.post("/leases/{pipeline}/{partition:any}/close", responses=ETAG_RESPONSE)
     async def close(
         pipeline: str, partition: str, wanted: Close, caller: Operator, request: Request, response: Response
     ) -> schemas.LeaseClose:
@@ -146,7 +146,7 @@ def operating(view: View) -> APIRouter:
 async def _check_exists(view: View, pipeline: str, partition: str) -> None:
     """Raises HTTPException."""
     known(view, pipeline)
-    lease_in(await view.group(), pipeline, partition)
+    lease_in(await view.read_group(), pipeline, partition)
 
 
 def _unchanged(view: View, seen: VersionedLease, if_match: str | None) -> VersionedLease:
@@ -169,7 +169,7 @@ def _stale(view: View, now: VersionedLease) -> HTTPException:
     return HTTPException(HTTPStatus.PRECONDITION_FAILED, STALE, {"etag": tag_of(now.etag)})
 
 
-def _done(view: View, request: Request, response: Response, action: Action, change: Change) -> schemas.LeaseChange:
+def _done(view: View, request: Request, response: Response, action: Action, change: LeaseChange) -> schemas.LeaseChange:
     view.forget()
     lease = change.before.lease
     request.state.action = OperatorAction(

@@ -13,10 +13,10 @@ from starlette.exceptions import HTTPException
 from leases.lease import LeaseKey
 from service.api import schemas
 from service.api.auth import READING
-from service.api.limits import TOLD, etag_of, is_known
+from service.api.limits import ETAG_RESPONSE, etag_of, is_known
 from service.api.problems import documented, shown
 from service.group.lag import Lag
-from service.group.status import Group, LeaseState, LeaseStatus
+from service.group.status import GroupStatus, LeaseState, LeaseStatus
 from service.group.view import View
 from service.texts import counted
 
@@ -75,18 +75,18 @@ def reading(view: View) -> APIRouter:
     @router.get("/pipelines")
     async def pipelines(none: Annotated[Strict, Query()]) -> schemas.Pipelines:
         """Every pipeline with its leases by state and its failures, and what else needs attention."""
-        return schemas.pipelines_of(await view.group())
+        return schemas.pipelines_of(await view.read_group())
 
     @router.get("/hosts")
     async def hosts(none: Annotated[Strict, Query()]) -> schemas.Hosts:
         """Every host that has a document in the lease store."""
-        return schemas.hosts_of(await view.group())
+        return schemas.hosts_of(await view.read_group())
 
     @router.get("/leases", responses=documented(404))
     async def leases(wanted: Annotated[LeaseFilter, Query()]) -> schemas.Leases:
         """Leases in the order of pipeline and partition, page by page."""
         known(view, wanted.pipeline)
-        found = [status for status in (await view.group()).leases.values() if wanted.is_met_by(status)]
+        found = [status for status in (await view.read_group()).leases.values() if wanted.is_met_by(status)]
         rest = [status for status in found if status.lease.key > wanted.after]
         page = rest[: wanted.limit]
         return schemas.Leases(
@@ -98,14 +98,14 @@ def reading(view: View) -> APIRouter:
     @router.get(
         "/leases/{pipeline}/{partition:any}",
         response_model=schemas.LeaseDetail,
-        responses={**TOLD, 304: {"description": "As `If-None-Match` has it."}, **documented(404)},
+        responses={**ETAG_RESPONSE, 304: {"description": "As `If-None-Match` has it."}, **documented(404)},
     )
     async def lease(
         pipeline: str, partition: str, response: Response, if_none_match: Annotated[str | None, Header()] = None
     ) -> schemas.LeaseDetail | Response:
         """One lease, with the ETag of its document."""
         known(view, pipeline)
-        status = lease_in(await view.group(), pipeline, partition)
+        status = lease_in(await view.read_group(), pipeline, partition)
         etag = etag_of(status)
         if if_none_match is not None and is_known(if_none_match, etag):
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"etag": etag})
@@ -119,7 +119,7 @@ def reading(view: View) -> APIRouter:
         503 if more than a tenth of a pipeline's partitions are unknown, unless `partly` is true.
         """
         known(view, wanted.pipeline)
-        whole = await view.lag()
+        whole = await view.read_lag()
         lags = {name: whole.of(name) for name in view.pipelines if wanted.pipeline in (None, name)}
         unknown = [_refusal(name, lag) for name, lag in lags.items() if not lag.is_known]
         if unknown and not wanted.partly:  # too small a number here would scale the group down
@@ -132,7 +132,7 @@ def reading(view: View) -> APIRouter:
     async def batches(wanted: Annotated[BatchFilter, Query()]) -> schemas.Batches:
         """What was delivered last, newest first; what other hosts did is as old as their last announcement."""
         known(view, wanted.pipeline)
-        found = [batch for batch in (await view.group()).batches if wanted.pipeline in (None, batch.pipeline)]
+        found = [batch for batch in (await view.read_group()).batches if wanted.pipeline in (None, batch.pipeline)]
         return schemas.Batches(items=tuple(map(schemas.Batch.model_validate, found[: wanted.limit])))
 
     return router
@@ -145,7 +145,7 @@ def known(view: View, pipeline: str | None) -> None:
         raise HTTPException(HTTPStatus.NOT_FOUND, f"there is no pipeline {shown(pipeline)}; the pipelines are: {names}")
 
 
-def lease_in(group: Group, pipeline: str, partition: str) -> LeaseStatus:
+def lease_in(group: GroupStatus, pipeline: str, partition: str) -> LeaseStatus:
     """Raises HTTPException."""
     key = LeaseKey(pipeline, partition)
     if key in group.leases:

@@ -12,7 +12,7 @@ from pydantic import AliasPath, AwareDatetime, BaseModel, ConfigDict, Field
 
 from leases.import_.plan import Kind
 from service.group.lag import Lag
-from service.group.status import Group, LeaseState
+from service.group.status import GroupStatus, LeaseState
 
 PipelineName = Annotated[str, Field(description="The pipeline's name.", examples=["transform"])]
 PartitionName = Annotated[str, Field(description="The feed's partition; any text.", examples=["transactions-1.csv"])]
@@ -220,11 +220,11 @@ class Pipelines(Model):
     )
 
 
-def hosts_of(group: Group) -> Hosts:
+def hosts_of(group: GroupStatus) -> Hosts:
     return Hosts(items=tuple(map(Host.model_validate, group.hosts.values())))
 
 
-def pipelines_of(group: Group) -> Pipelines:
+def pipelines_of(group: GroupStatus) -> Pipelines:
     return Pipelines(items=tuple(map(Pipeline.model_validate, group.pipelines.values())), problems=group.problems)
 
 

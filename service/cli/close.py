@@ -73,7 +73,7 @@ async def _find_gone(
     """Raises NotNow if the feed lists nothing at all: a directory that is not mounted looks empty."""
     from service.group.actions import forgettable, gone
 
-    leases = [status.lease for status in (await view.group()).leases.values() if status.lease.pipeline == pipeline]
+    leases = [status.lease for status in (await view.read_group()).leases.values() if status.lease.pipeline == pipeline]
     names = gone(leases, view.pipelines[pipeline].feed, listed)
     if names and not listed and not skip_rest:
         raise NotNow(

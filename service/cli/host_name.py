@@ -83,7 +83,7 @@ def _reserve_first(names: Iterator[str], group: str, folder: Path | None, held: 
     refusal = ""
     for name in names:
         try:
-            held.enter_context(_locked(_lock_file(name, group, folder)))
+            held.enter_context(_hold_lock(_lock_file(name, group, folder)))
         except BlockingIOError:
             refusal = (
                 f"host.name is '{name}', and {_holder(_lock_file(name, group, folder))} on this machine runs under that name"
@@ -102,7 +102,7 @@ def _lock_file(name: str, group: str, folder: Path | None) -> Path:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _hold_lock(path: Path) -> Iterator[None]:
     """Hold the lock of this file, with our process id in it. Raises BlockingIOError if another process does, OSError."""
     descriptor = _lock(path)
     _descriptors.add(descriptor)

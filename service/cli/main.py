@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from leases.keeper import Keeper
     from service.cli.offline_view import Read
     from service.group.lag import Backlog, Lag
-    from service.group.status import Group, LeaseStatus
+    from service.group.status import GroupStatus, LeaseStatus
     from service.group.view import View
     from service.processor import Processor
 
@@ -120,11 +120,11 @@ def check(file: Path, probe: bool) -> None:
     need, and no events are processed.
     """
     from service.telemetry.spans import lacking
-    from service.wiring.build import problems_of
+    from service.wiring.build import find_problems
 
     settings = settings_of(file)
     problems = lacking(settings.telemetry)
-    problems += [] if probe else done(problems_of(settings))  # a probe makes every part, and reports each
+    problems += [] if probe else done(find_problems(settings))  # a probe makes every part, and reports each
     if problems:
         fail(*problems, code=USAGE)
     click.echo(f"settings: fine, {counted(len(settings.pipelines), 'pipeline')}")
@@ -159,7 +159,7 @@ def list_leases(file: Path, pipeline: str | None, as_json: bool) -> None:
     from service.cli.tables import lease_fields, leases_table, reasons, screen_of, unreadable_fields
     from service.group.status import Standstill, failures_of, unlisted_failures
 
-    async def read(view: View, keeper: Keeper) -> tuple[Group, dict[LeaseKey, tuple[Standstill, ...]]]:
+    async def read(view: View, keeper: Keeper) -> tuple[GroupStatus, dict[LeaseKey, tuple[Standstill, ...]]]:
         return await view.read_standstills()
 
     group, standing = read_offline(file, read, pipeline)
@@ -187,7 +187,9 @@ def show_lease(file: Path, pipeline: str, partition: str) -> None:
     from service.cli.tables import lease_fields
     from service.group.status import Standstill, failures_of
 
-    async def read(view: View, keeper: Keeper) -> tuple[LeaseStatus, Group, dict[LeaseKey, tuple[Standstill, ...]]]:
+    async def read(
+        view: View, keeper: Keeper
+    ) -> tuple[LeaseStatus, GroupStatus, dict[LeaseKey, tuple[Standstill, ...]]]:
         return await _one(pipeline, partition)(view, keeper), *await view.read_standstills()
 
     found, group, standing = read_offline(file, read, pipeline)
@@ -237,9 +239,9 @@ def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
     from service.cli.tables import held_up_fields, lag_table, reasons, screen_of
     from service.group.status import failures_of, standstills, unlisted_failures
 
-    async def measure(view: View, keeper: Keeper) -> tuple[Lag, Group]:
-        found = await view.lag()
-        return found if pipeline is None else found.of(pipeline), await view.group()
+    async def measure(view: View, keeper: Keeper) -> tuple[Lag, GroupStatus]:
+        found = await view.read_lag()
+        return found if pipeline is None else found.of(pipeline), await view.read_group()
 
     found, group = read_offline(file, measure, pipeline)
     failures = failures_of(group)
@@ -273,9 +275,9 @@ def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, and nothing else there.")
 def run_demo(directory: Path | None, transactions: Path | None, as_json: bool) -> None:
     """A bank, end to end: files, a log, Spark and PostgreSQL, all on this machine. Its balances are checked."""
-    from service.cli.demo.bank import DemoOptions, demo
+    from service.cli.demo.bank import DemoOptions, run_demo
 
-    result = done(demo(DemoOptions(directory=directory, transactions=transactions, as_json=as_json)))
+    result = done(run_demo(DemoOptions(directory=directory, transactions=transactions, as_json=as_json)))
     sys.exit(0 if result.matches else FAILED)
 
 
@@ -304,7 +306,7 @@ def run_postgres(directory: Path, sql: str | None) -> None:
 
 def _one(pipeline: str, partition: str) -> Read[LeaseStatus]:
     async def read(view: View, keeper: Keeper) -> LeaseStatus:
-        group = await view.group()
+        group = await view.read_group()
         key = LeaseKey(pipeline, partition)
         if (why := group.unreadable.get(key)) is not None:
             raise InvalidDocument(why)

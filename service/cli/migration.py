@@ -243,7 +243,7 @@ def import_leases(
 
     report = read_offline(file, run, pipeline, writes=apply, heeds=False)
     with unread_is_fine():
-        _tell(report, apply, as_json)
+        _print_report(report, apply, as_json)
     if report.problems:
         fail(*report.problems)
     if report.count("refused"):
@@ -262,7 +262,7 @@ def _blobs_of(settings: Settings, container: str | None, account_url: str | None
     )
 
 
-def _tell(report: Report, apply: bool, as_json: bool) -> None:
+def _print_report(report: Report, apply: bool, as_json: bool) -> None:
     from service.cli.tables import change_fields, changes_table, screen_of
 
     if as_json:

@@ -13,7 +13,7 @@ from leases.errors import InvalidDocument, StoreMissing
 from leases.keeper import Keeper
 from leases.store import TimedStore
 from service.config.settings import AnyLeases, Settings
-from service.group.status import Group
+from service.group.status import GroupStatus
 from service.group.view import View
 from service.wiring.build import pipelines_of, store_of
 
@@ -38,7 +38,7 @@ async def look_into(
     try:
         view = View(keeper, pipelines, clock=clock, now=lambda: datetime.now(UTC))
         if heeds:
-            _heed(await view.group(), settings.leases, pipeline)
+            _heed(await view.read_group(), settings.leases, pipeline)
         return await read(view, keeper)
     finally:
         closing = [part.close() for pipeline in pipelines for part in (pipeline.feed, pipeline.sink)]
@@ -46,7 +46,7 @@ async def look_into(
         await store.close()
 
 
-def _heed(group: Group, leases: AnyLeases, pipeline: str | None) -> None:
+def _heed(group: GroupStatus, leases: AnyLeases, pipeline: str | None) -> None:
     if any(pipeline in (None, name) for name, _ in (*group.leases, *group.unreadable)):
         return
     if group.problems:

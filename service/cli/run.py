@@ -65,7 +65,7 @@ async def process(
 ) -> Backlog | None:
     """`run` for a caller that sets `stop`. listening: called with the port of the API once it answers."""
     use_thrifty_allocator()
-    async with serving(processor, api, log, listening), processing(processor, stop):
+    async with serve_api(processor, api, log, listening), run_processor(processor, stop):
         if stop.is_set():
             return None
         return await _wait_until_over(stop, processor, until_idle=until_idle)
@@ -90,7 +90,7 @@ async def _wait_until_over(stop: asyncio.Event, processor: Processor, *, until_i
 
 
 @asynccontextmanager
-async def processing(processor: Processor, stop: asyncio.Event) -> AsyncIterator[None]:
+async def run_processor(processor: Processor, stop: asyncio.Event) -> AsyncIterator[None]:
     """The processor, started and in the end stopped; a stop that comes while it starts ends the start."""
     starting = asyncio.create_task(processor.start(), name="start")
     stopped = asyncio.create_task(stop.wait(), name="stop")
@@ -107,7 +107,7 @@ async def processing(processor: Processor, stop: asyncio.Event) -> AsyncIterator
 
 
 @asynccontextmanager
-async def serving(
+async def serve_api(
     processor: Processor, api: ApiSettings, log: Log, listening: Callable[[int], None]
 ) -> AsyncIterator[None]:
     """The REST API, from before the first lease to after the last."""

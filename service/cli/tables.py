@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from leases.import_.plan import Change
+from leases.import_.plan import PlannedChange
 from leases.lease import Lease, LeaseKey
 from pipeline.dead_letters.settled import Judged
 from service.group.activity import FailureStatus
@@ -92,7 +92,7 @@ def letters_table(letters: Iterable[Judged]) -> Table:
     return table
 
 
-def changes_table(changes: Iterable[Change]) -> Table:
+def changes_table(changes: Iterable[PlannedChange]) -> Table:
     table = _table("partition", "change", "from", "to", "generation>", "")
     for change in changes:
         here, there = change.seen and change.seen.lease, change.wanted
@@ -190,7 +190,7 @@ def body_fields(body: bytes | None) -> dict[str, str | None]:
         return {"body_base64": base64.b64encode(body or b"").decode()}
 
 
-def change_fields(change: Change) -> dict[str, object]:
+def change_fields(change: PlannedChange) -> dict[str, object]:
     """A change of an import, as `leases import --json` prints it."""
     return {
         "partition": change.partition,

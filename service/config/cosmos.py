@@ -182,12 +182,12 @@ class CosmosLeases(CosmosAccount, LeaseSettings):
         return f"Cosmos DB container '{self.database}/{self.container}'"
 
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
-        from leases.stores.cosmos import Container, ContainerAddress, CosmosStore
+        from leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer
 
         found = {name: settings.monitored(name, feed) for name, (settings, feed) in feeds.items()}
         monitored = {name: container for name, container in found.items() if container is not None}
-        place = ContainerAddress(database=self.database, container=self.container, creates=creates)
-        container = Container(cosmos_account_of(**self.account), place, call_timeout_s=self.timing.call_timeout_s)
+        place = CosmosContainerAddress(database=self.database, container=self.container, creates=creates)
+        container = LeaseContainer(cosmos_account_of(**self.account), place, call_timeout_s=self.timing.call_timeout_s)
         return CosmosStore(container, monitored)
 
 
@@ -202,10 +202,10 @@ class MonitoredContainer:
     def mode(self) -> str:
         return dotnet.FULL_FIDELITY if self._feed.mode == "all_versions" else dotnet.INCREMENTAL
 
-    async def lease_prefix(self) -> str:
+    async def read_lease_prefix(self) -> str:
         """Raises StoreUnavailable."""
         try:
-            rid = await self._feed.container_rid()
+            rid = await self._feed.read_container_rid()
             return dotnet.lease_prefix(self._processor, self._feed.endpoint_host, dotnet.database_rid(rid), rid)
         except (FeedError, ValueError) as error:
             raise StoreUnavailable(f"leases are named after the container that is read, and: {error}") from error

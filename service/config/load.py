@@ -20,9 +20,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from service.config.reference import describe, names_in, types_of
-from service.config.section import said_of
+from service.config.section import message_of
 from service.config.settings import Settings
-from service.config.strict_yaml import UNREADABLE, Document, Place, Problem, read
+from service.config.strict_yaml import UNREADABLE, Document, KeyPath, Problem, read
 from service.errors import ServiceError
 from service.texts import counted, names_a_secret, redacted
 
@@ -100,19 +100,19 @@ class _Missing(_FromEnvironment):
 
 
 class _Expansion:
-    def __init__(self, env: Mapping[str, str], lines: Mapping[Place, int]) -> None:
+    def __init__(self, env: Mapping[str, str], lines: Mapping[KeyPath, int]) -> None:
         self._env = env
         self._lines = lines
         self.problems: list[Problem] = []
 
-    def expanded(self, value: object, place: Place) -> Any:
+    def expanded(self, value: object, place: KeyPath) -> Any:
         if isinstance(value, dict):
             return {key: self.expanded(child, (*place, key)) for key, child in value.items()}
         if isinstance(value, list):
             return [self.expanded(child, (*place, index)) for index, child in enumerate(value)]
         return self._text(value, place) if isinstance(value, str) and "${" in value else value
 
-    def _text(self, text: str, place: Place) -> str:
+    def _text(self, text: str, place: KeyPath) -> str:
         wrong: list[str] = []
         names: list[str] = []
 
@@ -164,7 +164,7 @@ def _is_news(error: ErrorDetails) -> bool:
     return not (isinstance(value, _Missing) or value is UNREADABLE or (error["type"] == "too_short" and value))
 
 
-def _remove(root: Any, place: Place) -> None:
+def _remove(root: Any, place: KeyPath) -> None:
     for part in place[:-1]:
         root = root[part]
     del root[place[-1]]
@@ -174,7 +174,7 @@ def _remove(root: Any, place: Place) -> None:
 class _Where:
     """place: as in the file. section: the innermost one that has a choice; chosen: its type."""
 
-    place: Place
+    place: KeyPath
     section: str
     chosen: str | None
 
@@ -192,7 +192,7 @@ def _where(loc: tuple[str | int, ...]) -> _Where:
     return _Where(tuple(place), section, chosen)
 
 
-def _row_key(place: Place) -> str:
+def _row_key(place: KeyPath) -> str:
     return re.sub(r"\[\d+\]", "[]", _key(place))
 
 
@@ -223,7 +223,7 @@ def _messages(error: ErrorDetails, where: _Where) -> list[str]:
         return [f"is missing: {choice}"]
     if kind == "unknown_type":
         return [f"must be {message}"]
-    return said_of(error).split("\n")
+    return message_of(error).split("\n")
 
 
 def _unknown(where: _Where) -> str:
@@ -259,21 +259,21 @@ def _is_secret(where: _Where) -> bool:
     return names_a_secret(str(where.place[-1])) or any(row.key == key and "secret" in row.type for row in describe())
 
 
-def _line(place: Place, document: Document) -> int:
+def _line(place: KeyPath, document: Document) -> int:
     """The line of the place itself, or of the nearest enclosing element in the file."""
     while place and place not in document.lines:
         place = place[:-1]
     return document.lines[place] if place else 0
 
 
-def _key(place: Place) -> str:
+def _key(place: KeyPath) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
 
 
 # Between pipelines: checked in the file's text, so that one pipeline's mistake does not hide another's
 
 
-def _clashes(root: dict[str, Any], folder: Path) -> Iterator[tuple[Place, str]]:
+def _clashes(root: dict[str, Any], folder: Path) -> Iterator[tuple[KeyPath, str]]:
     pipelines = root.get("pipelines")
     names: dict[str, int] = {}
     writers: dict[str, int] = {}

@@ -22,7 +22,7 @@ from pipeline.feed import ChangeFeed
 from pipeline.imports import adopt, imported
 from pipeline.sink import INTERFACE as OF_SINKS
 from pipeline.sink import Sink
-from service.config.section import Custom, Section, said_of
+from service.config.section import Custom, Section, message_of
 from service.errors import StartFailed
 
 VERSION = "leasehold_interface"
@@ -57,7 +57,7 @@ def store_made(settings: Custom) -> LeaseStore:
     return cast(LeaseStore, _made(STORE, settings))
 
 
-async def problem_of_part(kind: Kind, section: Section, where: str) -> str | None:
+async def check_part(kind: Kind, section: Section, where: str) -> str | None:
     """Why a part cannot be made. One that can be is closed again; it connects to nothing before it is used."""
     if not isinstance(section, Custom):
         return None
@@ -127,7 +127,7 @@ def _checked(make: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], lis
             given[name] = _as_type(hints.get(name, Any), value)
         except ValidationError as failed:
             problems += (
-                f"`{name}{_place(error['loc'])}` {said_of(error)}" for error in failed.errors(include_url=False)
+                f"`{name}{_place(error['loc'])}` {message_of(error)}" for error in failed.errors(include_url=False)
             )
     return given, problems
 

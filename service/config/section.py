@@ -45,7 +45,7 @@ _WORDS = {
 """pydantic's errors, where its own words would not tell a person what to write."""
 
 
-def said_of(error: ErrorDetails) -> str:
+def message_of(error: ErrorDetails) -> str:
     """Without the value. A rule of ours may have several things to say, each on a line."""
     kind, message = error["type"], error["msg"]
     if kind == "value_error":

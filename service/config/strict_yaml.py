@@ -18,7 +18,7 @@ UNREADABLE = object()
 DEPTH_MAX = 20
 DIGITS_MAX = 18
 
-Place = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 """Where a value stands: the keys and indexes that lead to it."""
 
 
@@ -36,7 +36,7 @@ class Document:
     with UNREADABLE where a value is missing for one of them."""
 
     root: object
-    lines: Mapping[Place, int] = field(default_factory=dict)
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
 
 
@@ -108,10 +108,10 @@ class _Reading:
     """Values from nodes. Continues after a problem, to find all of them."""
 
     def __init__(self) -> None:
-        self.lines: dict[Place, int] = {}
+        self.lines: dict[KeyPath, int] = {}
         self.problems: list[Problem] = []
 
-    def value(self, node: yaml.Node, place: Place) -> object:
+    def value(self, node: yaml.Node, place: KeyPath) -> object:
         self.lines.setdefault(place, node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, place)
@@ -120,7 +120,7 @@ class _Reading:
         assert isinstance(node, yaml.ScalarNode)
         return self._scalar(node)
 
-    def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, object]:
+    def _mapping(self, node: yaml.MappingNode, place: KeyPath) -> dict[str, object]:
         values: dict[str, object] = {}
         for key_node, child in node.value:
             key = self._key(key_node)

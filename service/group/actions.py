@@ -31,7 +31,7 @@ CONFLICTS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LeaseChange:
     """A lease before and after, with its ETags. Both are the same if nothing had to be done."""
 
     before: VersionedLease
@@ -42,7 +42,7 @@ class Change:
         return self.before is not self.after
 
 
-async def release_lease(keeper: Keeper, pipeline: str, partition: str) -> Change:
+async def release_lease(keeper: Keeper, pipeline: str, partition: str) -> LeaseChange:
     """Taken from its owner, position kept. Raises NotNow, StoreError, InvalidDocument."""
 
     async def revoke(lease: Lease) -> Lease:
@@ -53,7 +53,7 @@ async def release_lease(keeper: Keeper, pipeline: str, partition: str) -> Change
 
 async def hand_over_lease(
     keeper: Keeper, pipeline: str, partition: str, to: str, hosts: Mapping[str, HostStatus]
-) -> Change:
+) -> LeaseChange:
     """Request a lease for a host: the owner finishes its batch, and releases the lease to that host.
 
     hosts: all known hosts. Raises NotNow, StoreError, InvalidDocument.
@@ -76,15 +76,17 @@ async def resume_pipeline(keeper: Keeper, pipeline: str, *, by: str, at: str) ->
     return await order(keeper.store, Control(pipeline=pipeline, paused=False, by=by, at=at))
 
 
-async def _change(keeper: Keeper, pipeline: str, partition: str, plan: Callable[[Lease], Awaitable[Lease]]) -> Change:
+async def _change(
+    keeper: Keeper, pipeline: str, partition: str, plan: Callable[[Lease], Awaitable[Lease]]
+) -> LeaseChange:
     """A busy owner writes all the time: after a conflict the change is planned again, if it is still valid."""
     for attempt in range(CONFLICTS_MAX):
         seen = await keeper.read(pipeline, partition)
         after = await plan(seen.lease)
         if after == seen.lease:
-            return Change(seen, seen)
+            return LeaseChange(seen, seen)
         try:
-            return Change(seen, await keeper.rewrite(seen, after))
+            return LeaseChange(seen, await keeper.rewrite(seen, after))
         except StoreConflict:
             if attempt == CONFLICTS_MAX - 1:
                 raise
@@ -149,7 +151,7 @@ class Rest:
 class Close:
     """A lease before and after. rest: None if it was closed already."""
 
-    change: Change
+    change: LeaseChange
     rest: Rest | None = None
 
 

@@ -170,9 +170,9 @@ def decode_activity(record: HostRecord) -> Activity:
     fields = Fields(host_id(record.name), record.activity)
     return Activity(
         batches=tuple(_decoded_batch(record.name, entry) for entry in fields.objects("batches", ENTRIES_MAX)),
-        totals=tuple(_decoded_totals(entry) for entry in _if_told(fields, "totals")),
+        totals=tuple(_decoded_totals(entry) for entry in _reported(fields, "totals")),
         failures=tuple(_decoded_failure(record.name, entry) for entry in fields.objects("failures", ENTRIES_MAX)),
-        waiting=tuple(_decoded_waiting(entry) for entry in _if_told(fields, "waiting")),
+        waiting=tuple(_decoded_waiting(entry) for entry in _reported(fields, "waiting")),
         failing=fields.integer("failing"),
         suspended=fields.integer("suspended"),
         suspensions=fields.integer("suspensions"),
@@ -181,7 +181,7 @@ def decode_activity(record: HostRecord) -> Activity:
     )
 
 
-def _if_told(fields: Fields, name: str) -> tuple[Fields, ...]:
+def _reported(fields: Fields, name: str) -> tuple[Fields, ...]:
     """Hosts of an earlier version do not report it."""
     return fields.objects(name, ENTRIES_MAX) if fields.has(name) else ()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, Protocol
 
-from leases.import_.checkpoint_blobs import Blob, Deployment, Kind, blobs_of, deployments
+from leases.import_.checkpoint_blobs import CheckpointBlob, Deployment, Kind, blobs_of, deployments
 from leases.import_.cosmos_import import Document, candidates, documents_in, leases_among
 from leases.import_.export_format import groups_in
 from leases.import_.plan import Candidate
@@ -26,7 +26,7 @@ CLAIM_S = 60.0
 class BlobSource(Protocol):
     """A container with other processors' blobs. Raises StoreUnavailable."""
 
-    async def blobs(self, kind: Kind, folder: str) -> Sequence[Blob]: ...
+    async def list_blobs(self, kind: Kind, folder: str) -> Sequence[CheckpointBlob]: ...
 
     async def close(self) -> None: ...
 
@@ -147,9 +147,9 @@ async def _read_deployment(order: Import) -> Deployment:
     """The one in the folder that the order names, or the only one. Raises NothingToImport, InvalidDocument, StoreUnavailable."""
     kind, folder = KINDS[order.source], order.prefix and order.prefix.strip("/")
     if order.text is not None:
-        blobs: Sequence[Blob] = blobs_of(documents_in(order.text))
+        blobs: Sequence[CheckpointBlob] = blobs_of(documents_in(order.text))
     elif order.blobs is not None:
-        blobs = await order.blobs.blobs(kind, _as_named(kind, f"{folder}/") if folder else "")
+        blobs = await order.blobs.list_blobs(kind, _as_named(kind, f"{folder}/") if folder else "")
     else:
         raise NothingToImport("name an INPUT, or the blob container that the old leases are in: --container")
     found = deployments(kind, blobs, pipeline=order.pipeline.name)

@@ -6,7 +6,7 @@ answer for one partition is reported with its error; the others still answer.
     lag = await measure_lag(leases, feeds)               events behind, by partition and in total
     lag = last_known.complete(lag)                       with the last known lag of a feed that is silent now
     look = await read_backlog(leases, feeds, failures)   one look at the backlog of the whole group
-    last = await wait_until_idle(view.backlog, clock=clock, report=show)
+    last = await wait_until_idle(view.read_backlog, clock=clock, report=show)
                                                          for `run --until-idle`: last.failed, .held -> exit 1
 
 Waiting until idle takes two looks in a row that find nothing to do and nothing moved. So the order in which pipelines feed each
@@ -38,7 +38,7 @@ Ends = tuple[str | None, str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class LagTimeouts:
     """How long feeds may take. call_s: one call; total_s: all calls together; at_once: how many run at a time."""
 
     call_s: float = 3.0
@@ -46,7 +46,7 @@ class Patience:
     at_once: int = 16
 
 
-PATIENCE = Patience()
+LAG_TIMEOUTS = LagTimeouts()
 NONE: Mapping[LeaseKey, str] = MappingProxyType({})
 NO_ANSWERS: Mapping[LeaseKey, PartitionLag] = MappingProxyType({})
 NO_LISTINGS: Mapping[str, Sequence[FeedPartition]] = MappingProxyType({})
@@ -166,7 +166,7 @@ async def measure_lag(
     waiting: Mapping[LeaseKey, str] = NONE,
     known: Mapping[LeaseKey, PartitionLag] = NO_ANSWERS,
     listings: Mapping[str, Sequence[FeedPartition]] = NO_LISTINGS,
-    patience: Patience = PATIENCE,
+    patience: LagTimeouts = LAG_TIMEOUTS,
 ) -> Lag:
     """feeds: by pipeline, for every pipeline of the leases. unreadable: unreadable leases, with the reason.
 
@@ -237,7 +237,7 @@ async def read_backlog(
     waiting: Mapping[LeaseKey, str] = NONE,
     listings: Mapping[str, Sequence[FeedPartition]] = NO_LISTINGS,
     ask: Ask | None = None,
-    patience: Patience = PATIENCE,
+    patience: LagTimeouts = LAG_TIMEOUTS,
 ) -> Backlog:
     """leases: read right before, never from a cache, or two looks could see one state. failures: as any host reports them.
 
@@ -377,7 +377,7 @@ class _Answers(Generic[K, T]):
 
 
 async def _list(
-    feeds: Mapping[str, ChangeFeed], listings: Mapping[str, Sequence[FeedPartition]], patience: Patience
+    feeds: Mapping[str, ChangeFeed], listings: Mapping[str, Sequence[FeedPartition]], patience: LagTimeouts
 ) -> _Answers[str, Sequence[FeedPartition]]:
     answers: _Answers[str, Sequence[FeedPartition]] = await ask_all(
         {name: feed.partitions for name, feed in feeds.items() if name not in listings}, patience=patience
@@ -386,7 +386,7 @@ async def _list(
     return answers
 
 
-async def answer_of(call: Callable[[], Awaitable[T]], call_s: float) -> tuple[T | None, str | None]:
+async def await_answer(call: Callable[[], Awaitable[T]], call_s: float) -> tuple[T | None, str | None]:
     """A feed's answer, or why there is none. Never raises."""
     try:
         async with asyncio.timeout(call_s):
@@ -399,14 +399,14 @@ async def answer_of(call: Callable[[], Awaitable[T]], call_s: float) -> tuple[T 
         return None, f"unexpected {type(error).__name__}: {error}"
 
 
-async def ask_all(calls: Mapping[K, Callable[[], Awaitable[T]]], *, patience: Patience) -> _Answers[K, T]:
+async def ask_all(calls: Mapping[K, Callable[[], Awaitable[T]]], *, patience: LagTimeouts) -> _Answers[K, T]:
     """Every call's answer or error; never raises."""
     answers: _Answers[K, T] = _Answers({}, dict.fromkeys(calls, f"no answer within {patience.total_s:g} s"))
     gate = asyncio.Semaphore(patience.at_once)
 
     async def ask(key: K, call: Callable[[], Awaitable[T]]) -> None:
         async with gate:
-            answer, error = await answer_of(call, patience.call_s)
+            answer, error = await await_answer(call, patience.call_s)
             if error is not None:
                 answers.errors[key] = error
             else:

@@ -24,7 +24,7 @@ from leases.expiry import Mark
 from leases.host_record import HostRecord, host_id
 from leases.lease import Lease, LeaseKey
 from pipeline.feed import ChangeFeed, KnownLag
-from service.group.lag import PATIENCE, PartitionLag, Patience, answer_of, ask_all, known_lag_of
+from service.group.lag import LAG_TIMEOUTS, LagTimeouts, PartitionLag, ask_all, await_answer, known_lag_of
 
 QUESTIONS_PER_S = 4.0
 """For all hosts together, about one source."""
@@ -45,7 +45,7 @@ NOT_YET = "no host has reported its lag yet"
 Lags = Mapping[LeaseKey, KnownLag]
 
 
-class Sight(NamedTuple):
+class GroupSnapshot(NamedTuple):
     """What a host sees. own: the leases that it works on, as it has them. live: the hosts' documents, its own among them."""
 
     me: str
@@ -100,7 +100,7 @@ class GroupLag:
         aged = {key: KnownLag(lag.events, lag.age_s + age_s) for key, lag in lags.items()}
         return {key: lag for key, lag in aged.items() if lag.age_s <= KEPT_S}
 
-    async def run(self, sight: Callable[[], Sight | None]) -> None:
+    async def run(self, sight: Callable[[], GroupSnapshot | None]) -> None:
         """Ask for unknown and outdated lags, for ever."""
         while True:
             seen = sight()
@@ -110,7 +110,7 @@ class GroupLag:
             else:
                 await self.ask(lease)
 
-    def due(self, sight: Sight) -> Lease | None:
+    def due(self, sight: GroupSnapshot) -> Lease | None:
         """What this host should ask for next: its own partitions, and its share of those whose owner does not report."""
         names = sorted(record.name for record in sight.live)
         reports = [self.reported(each.name, each.mark, _lags_in(each)) for each in sight.live if each.name != sight.me]
@@ -131,7 +131,7 @@ class GroupLag:
     async def ask_all(self, leases: Iterable[Lease], known: Collection[LeaseKey], within_s: float) -> None:
         """Ask about all open leases but the known ones, for a process without a host."""
         unknown = [lease for lease in self._open(leases) if lease.key not in known]
-        patience = Patience(call_s=within_s, total_s=within_s)
+        patience = LagTimeouts(call_s=within_s, total_s=within_s)
         await ask_all({lease.key: partial(self.ask, lease) for lease in unknown}, patience=patience)
 
     async def ask(self, lease: Lease) -> PartitionLag:
@@ -139,7 +139,7 @@ class GroupLag:
         feed = self.feeds[lease.pipeline]
         await self._paces[lease.pipeline].wait(ALONE_PER_S if self.hosts == 0 else QUESTIONS_PER_S / self.hosts)
         at = self._clock.monotonic()
-        events, error = await answer_of(lambda: feed.lag(lease.partition, lease.continuation), PATIENCE.call_s)
+        events, error = await await_answer(lambda: feed.lag(lease.partition, lease.continuation), LAG_TIMEOUTS.call_s)
         self._answers = {key: each for key, each in self._answers.items() if at - each.at <= KEPT_S}
         self._answers[lease.key] = _Answer(events, error, at)
         return PartitionLag(pipeline=lease.pipeline, partition=lease.partition, events=events, error=error)

@@ -25,8 +25,8 @@ from leases.errors import (
     StoreMissing,
     StoreUnavailable,
 )
-from leases.import_.export_format import Group, lines_of
-from leases.import_.plan import Candidate, Change, Compare, Kind, Rules, planned
+from leases.import_.export_format import ExportedPipeline, lines_of
+from leases.import_.plan import Candidate, Compare, Kind, PlannedChange, Rules, planned
 from leases.keeper import Keeper, Scan, VersionedLease
 from leases.lease import Lease, LeaseKey
 from leases.store import LeaseStore
@@ -54,7 +54,7 @@ AGAIN = "run the command again: finished changes are reported as unchanged"
 class Report:
     """done: partitions whose change was written. problems: what could not be written."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[PlannedChange, ...]
     done: frozenset[str] = frozenset()
     problems: tuple[str, ...] = ()
 
@@ -73,7 +73,9 @@ async def export_leases(keeper: Keeper, pipelines: Iterable[Pipeline]) -> tuple[
         scan = await keeper.scan([pipeline.name])
         problems += [str(error) for error in scan.invalid]
         leases = tuple(sorted(scan.leases, key=lambda lease: lease.partition))
-        groups.append(Group(pipeline=pipeline.name, info=await _read_info(keeper.store, pipeline), leases=leases))
+        groups.append(
+            ExportedPipeline(pipeline=pipeline.name, info=await _read_info(keeper.store, pipeline), leases=leases)
+        )
     return lines_of(groups), problems
 
 
@@ -324,7 +326,7 @@ def _watching(timing: Timing, at_least_s: float) -> Timing:
 
 async def _plan_changes(
     keeper: Keeper, order: Import, owners: Mapping[str, str], writers: Mapping[str, str], say: Say
-) -> list[Change]:
+) -> list[PlannedChange]:
     feed, found = order.pipeline.feed, await read_source(order, keeper.store)
     rules = Rules(
         compare=_compare_of(feed),
@@ -389,7 +391,7 @@ async def _open(bootstrap: Bootstrap) -> None:
     await bootstrap.use()
 
 
-async def _write_all(keeper: Keeper, changes: Iterable[Change]) -> tuple[list[str], list[str]]:
+async def _write_all(keeper: Keeper, changes: Iterable[PlannedChange]) -> tuple[list[str], list[str]]:
     done: list[str] = []
     problems: list[str] = []
     for change in changes:
@@ -406,7 +408,7 @@ async def _write_all(keeper: Keeper, changes: Iterable[Change]) -> tuple[list[st
     return done, problems
 
 
-async def _write(keeper: Keeper, change: Change, wanted: Lease) -> None:
+async def _write(keeper: Keeper, change: PlannedChange, wanted: Lease) -> None:
     """Raises StoreError."""
     try:
         if change.seen is not None:

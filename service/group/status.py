@@ -94,7 +94,7 @@ class PipelineStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class GroupStatus:
     """Everything at one moment."""
 
     leases: Mapping[LeaseKey, LeaseStatus]
@@ -123,19 +123,19 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Unrenewed:
     """What one host has seen stand still for a lease duration, and with which mark. None at all: it has not watched."""
 
     leases: Mapping[LeaseKey, Mark]
     hosts: Mapping[str, Mark]
 
 
-def sight_of(host: Host) -> Sight | None:
+def sight_of(host: Host) -> Unrenewed | None:
     """None until the host's first round is over."""
     scan, host_scan = host.balancer.scan, host.balancer.host_scan
     if scan is None or host_scan is None:
         return None
-    return Sight(
+    return Unrenewed(
         leases={key: scan.marks[key] for key in host.balancer.expired},
         hosts={name: record.mark for name, record in host_scan.hosts.items() if name not in host_scan.live},
     )
@@ -148,11 +148,11 @@ def group_of(
     *,
     pipelines: Mapping[str, Identity],
     me: str,
-    sight: Sight | None,
+    sight: Unrenewed | None,
     mine: Activity | None,
     controls: Controls = NO_CONTROLS,
     now: datetime | None = None,
-) -> Group:
+) -> GroupStatus:
     """records, problems: the host documents that could be read, and what is wrong with the others.
 
     - `me`: the host that answers.
@@ -174,7 +174,7 @@ def group_of(
         record.name: _host(record, owned[record.name], me, sight, heard.get(record.name, Activity()), now)
         for record in known
     }
-    return Group(
+    return GroupStatus(
         leases=leases,
         hosts=hosts,
         pipelines={name: _pipeline(name, pipelines[name], leases, hosts.values(), controls) for name in pipelines},
@@ -211,13 +211,13 @@ def _heard(records: Iterable[HostRecord]) -> tuple[dict[str, Activity], list[Inv
     return heard, invalid
 
 
-def _is_still(sight: Sight | None, key: LeaseKey, mark: Mark | None) -> bool:
+def _is_still(sight: Unrenewed | None, key: LeaseKey, mark: Mark | None) -> bool:
     """A lease that has moved since it was seen standing still has an owner after all."""
     return sight is not None and mark is not None and sight.leases.get(key) == mark
 
 
 def _host(
-    record: HostRecord, leases: int, me: str, sight: Sight | None, activity: Activity, now: datetime | None
+    record: HostRecord, leases: int, me: str, sight: Unrenewed | None, activity: Activity, now: datetime | None
 ) -> HostStatus:
     is_this = record.name == me
     silent_s = 0.0 if now is None or activity.at is None else (now - activity.at).total_seconds()
@@ -338,7 +338,7 @@ class Standstill:
     why: str
 
 
-def standstills(group: Group, errors: Mapping[LeaseKey, str] = NOTHING) -> dict[LeaseKey, tuple[Standstill, ...]]:
+def standstills(group: GroupStatus, errors: Mapping[LeaseKey, str] = NOTHING) -> dict[LeaseKey, tuple[Standstill, ...]]:
     """The partitions that stand still, in their order. errors: why feeds cannot say how far behind partitions are."""
     failures = failures_of(group)
     found = {
@@ -351,7 +351,7 @@ def standstills(group: Group, errors: Mapping[LeaseKey, str] = NOTHING) -> dict[
     return {key: found[key] for key in sorted(found) if found[key]}
 
 
-def failures_of(group: Group) -> dict[LeaseKey, FailureStatus]:
+def failures_of(group: GroupStatus) -> dict[LeaseKey, FailureStatus]:
     return {
         LeaseKey(failure.pipeline, failure.partition): failure
         for pipeline in group.pipelines.values()
@@ -359,7 +359,7 @@ def failures_of(group: Group) -> dict[LeaseKey, FailureStatus]:
     }
 
 
-def unlisted_failures(group: Group) -> list[str]:
+def unlisted_failures(group: GroupStatus) -> list[str]:
     """A line for each host on which more partitions fail than its document has room for."""
     return [
         f"host '{host.name}' reports {counted(host.activity.failing - len(host.activity.failures), 'more failing partition')}"
@@ -370,7 +370,7 @@ def unlisted_failures(group: Group) -> list[str]:
 
 
 def _of_lease(
-    status: LeaseStatus, group: Group, failure: FailureStatus | None, error: str | None
+    status: LeaseStatus, group: GroupStatus, failure: FailureStatus | None, error: str | None
 ) -> Iterator[Standstill]:
     resting = group.pipelines[status.lease.pipeline].resting
     owner = None if status.lease.owner is None else group.hosts.get(status.lease.owner)

@@ -1,9 +1,9 @@
 """Reads the lease store on behalf of people: what the API, `leasehold leases` and `leasehold lag` answer from.
 
     view = View(keeper, processor.pipelines, clock=clock, now=lambda: datetime.now(UTC), host=processor.host)
-    group = await view.group()         service.group.status.Group: leases, hosts, pipelines, recent batches, problems
-    lag = await view.lag()             service.group.lag.Lag; lag.of("transform") for one pipeline
-    look = await view.backlog()        service.group.lag.Backlog, never from memory; see service.group.lag.wait_until_idle
+    group = await view.read_group()         service.group.status.GroupStatus: leases, hosts, pipelines, recent batches, problems
+    lag = await view.read_lag()             service.group.lag.Lag; lag.of("transform") for one pipeline
+    look = await view.read_backlog()        service.group.lag.Backlog, never from memory; see service.group.lag.wait_until_idle
     health = view.health()
 
 Any process answers for the whole group, one without workers too (`host=None`; then whether hosts are alive is not known).
@@ -27,9 +27,18 @@ from leases.lease import Lease, LeaseKey
 from leases.pause_orders import GROUP_PREFIX, controls_in
 from leases.store import Stored
 from service.group.activity import activity_of
-from service.group.lag import PATIENCE, Backlog, Lag, LastKnown, PartitionLag, Patience, measure_lag, read_backlog
+from service.group.lag import (
+    LAG_TIMEOUTS,
+    Backlog,
+    Lag,
+    LagTimeouts,
+    LastKnown,
+    PartitionLag,
+    measure_lag,
+    read_backlog,
+)
 from service.group.metered_lag import GroupLag
-from service.group.status import NOTHING, Group, Standstill, group_of, sight_of, standstills
+from service.group.status import NOTHING, GroupStatus, Standstill, group_of, sight_of, standstills
 from service.host import Host
 from service.pipeline import Pipeline
 
@@ -111,7 +120,7 @@ class View:
         clock: Clock,
         now: Callable[[], datetime],
         host: Host | None = None,
-        patience: Patience = PATIENCE,
+        patience: LagTimeouts = LAG_TIMEOUTS,
         shared_s: float = 1.0,
     ) -> None:
         """clock: the host's own. now: wall clock, aware. patience: with feeds whose lag is slow.
@@ -142,19 +151,19 @@ class View:
         if self.host is not None:
             self.host.wake()
 
-    async def group(self) -> Group:
+    async def read_group(self) -> GroupStatus:
         return await self._group.get(self._shared_s)
 
-    async def poll_group(self) -> Group:
+    async def poll_group(self) -> GroupStatus:
         """For clients that ask often. A large group is read as often as a host scans it, and a small one each second."""
         pace_s = min(self._leases / WATCHED_LEASES_PER_S, self._keeper.timing.balance_s)
         return await self._group.get(max(pace_s, self._shared_s))
 
-    async def lag(self, age_max_s: float | None = None) -> Lag:
+    async def read_lag(self, age_max_s: float | None = None) -> Lag:
         """The lag of all pipelines."""
         return await self._lag.get(self._shared_s if age_max_s is None else age_max_s)
 
-    async def backlog(self) -> Backlog:
+    async def read_backlog(self) -> Backlog:
         """Read now, by every call: two looks from one memory would always find that nothing moved. Never raises StoreError:
         a container that does not answer leaves the backlog unknown."""
         try:
@@ -172,11 +181,11 @@ class View:
             patience=self._patience,
         )
 
-    async def read_standstills(self) -> tuple[Group, dict[LeaseKey, tuple[Standstill, ...]]]:
+    async def read_standstills(self) -> tuple[GroupStatus, dict[LeaseKey, tuple[Standstill, ...]]]:
         """Ask the feeds only if no host reports what it finds there: a feed may take seconds. Raises StoreUnavailable."""
-        group = await self.group()
+        group = await self.read_group()
         has_hosts = any(host.is_heard for host in group.hosts.values())
-        return group, standstills(group, NOTHING if has_hosts else (await self.lag()).errors)
+        return group, standstills(group, NOTHING if has_hosts else (await self.read_lag()).errors)
 
     def health(self) -> Health:
         host, reasons = self.host, []
@@ -203,7 +212,7 @@ class View:
         )
         return self._last_known.complete(lag)
 
-    async def _collect_known_lags(self, group: Group, leases: list[Lease]) -> Mapping[LeaseKey, PartitionLag]:
+    async def _collect_known_lags(self, group: GroupStatus, leases: list[Lease]) -> Mapping[LeaseKey, PartitionLag]:
         """Lags of metered feeds. A process without a host asks for those that no host reports; a host asks all the time."""
         group_lag = self._group_lag
         if not group_lag.feeds:
@@ -217,11 +226,11 @@ class View:
             await group_lag.ask_all(leases, known, ASKING_S)
         return group_lag.answers(leases, own, reports)
 
-    def _waiting(self, group: Group) -> Mapping[LeaseKey, str]:
+    def _waiting(self, group: GroupStatus) -> Mapping[LeaseKey, str]:
         """Partitions without a lease, and why, as any host knows them."""
         return {**group.waiting, **(self.host.waiting if self.host is not None else {})}
 
-    async def _read_group(self) -> Group:
+    async def _read_group(self) -> GroupStatus:
         documents = await self._keeper.store.list(GROUP_PREFIX)
         records, problems = _hosts_in(documents)
         scan = await self._keeper.scan(self.pipelines)

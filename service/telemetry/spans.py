@@ -240,7 +240,7 @@ def traces_of(settings: TelemetrySettings, environ: Mapping[str, str], *, host: 
         return None
     if settings.traces is not None:
         return _made(with_path(settings.traces), host, log)
-    if not is_asked_for(environ):
+    if not is_configured(environ):
         return None
     try:
         _check_protocol(environ)
@@ -261,7 +261,7 @@ def lacking(settings: TelemetrySettings) -> list[str]:
     return []
 
 
-def is_asked_for(environ: Mapping[str, str]) -> bool:
+def is_configured(environ: Mapping[str, str]) -> bool:
     """By the variables alone."""
     return environ.get(EXPORTER, "otlp") == "otlp" and any(environ.get(name) for name in ENDPOINTS)
 

@@ -19,8 +19,8 @@ from pipeline.imports import require_module
 from pipeline.limits import BatchLimits, Isolation
 from pipeline.spark.engine import SparkEngine
 from pipeline.sql_text import columns_of
-from pipeline.transform import Identity, Transform
-from service.config.plugins import FEED, SINK, STORE, problem_of_part
+from pipeline.transform import NoTransform, Transform
+from service.config.plugins import FEED, SINK, STORE, check_part
 from service.config.section import FeedContext, SinkSettings
 from service.config.settings import AnyLeases, PipelineSettings, Settings
 from service.errors import StartFailed
@@ -80,7 +80,7 @@ def others_blobs_of(
 
     container: None is the lease store. Raises StartFailed.
     """
-    from leases.stores.blob import Container, ContainerAddress, OthersBlobs
+    from leases.stores.blob import BlobContainer, BlobContainerAddress, OthersBlobs
 
     own_account, own_container = leases.blobs or (None, None)
     name = container or own_container
@@ -95,8 +95,8 @@ def others_blobs_of(
             return None
         if name is None:
             raise ValueError("--container: name the one with the old leases")
-        place = ContainerAddress(container=name, creates=False)
-        return OthersBlobs(Container(account, place, call_timeout_s=OTHERS_TIMEOUT_S))
+        place = BlobContainerAddress(container=name, creates=False)
+        return OthersBlobs(BlobContainer(account, place, call_timeout_s=OTHERS_TIMEOUT_S))
     except ValueError as error:
         raise StartFailed(f"the old leases cannot be reached: {error}") from error
 
@@ -136,7 +136,7 @@ def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing
 
 def transform_of(settings: PipelineSettings, engine: SparkEngine, letters: DeadLetters | None = None) -> Transform:
     if not settings.needs_spark:
-        return Identity()
+        return NoTransform()
     from pipeline.spark.transform import (
         SparkTransform,  # begins to import Arrow and PySpark: not before Spark has begun
     )
@@ -180,15 +180,15 @@ def digest_of(settings: PipelineSettings) -> str:
 # What settings name as `module:attribute`, for `leasehold check`.
 
 
-async def problems_of(settings: Settings) -> list[str]:
+async def find_problems(settings: Settings) -> list[str]:
     """Why parts cannot be imported or made."""
-    problems = [await problem_of_part(STORE, settings.leases, "leases")]
+    problems = [await check_part(STORE, settings.leases, "leases")]
     for each in settings.pipelines:
         where = f"pipeline '{each.name}'"
         problems += [
-            await problem_of_part(FEED, each.feed, where),
+            await check_part(FEED, each.feed, where),
             _problem_of_function(each.function, where),
-            await problem_of_part(SINK, each.sink, where),
+            await check_part(SINK, each.sink, where),
             _problem_of_handler(each.sink, where),
         ]
     return [problem for problem in problems if problem is not None]

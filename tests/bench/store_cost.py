@@ -89,7 +89,7 @@ class Cost:
 
 
 class CountingContainer:
-    """`leases.stores.cosmos.Container`, in memory."""
+    """`leases.stores.cosmos.LeaseContainer`, in memory."""
 
     def __init__(self) -> None:
         self.cost = Cost()
@@ -110,7 +110,7 @@ class CountingContainer:
         self.cost += Cost(bytes=size(self._documents[id]))
         return self._documents[id]
 
-    async def has(self, id: str) -> bool:
+    async def look_for(self, id: str) -> bool:
         self.cost += Cost(requests=1, read=1)
         return id in self._documents
 
@@ -149,7 +149,7 @@ def size(document: Mapping[str, Any]) -> int:
 class Monitored:
     mode = dotnet.INCREMENTAL
 
-    async def lease_prefix(self) -> str:
+    async def read_lease_prefix(self) -> str:
         return PREFIX
 
 

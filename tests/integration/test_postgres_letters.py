@@ -15,7 +15,7 @@ from plugins_pg import Postgres
 
 from pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
 from pipeline.dead_letters import LetterBox
-from pipeline.dead_letters.record import dead_events, letters_of, read_kept, until_now
+from pipeline.dead_letters.record import dead_events, letters_of, read_kept, read_until_now
 from pipeline.dead_letters.settled import Replayed, ReplayFeed, judge
 from pipeline.errors import Fenced, Poison
 from pipeline.event import EVENT_SCHEMA
@@ -161,9 +161,9 @@ async def test_pages_follow_each_other_to_the_end_within_their_limits(
 ) -> None:
     writer = await sink.open(claim())
     await writer.write(output(None, "9", *range(2500)), Open())
-    pages = [page async for page in until_now(letters, "0")]
+    pages = [page async for page in read_until_now(letters, "0")]
     small = PostgresLetters(postgres.dsn, "balances", page_bytes_max=2000)
-    sizes = [page.events.num_rows async for page in until_now(small, "0")]
+    sizes = [page.events.num_rows async for page in read_until_now(small, "0")]
     await small.close()
     assert sum(sizes) == 2500
     assert 1 <= max(sizes) <= 5

@@ -22,7 +22,7 @@ from pipeline.event import Page
 from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.progress import Progress
 from pipeline.pump.runner import DeliveredBatch, Runner
-from pipeline.transform import Identity
+from pipeline.transform import NoTransform
 
 EVENTS = """CREATE TABLE IF NOT EXISTS events (
     id bigserial, partition text, sequence bigint, "offset" text, enqueued_time timestamptz, key text, body bytea,
@@ -365,7 +365,7 @@ async def test_a_feed_that_falls_back_makes_nothing_count_twice(postgres: Postgr
         partition="0",
         epoch=1,
         feed=FallsBack("0"),
-        transform=Identity(),
+        transform=NoTransform(),
         writer=writer,
         permit=Open(),
         limits=BatchLimits(events_max=4),

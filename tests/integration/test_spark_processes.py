@@ -17,7 +17,7 @@ from integration.jobs import PER_KEY, SECRET, SECRET_VALUE, MakeBatch, Prepare, 
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark.engine import SparkEngine
-from pipeline.spark.jvm import connected
+from pipeline.spark.jvm import connect_remote
 
 
 async def test_a_dead_jvm_blames_nobody_and_the_next_batch_starts_another(
@@ -44,7 +44,7 @@ def test_a_connect_server_without_its_client_says_what_to_install(monkeypatch: p
     with pytest.raises(
         EngineUnavailable, match=r"'sc://spark' cannot be used: .*: pip install 'pyspark\[connect\]==[\d.]+'$"
     ):
-        connected("sc://spark")
+        connect_remote("sc://spark")
 
 
 def test_a_setting_reaches_spark_and_no_process_list(spark: SparkEngine) -> None:

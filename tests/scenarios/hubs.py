@@ -25,7 +25,7 @@ from leasehold.common.azure import storage_account_of
 from leases.document import decode_lease, lease_prefix
 from leases.errors import StoreMissing
 from leases.lease import Lease
-from leases.stores.blob import BlobStore, Container, ContainerAddress
+from leases.stores.blob import BlobContainer, BlobContainerAddress, BlobStore
 from pipeline.connectors.eventhubs.position import position_of
 from pipeline.connectors.eventhubs.sink.producer_groups import target_of
 from scenarios.grounds import PARTITIONS, Breakage, Logs, MakeGround, paged_files, slow_postgres, spread
@@ -115,9 +115,9 @@ class Hubs:
         return asyncio.run(self._leases(role))
 
     async def _leases(self, role: str) -> list[Lease]:
-        place = ContainerAddress(container=self._container, creates=False)
+        place = BlobContainerAddress(container=self._container, creates=False)
         account = storage_account_of(connection_string=self._blobs)
-        store = BlobStore(Container(account, place, call_timeout_s=LOOK_TIMEOUT_S))
+        store = BlobStore(BlobContainer(account, place, call_timeout_s=LOOK_TIMEOUT_S))
         try:
             documents = await store.list(lease_prefix(role))
         except StoreMissing:  # no host has come so far

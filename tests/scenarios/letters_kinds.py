@@ -16,7 +16,7 @@ from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
 from pipeline.dead_letters import LetterBox
 from pipeline.dead_letters.merged_feed import MergedLetters
-from pipeline.dead_letters.record import until_now
+from pipeline.dead_letters.record import read_until_now
 from pipeline.sink import Sink
 from scenarios.outlets import GAPS, GAPS_LAST
 
@@ -129,7 +129,7 @@ async def in_files(where: Where) -> AsyncIterator[bytes]:
 async def in_log(where: Where) -> AsyncIterator[bytes]:
     feed = LogFeed(where.directory / "outcome")
     for partition in await feed.partitions():
-        async for page in until_now(feed, partition.name):
+        async for page in read_until_now(feed, partition.name):
             for body in page.events["body"].to_pylist():
                 yield body
     await feed.close()

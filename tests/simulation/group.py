@@ -43,7 +43,7 @@ from service.failures import Failures
 from service.host import Host
 from service.pipeline import Pipeline
 from service.stats import Stats
-from service.worker import Outcome, Worker
+from service.worker import Worker, WorkerResult
 
 
 class HostClock(VirtualClock):
@@ -88,7 +88,7 @@ class Tenure:
     """One worker without a host beside it."""
 
     worker: Worker
-    task: asyncio.Task[Outcome]
+    task: asyncio.Task[WorkerResult]
     clock: HostClock
     stats: Stats
     log: list[dict[str, Any]]

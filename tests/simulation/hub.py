@@ -28,8 +28,8 @@ from simulation.weather import Request, answered, host_of
 
 from pipeline.connectors.eventhubs.account import EventHubAccount
 from pipeline.connectors.eventhubs.amqp.decode import event_at
-from pipeline.connectors.eventhubs.amqp.management import Extent
-from pipeline.connectors.eventhubs.feed.receiver import Limits, Place, Received
+from pipeline.connectors.eventhubs.amqp.management import PartitionExtent
+from pipeline.connectors.eventhubs.feed.receiver import Limits, Received, ReceiverSource
 from pipeline.connectors.eventhubs.sink import tail as tails
 from pipeline.connectors.eventhubs.sink.producer_groups import Groups
 from pipeline.connectors.eventhubs.sink.sender import attach_refused, batch_refused
@@ -172,11 +172,11 @@ class EventHub:
 
     # A broker
 
-    async def hub(self) -> HubProperties:
+    async def read_hub(self) -> HubProperties:
         await self._asked("hub", "", lambda: None, Unreached, Unreached)
         return HubProperties(name="simulated", partitions=PARTITIONS)
 
-    async def extent(self, target: str) -> Extent:
+    async def read_extent(self, target: str) -> PartitionExtent:
         """Now and then an older one."""
         tenure, is_true = self._tenure(), False
         try:
@@ -195,12 +195,14 @@ class EventHub:
     async def close(self) -> None:
         """Nothing is held."""
 
-    def _extent(self, target: str) -> tuple[Extent, bool]:
+    def _extent(self, target: str) -> tuple[PartitionExtent, bool]:
         partition, now = self.partitions[target], self.world.now
         is_true = self.world.skies.is_calm or self._rng.random() >= OLD_ANSWERS
         last = partition.last if is_true else partition.last_at(now - self.tail_s * self._rng.random())
         is_empty = last < partition.first
-        extent = Extent(first=min(partition.first, last + 1), last=last, offset="", time_ms=0, is_empty=is_empty)
+        extent = PartitionExtent(
+            first=min(partition.first, last + 1), last=last, offset="", time_ms=0, is_empty=is_empty
+        )
         return extent, is_true
 
     def _attached(self, target: str, asked: AttachRequest) -> ProducerPosition:
@@ -300,7 +302,7 @@ class EventHub:
 
     # Reads
 
-    def read(self, place: Place, at: int) -> Received | None:
+    def read(self, place: ReceiverSource, at: int) -> Received | None:
         """The events behind `at`; None where there is none."""
         partition = self.partitions[place.partition]
         found = partition.events[max(0, at + 1 - partition.first) :][:AT_ONCE]
@@ -345,7 +347,7 @@ class EventHub:
 
 
 class HubLink:
-    """Implements pipeline.producer.Link."""
+    """Implements pipeline.producer.ProducerLink."""
 
     bytes_max = BATCH_BYTES_MAX
     is_usable = True
@@ -401,12 +403,12 @@ class _Tails(tails.Tails):
 
 
 class _Receiver:
-    def __init__(self, hub: EventHub, place: Place, at: int) -> None:
+    def __init__(self, hub: EventHub, place: ReceiverSource, at: int) -> None:
         self._hub = hub
         self._place = place
         self._at = at
 
-    async def next(self) -> Received:
+    async def take_next(self) -> Received:
         while True:
             changed = self._hub.partitions[self._place.partition].changed
             request = self._hub.asks("receive", self._place.partition)
@@ -454,7 +456,7 @@ def on_virtual_time() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _receiving(hub: Any, place: Place, limits: Limits, threaded: object) -> AsyncIterator[_Receiver]:
+async def _receiving(hub: Any, place: ReceiverSource, limits: Limits, threaded: object) -> AsyncIterator[_Receiver]:
     found = _SEQUENCE.search(place.selector)
     at = int(found[1]) if found else -1
     request = hub.asks("receive", place.partition)

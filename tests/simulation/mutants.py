@@ -414,7 +414,7 @@ MUTANTS = (
         "a hub's partition ends where $management says",
         "pipeline.connectors.eventhubs.sink.tail",
         "        while (end := self._end) is None or self._reading.behind < end:\n",
-        "        self._end = (await self._tails.broker.extent(self._target)).last\n"
+        "        self._end = (await self._tails.broker.read_extent(self._target)).last\n"
         "        while (end := self._end) is None or self._reading.behind < end:\n",
     ),
     mutant(
@@ -541,7 +541,7 @@ MUTANTS = (
     mutant(
         "a lease is given up without its last checkpoint",
         "service.worker",
-        '            await within("checkpoint", retry_until_answered(self._checkpoints.keep, self._clock,'
+        '            await run_within("checkpoint", retry_until_answered(self._checkpoints.keep, self._clock,'
         " self._log), self._log)\n",
         "",
     ),

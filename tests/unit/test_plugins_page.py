@@ -16,7 +16,7 @@ import pipeline.errors
 import pipeline.feed
 import pipeline.sink
 from service.config.load import parse
-from service.wiring.build import problems_of
+from service.wiring.build import find_problems
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "plugins.md").read_text()
@@ -30,7 +30,7 @@ OUT_OF_THE_SKY = {"SinkError", "StoreError", "OutputSuspected"}
 async def test_its_settings_load_and_make_parts_that_lack_nothing(tmp_path: Path) -> None:
     (example,) = re.findall(r"<!-- settings -->\n```yaml\n(.*?)```", PAGE, re.DOTALL)
     settings = parse(example, {"NATS": "nats://127.0.0.1:4222", "NATS_TOKEN": "token"}, folder=tmp_path)
-    assert await problems_of(settings) == []
+    assert await find_problems(settings) == []
 
 
 @pytest.mark.parametrize(("path", "block"), re.findall(r"<!-- of: (\S+) -->\n```python\n(.*?)```", PAGE, re.DOTALL))

@@ -4,8 +4,8 @@
 opens, which also translates the SDK's errors. `OthersBlobs` reads what other processors left.
 """
 
-from leases.stores.blob.account import ContainerAddress
-from leases.stores.blob.container import Container
+from leases.stores.blob.account import BlobContainerAddress
+from leases.stores.blob.container import BlobContainer
 from leases.stores.blob.store import BlobStore, OthersBlobs
 
-__all__ = ["BlobStore", "Container", "OthersBlobs", "ContainerAddress"]
+__all__ = ["BlobStore", "BlobContainer", "OthersBlobs", "BlobContainerAddress"]

@@ -99,7 +99,7 @@ def _answered(error: HttpResponseError, doing: str, is_write: bool) -> StoreErro
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerAddress:
+class BlobContainerAddress:
     """A container by name."""
 
     container: str
@@ -110,7 +110,7 @@ class ContainerAddress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class BlobConnection:
     service: BlobServiceClient
     container: ContainerClient
     credential: PatientCredential | None
@@ -121,7 +121,9 @@ class Connection:
             await self.credential.close()
 
 
-def connect(account: StorageAccount, place: ContainerAddress, tls: ssl.SSLContext, timeout_s: float) -> Connection:
+def connect(
+    account: StorageAccount, place: BlobContainerAddress, tls: ssl.SSLContext, timeout_s: float
+) -> BlobConnection:
     """Nothing is sent yet. Raises ValueError if the SDK does not accept the connection string."""
     # Left alone, the SDK would send a request three times again, 15 to 40 s later.
     transport = OnceOverTls(tls, pause_s, connection_timeout=timeout_s / 2, read_timeout=timeout_s)
@@ -135,4 +137,6 @@ def connect(account: StorageAccount, place: ContainerAddress, tls: ssl.SSLContex
         credential = None if account.key else PatientCredential(credential_of(account.identity))
         who: Any = account.key or credential
         service = BlobServiceClient(account.url, credential=who, transport=transport, retry_total=0)
-    return Connection(service=service, container=service.get_container_client(place.container), credential=credential)
+    return BlobConnection(
+        service=service, container=service.get_container_client(place.container), credential=credential
+    )

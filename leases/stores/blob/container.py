@@ -21,7 +21,13 @@ from azure.storage.blob.aio import ContainerClient
 from leasehold.common.azure import StorageAccount, storage_code_of, tls_of
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
 from leases.stores.azure import retrying_for
-from leases.stores.blob.account import Connection, ContainerAddress, connect, is_no_container, translated
+from leases.stores.blob.account import (
+    BlobConnection,
+    BlobContainerAddress,
+    connect,
+    is_no_container,
+    translated,
+)
 from leases.stores.blob.codec import Packed
 
 T = TypeVar("T")
@@ -37,7 +43,7 @@ _FOLDER = "hdi_isfolder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blob:
+class StoredBlob:
     """A blob as listed or read."""
 
     name: str
@@ -48,7 +54,7 @@ class Blob:
     is_leased: bool = False
 
 
-class Container:
+class BlobContainer:
     """One container of blobs. Raises the errors of `leases.store.LeaseStore`.
 
     call_timeout_s: how long a call may take. Retries happen in the first half of it.
@@ -57,7 +63,7 @@ class Container:
     def __init__(
         self,
         account: StorageAccount,
-        place: ContainerAddress,
+        place: BlobContainerAddress,
         *,
         call_timeout_s: float = 5.0,
         page_blobs_max: int = PAGE_BLOBS_MAX,
@@ -68,21 +74,21 @@ class Container:
         self._call_timeout_s = call_timeout_s
         self._page_blobs_max = page_blobs_max
         self._tls = tls_of(account.ca_file)
-        self._connection: Connection | None = None
+        self._connection: BlobConnection | None = None
 
     @property
-    def place(self) -> ContainerAddress:
+    def place(self) -> BlobContainerAddress:
         return self._place
 
-    async def list_blobs(self, prefix: str) -> list[Blob]:
+    async def list_blobs(self, prefix: str) -> list[StoredBlob]:
         """Every blob whose name begins with `prefix`, with its metadata but without its content."""
         return await self._run(f"listing '{prefix}'", lambda to: _list_blobs(to, prefix, self._page_blobs_max))
 
-    async def look(self, name: str) -> Blob:
+    async def look(self, name: str) -> StoredBlob:
         """A blob with its metadata but without its content."""
         return await self._run(f"reading '{name}'", lambda to: _look_at(to, name))
 
-    async def read(self, name: str, bytes_max: int) -> Blob:
+    async def read(self, name: str, bytes_max: int) -> StoredBlob:
         """A blob with its content. Not much more than `bytes_max` bytes are read."""
         return await self._run(f"reading '{name}'", lambda to: _read(to, name, bytes_max))
 
@@ -124,7 +130,7 @@ class Container:
             return  # it was not written, and that is known
 
     async def _run(self, doing: str, call: Call[T], *, is_write: bool = False) -> T:
-        container, is_made = self._connected().container, False
+        container, is_made = self._ensure_connection().container, False
         while True:
             try:
                 with retrying_for(self._call_timeout_s / 2):
@@ -135,7 +141,7 @@ class Container:
             await self._make(container)
             is_made = True
 
-    def _connected(self) -> Connection:
+    def _ensure_connection(self) -> BlobConnection:
         if self._connection is None:
             try:
                 self._connection = connect(self._account, self._place, self._tls, self._call_timeout_s)
@@ -168,16 +174,16 @@ class Container:
 # The calls as the SDK has them
 
 
-async def _list_blobs(to: ContainerClient, prefix: str, page_blobs_max: int) -> list[Blob]:
+async def _list_blobs(to: ContainerClient, prefix: str, page_blobs_max: int) -> list[StoredBlob]:
     found = to.list_blobs(name_starts_with=prefix, include=["metadata"], results_per_page=page_blobs_max)
     return [blob_of(one) async for one in found if _FOLDER not in (one.metadata or {})]
 
 
-async def _look_at(to: ContainerClient, name: str) -> Blob:
+async def _look_at(to: ContainerClient, name: str) -> StoredBlob:
     return blob_of(await to.get_blob_client(name).get_blob_properties())
 
 
-async def _read(to: ContainerClient, name: str, bytes_max: int) -> Blob:
+async def _read(to: ContainerClient, name: str, bytes_max: int) -> StoredBlob:
     """Metadata, ETag and content of the same moment: they arrive with the first answer, which holds all permitted
     content.
     """
@@ -206,8 +212,8 @@ async def _delete_blob(to: ContainerClient, name: str, condition: Mapping[str, A
     await to.get_blob_client(name).delete_blob(delete_snapshots="include", **condition)
 
 
-def blob_of(properties: BlobProperties, content: bytes = b"") -> Blob:
-    return Blob(
+def blob_of(properties: BlobProperties, content: bytes = b"") -> StoredBlob:
+    return StoredBlob(
         name=str(properties.name),
         etag=str(properties.etag).strip('"'),
         metadata={key.lower(): value or "" for key, value in (properties.metadata or {}).items()},

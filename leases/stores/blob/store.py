@@ -9,7 +9,7 @@ from types import MappingProxyType
 from leases.document import BODY_BYTES_MAX
 from leases.errors import StoreMissing, StoreUnavailable
 from leases.import_.checkpoint_blobs import CONTENT_BYTES_MAX, Kind, is_wanted
-from leases.import_.checkpoint_blobs import Blob as OthersBlob
+from leases.import_.checkpoint_blobs import CheckpointBlob as OthersBlob
 from leases.store import LeaseStore, Stored
 from leases.stores.blob.codec import (
     FORM,
@@ -23,7 +23,7 @@ from leases.stores.blob.codec import (
     packed,
     too_large,
 )
-from leases.stores.blob.container import Blob, Container
+from leases.stores.blob.container import BlobContainer, StoredBlob
 
 READS_AT_ONCE_MAX = 8
 OTHERS_MAX = 20_000
@@ -40,7 +40,7 @@ class BlobStore(LeaseStore):
     reflects one moment.
     """
 
-    def __init__(self, container: Container) -> None:
+    def __init__(self, container: BlobContainer) -> None:
         self._container = container
         self._others: dict[str, tuple[str, Mapping[str, str]]] = {}
         self._reads = asyncio.Semaphore(READS_AT_ONCE_MAX)
@@ -78,7 +78,7 @@ class BlobStore(LeaseStore):
     async def close(self) -> None:
         await self._container.close()
 
-    async def _read_stored(self, id: str, blob: Blob) -> Stored | None:
+    async def _read_stored(self, id: str, blob: StoredBlob) -> Stored | None:
         """None for a blob that was deleted while it was being read."""
         if is_content(blob.metadata):
             if blob.size > BODY_BYTES_MAX:
@@ -106,14 +106,14 @@ class BlobStore(LeaseStore):
 class OthersBlobs:
     """Other processors' lease blobs, read unchanged, for `leasehold leases import`. Writes and creates nothing."""
 
-    def __init__(self, container: Container) -> None:
+    def __init__(self, container: BlobContainer) -> None:
         self._container = container
         self._reads = asyncio.Semaphore(READS_AT_ONCE_MAX)
 
     def __str__(self) -> str:
         return str(self._container.place)
 
-    async def blobs(self, kind: Kind, folder: str) -> list[OthersBlob]:
+    async def list_blobs(self, kind: Kind, folder: str) -> list[OthersBlob]:
         """The blobs that may be of that kind. folder: the prefix of their names. Raises StoreUnavailable."""
         try:
             found = await self._container.list_blobs(folder)
@@ -130,7 +130,7 @@ class OthersBlobs:
     async def close(self) -> None:
         await self._container.close()
 
-    async def _read(self, kind: Kind, found: Blob) -> OthersBlob | None:
+    async def _read(self, kind: Kind, found: StoredBlob) -> OthersBlob | None:
         """None for a blob that was deleted meanwhile, or that is too large or empty."""
         content = None
         if kind == "eventprocessorhost":

@@ -89,7 +89,7 @@ _NOTHING_INDEXED: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerAddress:
+class CosmosContainerAddress:
     """Database and container by name."""
 
     database: str
@@ -101,7 +101,7 @@ class ContainerAddress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class CosmosConnection:
     """An open container."""
 
     client: CosmosClient
@@ -113,7 +113,9 @@ class Connection:
         await _close_client(self.client, self.credential)
 
 
-async def connect(account: CosmosAccount, place: ContainerAddress, tls: ssl.SSLContext, timeout_s: float) -> Connection:
+async def connect(
+    account: CosmosAccount, place: CosmosContainerAddress, tls: ssl.SSLContext, timeout_s: float
+) -> CosmosConnection:
     """Raises StoreUnavailable (also if the account's consistency is too weak), StoreMissing (does not exist, and must
     not be created).
     """
@@ -125,7 +127,7 @@ async def connect(account: CosmosAccount, place: ContainerAddress, tls: ssl.SSLC
         transport.is_opening = False
         await _check_consistency(client, account)
         proxy = client.get_database_client(place.database).get_container_client(place.container)
-        return Connection(
+        return CosmosConnection(
             client=client, credential=credential, proxy=proxy, has_own_keys=await _has_own_keys(client, proxy, place)
         )
     except Unauthorized:
@@ -168,7 +170,7 @@ def _client(account: CosmosAccount, credential: Any, transport: OnceOverTls, tim
     )
 
 
-async def _has_own_keys(client: CosmosClient, proxy: ContainerProxy, place: ContainerAddress) -> bool:
+async def _has_own_keys(client: CosmosClient, proxy: ContainerProxy, place: CosmosContainerAddress) -> bool:
     properties = await _properties(client, proxy, place)
     paths = properties.get("partitionKey", {}).get("paths")
     if paths not in (["/id"], [f"/{PARTITION_KEY}"]):
@@ -182,7 +184,7 @@ async def _has_own_keys(client: CosmosClient, proxy: ContainerProxy, place: Cont
     return bool(paths != ["/id"])
 
 
-async def _properties(client: CosmosClient, proxy: ContainerProxy, place: ContainerAddress) -> dict[str, Any]:
+async def _properties(client: CosmosClient, proxy: ContainerProxy, place: CosmosContainerAddress) -> dict[str, Any]:
     try:
         return await proxy.read()
     except CosmosResourceNotFoundError:

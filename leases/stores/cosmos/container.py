@@ -18,11 +18,11 @@ from leasehold.common.azure import CosmosAccount, tls_of
 from leasehold.common.cancellation import await_shielded
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
 from leases.stores.azure import retrying_for
-from leases.stores.cosmos.connection import Connection, ContainerAddress, connect, is_gone, translated
+from leases.stores.cosmos.connection import CosmosConnection, CosmosContainerAddress, connect, is_gone, translated
 from leases.stores.cosmos.documents import PARTITION_KEY, Document
 
 T = TypeVar("T")
-Call = Callable[[Connection], Awaitable[T]]
+Call = Callable[[CosmosConnection], Awaitable[T]]
 
 PAGE_ITEMS_MAX = 1000
 OPENING_SHARE = 0.9
@@ -33,20 +33,20 @@ _BY_ID = "SELECT * FROM c WHERE c.id = @id"
 _ETAG = re.compile(r"(?!\*$)[!-~][ -~]{0,1023}")
 
 
-class Container:
+class LeaseContainer:
     """One container of leases. Raises the errors of `leases.store.LeaseStore`.
 
     call_timeout_s: how long a call may take. Retries happen in the first half of it.
     """
 
-    def __init__(self, account: CosmosAccount, place: ContainerAddress, *, call_timeout_s: float = 5.0) -> None:
+    def __init__(self, account: CosmosAccount, place: CosmosContainerAddress, *, call_timeout_s: float = 5.0) -> None:
         """Raises ValueError if the account's ca_file cannot be used."""
         self._account = account
         self._place = place
         self._call_timeout_s = call_timeout_s
         self._tls = tls_of(account.ca_file)
-        self._connections: list[Connection] = []
-        self._connection: Connection | None = None
+        self._connections: list[CosmosConnection] = []
+        self._connection: CosmosConnection | None = None
         self._opening: asyncio.Task[None] | None = None
         self._refused: StoreError | None = None
         self._keys: dict[str, str] = {}
@@ -58,7 +58,7 @@ class Container:
     async def read(self, id: str) -> Document:
         return await self._run(f"reading '{id}'", lambda to: self._read(to, id))
 
-    async def has(self, id: str) -> bool:
+    async def look_for(self, id: str) -> bool:
         try:
             await self.read(id)
         except StoreMissing:
@@ -98,7 +98,7 @@ class Container:
                 self._connection = None  # others may still be at it; it is closed at the end
             raise translated(error, f"{doing} in {self._place}", is_write=is_write) from error
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> CosmosConnection:
         """The connection. If finding an identity is slow, a caller may time out; the opening continues for the next
         callers.
         """
@@ -135,7 +135,7 @@ class Container:
 
     # The calls as the SDK has them
 
-    async def _query(self, to: Connection, query: str, value: str) -> list[Document]:
+    async def _query(self, to: CosmosConnection, query: str, value: str) -> list[Document]:
         parameters: list[dict[str, object]] = [{"name": "@id", "value": value}]
         items = to.proxy.query_items(query, parameters=parameters, max_item_count=PAGE_ITEMS_MAX)
         found: list[Document] = [item async for item in items]
@@ -143,7 +143,7 @@ class Container:
             self._keys |= {str(item["id"]): str(item.get(PARTITION_KEY)) for item in found}
         return found
 
-    async def _read(self, to: Connection, id: str) -> Document:
+    async def _read(self, to: CosmosConnection, id: str) -> Document:
         try:
             return await to.proxy.read_item(id, self._key(id))
         except CosmosResourceNotFoundError:
@@ -152,7 +152,7 @@ class Container:
                 return item
             raise
 
-    async def _create(self, to: Connection, document: Document) -> str:
+    async def _create(self, to: CosmosConnection, document: Document) -> str:
         name = str(document["id"])
         if not to.has_own_keys:
             return _etag(await to.proxy.create_item(dict(document), no_response=True), name)
@@ -161,7 +161,7 @@ class Container:
         self._keys[name] = name
         return _etag(await to.proxy.create_item({**document, PARTITION_KEY: name}, no_response=True), name)
 
-    async def _replace(self, to: Connection, document: Document, etag: str) -> str:
+    async def _replace(self, to: CosmosConnection, document: Document, etag: str) -> str:
         name = str(document["id"])
         body = {PARTITION_KEY: self._key(name), **document} if to.has_own_keys else dict(document)
         condition = MatchConditions.IfNotModified
@@ -169,7 +169,7 @@ class Container:
             await to.proxy.replace_item(name, body, etag=etag, match_condition=condition, no_response=True), name
         )
 
-    async def _delete(self, to: Connection, id: str, etag: str) -> None:
+    async def _delete(self, to: CosmosConnection, id: str, etag: str) -> None:
         if to.has_own_keys:
             await self._query(to, _BY_ID, id)
         await to.proxy.delete_item(id, self._key(id), etag=etag, match_condition=MatchConditions.IfNotModified)

@@ -12,7 +12,7 @@ from leases.document import decode_lease, lease_prefix
 from leases.dotnet import document_id, encode, marker_id
 from leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreUnavailable
 from leases.store import LeaseStore, Stored
-from leases.stores.cosmos.container import Container
+from leases.stores.cosmos.container import LeaseContainer
 from leases.stores.cosmos.documents import (
     Document,
     Family,
@@ -35,7 +35,7 @@ class Monitored(Protocol):
         """`leases.dotnet.INCREMENTAL` or `FULL_FIDELITY`."""
         ...
 
-    async def lease_prefix(self) -> str:
+    async def read_lease_prefix(self) -> str:
         """As made by `leases.dotnet.lease_prefix`."""
         ...
 
@@ -54,7 +54,7 @@ class CosmosStore(LeaseStore):
 
     def __init__(
         self,
-        container: Container,
+        container: LeaseContainer,
         monitored: Mapping[str, Monitored] | None = None,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -126,7 +126,7 @@ class CosmosStore(LeaseStore):
         if pipeline not in self._families:
             monitored = self._monitored[pipeline]
             self._families[pipeline] = Family(
-                pipeline=pipeline, prefix=await monitored.lease_prefix(), mode=monitored.mode
+                pipeline=pipeline, prefix=await monitored.read_lease_prefix(), mode=monitored.mode
             )
         return self._families[pipeline]
 
@@ -148,7 +148,7 @@ class CosmosStore(LeaseStore):
         marker = marker_id((await self._family(pipeline)).prefix)
         if info.complete:
             await self._mark(marker)
-        elif is_new and await self._container.has(marker):
+        elif is_new and await self._container.look_for(marker):
             return encode_info(replace(info, complete=True, unused=False))
         return body
 

@@ -24,7 +24,7 @@ OTHER_CONTAINER = 1024
 WIRE_FORMAT = "2021-09-15"
 """For all versions and deletes: metadata apart from the document, times as `crts`."""
 FROM_NOW = "*"
-SAID_MAX = 300
+REASON_CHARS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class Answer:
         except ValueError:
             found = None
         message = found.get("message", text) if isinstance(found, dict) else text
-        return " ".join(str(message).split())[:SAID_MAX] or "it gives no reason"
+        return " ".join(str(message).split())[:REASON_CHARS_MAX] or "it gives no reason"
 
 
 NEXT = {

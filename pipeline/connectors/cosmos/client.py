@@ -22,14 +22,14 @@ from leasehold.common.azure import CosmosAccount, credential_of, tls_of, without
 from leasehold.common.azure_transport import Transport, Unauthorized
 from pipeline.connectors.cosmos.change_feed_request import NOT_MODIFIED, OK, THROTTLED, TIMEOUT, Answer, Ask, refusal
 from pipeline.connectors.cosmos.point_operations import Write
-from pipeline.connectors.cosmos.ranges import PhysicalRange, Span
+from pipeline.connectors.cosmos.ranges import KeyRange, PhysicalRange
 from pipeline.errors import FeedError, FeedUnavailable
 
 T = TypeVar("T")
 SESSION_NOT_AVAILABLE, WRITE_FORBIDDEN, ACCOUNT_NOT_FOUND = 1002, 3, 1008
 
 
-class Container:
+class CosmosContainer:
     """One container, on one client for all its partitions. Raises FeedError and what is below it."""
 
     def __init__(self, account: CosmosAccount, database: str, container: str, *, timeout_s: float) -> None:
@@ -43,7 +43,7 @@ class Container:
         self._client: CosmosClient | None = None
         self._credential: Any = None
 
-    async def changes(self, ask: Ask) -> Answer:
+    async def read_changes(self, ask: Ask) -> Answer:
         """Any answer about the container; without one in time, a 408."""
         hooks = _Hooks(ask.headers())
         try:
@@ -82,7 +82,7 @@ class Container:
             raise
         return Answer(OK, {})
 
-    async def ranges(self) -> list[PhysicalRange]:
+    async def list_ranges(self) -> list[PhysicalRange]:
         """Those that there are now. Raises FeedError, FeedUnavailable."""
         return [_range(found) for found in await self._call(self._ranges())]
 
@@ -91,12 +91,12 @@ class Container:
         """The account's, without a port."""
         return urlsplit(self._account.endpoint).hostname or ""
 
-    async def key_paths(self) -> tuple[str, ...]:
+    async def read_key_paths(self) -> tuple[str, ...]:
         """The paths of the partition key, like /account."""
         properties = await self._call(self._properties())
         return tuple(str(path) for path in properties["partitionKey"]["paths"])
 
-    async def rid(self) -> str:
+    async def read_rid(self) -> str:
         """The resource id, which a container keeps for as long as it is there."""
         return str((await self._call(self._properties()))["_rid"])
 
@@ -240,7 +240,7 @@ def _refused(error: CosmosHttpResponseError, what: str) -> FeedError:
 
 
 def _range(found: Mapping[str, Any]) -> PhysicalRange:
-    span = Span(str(found["minInclusive"]).upper(), str(found["maxExclusive"]).upper())
+    span = KeyRange(str(found["minInclusive"]).upper(), str(found["maxExclusive"]).upper())
     return PhysicalRange(str(found["id"]), span, tuple(map(str, found.get("parents") or ())))
 
 

@@ -26,12 +26,12 @@ from pipeline.connectors.cosmos.change_feed_request import (
     Mode,
     refusal,
 )
-from pipeline.connectors.cosmos.client import Container
+from pipeline.connectors.cosmos.client import CosmosContainer
 from pipeline.connectors.cosmos.ranges import (
     BEGINNING,
+    KeyRange,
     PhysicalRange,
     RangeSection,
-    Span,
     Successor,
     estimated,
     furthest,
@@ -61,7 +61,7 @@ class Whereabouts:
     def __init__(self, ranges: Callable[[], Awaitable[list[PhysicalRange]]]) -> None:
         self._ranges = ranges
         self._live: list[PhysicalRange] = []
-        self._scopes: dict[str, Span] = {}
+        self._scopes: dict[str, KeyRange] = {}
 
     async def list_ranges(self) -> list[PhysicalRange]:
         self._live = await self._ranges()
@@ -76,9 +76,9 @@ class Whereabouts:
         """It is gone: the next call lists the ranges again."""
         self._live = [each for each in self._live if each.id != place.range_id]
 
-    async def heirs(self, partition: str) -> list[Successor]:
+    async def find_heirs(self, partition: str) -> list[Successor]:
         """The partitions that now cover this one; itself while it exists."""
-        here = Successor(partition, span_of(partition) or self._scopes.get(partition) or Span("", "FF"))
+        here = Successor(partition, span_of(partition) or self._scopes.get(partition) or KeyRange("", "FF"))
         if place_of(partition, self._live) is not None:
             return [here]
         live = await self.list_ranges()
@@ -88,14 +88,14 @@ class Whereabouts:
             raise unknown(partition, live)
         return successors(partition, self._scopes.get(partition), live)
 
-    async def places(self, partition: str) -> list[RangeSection]:
+    async def list_places(self, partition: str) -> list[RangeSection]:
         """Its own, or its successors'."""
-        found = [place_of(heir.name, self._live) for heir in await self.heirs(partition)]
+        found = [place_of(heir.name, self._live) for heir in await self.find_heirs(partition)]
         return [place for place in found if place is not None]
 
-    async def place(self, partition: str) -> RangeSection:
+    async def find_place(self, partition: str) -> RangeSection:
         """Raises FeedUnavailable where it was split."""
-        places = await self.places(partition)
+        places = await self.list_places(partition)
         if len(places) != 1:
             raise FeedUnavailable(f"partition '{partition}' was split: its children take over")
         return places[0]
@@ -127,14 +127,14 @@ class CosmosFeed(ChangeFeed):
         timeout_s: float = 20.0,
         pauses: Pauses | None = None,
     ) -> None:
-        self._container = Container(account, database, container, timeout_s=timeout_s)
+        self._container = CosmosContainer(account, database, container, timeout_s=timeout_s)
         self._endpoint_host = urlsplit(account.endpoint).hostname or ""
         self._mode: Mode = mode
         self._page_items_max = page_items_max
         self._page_bytes_max = page_bytes_max
         self._poll_interval_s = poll_interval_s
         self._pauses = pauses or Pauses()
-        self._where = Whereabouts(self._container.ranges)
+        self._where = Whereabouts(self._container.list_ranges)
         self._key_paths: tuple[str, ...] | None = None
         self._threads = ThreadPoolExecutor(PARSING_THREADS, thread_name_prefix="cosmos-feed")
 
@@ -150,9 +150,9 @@ class CosmosFeed(ChangeFeed):
     def endpoint_host(self) -> str:
         return self._endpoint_host
 
-    async def container_rid(self) -> str:
+    async def read_container_rid(self) -> str:
         """The container's resource id: with the host it is what leases of .NET's are named after."""
-        return await self._container.rid()
+        return await self._container.read_rid()
 
     async def partitions(self) -> list[FeedPartition]:
         """An account that throttles names a time, and the request is repeated then."""
@@ -172,7 +172,7 @@ class CosmosFeed(ChangeFeed):
         return uncovered(partition, scopes)
 
     async def start_of(self, partition: str, start: Start) -> str | None:
-        place = await self._where.place(partition)
+        place = await self._where.find_place(partition)
         if start == "earliest" and self._mode == "latest":
             return None
         if start == "latest":
@@ -231,15 +231,15 @@ class CosmosFeed(ChangeFeed):
     async def _everywhere(self, partition: str, ask: Callable[[RangeSection], Awaitable[T]]) -> list[T]:
         """The ranges of the partition or of its successors; read again if they turn out to be outdated."""
         try:
-            return [await ask(place) for place in await self._where.places(partition)]
+            return [await ask(place) for place in await self._where.list_places(partition)]
         except _Gone:
-            return [await ask(place) for place in await self._where.places(partition)]
+            return [await ask(place) for place in await self._where.list_places(partition)]
 
     async def _place_or_end(self, partition: str, delivered: str | None) -> RangeSection:
         """Raises PartitionEnded."""
-        heirs = await self._where.heirs(partition)
+        heirs = await self._where.find_heirs(partition)
         if [heir.name for heir in heirs] == [partition]:
-            return await self._where.place(partition)
+            return await self._where.find_place(partition)
         raise PartitionEnded(
             partition,
             tuple((heir.name, delivered) for heir in heirs),
@@ -250,7 +250,7 @@ class CosmosFeed(ChangeFeed):
         self, place: RangeSection, after: str | None, items_max: int, since: datetime | None = None
     ) -> Answer:
         ask = Ask(place=place, after=after, items_max=items_max, mode=self._mode, since=since)
-        answer = await self._container.changes(ask)
+        answer = await self._container.read_changes(ask)
         if answer.status == GONE:
             self._where.forget(place)
         return answer
@@ -313,7 +313,7 @@ class CosmosFeed(ChangeFeed):
 
     async def _paths(self) -> tuple[str, ...]:
         if self._key_paths is None:
-            self._key_paths = await self._container.key_paths()
+            self._key_paths = await self._container.read_key_paths()
         return self._key_paths
 
     async def _run_on_thread(self, call: Callable[[], T]) -> T:

@@ -75,7 +75,7 @@ def order(bound: str) -> str:
     return bound.rstrip("0")
 
 
-class Span(NamedTuple):
+class KeyRange(NamedTuple):
     """From `min`, inclusive, to `max`, exclusive: upper-case hexadecimal, ordered by `order`. Everything is "" to "FF".
 
     Compare with `covers` and `is_same`: two texts may name the same bound.
@@ -87,16 +87,16 @@ class Span(NamedTuple):
     def __str__(self) -> str:
         return f"{self.min}-{self.max}"
 
-    def covers(self, other: Span) -> bool:
+    def covers(self, other: KeyRange) -> bool:
         return order(self.min) <= order(other.min) and order(other.max) <= order(self.max)
 
-    def is_same(self, other: Span) -> bool:
+    def is_same(self, other: KeyRange) -> bool:
         return self.covers(other) and other.covers(self)
 
-    def common(self, other: Span) -> Span | None:
+    def common(self, other: KeyRange) -> KeyRange | None:
         """With the texts of this one where both have the same bound."""
         low, high = max(self.min, other.min, key=order), min(self.max, other.max, key=order)
-        return Span(low, high) if order(low) < order(high) else None
+        return KeyRange(low, high) if order(low) < order(high) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class PhysicalRange:
     """A range that there is now. parents: all it came from, the newest last."""
 
     id: str
-    span: Span
+    span: KeyRange
     parents: tuple[str, ...] = ()
 
 
@@ -112,18 +112,18 @@ class RangeSection(NamedTuple):
     """The range that a partition is read from, and the section of it; None for the whole."""
 
     range_id: str
-    span: Span | None = None
+    span: KeyRange | None = None
 
 
 class Successor(NamedTuple):
     name: str
-    span: Span
+    span: KeyRange
 
 
-def span_of(text: str) -> Span | None:
+def span_of(text: str) -> KeyRange | None:
     """The bounds that a name or a scope spells; None where it is anything else."""
     match = _BOUNDS.fullmatch(text)
-    span = Span(match[1].upper(), match[2].upper()) if match else None
+    span = KeyRange(match[1].upper(), match[2].upper()) if match else None
     return span if span is not None and order(span.min) < order(span.max) else None
 
 
@@ -144,7 +144,7 @@ def place_of(partition: str, live: Iterable[PhysicalRange]) -> RangeSection | No
     return RangeSection(whole.id, None if whole.span.is_same(mine) else mine) if whole else None
 
 
-def successors(partition: str, scope: Span | None, live: Sequence[PhysicalRange]) -> list[Successor]:
+def successors(partition: str, scope: KeyRange | None, live: Sequence[PhysicalRange]) -> list[Successor]:
     """The partitions that take over from one that has no place: together they cover exactly what it covered.
 
     scope: of a range that is gone. A range within it continues under its own id; a section of one (merged with others) under the
@@ -155,14 +155,14 @@ def successors(partition: str, scope: Span | None, live: Sequence[PhysicalRange]
     mine = bounds or scope or _of_direct_children(partition, live)
     parts = [(each, part) for each in sorted(live, key=_min) if (part := mine.common(each.span))]
     spans = [part for _, part in parts]
-    if not spans or not Span(spans[0].min, spans[-1].max).is_same(mine) or not _is_gapless(spans):
+    if not spans or not KeyRange(spans[0].min, spans[-1].max).is_same(mine) or not _is_gapless(spans):
         raise FeedUnavailable(f"partition '{partition}' is being split or merged: the container's ranges have gaps")
     if bounds:
         return [Successor(str(part), part) for part in spans]
     return [Successor(each.id if part.is_same(each.span) else str(part), part) for each, part in parts]
 
 
-def _of_direct_children(partition: str, live: Sequence[PhysicalRange]) -> Span:
+def _of_direct_children(partition: str, live: Sequence[PhysicalRange]) -> KeyRange:
     """The former bounds of an unrecorded range, if it was split and nothing else has happened since."""
     children = sorted((each for each in live if each.parents[-1:] == (partition,)), key=_min)
     if not any(partition in each.parents for each in live):
@@ -172,7 +172,7 @@ def _of_direct_children(partition: str, live: Sequence[PhysicalRange]) -> Span:
             f"partition '{partition}' was split and merged with others before its lease was read, and the lease has no bounds:"
             " write the range's bounds into its FeedRange, or set up new leases"
         )
-    return Span(children[0].span.min, children[-1].span.max)
+    return KeyRange(children[0].span.min, children[-1].span.max)
 
 
 def unknown(partition: str, live: Iterable[PhysicalRange]) -> FeedError:
@@ -188,18 +188,18 @@ def uncovered(partition: FeedPartition, scopes: Collection[str]) -> list[FeedPar
     held = [part for scope in scopes if whole and (span := span_of(scope)) and (part := whole.common(span))]
     if whole is None or not held:
         return [partition]
-    left: list[Span] = []
+    left: list[KeyRange] = []
     low = whole.min
     for span in sorted(held, key=lambda span: order(span.min)):
         if order(low) < order(span.min):
-            left.append(Span(low, span.min))
+            left.append(KeyRange(low, span.min))
         low = max(low, span.max, key=order)
     if order(low) < order(whole.max):
-        left.append(Span(low, whole.max))
+        left.append(KeyRange(low, whole.max))
     return [FeedPartition(str(span), (), str(span)) for span in left]
 
 
-def _is_gapless(spans: Sequence[Span]) -> bool:
+def _is_gapless(spans: Sequence[KeyRange]) -> bool:
     return all(order(a.max) == order(b.min) for a, b in pairwise(spans))
 
 

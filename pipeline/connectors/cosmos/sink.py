@@ -16,7 +16,7 @@ from leasehold.common.azure import CosmosAccount
 from pipeline.async_sink import AsyncSink, Converted, Entry, Failed, Limits, refused
 from pipeline.async_sink.request_entry import Content, Destination
 from pipeline.connectors.cosmos.change_feed_request import THROTTLED, Answer
-from pipeline.connectors.cosmos.client import Container
+from pipeline.connectors.cosmos.client import CosmosContainer
 from pipeline.connectors.cosmos.point_operations import (
     NEXT,
     NO_CONTAINER,
@@ -27,7 +27,7 @@ from pipeline.connectors.cosmos.point_operations import (
     Writing,
     verdict,
 )
-from pipeline.connectors.network import is_nowhere
+from pipeline.connectors.network import check_unresolvable
 from pipeline.errors import FeedError, FeedUnavailable, SinkNotFound, SinkRejected, SinkUnavailable
 
 LIMITS = Limits(
@@ -50,7 +50,7 @@ def cosmos_sink(
     limits: Limits = LIMITS,
 ) -> AsyncSink:
     """Raises ValueError where the limits contradict each other."""
-    to = Container(account, database, container, timeout_s=limits.request_timeout_s)
+    to = CosmosContainer(account, database, container, timeout_s=limits.request_timeout_s)
     destination = CosmosDestination(to, content=content, operation=operation, patch_missing=patch_missing)
     return AsyncSink(destination, identity=f"cosmos:{to.name}", convert=destination.converted, limits=limits)
 
@@ -69,7 +69,7 @@ class _Outcome:
 class CosmosDestination(Destination):
     """Entries are `Write`s."""
 
-    def __init__(self, container: Container, *, content: Content, operation: str, patch_missing: Missing) -> None:
+    def __init__(self, container: CosmosContainer, *, content: Content, operation: str, patch_missing: Missing) -> None:
         self._container = container
         self._content: Content = content
         self._operation = operation
@@ -82,9 +82,9 @@ class CosmosDestination(Destination):
 
     async def prepare(self) -> None:
         try:
-            paths = await self._container.key_paths()
+            paths = await self._container.read_key_paths()
         except FeedUnavailable as error:
-            if await is_nowhere(self._container.host):
+            if await check_unresolvable(self._container.host):
                 raise SinkNotFound(f"{error}: its host does not exist: look at `endpoint`") from error
             raise SinkUnavailable(str(error), retry_after_s=error.retry_after_s) from error
         except FeedError as error:

@@ -7,7 +7,7 @@ from typing import Any
 from pipeline.connectors.eventhubs.account import EventHubAccount
 from pipeline.connectors.eventhubs.amqp.connection import Hub
 from pipeline.connectors.eventhubs.amqp.encode import ENVELOPE_KEY_BYTES, MARKS_BYTES_MAX, SECTION_BYTES, body_of
-from pipeline.connectors.eventhubs.amqp.management import Extent, Management
+from pipeline.connectors.eventhubs.amqp.management import Management, PartitionExtent
 from pipeline.connectors.eventhubs.refusal import is_missing
 from pipeline.connectors.eventhubs.sink.sender import SenderLink, attach
 from pipeline.errors import FeedError, FeedUnavailable
@@ -39,21 +39,23 @@ class EventHubsBroker:
     async def attach(self, partition: str | None, asked: AttachRequest | None, *, idempotent: bool) -> SenderLink:
         return await attach(self.links, partition, asked, idempotent=idempotent)
 
-    async def hub(self) -> HubProperties:
+    async def read_hub(self) -> HubProperties:
         try:
-            return HubProperties(name=self.links.account.hub, partitions=tuple(await self._management.partitions()))
+            return HubProperties(
+                name=self.links.account.hub, partitions=tuple(await self._management.list_partitions())
+            )
         except FeedError as error:
             raise _translated(error) from error
 
-    async def extent(self, partition: str) -> Extent:
+    async def read_extent(self, partition: str) -> PartitionExtent:
         """Raises PublishError."""
         try:
-            return await self._management.extent(partition)
+            return await self._management.read_extent(partition)
         except FeedError as error:
             raise _translated(error) from error
 
-    async def partition(self, partition: str) -> PartitionProperties:
-        extent = await self.extent(partition)
+    async def read_partition(self, partition: str) -> PartitionProperties:
+        extent = await self.read_extent(partition)
         return PartitionProperties(partition=partition, first=extent.first, last=extent.last, is_empty=extent.is_empty)
 
     async def close(self) -> None:

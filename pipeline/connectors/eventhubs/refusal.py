@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.errors import FeedError, FeedUnavailable, Fenced, PipelineError, PositionLost
 
-SAID_MAX = 300
+REASON_CHARS_MAX = 300
 BUSY_S = 4.0
 """How long to wait where the service is busy: it names no time, its own clients wait four seconds."""
 _EPOCH = re.compile(r"epoch\D{0,5}(\d{1,18})", re.IGNORECASE)
@@ -86,4 +86,4 @@ def _text(value: Any) -> str:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())[:SAID_MAX] or "it gives no reason"
+    return " ".join(text.split())[:REASON_CHARS_MAX] or "it gives no reason"

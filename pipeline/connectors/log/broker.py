@@ -106,12 +106,12 @@ class LogBroker:
             reason=Reason.INVALID_CLIENT_STATE,
         )
 
-    async def hub(self) -> HubProperties:
+    async def read_hub(self) -> HubProperties:
         return HubProperties(
             name=str(self._log.path), partitions=tuple(await run_on_thread(self._threads, self._log.partitions))
         )
 
-    async def partition(self, partition: str) -> PartitionProperties:
+    async def read_partition(self, partition: str) -> PartitionProperties:
         extent = await run_on_thread(self._threads, lambda: self._log.partition(partition).extent())
         return PartitionProperties(
             partition=partition, first=extent.first, last=extent.end - 1, is_empty=extent.first == extent.end
@@ -123,7 +123,7 @@ class LogBroker:
 
 
 class LogLink:
-    """Implements pipeline.producer.Link. It holds nothing that can go stale."""
+    """Implements pipeline.producer.ProducerLink. It holds nothing that can go stale."""
 
     is_usable = True
     bytes_max = BYTES_MAX

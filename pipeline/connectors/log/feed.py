@@ -29,7 +29,7 @@ from pipeline.connectors.log.partition_file import (
     partitions_in,
     reading_mode,
 )
-from pipeline.connectors.log.store import Extent, Log, PartitionLog, Retention, Version
+from pipeline.connectors.log.store import Log, PartitionLog, ReadableRange, Retention, Version
 from pipeline.errors import FeedUnavailable, PositionLost
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, FeedPartition, Start, reset_of_a_new_source
@@ -120,7 +120,7 @@ class _Look:
         return later.has_wal if self.has_wal else later == self
 
 
-def _blocks_from(start: int) -> Callable[[PartitionLog], tuple[Extent, list[Block]]]:
+def _blocks_from(start: int) -> Callable[[PartitionLog], tuple[ReadableRange, list[Block]]]:
     return lambda log: log.read(start, events_max=EVENTS_MAX, bytes_max=BYTES_MAX)
 
 
@@ -194,7 +194,7 @@ class LogFeed(ChangeFeed):
         await self._call(self._log.close)
         self._threads.shutdown(wait=False)
 
-    def _read(self, log: PartitionLog, first: int) -> tuple[Extent, list[pa.Table]]:
+    def _read(self, log: PartitionLog, first: int) -> tuple[ReadableRange, list[pa.Table]]:
         """Pages from the sequence `first` on; none at the end. Raises PositionLost."""
         extent, blocks = log.read(first, events_max=self._page_events_max, bytes_max=self._page_bytes_max)
         self._check_end(log.name, first, extent)
@@ -209,14 +209,14 @@ class LogFeed(ChangeFeed):
         events = events_in(log.name, blocks, first)
         return extent, list(pages_of(events, self._page_events_max, self._page_bytes_max))
 
-    def _check_end(self, partition: str, first: int, extent: Extent) -> None:
+    def _check_end(self, partition: str, first: int, extent: ReadableRange) -> None:
         if first > extent.end:
             raise PositionLost(
                 f"log '{self._log.path}', partition '{partition}' ends at {extent.end - 1}, before the position '{first - 1}':"
                 f" it was deleted or restored. {reset_of_a_new_source(partition)}"
             )
 
-    async def _extent(self, partition: str) -> Extent:
+    async def _extent(self, partition: str) -> ReadableRange:
         return await self._call(lambda: self._log.partition(partition).extent())
 
     async def _call(self, call: Callable[[], T]) -> T:

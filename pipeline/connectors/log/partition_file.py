@@ -271,10 +271,10 @@ def create(directory: Path, partition: str) -> None:
         raise _unreadable(path, error) from error
 
 
-def connected(path: Path, partition: str, busy_timeout_s: float, mode: str) -> sqlite3.Connection:
+def open_connection(path: Path, partition: str, busy_timeout_s: float, mode: str) -> sqlite3.Connection:
     """A connection that any thread may use, one at a time."""
     with translated(path):
-        connection = _opened(path, busy_timeout_s, mode)
+        connection = _open_file(path, busy_timeout_s, mode)
         try:
             held = _name_in(connection, path)
             if held != partition:
@@ -321,7 +321,7 @@ def damaged(path: Path, what: str) -> LogUnavailable:
     return LogUnavailable(f"log file '{path}' is damaged ({what}): restore it from a backup")
 
 
-def _opened(path: Path, busy_timeout_s: float, mode: str) -> sqlite3.Connection:
+def _open_file(path: Path, busy_timeout_s: float, mode: str) -> sqlite3.Connection:
     uri = f"file:{quote(str(path))}?mode={mode}"
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=busy_timeout_s)
 
@@ -346,7 +346,7 @@ def _partition_of(path: Path, mode_of: Callable[[Path], str]) -> str | None:
     """The partition whose file this is, None where the file is a stranger's."""
     stem = path.name.removesuffix(SUFFIX)
     if "=" in stem:
-        with translated(path), closing(_opened(path, 1.0, mode_of(path))) as connection:
+        with translated(path), closing(_open_file(path, 1.0, mode_of(path))) as connection:
             partition = _name_in(connection, path)
     else:
         partition = unquote(stem)

@@ -120,10 +120,10 @@ _COLUMNS = ", ".join(f'"{name}"' for name in _NAMES)
 
 def _outranked(held: Line, producer: Producer) -> Outranked:
     return Outranked(
-        f"lease '{producer.lease}' is claimed at {_said(held)}, and {_said(producer)} does not outrank it: stop, or claim above",
+        f"lease '{producer.lease}' is claimed at {_rank(held)}, and {_rank(producer)} does not outrank it: stop, or claim above",
         held=(held.generation, held.series, held.level),
     )
 
 
-def _said(producer: Producer) -> str:
+def _rank(producer: Producer) -> str:
     return f"level {producer.level} (generation {producer.generation}, series {producer.series})"

@@ -178,9 +178,9 @@ class LogWriter(PublishingWriter):
     async def _send(self, permit: Permit, send: Callable[[Callable[[], None]], T]) -> T:
         """`send` runs on a thread, and is given what to call before it commits."""
         with checked_until_cancelled(permit) as check:
-            return await _on_thread(self._threads, lambda: self._told(send, check))
+            return await _on_thread(self._threads, lambda: self._send_translated(send, check))
 
-    def _told(self, send: Callable[[Callable[[], None]], T], check: Callable[[], None]) -> T:
+    def _send_translated(self, send: Callable[[Callable[[], None]], T], check: Callable[[], None]) -> T:
         try:
             return send(check)
         except Outranked as error:

@@ -30,7 +30,6 @@ from pipeline.connectors.log.partition_file import (
     Encoded,
     LogUnavailable,
     LogUncertain,
-    connected,
     create,
     damaged,
     decoded,
@@ -38,6 +37,7 @@ from pipeline.connectors.log.partition_file import (
     encoded,
     file_name,
     missing,
+    open_connection,
     partitions_in,
     primary_code,
     translated,
@@ -66,7 +66,7 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class ReadableRange:
     """The events `first <= sequence < end` can be read; those before `first` are forgotten."""
 
     first: int
@@ -150,7 +150,7 @@ class PartitionLog:
             return self.extent().end
         batch = encoded(events)
         with self._writing() as connection:
-            return self._stored(connection, batch, batch.digest(None), None)
+            return self._store(connection, batch, batch.digest(None), None)
 
     def attach(self, producer: Producer, number: int = 0) -> tuple[Line, int]:
         """Close every earlier claim of the lease. Its line, which begins behind `number`, and the sequence of the event to come.
@@ -183,7 +183,7 @@ class PartitionLog:
             if first is None:
                 first = _end(connection)
                 lines.save(connection, line.published(number, batch.events, first, checked, text))
-                self._stored(connection, batch, checked, text)
+                self._store(connection, batch, checked, text)
                 send()
             return first
 
@@ -194,7 +194,7 @@ class PartitionLog:
             lines.save(connection, line.closed())
             send()
 
-    def _stored(self, connection: sqlite3.Connection, batch: Encoded, checked: bytes, marker: str | None) -> int:
+    def _store(self, connection: sqlite3.Connection, batch: Encoded, checked: bytes, marker: str | None) -> int:
         ((first, enqueued, kept),) = connection.execute("SELECT next, enqueued, bytes FROM log").fetchall()
         now = max(_microseconds(self._now()), enqueued)  # clocks go back, time in a log does not
         connection.execute(
@@ -202,11 +202,11 @@ class PartitionLog:
             (first, batch.events, now, batch.decoded_bytes, checked, marker, batch.body),
         )
         kept += len(batch.body)
-        kept -= self._forgotten(connection, first, now, kept)
+        kept -= self._forget(connection, first, now, kept)
         connection.execute("UPDATE log SET next = ?, enqueued = ?, bytes = ?", (first + batch.events, now, kept))
         return int(first)
 
-    def _forgotten(self, connection: sqlite3.Connection, newest: int, now: int, kept: int) -> int:
+    def _forget(self, connection: sqlite3.Connection, newest: int, now: int, kept: int) -> int:
         """Drop the blocks that retention gives up. Returns the bytes they took."""
         if self._retention == Retention():
             return 0
@@ -228,7 +228,7 @@ class PartitionLog:
 
     # Reading
 
-    def extent(self) -> Extent:
+    def extent(self) -> ReadableRange:
         with self._reading() as connection:
             return self._extent(connection)
 
@@ -253,7 +253,7 @@ class PartitionLog:
             ).fetchall()
             return _end(connection) if first is None else int(first)
 
-    def read(self, start: int, *, events_max: int, bytes_max: int) -> tuple[Extent, list[Block]]:
+    def read(self, start: int, *, events_max: int, bytes_max: int) -> tuple[ReadableRange, list[Block]]:
         """Blocks from the one that holds the sequence `start` on: one where there is any, and more within the limits.
 
         The extent is that of the same moment; where `start` lies outside of it, there are no blocks.
@@ -279,7 +279,7 @@ class PartitionLog:
         with translated(self.path):
             return Block(first, enqueued, marker, decoded(body))
 
-    def _extent(self, connection: sqlite3.Connection) -> Extent:
+    def _extent(self, connection: sqlite3.Connection) -> ReadableRange:
         version = self._version(connection)  # before the look, so that a change behind it is seen as one
         ((first, newest_end, end),) = connection.execute(
             "SELECT (SELECT min(first) FROM blocks), (SELECT first + events FROM blocks ORDER BY first DESC LIMIT 1), next"
@@ -287,7 +287,7 @@ class PartitionLog:
         ).fetchall()
         if end is None or newest_end != (end or None):  # retention always keeps the newest block
             raise damaged(self.path, "its newest events are missing")
-        return Extent(first or 0, end, version)
+        return ReadableRange(first or 0, end, version)
 
     def _version(self, connection: sqlite3.Connection) -> Version:
         ((version,),) = connection.execute("PRAGMA data_version").fetchall()
@@ -297,7 +297,7 @@ class PartitionLog:
 
     def close(self) -> None:
         with self._lock:
-            self._let_go()
+            self._close_file()
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -332,15 +332,15 @@ class PartitionLog:
         try:
             inode = os.stat(self.path).st_ino
         except OSError as error:
-            self._let_go()
+            self._close_file()
             raise missing(self.path, self.name, error) from error
         if self._open is None or self._open[1] != inode:
-            self._let_go()
-            self._open = connected(self.path, self.name, self._busy_timeout_s, self._mode), inode
+            self._close_file()
+            self._open = open_connection(self.path, self.name, self._busy_timeout_s, self._mode), inode
             self._openings += 1
         return self._open[0]
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         if self._open is not None:
             self._open[0].close()
             self._open = None

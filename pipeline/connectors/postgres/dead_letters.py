@@ -12,7 +12,7 @@ import pyarrow as pa
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
 from leasehold.common.clock import Clock, LoopClock
-from pipeline.connectors.postgres.entra_token import Credential
+from pipeline.connectors.postgres.entra_token import TokenCredential
 from pipeline.connectors.postgres.session import Server, Session, Timeouts
 from pipeline.connectors.postgres.sql import BATCH, LETTERS, Statement, Tables
 from pipeline.dead_letters.record import LETTER_SCHEMA, kept_events
@@ -123,7 +123,7 @@ class PostgresLetters(ChangeFeed):
         page_bytes_max: int = 4 * 1024 * 1024,
         clock: Clock | None = None,
         identity: str | None = None,
-        credential: Credential | None = None,
+        credential: TokenCredential | None = None,
     ) -> None:
         """identity, credential: as of PostgresSink. Raises ValueError where the DSN is none."""
         self._server = Server(

@@ -25,7 +25,7 @@ class AccessToken(Protocol):
     def expires_on(self) -> int: ...
 
 
-class Credential(Protocol):
+class TokenCredential(Protocol):
     """The part of azure-identity that is used."""
 
     async def get_token(self, *scopes: str) -> AccessToken: ...
@@ -39,7 +39,7 @@ class TokenSource:
     """Keeps one token, which all connections share until it has to be renewed."""
 
     def __init__(
-        self, identity: str, *, credential: Credential | None = None, now: Callable[[], float] = time.time
+        self, identity: str, *, credential: TokenCredential | None = None, now: Callable[[], float] = time.time
     ) -> None:
         """identity: `default`, or a managed identity's client id. credential: used instead, and not closed."""
         self._identity = identity
@@ -80,10 +80,10 @@ class TokenSource:
         if self._left_s() <= 0:
             raise NoToken(why) from None
 
-    def _chosen(self) -> Credential:
+    def _chosen(self) -> TokenCredential:
         if self._credential is not None:
             return self._credential
         if self._own is None:
             self._own = credential_of(self._identity)
-        own: Credential = self._own
+        own: TokenCredential = self._own
         return own

@@ -17,7 +17,7 @@ from psycopg.sql import SQL, Literal
 from leasehold.common.cancellation import await_shielded
 from pipeline.connectors.postgres import refusal
 from pipeline.connectors.postgres.copy import Load
-from pipeline.connectors.postgres.entra_token import Credential, NoToken, TokenSource
+from pipeline.connectors.postgres.entra_token import NoToken, TokenCredential, TokenSource
 from pipeline.connectors.postgres.sql import BEGIN, Column, Statement, loaded, staged
 from pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
 
@@ -123,7 +123,7 @@ class Session:
         async with self._connection.cursor().copy(loaded(batch.columns)) as copy:
             await copy.write(batch.csv)
 
-    async def within(self, seconds: float, conversation: Awaitable[T]) -> T:
+    async def run_within(self, seconds: float, conversation: Awaitable[T]) -> T:
         """Cancelled or timed out, the connection is cut and the server rolls back what was not committed.
 
         Left to itself, the driver would first ask the server to cancel and wait for it, on a stalled network for long.
@@ -160,7 +160,7 @@ class Server:
         timeouts: Timeouts,
         application_name: str,
         identity: str | None = None,
-        credential: Credential | None = None,
+        credential: TokenCredential | None = None,
     ) -> None:
         """identity, credential: as of TokenSource. Without an identity, the DSN has the credentials. Raises ValueError."""
         self._tokens = None if identity is None else TokenSource(identity, credential=credential)
@@ -178,7 +178,7 @@ class Server:
         for attempts_left in reversed(range(ATTEMPTS)):
             async with self._session() as session:
                 try:
-                    return await session.within(self._timeouts.transaction_s, conversation(session))
+                    return await session.run_within(self._timeouts.transaction_s, conversation(session))
                 except TimeoutError:
                     words = f"PostgreSQL {self.address}: {doing} got no answer in {self._timeouts.transaction_s:g} s"
                     raise Ambiguous(words) if session.is_sent else SinkUnavailable(words) from None

@@ -18,7 +18,7 @@ from psycopg.sql import SQL, Identifier
 
 from pipeline.connectors.postgres import dead_letters, refusal, sql
 from pipeline.connectors.postgres.copy import Load, last_per_key, load
-from pipeline.connectors.postgres.entra_token import Credential
+from pipeline.connectors.postgres.entra_token import TokenCredential
 from pipeline.connectors.postgres.session import Server, Session, Timeouts
 from pipeline.crash_point import crash_point
 from pipeline.dead_letters.record import letters_of
@@ -68,7 +68,7 @@ class PostgresSink(Sink):
         timeouts: Timeouts | None = None,
         application_name: str = "leasehold",
         identity: str | None = None,
-        credential: Credential | None = None,
+        credential: TokenCredential | None = None,
     ) -> None:
         """Raises ValueError where the settings contradict each other."""
         if (merge is None) == (table is None):

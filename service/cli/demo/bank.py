@@ -26,7 +26,7 @@ from rich.table import Table
 
 from leases.lease import Lease
 from service.cli.demo import transactions as demo_data
-from service.cli.demo.postgres import DSN, check_place, make_directory, postgres, query_command
+from service.cli.demo.postgres import DSN, check_place, make_directory, query_command, run_postgres
 from service.cli.demo.transactions import Transaction
 from service.cli.host_name import host_name
 from service.cli.run import process, stopping
@@ -207,7 +207,7 @@ class DemoResult:
         )
 
 
-async def demo(options: DemoOptions) -> DemoResult:
+async def run_demo(options: DemoOptions) -> DemoResult:
     """Run it, show it, check it. Raises StartFailed, DemoFailed, ConfigurationError, demo_data.InvalidTransactions."""
     screen = screen_of(sys.stderr if options.as_json else sys.stdout)
     stop = asyncio.Event()
@@ -219,7 +219,7 @@ async def demo(options: DemoOptions) -> DemoResult:
         started = time.monotonic()
         name = stack.enter_context(host_name(HostSettings(), SqliteLeases(path=directory / "leases.db")))
         logs.configure(LogSettings(file=directory / "host.log"), name)
-        async with postgres(directory / "postgres") as dsn:
+        async with run_postgres(directory / "postgres") as dsn:
             await _process(directory, dsn, name, expected, screen, stop)
             found = await asyncio.to_thread(_ledger, dsn)
         result = DemoResult(found, expected, time.monotonic() - started)

@@ -35,7 +35,7 @@ FOR_ALL = stat.S_IRGRP | stat.S_IXGRP | stat.S_IROTH | stat.S_IXOTH
 
 
 @asynccontextmanager
-async def postgres(directory: Path) -> AsyncIterator[str]:
+async def run_postgres(directory: Path) -> AsyncIterator[str]:
     """An embedded PostgreSQL in `directory`, started, and stopped in the end; its DSN. Raises StartFailed.
 
     Processes may share it: the last one stops it.
@@ -79,13 +79,13 @@ def prepare_library() -> None:
     PostgresServer._lock = InterProcessLock(PostgresServer.runtime_path / f".leasehold-postgres-{user}.lock")  # noqa: SLF001
     if user == ROOT:
         programs = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
-        if closed_directory(programs):
+        if make_closed_directory(programs):
             programs = _copy_once(programs.parents[2]) / programs.relative_to(programs.parents[2])
         POSTGRES_VERSIONS.clear()
         POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION] = programs
 
 
-def closed_directory(path: Path) -> Path | None:
+def make_closed_directory(path: Path) -> Path | None:
     """The first directory on the way to it that other users may not read or enter."""
     for directory in reversed(path.parents):
         if directory.exists() and directory.stat().st_mode & FOR_ALL != FOR_ALL:
@@ -133,7 +133,7 @@ def check_place(directory: Path) -> None:
         raise StartFailed(
             f"the embedded PostgreSQL cannot live in '{directory}': name a directory without spaces, quotes and the like"
         )
-    if os.geteuid() == ROOT and (closed := closed_directory(directory)):
+    if os.geteuid() == ROOT and (closed := make_closed_directory(directory)):
         raise StartFailed(
             f"the embedded PostgreSQL cannot live in '{directory}': it does not run as root, and the user `pgserver`, "
             f"which runs it instead, may not enter '{closed}'. Name a directory that all users can reach, such as "
@@ -143,7 +143,7 @@ def check_place(directory: Path) -> None:
 
 async def serve(directory: Path, stop: asyncio.Event, say: Callable[[str], None]) -> None:
     """Run one until `stop` is set, and say how to reach it. Raises StartFailed."""
-    async with postgres(make_directory(directory)) as dsn:
+    async with run_postgres(make_directory(directory)) as dsn:
         say(f"PostgreSQL runs in {directory} until Ctrl-C. In another terminal:")
         say(f"  export {DSN}={quote(dsn)}")
         say(f"  {query_command(directory, 'SELECT version()')}")
@@ -154,7 +154,7 @@ async def query(directory: Path, sql: str) -> int:
     """Have psql run this and print what it finds; its exit code, or 128 + the signal that ended it. Raises StartFailed."""
     if not (directory / "PG_VERSION").is_file():
         raise StartFailed(f"there is no PostgreSQL in '{directory}': `leasehold postgres {directory}` creates one")
-    async with postgres(make_directory(directory)) as dsn:
+    async with run_postgres(make_directory(directory)) as dsn:
         process = await asyncio.create_subprocess_exec(
             _psql(), dsn, "--no-psqlrc", "--pset=pager=off", "--set=ON_ERROR_STOP=1", "--command", sql
         )

@@ -16,7 +16,7 @@ from leasehold.common.azure import storage_account_of
 from leases.document import BODY_BYTES_MAX, decode_lease, encode_lease, lease_id
 from leases.errors import InvalidDocument, StoreConflict, StoreMissing, StoreUnavailable
 from leases.lease import Lease
-from leases.stores.blob import BlobStore, Container, ContainerAddress
+from leases.stores.blob import BlobContainer, BlobContainerAddress, BlobStore
 
 ID = "pipeline/leases/7"
 LARGE = json.dumps({"text": "".join(f"{n * 7919 % 104729:x}" for n in range(9000))})
@@ -42,9 +42,9 @@ async def open_store(wire: Wire, container: str) -> AsyncIterator[Callable[..., 
     def opened(creates: bool = True, pages: int = 5000) -> BlobStore:
         account, place = (
             storage_account_of(connection_string=wire.connection_string),
-            ContainerAddress(container=container, creates=creates),
+            BlobContainerAddress(container=container, creates=creates),
         )
-        stores.append(BlobStore(Container(account, place, call_timeout_s=60, page_blobs_max=pages)))
+        stores.append(BlobStore(BlobContainer(account, place, call_timeout_s=60, page_blobs_max=pages)))
         return stores[-1]
 
     yield opened

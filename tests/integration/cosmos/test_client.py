@@ -17,7 +17,7 @@ from plugins_cosmos import Cosmos, running
 
 from leasehold.common.azure import CosmosAccount
 from pipeline.connectors.cosmos.change_feed_request import Ask
-from pipeline.connectors.cosmos.client import Container
+from pipeline.connectors.cosmos.client import CosmosContainer
 from pipeline.connectors.cosmos.ranges import RangeSection, span_of
 from pipeline.errors import FeedError, FeedUnavailable, PositionLost
 
@@ -28,8 +28,8 @@ async def bank(cosmos: Cosmos) -> AsyncIterator[Bank]:
         yield bank
 
 
-def of(bank: Bank, *, key: str | None = None, container: str = Bank.name, timeout_s: float = 10.0) -> Container:
-    return Container(
+def of(bank: Bank, *, key: str | None = None, container: str = Bank.name, timeout_s: float = 10.0) -> CosmosContainer:
+    return CosmosContainer(
         CosmosAccount(endpoint=bank.cosmos.endpoint, key=key or bank.cosmos.key), "bank", container, timeout_s=timeout_s
     )
 
@@ -111,10 +111,10 @@ async def test_a_page_comes_raw_with_its_etag_and_how_far_the_range_has_come(ban
     for _ in range(3):
         await bank.create(account)
     container = of(bank)
-    answer = await container.changes(ask(items_max=2))
+    answer = await container.read_changes(ask(items_max=2))
     assert (answer.status, answer.etag, answer.session) == (200, '"2"', "0:0#3#1=-1")
     assert answer.body.startswith(b"{")
-    assert (await container.changes(ask(after='"3"'))).status == 304
+    assert (await container.read_changes(ask(after='"3"'))).status == 304
     await container.close()
 
 
@@ -125,7 +125,7 @@ async def test_a_part_of_a_range_is_asked_for_by_its_bounds(bank: Bank) -> None:
     merged = bank.cosmos.control.merge(bank.name, first.id, second.id)
     container = of(bank)
     for part in (first, second):
-        answer = await container.changes(ask(place=RangeSection(merged.id, span_of(f"{part.min}-{part.max}"))))
+        answer = await container.read_changes(ask(place=RangeSection(merged.id, span_of(f"{part.min}-{part.max}"))))
         assert answer.body.count(b'"_rid"') == 2  # the list's own, and one document's
     await container.close()
 
@@ -133,7 +133,7 @@ async def test_a_part_of_a_range_is_asked_for_by_its_bounds(bank: Bank) -> None:
 async def test_ranges_are_told_with_their_parents(bank: Bank) -> None:
     left, right = bank.cosmos.control.split(bank.name, "2")
     container = of(bank)
-    found = {each.id: each for each in await container.ranges()}
+    found = {each.id: each for each in await container.list_ranges()}
     assert set(found) == {"0", "1", "3", left.id, right.id}
     assert (found[left.id].parents, tuple(found[left.id].span)) == (("2",), (left.min, left.max))
     await container.close()
@@ -142,16 +142,16 @@ async def test_ranges_are_told_with_their_parents(bank: Bank) -> None:
 async def test_gone_throttled_and_refused_are_answers_and_the_sdk_does_not_retry_them(bank: Bank) -> None:
     bank.cosmos.control.split(bank.name, "0")
     container = of(bank)
-    gone = await container.changes(ask("0"))
+    gone = await container.read_changes(ask("0"))
     assert (gone.status, gone.substatus) == (410, 1002)
     bank.cosmos.control.statistics(clear=True)
     bank.cosmos.control.fault("throttle", "feed.*", retry_after_ms=70_000)
-    throttled = await container.changes(ask("1"))
+    throttled = await container.read_changes(ask("1"))
     assert (throttled.status, throttled.retry_after_s) == (429, 70.0)
     bank.cosmos.control.heal()
     for status in (408, 413, 449, 400):
         bank.cosmos.control.fault("fail", "feed.*", status=status)
-        assert (await container.changes(ask("1"))).status == status
+        assert (await container.read_changes(ask("1"))).status == status
         bank.cosmos.control.heal()
     assert bank.cosmos.control.requests("feed.latest") == 5
     await container.close()
@@ -159,39 +159,39 @@ async def test_gone_throttled_and_refused_are_answers_and_the_sdk_does_not_retry
 
 async def test_an_answer_that_does_not_come_in_time_counts_as_408(bank: Bank) -> None:
     container = of(bank, timeout_s=0.4)
-    await container.ranges()
+    await container.list_ranges()
     bank.cosmos.control.fault("delay", "feed.*", delay_s=5)
-    assert (await container.changes(ask())).status == 408
+    assert (await container.read_changes(ask())).status == 408
     bank.cosmos.control.fault("delay", "ranges.*", delay_s=5)
     with pytest.raises(FeedUnavailable, match=r"no answer within 0\.4 s"):
-        await container.ranges()
+        await container.list_ranges()
     await container.close()
 
 
 async def test_a_connection_that_drops_is_unavailable_and_the_next_request_has_a_new_one(bank: Bank) -> None:
     container = of(bank)
-    await container.changes(ask())
+    await container.read_changes(ask())
     fault = bank.cosmos.control.fault("cut", "feed.*")
     with pytest.raises(FeedUnavailable, match="cannot be reached"):
-        await container.changes(ask())
+        await container.read_changes(ask())
     bank.cosmos.control.heal(fault)
-    assert (await container.changes(ask())).status == 304
+    assert (await container.read_changes(ask())).status == 304
     await container.close()
 
 
 async def test_an_account_that_nobody_listens_for_is_unavailable(bank: Bank) -> None:
     for scheme in ("http", "https"):
         account = CosmosAccount(endpoint=f"{scheme}://127.0.0.1:9/", key=bank.cosmos.key, ca_file=Path(bank.cosmos.ca))
-        container = Container(account, "bank", "x", timeout_s=10)
+        container = CosmosContainer(account, "bank", "x", timeout_s=10)
         said = r"127\.0\.0\.1:9/bank/x cannot be reached: Cannot connect to host 127\.0\.0\.1:9 \["
         with pytest.raises(FeedUnavailable, match=said):
-            await container.changes(ask())
+            await container.read_changes(ask())
         await container.close()
 
 
 async def test_a_wrong_key_is_told_without_showing_it(bank: Bank) -> None:
     container = of(bank, key="d3Jvbmc=")
-    for call in (container.changes(ask()), container.ranges()):
+    for call in (container.read_changes(ask()), container.list_ranges()):
         with pytest.raises(FeedError, match=r"401.*check the key") as caught:
             await call
         assert not isinstance(caught.value, FeedUnavailable)
@@ -221,14 +221,14 @@ async def test_an_identity_signs_in_place_of_a_key(bank: Bank, monkeypatch: pyte
 
     monkeypatch.setattr("azure.identity.aio.DefaultAzureCredential", Credential)
     account = CosmosAccount(endpoint=bank.cosmos.https, identity="11-22")  # a token is not sent without TLS
-    container = Container(account, "bank", bank.name, timeout_s=10)
-    assert (await container.changes(ask())).status == 304
-    assert len(await container.ranges()) == 4
+    container = CosmosContainer(account, "bank", bank.name, timeout_s=10)
+    assert (await container.read_changes(ask())).status == 304
+    assert len(await container.list_ranges()) == 4
     await container.close()
     assert asked == [{"managed_identity_client_id": "11-22"}, "closed"]
     token = "somebody else's"
     with pytest.raises(FeedError, match="401"):
-        await (other := Container(account, "bank", bank.name, timeout_s=10)).changes(ask())
+        await (other := CosmosContainer(account, "bank", bank.name, timeout_s=10)).read_changes(ask())
     await other.close()
 
 
@@ -250,16 +250,16 @@ async def test_nobody_to_be_is_told_with_what_to_look_at(bank: Bank, monkeypatch
             """Nothing is held."""
 
     monkeypatch.setattr("azure.identity.aio.DefaultAzureCredential", Nobody)
-    container = Container(CosmosAccount(endpoint=bank.cosmos.https), "bank", bank.name, timeout_s=10)
+    container = CosmosContainer(CosmosAccount(endpoint=bank.cosmos.https), "bank", bank.name, timeout_s=10)
     with pytest.raises(FeedError, match=r"finds no credentials \(no identity\): check `identity`") as caught:
-        await container.changes(ask())
+        await container.read_changes(ask())
     assert not isinstance(caught.value, FeedUnavailable)
     await container.close()
 
 
 async def test_a_container_that_is_not_there_is_told_with_what_to_do(bank: Bank) -> None:
     container = of(bank, container="elsewhere")
-    for call in (container.changes(ask()), container.ranges(), container.key_paths()):
+    for call in (container.read_changes(ask()), container.list_ranges(), container.read_key_paths()):
         with pytest.raises(FeedError, match=r"404.*check `database` and `container`") as caught:
             await call
         assert not isinstance(caught.value, FeedUnavailable)
@@ -268,7 +268,7 @@ async def test_a_container_that_is_not_there_is_told_with_what_to_do(bank: Bank)
 
 async def test_a_container_that_was_made_again_is_not_taken_for_the_old_one(bank: Bank) -> None:
     container, feed = of(bank), bank.feed()
-    await container.changes(ask())
+    await container.read_changes(ask())
     position = await feed.start_of("0", "latest")
     async with bank.cosmos.client() as client:
         database = client.get_database_client("bank")
@@ -282,32 +282,32 @@ async def test_a_container_that_was_made_again_is_not_taken_for_the_old_one(bank
 
 async def test_the_partition_key_is_learnt_from_the_container(bank: Bank) -> None:
     container = of(bank)
-    assert await container.key_paths() == ("/account",)
+    assert await container.read_key_paths() == ("/account",)
     await container.close()
 
 
 async def test_over_tls_it_trusts_whom_a_ca_file_names_and_nobody_else(bank: Bank, tmp_path: Path) -> None:
     cosmos = bank.cosmos
 
-    def trusting(ca_file: str) -> Container:
+    def trusting(ca_file: str) -> CosmosContainer:
         account = CosmosAccount(endpoint=cosmos.https, key=cosmos.key, ca_file=Path(ca_file))
-        return Container(account, "bank", Bank.name, timeout_s=10.0)
+        return CosmosContainer(account, "bank", Bank.name, timeout_s=10.0)
 
     container = trusting(cosmos.ca)
-    assert len(await container.ranges()) == 4
-    assert (await container.changes(ask())).status in (200, 304)
+    assert len(await container.list_ranges()) == 4
+    assert (await container.read_changes(ask())).status in (200, 304)
     await container.close()
     with running("--ranges", "1") as other:
         stranger = trusting(other.ca)
         with pytest.raises(
             FeedUnavailable, match=r"cannot be reached: Cannot connect to host \S+ \[SSLCertVerificationError"
         ):
-            await stranger.rid()
+            await stranger.read_rid()
         await stranger.close()
 
 
 async def test_a_wrong_key_is_told_at_once(bank: Bank) -> None:
     container = of(bank, key="d3Jvbmc=", timeout_s=1.0)
     with pytest.raises(FeedError, match=r"401.*check the key"):
-        await container.rid()
+        await container.read_rid()
     await container.close()

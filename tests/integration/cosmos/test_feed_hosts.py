@@ -20,7 +20,7 @@ from leases.stores.memory import MemoryStore
 from leases.timing import Timing
 from pipeline.connectors.cosmos import CosmosFeed
 from pipeline.connectors.memory import MemoryDestination, MemorySink
-from pipeline.transform import Identity
+from pipeline.transform import NoTransform
 from service.group.lag import measure_lag, read_backlog
 from service.pipeline import Pipeline
 from service.processor import Processor
@@ -42,7 +42,10 @@ class Bench:
     @asynccontextmanager
     async def host(self, name: str) -> AsyncIterator[Processor]:
         pipeline = Pipeline(
-            name="bank", feed=self.bank.feed(page_items_max=7), sink=MemorySink(self.destination), transform=Identity()
+            name="bank",
+            feed=self.bank.feed(page_items_max=7),
+            sink=MemorySink(self.destination),
+            transform=NoTransform(),
         )
         log = structlog.wrap_logger(None, processors=[self._kept])
         processor = Processor([pipeline], self.store, host=name, timing=TIMING, log=log)

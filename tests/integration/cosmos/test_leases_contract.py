@@ -9,14 +9,14 @@ from plugins_cosmos import Cosmos
 from leasehold.common.azure import CosmosAccount
 from leases.contract import LeaseStoreContract
 from leases.store import LeaseStore
-from leases.stores.cosmos import Container, ContainerAddress, CosmosStore
+from leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer
 
 PATIENCE_S = 60.0
 
 
 def store_in(account: CosmosAccount) -> CosmosStore:
     return CosmosStore(
-        Container(account, ContainerAddress(database="bank", container="leases"), call_timeout_s=PATIENCE_S)
+        LeaseContainer(account, CosmosContainerAddress(database="bank", container="leases"), call_timeout_s=PATIENCE_S)
     )
 
 

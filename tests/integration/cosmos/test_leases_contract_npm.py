@@ -13,7 +13,7 @@ from plugins_node import ending, script
 from leasehold.common.azure import CosmosAccount
 from leases.contract import LeaseStoreContract
 from leases.store import LeaseStore
-from leases.stores.cosmos import Container, ContainerAddress, CosmosStore
+from leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer
 
 ANY_KEY = "YW55IGtleQ=="
 PATIENCE_S = 60.0
@@ -31,21 +31,23 @@ def endpoint() -> Iterator[str]:
 
 class TestCosmosStore(LeaseStoreContract):
     @pytest.fixture
-    def container(self) -> ContainerAddress:
-        return ContainerAddress(database=next(DATABASES), container="leases")
+    def container(self) -> CosmosContainerAddress:
+        return CosmosContainerAddress(database=next(DATABASES), container="leases")
 
     @pytest.fixture
-    async def store(self, endpoint: str, container: ContainerAddress) -> AsyncIterator[LeaseStore]:
+    async def store(self, endpoint: str, container: CosmosContainerAddress) -> AsyncIterator[LeaseStore]:
         store = CosmosStore(
-            Container(CosmosAccount(endpoint=endpoint, key=ANY_KEY), container, call_timeout_s=PATIENCE_S)
+            LeaseContainer(CosmosAccount(endpoint=endpoint, key=ANY_KEY), container, call_timeout_s=PATIENCE_S)
         )
         yield store
         await store.close()
 
     @pytest.fixture
-    async def other(self, store: LeaseStore, endpoint: str, container: ContainerAddress) -> AsyncIterator[LeaseStore]:
+    async def other(
+        self, store: LeaseStore, endpoint: str, container: CosmosContainerAddress
+    ) -> AsyncIterator[LeaseStore]:
         other = CosmosStore(
-            Container(CosmosAccount(endpoint=endpoint, key=ANY_KEY), container, call_timeout_s=PATIENCE_S)
+            LeaseContainer(CosmosAccount(endpoint=endpoint, key=ANY_KEY), container, call_timeout_s=PATIENCE_S)
         )
         yield other
         await other.close()

@@ -22,7 +22,7 @@ from leases.keeper import Keeper, Scan
 from leases.lease import Lease
 from leases.lineage import Partition
 from leases.membership import Membership
-from leases.stores.cosmos import Container, ContainerAddress, CosmosStore, container
+from leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer, container
 from leases.timing import Timing
 
 PREFIX = "ordersappacct.documents.azure.com_q0oIAA==_q0oIALS6YvQ="
@@ -37,7 +37,7 @@ class Transactions:
 
     mode: str = dotnet.INCREMENTAL
 
-    async def lease_prefix(self) -> str:
+    async def read_lease_prefix(self) -> str:
         return PREFIX
 
 
@@ -84,8 +84,9 @@ async def store(cosmos: Cosmos, documents: ContainerProxy) -> AsyncIterator[Cosm
 
 
 def store_in(cosmos: Cosmos) -> CosmosStore:
-    container = Container(
-        CosmosAccount(endpoint=cosmos.endpoint, key=cosmos.key), ContainerAddress(database="bank", container="leases")
+    container = LeaseContainer(
+        CosmosAccount(endpoint=cosmos.endpoint, key=cosmos.key),
+        CosmosContainerAddress(database="bank", container="leases"),
     )
     return CosmosStore(container, {"orders": Transactions()})
 

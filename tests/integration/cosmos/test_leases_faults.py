@@ -15,11 +15,11 @@ from leasehold.common.azure import CosmosAccount, cosmos_account_of
 from leases.errors import StoreAmbiguous, StoreMissing, StoreUnavailable
 from leases.store import TimedStore
 from leases.stores.azure import RetryBudget
-from leases.stores.cosmos import Container, ContainerAddress, CosmosStore, container
+from leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer, container
 
 ID = "pipeline/leases/7"
 PATIENCE_S = 60.0
-PLACE = ContainerAddress(database="bank", container="leases")
+PLACE = CosmosContainerAddress(database="bank", container="leases")
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def account(cosmos: Cosmos) -> CosmosAccount:
 async def open_store(account: CosmosAccount) -> AsyncIterator[Callable[..., CosmosStore]]:
     stores = []
 
-    def opened(of: CosmosAccount = account, place: ContainerAddress = PLACE) -> CosmosStore:
-        stores.append(CosmosStore(Container(of, place, call_timeout_s=PATIENCE_S)))
+    def opened(of: CosmosAccount = account, place: CosmosContainerAddress = PLACE) -> CosmosStore:
+        stores.append(CosmosStore(LeaseContainer(of, place, call_timeout_s=PATIENCE_S)))
         return stores[-1]
 
     yield opened
@@ -160,7 +160,7 @@ async def test_what_the_service_asks_to_try_again_is_tried_again(store: CosmosSt
     cosmos.control.fault("fail", "document.replace", status=449, times=4)
     assert await store.replace(ID, "{}", etag) != etag
     cosmos.control.fault("fail", "document.replace", status=449)
-    impatient = CosmosStore(Container(account_of(cosmos), PLACE, call_timeout_s=1.0))
+    impatient = CosmosStore(LeaseContainer(account_of(cosmos), PLACE, call_timeout_s=1.0))
     with pytest.raises(StoreUnavailable, match="449"):
         await impatient.replace(ID, "{}", etag)
     await impatient.close()
@@ -180,7 +180,7 @@ async def test_a_wrong_key_is_said_to_be_wrong_and_nothing_was_done(
 
 async def test_a_wrong_key_is_told_at_once_also_where_calls_have_little_time(account: CosmosAccount) -> None:
     """The SDK asks an account that refuses it again and again, for seconds."""
-    store = TimedStore(CosmosStore(Container(replace(account, key="d3Jvbmc="), PLACE, call_timeout_s=1.0)), 1.0)
+    store = TimedStore(CosmosStore(LeaseContainer(replace(account, key="d3Jvbmc="), PLACE, call_timeout_s=1.0)), 1.0)
     for _ in range(2):
         with pytest.raises(StoreUnavailable, match=r"401.*key"):
             await store.list("")
@@ -192,7 +192,7 @@ async def test_an_opening_that_takes_its_time_is_told_as_such_and_its_failure_to
 ) -> None:
     cosmos.control.fault("fail", "database.create", status=403)
     cosmos.control.fault("delay", "*", delay_s=0.35)  # each request; they are three or more
-    container = Container(account, PLACE, call_timeout_s=0.5)
+    container = LeaseContainer(account, PLACE, call_timeout_s=0.5)
     store = TimedStore(CosmosStore(container), 0.5)
     with pytest.raises(StoreUnavailable, match=r"opening .* takes longer than 0\.5 s"):
         await store.list("")
@@ -238,7 +238,7 @@ async def test_who_has_no_key_comes_as_whom_azure_identity_finds(
 async def test_a_container_that_nobody_made_is_missing_where_it_is_not_to_be_made(
     open_store: Callable[..., CosmosStore], cosmos: Cosmos
 ) -> None:
-    store = open_store(place=ContainerAddress(database="bank", container="leases", creates=False))
+    store = open_store(place=CosmosContainerAddress(database="bank", container="leases", creates=False))
     with pytest.raises(StoreMissing, match="no host has run"):
         await store.list("")
     assert cosmos.control.requests("container.create") == 0
@@ -332,7 +332,7 @@ async def test_a_container_that_was_removed_is_made_again(store: CosmosStore, co
 
 
 async def test_no_secret_is_shown(account: CosmosAccount, store: CosmosStore) -> None:
-    container = Container(account, PLACE)
+    container = LeaseContainer(account, PLACE)
     shown = f"{account!r} {container!r} {store!r} {vars(container)!r}"
     assert account.key is not None
     assert account.key not in shown
@@ -349,4 +349,4 @@ def test_a_ca_file_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
     for name in ("missing.pem", "empty.pem"):
         (tmp_path / "empty.pem").touch()
         with pytest.raises(ValueError, match=name):
-            Container(CosmosAccount(endpoint="https://localhost", ca_file=tmp_path / name), PLACE)
+            LeaseContainer(CosmosAccount(endpoint="https://localhost", ca_file=tmp_path / name), PLACE)

@@ -22,7 +22,7 @@ from leases.lease import Lease, LeaseKey
 from leases.stores.memory import MemoryStore
 from leases.timing import Timing
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
-from pipeline.transform import Identity
+from pipeline.transform import NoTransform
 from service.api import create_app
 from service.api.auth import Access
 from service.api.server import serve
@@ -38,7 +38,7 @@ STARTED = "2026-01-31T12:00:00+00:00"
 
 def processor(name: str, store: MemoryStore, feeds: Mapping[str, MemoryFeed]) -> Processor:
     pipelines = [
-        Pipeline(name=each, feed=feed, transform=Identity(), sink=MemorySink(MemoryDestination()), checkpoint_s=0.1)
+        Pipeline(name=each, feed=feed, transform=NoTransform(), sink=MemorySink(MemoryDestination()), checkpoint_s=0.1)
         for each, feed in feeds.items()
     ]
     return Processor(pipelines, store, host=name, timing=TIMING)

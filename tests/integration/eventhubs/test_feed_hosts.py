@@ -18,7 +18,7 @@ from leases.timing import Timing
 from pipeline.connectors.eventhubs import EventHubsFeed, account_of
 from pipeline.connectors.memory import MemoryDestination, MemorySink
 from pipeline.connectors.network import Pauses
-from pipeline.transform import Identity
+from pipeline.transform import NoTransform
 from service.pipeline import Pipeline
 from service.processor import Processor
 
@@ -40,7 +40,7 @@ class Bench:
     async def host(self, name: str) -> AsyncIterator[Processor]:
         account = account_of(connection_string=self.eventhubs.connection_string, event_hub=HUB)
         feed = EventHubsFeed(account, prefetch=50, pauses=Pauses(first_s=0.01), timeout_s=5)
-        pipeline = Pipeline(name="bank", feed=feed, sink=MemorySink(self.destination), transform=Identity())
+        pipeline = Pipeline(name="bank", feed=feed, sink=MemorySink(self.destination), transform=NoTransform())
         log = structlog.wrap_logger(None, processors=[self._kept])
         processor = Processor([pipeline], self.store, host=name, timing=TIMING, log=log)
         await processor.start()

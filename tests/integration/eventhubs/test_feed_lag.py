@@ -77,7 +77,7 @@ async def test_questions_take_few_connections_and_keep_a_pace(eventhubs: EventHu
     broker = EventHubsBroker(account_of(connection_string=eventhubs.connection_string, event_hub="wide"))
     eventhubs.control.fault("delay", of="management", delay_s=0.2)  # one after another they would take 6 s
     began = time.monotonic()
-    ends = await asyncio.gather(*(broker.extent(str(n)) for n in range(30)))
+    ends = await asyncio.gather(*(broker.read_extent(str(n)) for n in range(30)))
     took_s = time.monotonic() - began
     assert len(ends) == eventhubs.control.count("reads") == 30
     assert eventhubs.control.statistics()["connections"] == LINES_MAX

@@ -19,7 +19,7 @@ from leases.timing import Timing
 from pipeline.connectors.eventhubs import EventHubsFeed, account_of
 from pipeline.connectors.memory import MemoryDestination, MemorySink
 from pipeline.connectors.network import Pauses
-from pipeline.transform import Identity
+from pipeline.transform import NoTransform
 from service.api import create_app
 from service.group.lag import Backlog
 from service.group.view import View
@@ -52,7 +52,7 @@ class Group:
     async def host(self, name: str) -> AsyncIterator[Processor]:
         account = account_of(connection_string=self._connection_string, event_hub=HUB)
         feed = EventHubsFeed(account, prefetch=50, pauses=Pauses(first_s=0.01), timeout_s=5)
-        pipeline = Pipeline(name="bank", feed=feed, sink=MemorySink(self.destination), transform=Identity())
+        pipeline = Pipeline(name="bank", feed=feed, sink=MemorySink(self.destination), transform=NoTransform())
         processor = Processor([pipeline], self._store, host=name, timing=TIMING)
         await processor.start()
         transport = httpx.ASGITransport(create_app(processor.view))
@@ -74,7 +74,7 @@ class Group:
         for view in [each.view for each in self.hosts]:
 
             async def knows(view: View = view) -> bool:
-                found = await view.lag()
+                found = await view.read_lag()
                 return found.is_known and found.events == lag
 
             await self.until(knows)
@@ -161,7 +161,7 @@ async def test_a_command_without_hosts_asks_until_it_knows_every_partition(event
     eventhubs.control.fill(HUB, "99", 17)
     eventhubs.control.fault("delay", of="management", delay_s=0.06)
     feed = EventHubsFeed(account_of(connection_string=eventhubs.connection_string, event_hub=HUB))
-    pipeline = Pipeline(name="bank", feed=feed, sink=MemorySink(MemoryDestination()), transform=Identity())
+    pipeline = Pipeline(name="bank", feed=feed, sink=MemorySink(MemoryDestination()), transform=NoTransform())
     keeper = Keeper(MemoryStore(), host="leasehold", incarnation="1", clock=BootClock(), timing=TIMING)
     for n in range(count):
         await keeper.create(Lease(pipeline="bank", partition=str(n)))

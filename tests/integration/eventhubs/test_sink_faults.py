@@ -250,7 +250,7 @@ async def test_a_zombie_s_batch_stored_between_question_and_fence_is_found(
             await zombie.write(output(0, 2), Permit())
         return known
 
-    monkeypatch.setattr(heir.sink._groups, "standing", stored_meanwhile)
+    monkeypatch.setattr(heir.sink._groups, "find_standing", stored_meanwhile)
     assert (await heir.open()).position == "2"
 
 

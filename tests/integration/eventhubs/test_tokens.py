@@ -22,7 +22,7 @@ from integration.producer.parts import events
 from plugins_eventhubs import EventHubs
 
 from pipeline.connectors.eventhubs import EventHubsBroker, EventHubsFeed, account_of
-from pipeline.connectors.eventhubs.amqp.link import Link
+from pipeline.connectors.eventhubs.amqp.link import ReceiverLink
 from pipeline.connectors.eventhubs.feed import receiver
 from pipeline.connectors.network import Pauses
 from pipeline.errors import FeedError
@@ -179,14 +179,14 @@ async def test_a_reader_that_takes_nothing_for_a_while_keeps_its_link_while_its_
     eventhubs: EventHubs, identity: Identity, beats: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beats(0.02)
-    beaten: list[Link] = []
-    beat = Link.beat
+    beaten: list[ReceiverLink] = []
+    beat = ReceiverLink.beat
 
-    async def counted(link: Link) -> None:
+    async def counted(link: ReceiverLink) -> None:
         await beat(link)
         beaten.append(link)
 
-    monkeypatch.setattr(Link, "beat", counted)
+    monkeypatch.setattr(ReceiverLink, "beat", counted)
     eventhubs.control.fill(
         HUB, "0", 3000, 8000
     )  # more than waits between the service and us: the answer comes behind it

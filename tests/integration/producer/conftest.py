@@ -93,7 +93,7 @@ class EmbeddedLog:
             if fault == "after":
                 raise LogUncertain("the commit failed (disk I/O error)")
 
-        monkeypatch.setattr(PartitionLog, "_stored", storing)
+        monkeypatch.setattr(PartitionLog, "_store", storing)
         monkeypatch.setattr(PartitionLog, "_commit", committing)
 
     def broker(self) -> Broker:

@@ -14,7 +14,7 @@ from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.progress import Progress
 from pipeline.pump.runner import DeliveredBatch, Runner
 from pipeline.sink import Claim
-from pipeline.transform import Identity
+from pipeline.transform import NoTransform
 
 BATCH_EVENTS_MAX = 200
 BUFFER_BYTES_MAX = 64 * 1024 * 1024
@@ -47,7 +47,7 @@ async def batch_sizes(feed: ChangeFeed, partition: str, count: int) -> list[int]
         partition=partition,
         epoch=1,
         feed=feed,
-        transform=Identity(),
+        transform=NoTransform(),
         writer=writer,
         permit=Trust(),
         limits=BatchLimits(events_max=BATCH_EVENTS_MAX),

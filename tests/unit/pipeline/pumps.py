@@ -21,7 +21,7 @@ from pipeline.feed import PartitionEnded
 from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.progress import Progress
 from pipeline.pump.runner import DeliveredBatch, Runner
-from pipeline.transform import Identity
+from pipeline.transform import NoTransform
 
 PAGE = 500
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -62,7 +62,7 @@ def _events(start: int, to: int) -> pa.Table:
     return pa.table(columns, schema=EVENT_SCHEMA)
 
 
-class Sequences(Identity):
+class Sequences(NoTransform):
     """What it passes on is cheap to convert."""
 
     async def apply(self, batch: Batch) -> pa.Table:

@@ -104,13 +104,13 @@ async def test_batches_do_not_wait_for_their_age_where_nothing_more_may_be_read(
     case, share = Case(), budget.share()
     limits = BatchLimits(age_max_s=1000)
     pages = PageBuffer("a", None, limits=limits, bytes_max=1 << 30, share=share, clock=case.clock)
-    await pages.room()
+    await pages.wait_for_room()
     await pages.put(page)
-    reading = asyncio.create_task(pages.room())
-    batch = await pages.batch()
+    reading = asyncio.create_task(pages.wait_for_room())
+    batch = await pages.take_batch()
     assert case.clock.monotonic() == 0
     assert not reading.done()
-    waiting = asyncio.create_task(pages.batch())
+    waiting = asyncio.create_task(pages.take_batch())
     await asyncio.sleep(1)
     assert not waiting.done()  # blocked, and nothing is here
     share.free(batch.bytes)

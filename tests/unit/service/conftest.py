@@ -19,7 +19,7 @@ from leases.store import LeaseStore, TimedStore
 from leases.stores.memory import MemoryStore
 from leases.timing import Timing
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
-from pipeline.transform import Identity
+from pipeline.transform import NoTransform
 from service.api import create_app
 from service.group.activity import reporter
 from service.group.view import View
@@ -109,7 +109,7 @@ async def _running(
         Pipeline(
             name=pipeline,
             feed=feed,
-            transform=Identity(),
+            transform=NoTransform(),
             sink=(sinks or {}).get(pipeline) or MemorySink(destination),
             checkpoint_s=0.05,
         )

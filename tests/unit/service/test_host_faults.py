@@ -22,7 +22,7 @@ from pipeline.errors import FeedUnavailable, SinkRejected, TransformError
 from pipeline.feed import FeedPartition
 from pipeline.limits import BatchLimits
 from pipeline.sink import Claim
-from pipeline.transform import Identity
+from pipeline.transform import NoTransform
 
 ONE = BatchLimits(events_max=1)
 
@@ -40,7 +40,7 @@ def owned_by(group: Group, *names: str) -> Callable[[], bool]:
 # Failing partitions
 
 
-class Poisoned(Identity):
+class Poisoned(NoTransform):
     """Fails for one partition until it is mended. tried: when it was asked to."""
 
     def __init__(self, partition: str) -> None:

@@ -97,14 +97,14 @@ async def test_a_slow_answer_for_one_partition_delays_no_other_and_comes_in_the_
         "a.0"
     ]
     view = view_of(group, host)
-    assert [each.error for each in (await view.lag()).partitions if each.key == key] == [host.host.waiting[key]]
-    assert not (await view.backlog()).is_done
+    assert [each.error for each in (await view.read_lag()).partitions if each.key == key] == [host.host.waiting[key]]
+    assert not (await view.read_backlog()).is_done
     await until(lambda: len(group.delivered("a.0")) == 10)
     assert asyncio.get_running_loop().time() - began <= 60 + 5
     assert host.host.waiting == {}
     assert host.said("waiting partitions recovered")
     await asyncio.sleep(10)
-    assert (await view.backlog()).is_done
+    assert (await view.read_backlog()).is_done
     assert max(sink.asked.values()) == 1  # neither for itself nor for its family a second time
     await host.stop()
 

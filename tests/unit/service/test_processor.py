@@ -17,7 +17,7 @@ from leases.lease import Lease
 from leases.timing import Timing
 from pipeline.connectors.memory import MemoryDestination
 from pipeline.errors import SinkNotFound, SinkRejected, SinkUnavailable, TransformError
-from pipeline.transform import Identity
+from pipeline.transform import NoTransform
 from service.errors import StartFailed
 from service.pipeline import Pipeline
 from service.processor import Processor
@@ -33,7 +33,7 @@ class Case:
         self.feed.weather = self.weather
         self.destination = MemoryDestination()
         self.sink = Outlet(self.destination, self.weather)
-        self.transform = Identity()
+        self.transform = NoTransform()
         self.calls: list[str] = []
         self.errors: dict[str, BaseException] = {}
         self.log: list[dict[str, Any]] = []
@@ -247,7 +247,7 @@ async def test_another_sinks_leases_fail_the_start_and_everything_is_closed() ->
     assert_nothing_left()
 
 
-class SlowTransform(Identity):
+class SlowTransform(NoTransform):
     """As one that starts Spark."""
 
     waits_for = "Spark (local[2])"

@@ -21,7 +21,7 @@ from pipeline.errors import EngineUnavailable, FeedUnavailable, SinkUnavailable
 from pipeline.event import Page
 from pipeline.limits import BatchLimits
 from pipeline.sink import Claim, Output, Permit
-from pipeline.transform import Identity
+from pipeline.transform import NoTransform
 
 ONE = BatchLimits(events_max=1)
 
@@ -180,7 +180,7 @@ class Away:
             raise self.kind()
 
 
-class AwayTransform(Identity):
+class AwayTransform(NoTransform):
     def __init__(self, away: Away) -> None:
         self.away = away
 

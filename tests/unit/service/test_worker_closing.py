@@ -17,7 +17,7 @@ from leases.lease import Lease
 from pipeline.batch import Batch
 from pipeline.limits import BatchLimits
 from pipeline.sink import Claim, CloseReason
-from pipeline.transform import Identity
+from pipeline.transform import NoTransform
 from service.errors import BatchHung
 from service.shutdown import CLOSING_TIMEOUT_S
 
@@ -113,7 +113,7 @@ async def test_waiting_for_trust_is_not_hanging() -> None:
 
 @pytest.mark.virtual
 async def test_work_that_swallows_its_cancellation_keeps_neither_the_worker_nor_the_lease() -> None:
-    class Stubborn(Identity):
+    class Stubborn(NoTransform):
         is_through = False
 
         async def apply(self, batch: Batch) -> pa.Table:

@@ -18,7 +18,7 @@ from pipeline.batch import Batch
 from pipeline.errors import MalformedRecord, PipelineError, SinkRejected, TransformError
 from pipeline.limits import BatchLimits
 from pipeline.sink import Claim, Permit
-from pipeline.transform import Identity
+from pipeline.transform import NoTransform
 
 ONE = BatchLimits(events_max=1)
 
@@ -247,7 +247,7 @@ async def test_an_error_that_will_not_pass_releases_the_lease_behind_what_is_saf
     assert [entry["level"] for entry in tenure.said("lease released")] == ["error"]
 
 
-class Failing(Identity):
+class Failing(NoTransform):
     def __init__(self, error: BaseException) -> None:
         self.error = error
 

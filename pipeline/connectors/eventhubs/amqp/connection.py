@@ -44,7 +44,7 @@ class Hub:
             "retry_policy": sdk().RetryPolicy(retry_total=0),  # pauses are ours
         }
 
-    async def auth(self) -> Any:
+    async def make_auth(self) -> Any:
         """Makes and renews tokens for the hub."""
         return await self._public()._create_auth_async()
 

@@ -141,7 +141,7 @@ _NUMBER, _OFFSET, _TIME, _KEY = (
 _OWN = frozenset((_NUMBER, _OFFSET, _TIME, _KEY))
 
 
-class Event(NamedTuple):
+class ReceivedEvent(NamedTuple):
     """time_ms: since 1970. body: None of a message without one, or of a null. operation: as our sink put it."""
 
     sequence: int
@@ -173,7 +173,7 @@ _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 _OF_64_BITS = range(-(2**63), 2**63)
 
 
-def event_at(data: bytes, at: int, end: int) -> Event:
+def event_at(data: bytes, at: int, end: int) -> ReceivedEvent:
     """The event of the message at that place. Raises Malformed."""
     found = _HEAD.match(data, at, end)
     if found is None:
@@ -190,7 +190,7 @@ def event_at(data: bytes, at: int, end: int) -> Event:
     if not _FIRST_MS <= time_ms <= _LAST_MS:
         return event_of(data[at:end])
     if (only := _only_body(data, begin, end)) is not None:
-        return Event(sequence, offset, time_ms, key, data[only:end])
+        return ReceivedEvent(sequence, offset, time_ms, key, data[only:end])
     properties, body = _rest(_sections(data[begin:end]))
     return _event(sequence, offset, time_ms, key, body, properties)
 
@@ -220,7 +220,7 @@ def _only_body(data: bytes, at: int, end: int) -> int | None:
     return None
 
 
-def event_of(message: bytes) -> Event:
+def event_of(message: bytes) -> ReceivedEvent:
     """By its sections, whatever they are. Raises Malformed."""
     sections = _sections(message)
     annotations = {str(name): value for code, value in sections if code == ANNOTATIONS for name, value in _pairs(value)}
@@ -234,12 +234,14 @@ def event_of(message: bytes) -> Event:
     return _event(int(sequence), str(offset).encode(), int(time), text_of(key), body, _once(properties + system))
 
 
-def _event(sequence: int, offset: bytes, time_ms: int, key: str | None, body: bytes | None, properties: Pairs) -> Event:
+def _event(
+    sequence: int, offset: bytes, time_ms: int, key: str | None, body: bytes | None, properties: Pairs
+) -> ReceivedEvent:
     """With key and operation from our sink's properties. A partition key takes precedence as the key."""
     found = {name: value for name, value in properties if name == OPERATION or (name == KEY and key is None)}
     if found:
         properties = tuple(pair for pair in properties if pair[0] not in found)
-    return Event(sequence, offset, time_ms, found.get(KEY, key), body, properties, found.get(OPERATION))
+    return ReceivedEvent(sequence, offset, time_ms, found.get(KEY, key), body, properties, found.get(OPERATION))
 
 
 def _sections(message: bytes) -> list[tuple[int, Any]]:

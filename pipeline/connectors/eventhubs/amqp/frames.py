@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pipeline.connectors.eventhubs.amqp.decode import Event, behind_report, event_at, reported_end
+from pipeline.connectors.eventhubs.amqp.decode import ReceivedEvent, behind_report, event_at, reported_end
 from pipeline.connectors.eventhubs.amqp.values import Described, Malformed, value_at
 
 _BEGINS = b"\x00\x53\x14"
@@ -49,7 +49,7 @@ class Frame(NamedTuple):
 class Read:
     """What a piece of a connection held. transfers: of our link, for its session to count; some messages take several."""
 
-    events: list[Event] = field(default_factory=list)
+    events: list[ReceivedEvent] = field(default_factory=list)
     others: list[Frame] = field(default_factory=list)
     transfers: int = 0
     deliveries: int = 0

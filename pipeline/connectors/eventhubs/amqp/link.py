@@ -29,7 +29,7 @@ _COUNT = 0xFFFF_FFFF
 """AMQP's counters wrap; the SDK's do not, and fail after four thousand million events on one connection."""
 
 
-class Link:
+class ReceiverLink:
     """Use `attach`. Its methods raise the errors of the SDK, the socket or the service; `refusal` translates them."""
 
     def __init__(self, client: Any, credit: int) -> None:
@@ -50,7 +50,7 @@ class Link:
         credit: int,
         timeout_s: float,
         reports_end: bool = False,
-    ) -> Link:
+    ) -> ReceiverLink:
         """path: of the partition in a consumer group. epoch: of the reader, who displaces those with a lower one, or None.
 
         reports_end: whether the service is to report the partition's end with each event.
@@ -153,7 +153,7 @@ async def _client(hub: Hub, path: str, selector: str, epoch: int | None, wishes:
     source = names.Source(address=hub.address(path), filters={name: (name, selector)})
     return names.ReceiveClientAsync(
         source=source,
-        auth=await hub.auth(),
+        auth=await hub.make_auth(),
         receive_settle_mode=names.ReceiverSettleMode.First,
         link_properties=None if epoch is None else {EPOCH: {names.TYPE: names.AMQPTypes.long, names.VALUE: epoch}},
         desired_capabilities=wishes,

@@ -28,7 +28,7 @@ QUESTIONS_PER_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
+class PartitionExtent:
     """first: number of the oldest event kept. last, offset, time_ms: of the newest event ever, -1 if there was none.
 
     is_empty: whether it keeps no event, either not yet or no longer.
@@ -56,15 +56,15 @@ class Management:
         self._closing = asyncio.Lock()
         self._pace = Pace(time.monotonic, asyncio.sleep)
 
-    async def partitions(self) -> list[str]:
+    async def list_partitions(self) -> list[str]:
         """Their names, as they are now."""
         found = await self._ask(OF_HUB, self._hub.name)
         return sorted(_text(name) for name in found[b"partition_ids"])
 
-    async def extent(self, partition: str) -> Extent:
+    async def read_extent(self, partition: str) -> PartitionExtent:
         found = await self._ask(OF_PARTITION, f"{self._hub.name}, partition '{partition}'", partition=partition)
         first, last = max(0, int(found[b"begin_sequence_number"])), int(found[b"last_enqueued_sequence_number"])
-        return Extent(
+        return PartitionExtent(
             first=first,
             last=last,
             is_empty=first > last or bool(found.get(b"is_partition_empty")),
@@ -145,7 +145,7 @@ class _Line:
 
     async def _open(self) -> Any:
         if self._client is None:
-            self._auth = await self._hub.auth()
+            self._auth = await self._hub.make_auth()
             client = self._client = sdk().AMQPClientAsync(auth=self._auth, **self._hub.options())
             self._opened_at = time.monotonic()
             await connect(client)

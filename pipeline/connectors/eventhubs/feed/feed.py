@@ -22,14 +22,14 @@ import pyarrow as pa
 
 from pipeline.connectors.eventhubs.account import EventHubAccount, is_consumer_group
 from pipeline.connectors.eventhubs.amqp.connection import GROUP, Hub
-from pipeline.connectors.eventhubs.amqp.management import Extent, Management
+from pipeline.connectors.eventhubs.amqp.management import Management, PartitionExtent
 from pipeline.connectors.eventhubs.amqp.values import Malformed
-from pipeline.connectors.eventhubs.feed.receiver import Limits, Place, Received, receive, try_attach
+from pipeline.connectors.eventhubs.feed.receiver import Limits, Received, ReceiverSource, receive, try_attach
 from pipeline.connectors.eventhubs.position import Position, compared, position_of, selector, time_selector
 from pipeline.connectors.eventhubs.refusal import PositionRefused
 from pipeline.connectors.network import Patience, Pauses
 from pipeline.dead_letters.merged_feed import NONE_READ, Stretch
-from pipeline.dead_letters.record import letter_of, until, until_now
+from pipeline.dead_letters.record import letter_of, read_until, read_until_now
 from pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PositionLost
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, FeedPartition, KnownLag, Start, reset_of_a_new_source
@@ -109,11 +109,11 @@ class EventHubsFeed(ChangeFeed):
         return f"eventhubs:{self._hub.name}"
 
     async def partitions(self) -> list[FeedPartition]:
-        return [FeedPartition(name) for name in await self._management.partitions()]
+        return [FeedPartition(name) for name in await self._management.list_partitions()]
 
     async def probe(self) -> None:
         """Check that the consumer group exists and that we may read in it. A refusal by a reader with a rank proves both."""
-        first = (await self._management.partitions())[0]
+        first = (await self._management.list_partitions())[0]
         with suppress(Fenced, FeedUnavailable):
             await try_attach(self._hub, first, self._group, self._limits.timeout_s)
 
@@ -183,7 +183,7 @@ class EventHubsFeed(ChangeFeed):
         while True:
             began = self._pauses.monotonic()
             try:
-                place = Place(
+                place = ReceiverSource(
                     partition=partition,
                     group=self._group,
                     selector=selector(delivered),
@@ -236,13 +236,13 @@ class EventHubsFeed(ChangeFeed):
         await asyncio.sleep(AT_ONCE_S)
         await self._check_retention(partition, delivered)
 
-    async def _at(self, partition: str, time_ms: int, extent: Extent) -> str | None:
+    async def _at(self, partition: str, time_ms: int, extent: PartitionExtent) -> str | None:
         """Behind the last event before that time: found by reading the first one since."""
         if extent.is_new or time_ms > extent.time_ms:
             return _end(extent)
         if time_ms <= 0:
             return await self.start_of(partition, "earliest")
-        place = Place(partition=partition, group=self._group, selector=time_selector(time_ms))
+        place = ReceiverSource(partition=partition, group=self._group, selector=time_selector(time_ms))
         arrivals = receive(self._hub, place, replace(self._limits, prefetch=1), self._run_on_thread)
         try:
             async with asyncio.timeout(self._limits.timeout_s), aclosing(arrivals):
@@ -257,10 +257,10 @@ class EventHubsFeed(ChangeFeed):
             )
         return str(Position(arrived.first - 1)) if arrived.first else None
 
-    async def _extent(self, partition: str) -> Extent:
+    async def _extent(self, partition: str) -> PartitionExtent:
         self._check(partition)
         began = self._pauses.monotonic()
-        extent = await self._management.extent(partition)
+        extent = await self._management.read_extent(partition)
         if partition in self._readers:
             self._readers[partition].note(extent.last, began)
         return extent
@@ -310,14 +310,14 @@ class EventHubsFeed(ChangeFeed):
             f"{self._named(partition)}: the event behind the position '{delivered}' cannot be read: {why}{after}"
         )
 
-    def _forgotten(self, partition: str, position: Position, extent: Extent) -> PositionLost:
+    def _forgotten(self, partition: str, position: Position, extent: PartitionExtent) -> PositionLost:
         first = (position.sequence or 0) + 1
         return PositionLost(
             f"{self._named(partition)}: retention has forgotten the events {first} to {extent.first - 1} before they were read;"
             f" the first available is {extent.first}. To continue without them, set the lease's position to '{extent.first - 1}'"
         )
 
-    def _beyond(self, partition: str, position: Position, extent: Extent) -> PositionLost:
+    def _beyond(self, partition: str, position: Position, extent: PartitionExtent) -> PositionLost:
         return PositionLost(
             f"{self._named(partition)} ends at {extent.last}, before the position '{position}': the hub was deleted and made"
             f" again, or replaced by another. {reset_of_a_new_source(partition)}"
@@ -335,7 +335,7 @@ class EventHubsFeed(ChangeFeed):
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
 
-def _end(extent: Extent) -> str | None:
+def _end(extent: PartitionExtent) -> str | None:
     return None if extent.is_new else str(Position(extent.last, extent.offset))
 
 
@@ -343,14 +343,14 @@ def _milliseconds(time: datetime) -> int:
     return math.ceil((time - _EPOCH) / timedelta(milliseconds=1))
 
 
-# Dead letters in an event hub, as the strands of a feed: of each partition those in the hub's partitions.
+# Dead letters in an event hub, as the streams of a feed: of each partition those in the hub's partitions.
 #
 # A hub's partition has letters of many partitions, and of other pipelines perhaps, which is only known by reading all of it:
 # once, and what comes later is for the next reading. A letter's number is its event's sequence.
 
 
 class HubLetters:
-    """Implements pipeline.dead_letters.merged_feed.Strands over `feed`, which the caller closes."""
+    """Implements pipeline.dead_letters.merged_feed.LetterStreams over `feed`, which the caller closes."""
 
     def __init__(self, feed: EventHubsFeed, pipeline: str) -> None:
         self._feed = feed
@@ -361,23 +361,23 @@ class HubLetters:
     def identity(self) -> str:
         return f"{self._feed.identity} dead letters of {self._pipeline}"
 
-    async def partitions(self) -> Sequence[str]:
+    async def list_partitions(self) -> Sequence[str]:
         return list(await self._places())
 
-    async def of(self, partition: str) -> Sequence[str]:
+    async def list_streams(self, partition: str) -> Sequence[str]:
         return (await self._places()).get(partition, [])
 
-    async def end(self, partition: str, strand: str) -> int:
-        return _number(await self._feed.latest(strand))
+    async def find_end(self, partition: str, stream: str) -> int:
+        return _number(await self._feed.latest(stream))
 
-    async def count(self, partition: str, strand: str, behind: int) -> int:
+    async def count(self, partition: str, stream: str, behind: int) -> int:
         """Others' events count too."""
-        return max(0, await self.end(partition, strand) - max(behind, await self._before(strand)))
+        return max(0, await self.find_end(partition, stream) - max(behind, await self._before(stream)))
 
-    async def read(self, partition: str, strand: str, behind: int, end: int) -> AsyncGenerator[Stretch, None]:
+    async def read(self, partition: str, stream: str, behind: int, end: int) -> AsyncGenerator[Stretch, None]:
         """Events removed by retention are skipped: they cannot be read any more."""
-        start = max(behind, await self._before(strand))
-        async with aclosing(until(self._feed, strand, _position(start), str(end))) as pages:
+        start = max(behind, await self._before(stream))
+        async with aclosing(read_until(self._feed, stream, _position(start), str(end))) as pages:
             async for page in pages:
                 places = [n for n, each in enumerate(self._partitions_in(page.events)) if each == partition]
                 events = page.events.take(pa.array(places, pa.int64()))
@@ -399,7 +399,7 @@ class HubLetters:
 
     async def _partitions_of(self, place: str) -> list[str]:
         found: set[str] = set()
-        async with aclosing(until_now(self._feed, place)) as pages:
+        async with aclosing(read_until_now(self._feed, place)) as pages:
             async for page in pages:
                 found |= {each for each in self._partitions_in(page.events) if each is not None}
         return sorted(found)

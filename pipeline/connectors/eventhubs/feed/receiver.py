@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from leasehold.common.cancellation import heeding
 from pipeline.connectors.eventhubs.amqp.connection import Hub
-from pipeline.connectors.eventhubs.amqp.decode import Event
+from pipeline.connectors.eventhubs.amqp.decode import ReceivedEvent
 from pipeline.connectors.eventhubs.amqp.frames import Frames, Read
-from pipeline.connectors.eventhubs.amqp.link import Link
+from pipeline.connectors.eventhubs.amqp.link import ReceiverLink
 from pipeline.connectors.eventhubs.amqp.values import Malformed
 from pipeline.connectors.eventhubs.position import LATEST, Position
 from pipeline.connectors.eventhubs.refusal import ended, refusal
@@ -32,7 +32,7 @@ from pipeline.event import EVENT_SCHEMA, Page
 _TIME = EVENT_SCHEMA.field("enqueued_time").type
 
 
-def pages_of(partition: str, events: Sequence[Event], *, events_max: int, bytes_max: int) -> list[Page]:
+def pages_of(partition: str, events: Sequence[ReceivedEvent], *, events_max: int, bytes_max: int) -> list[Page]:
     """As few as the limits allow; an event larger than a page has one to itself."""
     if not events:
         return []
@@ -40,7 +40,7 @@ def pages_of(partition: str, events: Sequence[Event], *, events_max: int, bytes_
     return [_page(table.slice(begin, end - begin)) for begin, end in _cuts(events, events_max, bytes_max)]
 
 
-def _cuts(events: Sequence[Event], events_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
+def _cuts(events: Sequence[ReceivedEvent], events_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
     begin = held = 0
     for at, event in enumerate(events):
         size = len(event.body or b"")
@@ -60,7 +60,7 @@ def _page(events: pa.Table) -> Page:
     return Page(events, position_after(events.num_rows), position_after)
 
 
-def _table(partition: str, events: Sequence[Event]) -> pa.Table:
+def _table(partition: str, events: Sequence[ReceivedEvent]) -> pa.Table:
     sequences, offsets, times_ms, keys, bodies, properties, operations = zip(*events, strict=True)
     columns = {
         "partition": repeated(partition, len(events)),
@@ -151,7 +151,7 @@ SILENCE_S = 90.0
 class ReceiveBuffer:
     """Reads one link from now on. Close it; the link stays the caller's."""
 
-    def __init__(self, link: Link, what: str, *, bytes_max: int = BYTES_MAX) -> None:
+    def __init__(self, link: ReceiverLink, what: str, *, bytes_max: int = BYTES_MAX) -> None:
         self._link = link
         self._bytes_max = bytes_max
         self._chunks: list[bytes] = []
@@ -250,7 +250,7 @@ Threaded = Callable[[Callable[[], Decoded]], Awaitable[Decoded]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ReceiverSource:
     """Where to receive: a partition in a consumer group, what the selector lets through, and with which rank.
 
     reports_end: whether the service reports the partition's end with each event.
@@ -268,21 +268,21 @@ class Place:
 
 
 async def receive(
-    hub: Hub, place: Place, limits: Limits, threaded: Threaded, *, attached: Callable[[], None] = lambda: None
+    hub: Hub, place: ReceiverSource, limits: Limits, threaded: Threaded, *, attached: Callable[[], None] = lambda: None
 ) -> AsyncGenerator[Received, None]:
     """For as long as the link holds. attached: called once it does. Raises FeedUnavailable, FeedError, PositionLost, Fenced."""
     async with open_receiver(hub, place, limits, threaded) as receiver:
         attached()
         while True:
-            yield await receiver.next()
+            yield await receiver.take_next()
 
 
 @asynccontextmanager
-async def open_receiver(hub: Hub, place: Place, limits: Limits, threaded: Threaded) -> AsyncIterator[Receiver]:
+async def open_receiver(hub: Hub, place: ReceiverSource, limits: Limits, threaded: Threaded) -> AsyncIterator[Receiver]:
     """Attached, and closed at the end. Raises as `receive` does."""
     what = _named(hub, place)
     try:
-        link = await Link.attach(
+        link = await ReceiverLink.attach(
             hub,
             place.path,
             place.selector,
@@ -302,22 +302,22 @@ async def open_receiver(hub: Hub, place: Place, limits: Limits, threaded: Thread
 
 async def try_attach(hub: Hub, partition: str, group: str, timeout_s: float) -> None:
     """Attaches without a rank, and detaches. Raises as `receive` does: Fenced if a receiver with a rank reads there."""
-    place = Place(partition=partition, group=group, selector=LATEST)
+    place = ReceiverSource(partition=partition, group=group, selector=LATEST)
     try:
-        link = await Link.attach(hub, place.path, LATEST, epoch=None, credit=1, timeout_s=timeout_s)
+        link = await ReceiverLink.attach(hub, place.path, LATEST, epoch=None, credit=1, timeout_s=timeout_s)
     except Exception as error:
         raise refusal(error, _named(hub, place)) from error
     await link.close()
 
 
-def _named(hub: Hub, place: Place) -> str:
+def _named(hub: Hub, place: ReceiverSource) -> str:
     return f"event hub {hub.name}, partition '{place.partition}', consumer group '{place.group}'"
 
 
 class Receiver:
     """Made by `open_receiver`."""
 
-    def __init__(self, link: Link, partition: str, limits: Limits, threaded: Threaded, what: str) -> None:
+    def __init__(self, link: ReceiverLink, partition: str, limits: Limits, threaded: Threaded, what: str) -> None:
         self._link = link
         self._partition = partition
         self._limits = limits
@@ -327,7 +327,7 @@ class Receiver:
         self._frames = Frames(link.channel, link.handle)
         self._ended: Exception | None = None
 
-    async def next(self) -> Received:
+    async def take_next(self) -> Received:
         """As soon as there is something. An end has its turn behind what came with it."""
         while True:
             if self._ended is not None:

@@ -119,7 +119,7 @@ class Groups:
         self.discarding: set[int] = set()
         """Groups that had a batch acknowledged and not stored."""
 
-    async def standing(self, claim: Claim, state: ProducerState, target: str) -> ProducerPosition:
+    async def find_standing(self, claim: Claim, state: ProducerState, target: str) -> ProducerPosition:
         """What the service knows of the claim's group: level 0 and number 0 or -1 if nothing, the closing level if it is
         closed for good. Raises Fenced if the claim is outranked.
 
@@ -128,18 +128,18 @@ class Groups:
         """
         ours = group(claim, state)
         for level in [state.level - 1] if state.group == ours else sorted({0, state.level - 1}):
-            known = await self.at(target, ours, level)
+            known = await self.find_position(target, ours, level)
             if known is not None:
                 return known
         held = await self.find_highest(target, ours)
         if held.level < CLOSING_LEVEL:
             raise above(claim, state, (state.series, max(held.level, state.level)))
         following = group(claim, state, series=state.series + 1)
-        if await self.at(target, following, 0) is None:
+        if await self.find_position(target, following, 0) is None:
             raise above(claim, state, (state.series + 1, (await self.find_highest(target, following)).level))
         return held
 
-    async def at(self, target: str, of: int, level: int) -> ProducerPosition | None:
+    async def find_position(self, target: str, of: int, level: int) -> ProducerPosition | None:
         """The group's numbers at that level, None if it is at a higher one. Lower levels are fenced."""
         try:
             return await self._numbers(target, AttachRequest(group=of, level=level))
@@ -160,7 +160,7 @@ class Groups:
     async def _numbers(self, target: str, asked: AttachRequest) -> ProducerPosition:
         asking = PartitionProducer(self._broker, target, asked=asked, retry=self._retry)
         try:
-            await asking.ready()
+            await asking.ensure_link()
             assert asking.numbers is not None
             return asking.numbers
         finally:
@@ -172,7 +172,7 @@ class Groups:
             self._broker, target, asked=AttachRequest(group=of, level=CLOSING_LEVEL), retry=self._retry
         )
         try:
-            await closing.ready()
+            await closing.ensure_link()
         finally:
             await closing.close(CLOSED)
 
@@ -185,7 +185,7 @@ class Groups:
         asked = AttachRequest(group=known.group, level=state.level, number=self._rng.randint(0, NUMBER_MAX))
         producer = PartitionProducer(self._broker, target, asked=asked, strict=True, retry=self._retry)
         try:
-            await producer.ready()
+            await producer.ensure_link()
         except PublishError as error:
             await producer.close(CLOSED)
             if error.reason not in ENDS_THE_PRODUCER:

@@ -153,7 +153,7 @@ async def attach(hub: Hub, partition: str | None, asked: AttachRequest | None, *
     try:
         client = kind(
             target=hub.address("" if partition is None else f"Partitions/{partition}"),
-            auth=await hub.auth(),
+            auth=await hub.make_auth(),
             link_properties=_wished(asked) if idempotent and asked else None,
             max_message_size=0,  # no limit of ours; azure-eventhub 5.15.0 would announce 1 MiB
             **hub.options(),
@@ -167,11 +167,11 @@ async def attach(hub: Hub, partition: str | None, asked: AttachRequest | None, *
             await disconnect(client)
         if isinstance(error, PublishError | TimeoutError) or not isinstance(error, Exception):
             raise
-        raise attach_refused(place, *said_by(error), asks=asked is not None) from error
+        raise attach_refused(place, *condition_of(error), asks=asked is not None) from error
 
 
 class SenderLink:
-    """numbers: as the service replied to the attach. Implements pipeline.producer.Link."""
+    """numbers: as the service replied to the attach. Implements pipeline.producer.ProducerLink."""
 
     def __init__(self, client: Any, place: str, numbers: ProducerPosition | None) -> None:
         self.numbers = numbers
@@ -229,7 +229,7 @@ class SenderLink:
         except (PublishError, TimeoutError):
             raise
         except Exception as error:
-            raise link_ended(self._place, *said_by(error), is_in_air=is_in_air) from error
+            raise link_ended(self._place, *condition_of(error), is_in_air=is_in_air) from error
 
     def _judge(self, reason: Any, state: Any) -> None:
         """Raises PublishError unless the batch was accepted."""
@@ -247,7 +247,7 @@ class SenderLink:
         try:
             self._client._link.get_state()
         except Exception as error:
-            return link_ended(self._place, *said_by(error), is_in_air=True)
+            return link_ended(self._place, *condition_of(error), is_in_air=True)
         return link_ended(self._place, "", f"the batch was not answered ({reason.name})", is_in_air=True)
 
 
@@ -274,7 +274,7 @@ def _replied(client: Any, place: str) -> ProducerPosition:
     return ProducerPosition(group=group, level=level, number=number)
 
 
-def said_by(error: BaseException) -> tuple[str, str]:
+def condition_of(error: BaseException) -> tuple[str, str]:
     """Condition and description, as far as the SDK has them."""
     if isinstance(error, TokenRefused):
         return TOKENS.get(error.status_code, ""), f"the token is answered {error}"

@@ -18,7 +18,7 @@ from pipeline.connectors.eventhubs.feed.receiver import try_attach
 from pipeline.connectors.eventhubs.sink.producer_groups import CLOSED, Groups, Tail, group, tail_of, target_of, to_close
 from pipeline.connectors.eventhubs.sink.tail import QUIET_S, Reading, Tails
 from pipeline.connectors.eventhubs.sink.writer import TAIL_S, HubWriter, translated
-from pipeline.connectors.network import is_nowhere
+from pipeline.connectors.network import check_unresolvable
 from pipeline.errors import (
     FeedError,
     FeedUnavailable,
@@ -94,14 +94,14 @@ class EventHubsSink(Sink):
             await self._look()
         except SinkUnavailable as error:
             account = self._broker.links.account
-            if await is_nowhere(account.host.partition(":")[0]):
+            if await check_unresolvable(account.host.partition(":")[0]):
                 where = "`namespace`, or the connection string"
                 raise SinkNotFound(f"{error}: the host {account.host} does not exist: look at {where}") from error
             raise
 
     async def _look(self) -> None:
         with self._in_our_words():
-            self._targets = (await self._broker.hub()).partitions
+            self._targets = (await self._broker.read_hub()).partitions
             with suppress(FeedUnavailable):  # as many readers as may be there at once: it can be read in later
                 await try_attach(self._broker.links, self._targets[0], self._consumer_group, self._timeout_s)
 
@@ -142,8 +142,8 @@ class EventHubsSink(Sink):
 
     async def _open(self, claim: Claim, state: ProducerState, target: str) -> HubWriter:
         """Fence first, read then (R1)."""
-        before = (await self._broker.extent(target)).last
-        known = await self._groups.standing(claim, state, target)
+        before = (await self._broker.read_extent(target)).last
+        known = await self._groups.find_standing(claim, state, target)
         producer = await self._groups.attach(claim, state, target, known)
         try:
             return await self._begin(claim, state, target, known, before, producer)
@@ -193,7 +193,7 @@ class EventHubsSink(Sink):
 
     async def _target(self, partition: str, state: ProducerState) -> str:
         if (state.target or partition) not in self._targets:
-            self._targets = (await self._broker.hub()).partitions
+            self._targets = (await self._broker.read_hub()).partitions
         target = target_of(partition, self._targets, state.target)
         if target is None:
             raise SinkRejected(

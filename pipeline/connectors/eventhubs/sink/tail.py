@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from pipeline.connectors.eventhubs.broker import EventHubsBroker
-from pipeline.connectors.eventhubs.feed.receiver import Limits, Place, Received, Receiver, open_receiver
+from pipeline.connectors.eventhubs.feed.receiver import Limits, Received, Receiver, ReceiverSource, open_receiver
 from pipeline.connectors.eventhubs.position import BEGINNING, Position, selector
 from pipeline.connectors.eventhubs.refusal import PositionRefused
 from pipeline.errors import FeedError, FeedUnavailable, Fenced, SinkRejected
@@ -78,7 +78,7 @@ class Tails:
         """
         async with self._turn(target):
             began = time.monotonic()
-            end = await _Run(self, target, reading, report_progress, is_binding=is_binding).to_end()
+            end = await _Run(self, target, reading, report_progress, is_binding=is_binding).read_to_end()
         if end >= self._ends.get(target, (-inf, -1))[1]:
             self._ends[target] = began, end  # as old as the first answer may be
         return end
@@ -104,14 +104,14 @@ class Tails:
             return seen
 
     async def _see_end(self, target: str, behind: int) -> int:
-        place = Place(
+        place = ReceiverSource(
             partition=target,
             group=self.consumer_group,
             selector=selector(BEGINNING if behind < 1 else Position(behind - 1)),
             reports_end=True,
         )
         async with open_receiver(self.broker.links, place, replace(LIMITS, prefetch=1), asyncio.to_thread) as receiver:
-            end = (await receiver.next()).end
+            end = (await receiver.take_next()).end
         return -1 if end is None else end
 
     @asynccontextmanager
@@ -146,12 +146,12 @@ class _Run:
         self._end: int | None = None
         self._has_received = False
 
-    async def to_end(self) -> int:
+    async def read_to_end(self) -> int:
         while (end := self._end) is None or self._reading.behind < end:
             try:
                 await self._read_link()
             except PositionRefused as refused:
-                extent = await self._tails.broker.extent(self._target)
+                extent = await self._tails.broker.read_extent(self._target)
                 self._check_end(extent.last)
                 raise FeedUnavailable(str(refused)) from refused
         return end
@@ -162,7 +162,7 @@ class _Run:
 
     async def _read_link(self) -> None:
         """Up to the end, or up to an unreadable event, which is not from here and is skipped."""
-        place = Place(
+        place = ReceiverSource(
             partition=self._target,
             group=self._tails.consumer_group,
             selector=selector(BEGINNING if self._at < 0 else Position(self._at)),
@@ -181,7 +181,7 @@ class _Run:
         following: asyncio.Future[Received] | None = None
         try:
             while not self._is_done:
-                following = following or asyncio.ensure_future(receiver.next())
+                following = following or asyncio.ensure_future(receiver.take_next())
                 quiet_s = self._tails.quiet_s if self._end is None else self._tails.timeout_s
                 if (await asyncio.wait({following}, timeout=quiet_s))[0]:
                     arrived, following = following.result(), None
@@ -221,7 +221,7 @@ class _Run:
         where, behind = self._tails.named(self._target), self._reading.behind
         if self._end is not None:
             raise FeedUnavailable(f"{where}: could not read to its end within {self._tails.timeout_s:g} s")
-        extent = await self._tails.broker.extent(self._target)
+        extent = await self._tails.broker.read_extent(self._target)
         if extent.is_empty and extent.last > behind:
             self._refuse_gap(extent.last + 1)
         if (extent.is_empty and extent.last >= behind) or (self._has_received and extent.last <= behind):

@@ -209,7 +209,7 @@ class HubWriter(PublishingWriter):
 
     async def _ready(self, producer: PartitionProducer) -> Any:
         try:
-            return await producer.ready()
+            return await producer.ensure_link()
         except PublishError as error:
             raise translated(error, self._state) from error
 
@@ -223,7 +223,7 @@ class HubWriter(PublishingWriter):
             return
         try:
             ours = group(self._claim, self._state)
-            if await self._groups.at(self._target, ours, self._state.level) is None:
+            if await self._groups.find_position(self._target, ours, self._state.level) is None:
                 held = await self._groups.find_highest(self._target, ours)
                 raise above(self._claim, self._state, (self._state.series, held.level))
             permit.check()

@@ -134,7 +134,7 @@ FinalRecord = Literal["wait", "accept"]
 
 THREADS_MAX = 4
 PROBED_MAX = 100
-HEADER_TOLD_MAX = 20
+HEADER_NAMES_MAX = 20
 LIMIT_MAX = 64 * 1024 * 1024
 """Offsets within a page are 32 bits wide, and escapes make a text six times as long."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -254,11 +254,11 @@ class FilesFeed(ChangeFeed):
         is_first = True
         while await self._run(reader.look) == step.cursor.seen:
             if step.held and not is_first:
-                self._tell(reader.partition, step.cursor.offset, step.held)
+                self._report_held(reader.partition, step.cursor.offset, step.held)
             is_first = False
             await self._sleep(self._poll_interval_s)
 
-    def _tell(self, partition: str, offset: int, held: str) -> None:
+    def _report_held(self, partition: str, offset: int, held: str) -> None:
         """Once for each record, however often it is read."""
         if self._reported.get(partition) != offset:
             self._reported[partition] = offset
@@ -334,13 +334,13 @@ class FilesFeed(ChangeFeed):
 
     async def _ahead(self, partition: str, continuation: str | None) -> Ahead:
         reader = await self._reader_of(partition)
-        return await self._run(reader.ahead, _decoded(continuation))
+        return await self._run(reader.count_ahead, _decoded(continuation))
 
     async def _cursor(self, reader: FileReader, position: Position | None) -> Cursor:
         """The cursor at `position`, with everything before it verified."""
-        cursor = await self._run(reader.begun, position)
+        cursor = await self._run(reader.begin, position)
         while position and cursor.position != position:
-            cursor = await self._run(reader.verified, cursor, position)
+            cursor = await self._run(reader.verify, cursor, position)
         return cursor
 
     async def _reader_of(self, partition: str) -> FileReader:
@@ -359,7 +359,7 @@ class FilesFeed(ChangeFeed):
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names[:HEADER_TOLD_MAX]) + ", ..." * (len(names) > HEADER_TOLD_MAX)
+    return ", ".join(f"'{name}'" for name in names[:HEADER_NAMES_MAX]) + ", ..." * (len(names) > HEADER_NAMES_MAX)
 
 
 def _decoded(continuation: str | None) -> Position | None:

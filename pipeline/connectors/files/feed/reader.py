@@ -224,21 +224,21 @@ class FileReader:
         with self._file() as (_, seen):
             return seen
 
-    def begun(self, position: Position | None) -> Cursor:
-        """At the file's beginning; or behind what precedes the first record, to be `verified` up to `position`."""
+    def begin(self, position: Position | None) -> Cursor:
+        """At the file's beginning; or behind what precedes the first record, for `verify` up to `position`."""
         with self._file() as (file, seen):
             if position is None:
                 return Cursor(seen=seen)
             self._check_size(seen, position)
             try:
-                cursor = self._opened(Cursor(seen=seen), file)
+                cursor = self._read_opening(Cursor(seen=seen), file)
             except MalformedRecord as error:
                 raise self._lost(position, f"what precedes its first record cannot be read now ({error})") from error
         if cursor is None or cursor.header != position.header:
             raise self._lost(position, "its header is another one now")
         return cursor
 
-    def verified(self, cursor: Cursor, position: Position) -> Cursor:
+    def verify(self, cursor: Cursor, position: Position) -> Cursor:
         """Further on the way to `position`, by VERIFY_BYTES at most; once there, the file is the one that was read."""
         with self._file() as (file, _):
             data = os.pread(file, min(VERIFY_BYTES, max(0, position.offset - cursor.offset)), cursor.offset)
@@ -257,7 +257,7 @@ class FileReader:
                 return Step(cursor, "verify")
             cursor = replace(cursor, seen=seen)
             if cursor.opening is None:
-                opened = self._opened(cursor, file)
+                opened = self._read_opening(cursor, file)
                 return Step(opened, "read") if opened else Step(cursor, "wait", held=self._held_opening(file))
             read = os.pread(file, len(cursor.overlap) + cursor.window, cursor.offset - len(cursor.overlap))
         if not read.startswith(cursor.overlap):
@@ -267,14 +267,14 @@ class FileReader:
             return self._terminated(cursor, data)
         return self._read(cursor, cursor.opening, data)
 
-    def ahead(self, position: Position | None) -> Ahead:
+    def count_ahead(self, position: Position | None) -> Ahead:
         """Behind `position`: counted for COUNT_BYTES, and taken to be as dense behind that."""
         with self._file() as (file, seen):
             if position is not None:
                 self._check_size(seen, position)
                 return self._counted(file, position.offset, position.line, seen.size)
             try:
-                opened = self._opened(Cursor(seen=seen), file)
+                opened = self._read_opening(Cursor(seen=seen), file)
             except MalformedRecord:
                 return Ahead(1)
             if opened is None:
@@ -297,7 +297,7 @@ class FileReader:
             window = WINDOW_BYTES if cut.passed else 2 * window
         return Ahead(max(1, count * (size - start) // (offset - start)))
 
-    def _opened(self, cursor: Cursor, file: int) -> Cursor | None:
+    def _read_opening(self, cursor: Cursor, file: int) -> Cursor | None:
         """Behind what precedes the first record, if all of that is written."""
         data = self._beginning(file)
         try:

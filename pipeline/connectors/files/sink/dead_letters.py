@@ -1,4 +1,4 @@
-"""Dead letters in files, as the strands of a feed: of each partition what a pipeline wrote, and what its replays did.
+"""Dead letters in files, as the streams of a feed: of each partition what a pipeline wrote, and what its replays did.
 
 Each has a manifest of its own. A letter's number is that of the manifest's entry, and its row in the entry's file.
 """
@@ -28,28 +28,28 @@ from pipeline.errors import FeedUnavailable
 from pipeline.limits import JSON_LEVELS_MAX, REPLAY
 
 T = TypeVar("T")
-STRANDS = ("own", "replay")
+STREAMS = ("own", "replay")
 ROWS_MAX = 2**32
 THREADS = 2
 SOMETHING_ELSE = "a file of theirs holds something else: give them a place of their own"
 
 
 class _Counted(NamedTuple):
-    """before: how many letters the strand has before this file."""
+    """before: how many letters the stream has before this file."""
 
     file: DataFile
     before: int
 
 
 class FileLetters:
-    """Implements pipeline.dead_letters.merged_feed.Strands over the files of one pipeline's letters. It closes the place.
+    """Implements pipeline.dead_letters.merged_feed.LetterStreams over the files of one pipeline's letters. It closes the place.
 
     As events their sequences are even for those of the pipeline, odd for those of its replays: people look for them by these.
     """
 
     def __init__(self, place: Storage, pipeline: str) -> None:
         self._place = place
-        self._leases = dict(zip(STRANDS, (pipeline + LEASE, pipeline + REPLAY + LEASE), strict=True))
+        self._leases = dict(zip(STREAMS, (pipeline + LEASE, pipeline + REPLAY + LEASE), strict=True))
         self._pipeline = pipeline
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="file-letters")
 
@@ -57,29 +57,29 @@ class FileLetters:
     def identity(self) -> str:
         return f"{self._place.identity} dead letters of {self._pipeline}"
 
-    async def partitions(self) -> Sequence[str]:
+    async def list_partitions(self) -> Sequence[str]:
         found = [await self._snapshot(lease) for lease in self._leases.values()]
         return list({each.partition for snapshot in found for each in snapshot.partitions})
 
-    async def of(self, partition: str) -> Sequence[str]:
-        return STRANDS
+    async def list_streams(self, partition: str) -> Sequence[str]:
+        return STREAMS
 
-    async def end(self, partition: str, strand: str) -> int:
-        folders = folders_of(self._leases[strand], partition)
+    async def find_end(self, partition: str, stream: str) -> int:
+        folders = folders_of(self._leases[stream], partition)
         head = await self._call(lambda: head_of(self._place, folders))
         return NONE_READ if head is None else _number(head.version + 1, 0) - 1
 
-    async def count(self, partition: str, strand: str, behind: int) -> int:
-        snapshot = await self._snapshot(self._leases[strand], partition)
+    async def count(self, partition: str, stream: str, behind: int) -> int:
+        snapshot = await self._snapshot(self._leases[stream], partition)
         return sum(each.file.rows - _read_of(each.file, behind) for each in _counted(snapshot.files))
 
-    async def read(self, partition: str, strand: str, behind: int, end: int) -> AsyncGenerator[Stretch, None]:
+    async def read(self, partition: str, stream: str, behind: int, end: int) -> AsyncGenerator[Stretch, None]:
         """File by file. Earlier files are not read, but the manifest is."""
-        snapshot = await self._snapshot(self._leases[strand], partition)
+        snapshot = await self._snapshot(self._leases[stream], partition)
         for each in _counted(snapshot.files):
             skipped = _read_of(each.file, behind)
             if skipped < each.file.rows and _number(each.file.version, 0) <= end:
-                events = await self._events(snapshot, each, strand)
+                events = await self._events(snapshot, each, stream)
                 numbers = range(_number(each.file.version, skipped), _number(each.file.version, each.file.rows))
                 yield Stretch(numbers, events.slice(skipped))
 
@@ -90,12 +90,12 @@ class FileLetters:
     async def _snapshot(self, lease: str, partition: str | None = None) -> Snapshot:
         return await self._call(lambda: snapshot_of(self._place, pipeline=lease, partition=partition))
 
-    async def _events(self, snapshot: Snapshot, counted: _Counted, strand: str) -> pa.Table:
+    async def _events(self, snapshot: Snapshot, counted: _Counted, stream: str) -> pa.Table:
         [partition] = snapshot.partitions
         alone = Snapshot(self._place, (replace(partition, files=(counted.file,)),))
         [(file, content)] = await self._call(lambda: list(alone.contents()))
         letters = await self._call(lambda: list(_letters(content, file.format)))
-        first, step = counted.before * len(STRANDS) + STRANDS.index(strand), len(STRANDS)
+        first, step = counted.before * len(STREAMS) + STREAMS.index(stream), len(STREAMS)
         rows = ((first + n * step, *letter) for n, letter in enumerate(letters))
         return kept_events(partition.partition, rows)
 

@@ -37,8 +37,8 @@ class Directory:
     def prepare(self) -> None:
         room = self._path / ROOM
         with _translating_errors(f"directory '{self._path}'"):
-            _made(room)
-            self._swept(room)
+            _make_folder(room)
+            self._sweep(room)
         try:
             self.put(f"_leasehold/.probe-{uuid.uuid4().hex}", b"")
         finally:
@@ -49,12 +49,12 @@ class Directory:
         path = self._path / name
         written = self._path / ROOM / uuid.uuid4().hex
         with _translating_errors(f"file '{path}'"):
-            _made(written.parent)
-            _made(path.parent)
+            _make_folder(written.parent)
+            _make_folder(path.parent)
             try:
-                _written(written, content)
+                _write_file(written, content)
                 crash_point("before link")
-                is_made = self._is_linked(written, path)
+                is_made = self._link(written, path)
             finally:
                 with suppress(OSError):
                     written.unlink()
@@ -88,7 +88,7 @@ class Directory:
     def close(self) -> None:
         """Nothing is held."""
 
-    def _is_linked(self, written: Path, path: Path) -> bool:
+    def _link(self, written: Path, path: Path) -> bool:
         try:
             os.link(written, path)
         except FileExistsError:
@@ -106,7 +106,7 @@ class Directory:
             ) from error
         return True
 
-    def _swept(self, room: Path) -> None:
+    def _sweep(self, room: Path) -> None:
         oldest = time.time() - ABANDONED_S
         for left in room.iterdir():
             with suppress(FileNotFoundError):
@@ -129,17 +129,17 @@ def _files_below(top: Path) -> Iterator[Path]:
             yield Path(entry.path)
 
 
-def _made(directory: Path) -> None:
+def _make_folder(directory: Path) -> None:
     """With its parents, each of them there after a loss of power."""
     if directory.is_dir():
         return
-    _made(directory.parent)
+    _make_folder(directory.parent)
     with suppress(FileExistsError):
         directory.mkdir()
     sync_directory(directory.parent)
 
 
-def _written(path: Path, content: bytes) -> None:
+def _write_file(path: Path, content: bytes) -> None:
     with path.open("xb") as file:
         file.write(content)
         file.flush()

@@ -127,7 +127,7 @@ def folder_of(name: str) -> str:
 
 
 FORMAT = 1
-T = TypeVar("T", "DataFile", "Entry", "Fold")
+T = TypeVar("T", "DataFile", "ManifestEntry", "Fold")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,7 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ManifestEntry:
     """id: of the attempt, to know one's own again. kind: claim, batch or end. position, ended: from this entry on."""
 
     version: int
@@ -174,9 +174,9 @@ class Fold:
     files: tuple[DataFile, ...]
 
 
-def claimed(head: Entry | None, claim: Claim, id: str) -> Entry:
+def claimed(head: ManifestEntry | None, claim: Claim, id: str) -> ManifestEntry:
     """The entry by which a claim shuts out all before it. Raises Fenced, SinkRejected."""
-    made = Entry(
+    made = ManifestEntry(
         version=0,
         id=id,
         kind="claim",
@@ -211,18 +211,18 @@ def claimed(head: Entry | None, claim: Claim, id: str) -> Entry:
     )
 
 
-def moved(head: Entry, output: Output, id: str, file: DataFile | None) -> Entry:
+def moved(head: ManifestEntry, output: Output, id: str, file: DataFile | None) -> ManifestEntry:
     """Raises SinkRejected."""
     if head.ended:
         raise SinkRejected(f"partition '{head.partition}' of pipeline '{head.pipeline}' has ended at {head.position!r}")
     return replace(head, version=head.version + 1, id=id, kind="batch", position=output.to, file=file)
 
 
-def ended(head: Entry, id: str) -> Entry:
+def ended(head: ManifestEntry, id: str) -> ManifestEntry:
     return replace(head, version=head.version + 1, id=id, kind="end", ended=True, file=None)
 
 
-def outranked(claim: Claim | Entry, head: Entry | None) -> Fenced:
+def outranked(claim: Claim | ManifestEntry, head: ManifestEntry | None) -> Fenced:
     """head: what came between, None where it could not be read."""
     ours = f"partition '{claim.partition}' of pipeline '{claim.pipeline}' was claimed at epoch {claim.epoch}"
     if head is None:
@@ -234,16 +234,16 @@ def outranked(claim: Claim | Entry, head: Entry | None) -> Fenced:
     return Fenced(f"{ours}, and belongs to '{head.owner}' since epoch {head.epoch}", epoch=head.epoch)
 
 
-def encoded(value: Entry | Fold) -> bytes:
+def encoded(value: ManifestEntry | Fold) -> bytes:
     return json.dumps({"format": FORMAT, **asdict(value)}, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def entry_in(content: bytes, name: str) -> Entry:
+def entry_in(content: bytes, name: str) -> ManifestEntry:
     """Raises FilesDamaged."""
     found = _read(content, name)
     try:
         file = found.pop("file")
-        return _checked(Entry(**found, file=None if file is None else _checked(DataFile(**file))))
+        return _checked(ManifestEntry(**found, file=None if file is None else _checked(DataFile(**file))))
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise _damaged(name, error) from error
 

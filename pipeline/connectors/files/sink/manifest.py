@@ -12,10 +12,10 @@ from itertools import chain
 
 from pipeline.connectors.files.sink.entry import (
     DataFile,
-    Entry,
     Fold,
     Folders,
     Listing,
+    ManifestEntry,
     claimed,
     encoded,
     entry_in,
@@ -127,13 +127,13 @@ CLAIMS_MAX = 20
 class Manifest:
     """As one claim sees it: `head` is the newest entry, and its own. Calls block, and raise FilesError besides what they say."""
 
-    def __init__(self, place: Storage, folders: Folders, head: Entry) -> None:
+    def __init__(self, place: Storage, folders: Folders, head: ManifestEntry) -> None:
         self.head = head
         self.folders = folders
         self._place = place
-        self._known: dict[int, Entry] = {head.version: head}
+        self._known: dict[int, ManifestEntry] = {head.version: head}
 
-    def append(self, entry: Entry, check: Check) -> None:
+    def append(self, entry: ManifestEntry, check: Check) -> None:
         """check: called right before each attempt. Raises Fenced, Ambiguous, NotTrusted; FilesUnavailable: surely not done."""
         if not _is_put(self._place, self.folders, entry, check):
             raise outranked(entry, entry_of(self._place, self.folders, entry.version))
@@ -179,7 +179,7 @@ class Manifest:
         return files
 
 
-def opened(place: Storage, claim: Claim, *, seen: int, new_id: Callable[[], str]) -> Manifest:
+def open_manifest(place: Storage, claim: Claim, *, seen: int, new_id: Callable[[], str]) -> Manifest:
     """Shut out all earlier claims. seen: the newest entry that the lease knows of, -1 for none.
 
     Raises Fenced, SinkRejected, FilesError.
@@ -197,7 +197,7 @@ def opened(place: Storage, claim: Claim, *, seen: int, new_id: Callable[[], str]
     raise FilesUnavailable(f"other hosts keep claiming partition '{claim.partition}' of pipeline '{claim.pipeline}'")
 
 
-def head_of(place: Storage, folders: Folders) -> Entry | None:
+def head_of(place: Storage, folders: Folders) -> ManifestEntry | None:
     """The newest entry; None where there are none."""
     for _ in range(CLAIMS_MAX):
         listing = listed(place, folders)
@@ -214,7 +214,7 @@ def listed(place: Storage, folders: Folders) -> Listing:
     return listing_of(place.names(folders.manifest))
 
 
-def entry_of(place: Storage, folders: Folders, version: int) -> Entry | None:
+def entry_of(place: Storage, folders: Folders, version: int) -> ManifestEntry | None:
     name = folders.entry(version)
     content = place.get(name)
     return None if content is None else entry_in(content, name)
@@ -229,7 +229,7 @@ def files_of(place: Storage, folders: Folders, step: Step) -> tuple[DataFile, ..
     return files_in(entry_in(content, name)) if step.is_entry else fold_in(content, name).files
 
 
-def files_in(entry: Entry) -> tuple[DataFile, ...]:
+def files_in(entry: ManifestEntry) -> tuple[DataFile, ...]:
     return () if entry.file is None else (entry.file,)
 
 
@@ -237,7 +237,7 @@ def name_of(folders: Folders, step: Step) -> str:
     return folders.entry(step.first) if step.is_entry else folders.fold(step.first, step.last)
 
 
-def _is_put(place: Storage, folders: Folders, entry: Entry, check: Check) -> bool:
+def _is_put(place: Storage, folders: Folders, entry: ManifestEntry, check: Check) -> bool:
     """Whether it is there, and ours."""
     name, content = folders.entry(entry.version), encoded(entry)
 
@@ -255,7 +255,7 @@ def _is_put(place: Storage, folders: Folders, entry: Entry, check: Check) -> boo
     return settle(put, failed=FilesUnavailable, uncertain=FilesUncertain)
 
 
-def _check_seen(place: Storage, claim: Claim, head: Entry | None, seen: int) -> None:
+def _check_seen(place: Storage, claim: Claim, head: ManifestEntry | None, seen: int) -> None:
     version = -1 if head is None else head.version
     if version < seen:
         raise SinkRejected(

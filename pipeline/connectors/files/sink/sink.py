@@ -19,7 +19,7 @@ from typing import TypeVar
 from pipeline.connectors.files.sink import entry as entries
 from pipeline.connectors.files.sink.entry import DataFile, folders_of, version_of
 from pipeline.connectors.files.sink.formats import Compression, Format, encoded, ordered
-from pipeline.connectors.files.sink.manifest import Check, Manifest, head_of, opened
+from pipeline.connectors.files.sink.manifest import Check, Manifest, head_of, open_manifest
 from pipeline.connectors.files.sink.storage import (
     FilesDamaged,
     FilesError,
@@ -79,7 +79,7 @@ class FilesSink(Sink):
             raise
 
     async def open(self, claim: Claim) -> FilesWriter:
-        manifest = await _on_thread(self._threads, lambda: self._opened(claim))
+        manifest = await _on_thread(self._threads, lambda: self._open_manifest(claim))
         return FilesWriter(self, manifest, claim.compare)
 
     async def standing(self, pipeline: str, partition: str) -> Standing | None:
@@ -90,9 +90,9 @@ class FilesSink(Sink):
         await _on_thread(self._threads, self._place.close)
         self._threads.shutdown(wait=False)
 
-    def _opened(self, claim: Claim) -> Manifest:
+    def _open_manifest(self, claim: Claim) -> Manifest:
         try:
-            manifest = opened(self._place, claim, seen=_seen(claim), new_id=_unique)
+            manifest = open_manifest(self._place, claim, seen=_seen(claim), new_id=_unique)
         except ValueError as error:
             raise SinkRejected(str(error)) from error
         except Ambiguous as error:  # the claim may stand; the next one outranks it
@@ -110,7 +110,7 @@ class FilesSink(Sink):
 
     # What a writer does, on a thread
 
-    def written(self, manifest: Manifest, output: Output, check: Check) -> None:
+    def write_output(self, manifest: Manifest, output: Output, check: Check) -> None:
         manifest.fold_if_due()
         unnamed = entries.moved(manifest.head, output, _unique(), None)
         if not output.table.num_rows:
@@ -162,11 +162,11 @@ class FilesWriter(SinkWriter):
         self._sink = sink
         self._manifest = manifest
         self._compare = compare
-        self._told()
+        self._copy_head()
 
     async def write(self, output: Output, permit: Permit) -> None:
         assert self._compare(output.start, self.position) == 0, "a write starts where the one before ended"
-        await self._send(permit, lambda check: self._sink.written(self._manifest, output, check))
+        await self._send(permit, lambda check: self._sink.write_output(self._manifest, output, check))
 
     async def end(self, permit: Permit) -> None:
         manifest = self._manifest
@@ -180,9 +180,9 @@ class FilesWriter(SinkWriter):
         permit.check()
         with checked_until_cancelled(permit) as check:
             await _on_thread(self._sink._threads, lambda: send(check))  # noqa: SLF001  # its own
-        self._told()
+        self._copy_head()
 
-    def _told(self) -> None:
+    def _copy_head(self) -> None:
         head = self._manifest.head
         self.position = head.position
         self.state = f"{head.generation}:{head.version}"

@@ -157,7 +157,7 @@ async def test_a_hub_that_does_not_answer_a_question_is_given_up_though_the_sdk_
     asked = Asked(hub, timeout_s=0.01)
     for _ in range(2):  # nor does the next one wait behind it
         with pytest.raises(FeedUnavailable, match="orders"):
-            await asked.partitions()
+            await asked.list_partitions()
 
 
 async def test_a_service_that_never_attaches_is_given_up_though_the_sdk_forgets_the_timeout() -> None:
@@ -202,7 +202,7 @@ async def test_a_connection_is_closed_though_whoever_closes_it_was_cancelled() -
     assert closed == ["the transport"]
 
 
-@pytest.mark.parametrize("await_it", [insisting, lambda talk: Session(SimpleNamespace()).within(60, talk)])  # type: ignore[arg-type]
+@pytest.mark.parametrize("await_it", [insisting, lambda talk: Session(SimpleNamespace()).run_within(60, talk)])  # type: ignore[arg-type]
 async def test_an_error_that_comes_together_with_the_cancellation_is_reported_by_nobody(await_it: Any) -> None:
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leases.import_.checkpoint_blobs import Blob, Deployment, Kind, blobs_of, deployments
+from leases.import_.checkpoint_blobs import CheckpointBlob, Deployment, Kind, blobs_of, deployments
 from leases.lease import Lease
 
 STORE = "bank.servicebus.windows.net/raw-event/$default"
@@ -16,17 +16,17 @@ STORE = "bank.servicebus.windows.net/raw-event/$default"
 
 def checkpoint(
     partition: str, offset: str | None = "4294967296", number: str | None = "41", folder: str = STORE
-) -> Blob:
+) -> CheckpointBlob:
     given = {"offset": offset, "sequencenumber": number}
     metadata = {name: value for name, value in given.items() if value is not None}
-    return Blob(name=f"{folder}/checkpoint/{partition}", metadata=metadata, mark="c1")
+    return CheckpointBlob(name=f"{folder}/checkpoint/{partition}", metadata=metadata, mark="c1")
 
 
-def ownership(partition: str, owner: str = "", folder: str = STORE) -> Blob:
-    return Blob(name=f"{folder}/ownership/{partition}", metadata={"ownerid": owner}, mark="o1")
+def ownership(partition: str, owner: str = "", folder: str = STORE) -> CheckpointBlob:
+    return CheckpointBlob(name=f"{folder}/ownership/{partition}", metadata={"ownerid": owner}, mark="o1")
 
 
-def host(partition: str, name: str | None = None, **fields: Any) -> Blob:
+def host(partition: str, name: str | None = None, **fields: Any) -> CheckpointBlob:
     given = {
         "Offset": "4294967296",
         "SequenceNumber": 41,
@@ -35,10 +35,10 @@ def host(partition: str, name: str | None = None, **fields: Any) -> Blob:
         "Token": "",
         "Epoch": 3,
     }
-    return Blob(name=name or f"$Default/{partition}", content=json.dumps(given | fields))
+    return CheckpointBlob(name=name or f"$Default/{partition}", content=json.dumps(given | fields))
 
 
-def only(kind: Kind, *blobs: Blob) -> Deployment:
+def only(kind: Kind, *blobs: CheckpointBlob) -> Deployment:
     [found] = deployments(kind, blobs, pipeline="orders").values()
     return found
 
@@ -88,7 +88,12 @@ def test_each_consumer_group_is_a_deployment_of_its_own() -> None:
 
 
 def test_kinds_are_told_apart_in_one_container() -> None:
-    blobs = [checkpoint("0"), ownership("0"), host("1"), Blob(name="orders/7", metadata={"leasehold": "json"})]
+    blobs = [
+        checkpoint("0"),
+        ownership("0"),
+        host("1"),
+        CheckpointBlob(name="orders/7", metadata={"leasehold": "json"}),
+    ]
     assert places(only("checkpointstore", *blobs)) == {"0": "41@4294967296"}
     assert places(only("eventprocessorhost", *blobs)) == {"1": "41@4294967296"}
 
@@ -103,7 +108,7 @@ def test_kinds_are_told_apart_in_one_container() -> None:
     ],
 )
 def test_a_checkpoint_that_is_none_is_refused_by_name(metadata: dict[str, str], why: str) -> None:
-    [found] = only("checkpointstore", Blob(name=f"{STORE}/checkpoint/0", metadata=metadata)).candidates
+    [found] = only("checkpointstore", CheckpointBlob(name=f"{STORE}/checkpoint/0", metadata=metadata)).candidates
     assert found.lease is None
     assert found.refused.startswith(f"document '{STORE}/checkpoint/0'")
     assert found.refused.endswith("correct it, or leave it out of the input")
@@ -144,7 +149,7 @@ def test_a_lease_of_the_older_host_goes_on_above_its_epoch(fields: dict[str, Any
     ],
 )
 def test_java_s_and_python_s_names_are_read_too(content: dict[str, Any]) -> None:
-    found = only("eventprocessorhost", Blob(name="$Default/0", content=json.dumps(content), is_leased=True))
+    found = only("eventprocessorhost", CheckpointBlob(name="$Default/0", content=json.dumps(content), is_leased=True))
     [candidate] = found.candidates
     assert candidate.lease == Lease(pipeline="orders", partition="0", continuation="7@128", epoch=2)
     assert dict(found.busy) == {"$Default/0": content["owner"]}
@@ -161,10 +166,10 @@ def test_what_the_older_host_never_read_is_left_to_the_feed() -> None:
 @pytest.mark.parametrize(
     ("blob", "why"),
     [
-        (Blob(name="a/0", content="not JSON"), "is not JSON"),
-        (Blob(name="a/0", content="[]"), "is not the JSON object of a lease"),
-        (Blob(name="a/0", content="{}"), "'partitionid' must be a text"),
-        (Blob(name="a/0", content="x" * 20_000), "is not the JSON object"),
+        (CheckpointBlob(name="a/0", content="not JSON"), "is not JSON"),
+        (CheckpointBlob(name="a/0", content="[]"), "is not the JSON object of a lease"),
+        (CheckpointBlob(name="a/0", content="{}"), "'partitionid' must be a text"),
+        (CheckpointBlob(name="a/0", content="x" * 20_000), "is not the JSON object"),
         (host("1", name="a/0"), "belongs under another name"),
         (host("0", Epoch=-1), "'epoch' must lie between"),
         (host("0", Epoch="3"), "'epoch' must be an integer"),
@@ -173,7 +178,7 @@ def test_what_the_older_host_never_read_is_left_to_the_feed() -> None:
         (host("0", SequenceNumber=[1]), "no number of an event"),
     ],
 )
-def test_what_is_no_lease_of_the_older_host_is_refused_by_name(blob: Blob, why: str) -> None:
+def test_what_is_no_lease_of_the_older_host_is_refused_by_name(blob: CheckpointBlob, why: str) -> None:
     [found] = only("eventprocessorhost", blob).candidates
     assert found.lease is None
     assert why in found.refused

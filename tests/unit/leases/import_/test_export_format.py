@@ -11,7 +11,7 @@ from unit.leases.test_document import leases as any_lease
 
 from leases.bootstrap import Identity, Info
 from leases.errors import InvalidDocument
-from leases.import_.export_format import Group, groups_in, lines_of
+from leases.import_.export_format import ExportedPipeline, groups_in, lines_of
 from leases.lease import Child, Lease
 
 IDENTITY = Identity("log:raw", "postgresql://db", "a1b2")
@@ -29,7 +29,7 @@ LEASE = Lease(
     children=(Child("1", '"1234"', "-7F"),),
     unknown={"x": {"deep": [1]}},
 )
-GROUP = Group(
+GROUP = ExportedPipeline(
     pipeline="orders", info=Info(identity=IDENTITY, complete=True), leases=(LEASE, replace(LEASE, partition="1"))
 )
 HEADER, FIRST, SECOND = lines_of([GROUP])
@@ -43,7 +43,7 @@ def text(*lines: str) -> str:
 def test_what_was_exported_is_what_is_imported(leases: list[Lease], complete: bool) -> None:
     names = sorted({lease.pipeline for lease in leases} | {"empty"})
     groups = [
-        Group(
+        ExportedPipeline(
             pipeline=name,
             info=Info(identity=IDENTITY, complete=complete),
             leases=tuple(lease for lease in leases if lease.pipeline == name),

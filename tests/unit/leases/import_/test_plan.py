@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from leases.document import INTEGER_MAX, UNKNOWN_DEPTH_MAX
 from leases.errors import Incomparable
-from leases.import_.plan import Candidate, Change, Rules, planned
+from leases.import_.plan import Candidate, PlannedChange, Rules, planned
 from leases.keeper import VersionedLease
 from leases.lease import Child, Lease
 
@@ -40,12 +40,12 @@ def here(*leases: Lease) -> dict[str, VersionedLease]:
     return {each.partition: VersionedLease(each, f"etag-{each.partition}") for each in leases}
 
 
-def only(brought: Candidate, *leases: Lease, **rules: Any) -> Change:
+def only(brought: Candidate, *leases: Lease, **rules: Any) -> PlannedChange:
     [change] = planned([brought], here(*leases), replace(RULES, **rules))
     return change
 
 
-def after(changes: list[Change], seen: dict[str, VersionedLease]) -> dict[str, VersionedLease]:
+def after(changes: list[PlannedChange], seen: dict[str, VersionedLease]) -> dict[str, VersionedLease]:
     written = {change.wanted.partition: VersionedLease(change.wanted, "new") for change in changes if change.wanted}
     return {**seen, **written}
 

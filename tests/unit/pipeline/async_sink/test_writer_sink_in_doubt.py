@@ -11,7 +11,7 @@ from aiohttp.client_reqrep import ConnectionKey
 
 from pipeline.async_sink import Entry
 from pipeline.connectors.cosmos.change_feed_request import Answer as CosmosAnswer
-from pipeline.connectors.cosmos.client import Container
+from pipeline.connectors.cosmos.client import CosmosContainer
 from pipeline.connectors.cosmos.point_operations import Write
 from pipeline.connectors.cosmos.sink import CosmosDestination
 from pipeline.connectors.http import Answer, HttpDestination, failed_of
@@ -75,7 +75,7 @@ async def test_a_write_to_cosmos_db_is_in_doubt_unless_it_was_refused(status: in
                 raise FeedUnavailable("no answer")
             return CosmosAnswer(status, {})
 
-    to = cast(Container, Scripted())
+    to = cast(CosmosContainer, Scripted())
     destination = CosmosDestination(to, content="row", operation="operation", patch_missing="stop")
     failed = await destination.submit(entries(Write(kind="upsert", id="a", key=("x",))))
     assert (len(failed.entries), failed.may_land) == (int(status != 201), may_land)

@@ -50,16 +50,16 @@ async def test_a_batch_takes_what_waits_and_starts_where_the_last_one_ended() ->
     pages = buffer()
     for first in range(3):
         await pages.put(page(first))
-    batch = await pages.batch()
+    batch = await pages.take_batch()
     assert (batch.start, batch.to, batch.events, pages.is_empty, pages.bytes) == (None, "3", 3, True, 0)
     await pages.put(page(3))
-    assert (await pages.batch()).start == "3"
+    assert (await pages.take_batch()).start == "3"
 
 
 @pytest.mark.virtual
 async def test_a_taker_waits_for_the_first_page() -> None:
     pages = buffer()
-    taking = asyncio.create_task(pages.batch())
+    taking = asyncio.create_task(pages.take_batch())
     await asyncio.sleep(1000)
     assert not taking.done()
     await pages.put(page(0))
@@ -70,7 +70,7 @@ async def test_a_taker_waits_for_the_first_page() -> None:
 async def test_a_batch_waits_for_its_age_and_no_longer() -> None:
     pages, clock = buffer(age_max_s=10), VirtualClock()
     await pages.put(page(0))
-    taking = asyncio.create_task(pages.batch())
+    taking = asyncio.create_task(pages.take_batch())
     await clock.sleep(9)
     await pages.put(page(1))
     assert (await taking).events == 2
@@ -81,7 +81,7 @@ async def test_a_batch_waits_for_its_age_and_no_longer() -> None:
 @pytest.mark.parametrize("limits", [{"events_max": 3}, {"bytes_max": 3 * ONE}])
 async def test_a_batch_that_is_full_waits_for_no_age(limits: dict[str, float]) -> None:
     pages, clock = buffer(age_max_s=10, **limits), VirtualClock()
-    taking = asyncio.create_task(pages.batch())
+    taking = asyncio.create_task(pages.take_batch())
     for first in range(4):
         await pages.put(page(first))
     assert (await taking).events == 3
@@ -95,7 +95,7 @@ async def test_a_page_that_comes_at_any_step_of_a_waiting_taker_is_noticed() -> 
         pages, clock = buffer(age_max_s=1000, events_max=2, bytes_max=2 * ONE), VirtualClock()
         started = clock.monotonic()
         await pages.put(page(0))
-        taking = asyncio.create_task(pages.batch())
+        taking = asyncio.create_task(pages.take_batch())
         for _ in range(steps):
             await asyncio.sleep(0)
         await pages.put(page(1))
@@ -112,19 +112,19 @@ async def test_the_reader_waits_while_the_buffer_is_full_and_goes_on_once_a_batc
     await settled()
     assert not putting.done()
     assert pages.bytes == 2 * ONE
-    await pages.batch()
+    await pages.take_batch()
     await putting
-    assert (await pages.batch()).to == "3"
+    assert (await pages.take_batch()).to == "3"
 
 
 @pytest.mark.virtual
 async def test_a_full_buffer_is_due_whatever_its_age_since_nothing_can_join_it() -> None:
     pages, clock = buffer(bytes_max=2 * ONE, age_max_s=1000), VirtualClock()
-    taking = asyncio.create_task(pages.batch())
+    taking = asyncio.create_task(pages.take_batch())
     for first in range(3):
         await pages.put(page(first))
     assert (await taking).events == 2
-    waiting = asyncio.create_task(pages.batch())
+    waiting = asyncio.create_task(pages.take_batch())
     await clock.sleep(900)
     assert not waiting.done()  # there is room again, and so the third page's batch may grow
     assert (await waiting).to == "3"
@@ -135,7 +135,7 @@ async def test_a_full_buffer_is_due_whatever_its_age_since_nothing_can_join_it()
 async def test_a_page_larger_than_the_buffer_gets_in_alone() -> None:
     pages = buffer(bytes_max=ONE)
     await pages.put(page(0, 50))
-    assert (await pages.batch()).events == 50
+    assert (await pages.take_batch()).events == 50
 
 
 @pytest.mark.virtual
@@ -144,7 +144,7 @@ async def test_a_page_larger_than_a_batch_is_cut_and_its_rest_joins_what_follows
     pages = buffer(events_max=5, share=share)
     for first, events in ((0, 3), (3, 9), (12, 2)):
         await pages.put(page(first, events))
-    batches = [await pages.batch() for _ in range(3)]
+    batches = [await pages.take_batch() for _ in range(3)]
     assert [(batch.start, batch.to, batch.events) for batch in batches] == [
         (None, "5", 5),
         ("5", "10", 5),
@@ -160,7 +160,7 @@ async def test_a_page_of_ten_thousand_is_cut_event_by_event_without_being_copied
     await pages.put(one)
     address = one.events["sequence"].chunk(0).buffers()[1].address
     for n in range(10_000):
-        batch = await pages.batch()
+        batch = await pages.take_batch()
         assert (batch.to, batch.events) == (str(n + 1), 1)
         assert batch.pages[0].events["sequence"].chunk(0).buffers()[1].address == address
     assert pages.is_empty
@@ -172,7 +172,7 @@ async def test_a_page_is_cut_only_where_the_feed_can_be_cut() -> None:
     ends = {3: "3", 4: "4", 10: "10"}
     pages = buffer(events_max=5)
     await pages.put(replace(page(0, 12), position_after=ends.get))
-    assert [(batch.to, batch.events) for batch in [await pages.batch() for _ in range(3)]] == [
+    assert [(batch.to, batch.events) for batch in [await pages.take_batch() for _ in range(3)]] == [
         ("4", 4),
         ("10", 6),  # a transaction comes whole
         ("12", 2),
@@ -184,29 +184,29 @@ async def test_a_page_that_cannot_be_cut_joins_none_that_it_would_make_too_large
     pages = buffer(events_max=5)
     for each in (page(0, 3), whole(3, 4), whole(7, 9)):
         await pages.put(each)
-    assert [(await pages.batch()).events for _ in range(3)] == [3, 4, 9]
+    assert [(await pages.take_batch()).events for _ in range(3)] == [3, 4, 9]
 
 
 @pytest.mark.virtual
 async def test_what_is_left_of_a_page_is_as_old_as_the_page() -> None:
     pages, clock = buffer(events_max=5, age_max_s=10), VirtualClock()
     await pages.put(page(0, 7))
-    assert (await pages.batch()).events == 5
+    assert (await pages.take_batch()).events == 5
     await clock.sleep(4)
-    assert ((await pages.batch()).opened_at, clock.monotonic()) == (0, 10)
+    assert ((await pages.take_batch()).opened_at, clock.monotonic()) == (0, 10)
 
 
 @pytest.mark.virtual
 async def test_an_error_comes_behind_the_pages_that_came_before_it_and_at_once() -> None:
     pages, clock = buffer(age_max_s=1000), VirtualClock()
     await pages.put(page(0))
-    taking = asyncio.create_task(pages.batch())
+    taking = asyncio.create_task(pages.take_batch())
     await clock.sleep(1)
     pages.end(FeedUnavailable("away"))
     assert (await taking).to == "1"
     for _ in range(2):
         with pytest.raises(FeedUnavailable, match="away"):
-            await pages.batch()
+            await pages.take_batch()
     assert clock.monotonic() == 1
 
 
@@ -236,7 +236,7 @@ def test_whoever_waits_for_whom_every_event_comes_once_in_order_within_the_bound
         position: str | None = None
         while True:
             try:
-                batch = await pages.batch()
+                batch = await pages.take_batch()
             except PipelineError:
                 await reading
                 return numbers

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark import pyspark_internals as internals
-from pipeline.spark.jvm import started
+from pipeline.spark.jvm import start_jvm
 from pipeline.spark.master import defaults
 
 PACKAGE = Path(internals.__file__).parent
@@ -34,7 +34,7 @@ def test_no_jvm_is_launched_if_a_part_is_missing(kind: type, name: str, monkeypa
     with pytest.raises(
         EngineUnavailable, match=rf"^PySpark [0-9.]+ lacks {kind.__name__}\.{name}, .*: pip install 'pyspark=="
     ):
-        started(defaults("local[1]", "512m", 1 << 20), launched.append)
+        start_jvm(defaults("local[1]", "512m", 1 << 20), launched.append)
     assert not launched
 
 

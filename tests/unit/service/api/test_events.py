@@ -145,7 +145,7 @@ async def test_what_has_not_changed_is_not_told(start) -> None:
     running = await start(runs=False, shared_s=0)
     for n in range(20):
         await running.keeper.create(Lease(pipeline="bank", partition=str(n)))
-    before, after = await running.view.group(), await running.view.group()
+    before, after = await running.view.read_group(), await running.view.read_group()
     assert before is not after
     assert rendered(difference(before, after)) == b""
     owned = await running.keeper.take(await running.keeper.read("bank", "7"), lambda state: state)
@@ -153,7 +153,7 @@ async def test_what_has_not_changed_is_not_told(start) -> None:
     for continuation in (None, "5"):
         if continuation is not None:
             await owned.checkpoint(continuation, "")
-        after = await running.view.group()
+        after = await running.view.read_group()
         told = dict(parsed(rendered(difference(before, after)).decode()))
         assert [(item["partition"], item["continuation"]) for item in told["leases"]["items"]] == [("7", continuation)]
         before = after
@@ -161,10 +161,10 @@ async def test_what_has_not_changed_is_not_told(start) -> None:
 
 async def test_a_hostile_name_begins_no_event_of_its_own(start) -> None:
     running = await start(runs=False, shared_s=0, partitions=["a"])
-    before = await running.view.group()
+    before = await running.view.read_group()
     name = "a\n\nevent: leases\ndata: forged\r\u2028"
     await running.keeper.create(Lease(pipeline="bank", partition=name))
-    text = rendered(difference(before, await running.view.group())).decode()
+    text = rendered(difference(before, await running.view.read_group())).decode()
     events = parsed(text)
     assert [data["items"][0]["partition"] for kind, data in events if kind == "leases"] == [name]
     assert text.count("\nevent:") + 1 == len(events)

@@ -40,7 +40,7 @@ async def listings_of_three_pages(group: Group, leases: int) -> list[float]:
             async with asyncio.timeout(TWO_MINUTES):
                 while True:
                     with suppress(LeasesError):
-                        await view.lag()
+                        await view.read_lag()
                     await asyncio.sleep(5)
 
     pages = []

@@ -190,7 +190,7 @@ async def test_a_running_group_rests_at_once_and_goes_on(start, eventually) -> N
 
 async def test_who_waits_until_all_is_done_is_told_of_a_pause_and_does_not_wait_for_ever(resting, client) -> None:
     await client.post("/api/pipelines/bank/pause", json={})
-    look = await resting.view.backlog()
+    look = await resting.view.read_backlog()
     assert look.failed.keys() == {("bank", "a"), ("bank", "b")}
     assert "resume" in look.failed["bank", "a"]
     assert not look.behind

@@ -272,9 +272,9 @@ async def test_a_scaler_gets_the_last_known_lag_of_a_partition_that_does_not_ans
     feed.append("a", [b"{}"] * 17)
     running = await start(runs=False, feeds={"bank": feed})
     await running.keeper.create(Lease(pipeline="bank", partition="a"))
-    assert (await running.view.lag(0)).events == 17
+    assert (await running.view.read_lag(0)).events == 17
     feed.is_away = True
-    assert (await running.view.lag(0)).errors
+    assert (await running.view.read_lag(0)).errors
     async with running.client() as client:
         report = (await client.get("/api/lag")).json()
     assert (report["lag"], report["unknown"], report["partial"]) == (17, 0, False)

@@ -199,7 +199,7 @@ async def test_the_api_and_the_metrics_count_it_as_unknown(start, store: MemoryS
         answer = await client.get("/api/leases/bank/a")
         assert (answer.status_code, "cannot be read" in answer.json()["detail"]) == (404, True)
     metrics = Metrics(running.host)
-    metrics.lag = await running.view.lag(0)
+    metrics.lag = await running.view.read_lag(0)
     assert 'leasehold_lag_unknown{pipeline="bank"} 1.0' in metrics.text().decode()
 
 

@@ -19,7 +19,7 @@ from service.config.custom import CustomFeedSettings, CustomLeases, CustomSinkSe
 from service.config.load import parse
 from service.config.plugins import feed_made, lacks, sink_made, store_made
 from service.errors import StartFailed
-from service.wiring.build import problems_of
+from service.wiring.build import find_problems
 
 PARTS = """
 from typing import Annotated, Literal
@@ -215,7 +215,7 @@ pipelines:
 
 
 async def test_all_parts_are_looked_at(parts: str, tmp_path: Path) -> None:
-    problems = await problems_of(parse(SETTINGS.format(parts=parts), {}, folder=tmp_path))
+    problems = await find_problems(parse(SETTINGS.format(parts=parts), {}, folder=tmp_path))
     assert [problem[: len("pipeline 'first': feed")] for problem in problems] == [
         "leases: lease store 'p",
         "pipeline 'first': feed",
@@ -225,7 +225,7 @@ async def test_all_parts_are_looked_at(parts: str, tmp_path: Path) -> None:
 
 async def test_a_part_that_cannot_be_closed_unused_is_told(parts: str, tmp_path: Path) -> None:
     settings = 'leases: {type: "%s:NeverOpened"}\npipelines: [{name: a, feed: {type: log, path: a}, sink: {type: log, path: b}}]'
-    (problem,) = await problems_of(parse(settings % parts, {}, folder=tmp_path))
+    (problem,) = await find_problems(parse(settings % parts, {}, folder=tmp_path))
     assert "cannot be closed unused: AttributeError: 'NeverOpened' object has no attribute 'connection'" in problem
 
 
@@ -281,7 +281,7 @@ def handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_handlers_and_functions_that_are_not_there_are_told_without_spark(
     tmp_path: Path, function: str, handler: str, told: list[str]
 ) -> None:
-    problems = await problems_of(parse(PYTHON % (function, handler), {}, folder=tmp_path))
+    problems = await find_problems(parse(PYTHON % (function, handler), {}, folder=tmp_path))
     assert len(problems) == len(told)
     for problem, text in zip(problems, told, strict=True):
         assert problem.startswith(f"pipeline 'letters': {text}")

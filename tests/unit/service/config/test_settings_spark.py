@@ -85,7 +85,7 @@ class Refusing:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.may_fail = threading.Event()
         self.count = 0
-        monkeypatch.setattr(spark_engine, "started", self._start)
+        monkeypatch.setattr(spark_engine, "start_jvm", self._start)
 
     def _start(self, *_: object) -> None:
         self.count += 1

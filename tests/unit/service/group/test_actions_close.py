@@ -215,15 +215,15 @@ async def test_nobody_reads_a_closed_partition_and_its_lag_counts_no_more(start,
         )
     )
     assert ("bank", "a") not in running.host.workers
-    assert [one.partition for one in (await running.view.lag(0.0)).partitions] == ["b"]
-    assert (await running.view.backlog()).is_done
+    assert [one.partition for one in (await running.view.read_lag(0.0)).partitions] == ["b"]
+    assert (await running.view.read_backlog()).is_done
 
 
 async def test_a_group_whose_file_is_gone_becomes_idle_once_its_lease_is_closed(resting, files) -> None:
     files.away.add("a")
-    assert not (await resting.view.backlog()).is_done
+    assert not (await resting.view.read_backlog()).is_done
     await closed(resting)
-    look = await resting.view.backlog()
+    look = await resting.view.read_backlog()
     assert (look.is_done, look.failed, look.held) == (True, {}, {})
 
 

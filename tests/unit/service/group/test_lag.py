@@ -13,9 +13,9 @@ from service.group.lag import (
     KEPT_S,
     Backlog,
     Lag,
+    LagTimeouts,
     LastKnown,
     PartitionLag,
-    Patience,
     measure_lag,
     read_backlog,
     verdict,
@@ -170,14 +170,14 @@ async def test_a_lost_position_and_a_faulty_connector_are_errors_of_one_partitio
 
 async def test_a_feed_that_never_answers_costs_its_partition_the_call_timeout() -> None:
     silent = Broken(["a", "b"], {"a"}, None)
-    lag = await measure_lag([lease("a"), lease("b")], {"bank": silent}, patience=Patience(call_s=0.02, total_s=5))
+    lag = await measure_lag([lease("a"), lease("b")], {"bank": silent}, patience=LagTimeouts(call_s=0.02, total_s=5))
     assert [p.error for p in lag.partitions] == ["no answer within 0.02 s", None]
 
 
 async def test_many_silent_partitions_together_cost_the_total_timeout() -> None:
     names = [str(n) for n in range(100)]
     silent = Broken(names, set(names), None)
-    patience = Patience(call_s=0.05, total_s=0.12, at_once=2)
+    patience = LagTimeouts(call_s=0.05, total_s=0.12, at_once=2)
     async with asyncio.timeout(1):
         lag = await measure_lag(map(lease, names), {"bank": silent}, patience=patience)
     assert lag.unknown == 100
@@ -188,7 +188,7 @@ async def test_many_silent_partitions_together_cost_the_total_timeout() -> None:
 async def test_feeds_are_asked_a_few_at_a_time() -> None:
     names = [str(n) for n in range(50)]
     crowded = Crowded(names)
-    await measure_lag(map(lease, names), {"bank": crowded}, patience=Patience(at_once=4))
+    await measure_lag(map(lease, names), {"bank": crowded}, patience=LagTimeouts(at_once=4))
     assert crowded.most == 4
 
 

@@ -23,7 +23,7 @@ from service.group.metered_lag import (
     PARTITIONS_MAX,
     STALE_S,
     GroupLag,
-    Sight,
+    GroupSnapshot,
     decoded_lags,
     encoded_lags,
 )
@@ -99,7 +99,7 @@ def test_nobody_asks_about_a_partition_whose_reader_knows() -> None:
     feed = Metered(["0"])
     feed.readers["0"] = (7, STALE_S)
     mine = lease("0", "host-a", "5")
-    sight = Sight("host-a", {mine.key: mine}, [mine], [record("host-a"), record("host-b")])
+    sight = GroupSnapshot("host-a", {mine.key: mine}, [mine], [record("host-a"), record("host-b")])
     assert known(feed).due(sight) is None
     assert known(feed).first_hand(sight.own) == {LeaseKey("bank", "0"): KnownLag(2, STALE_S)}
     feed.readers["0"] = (7, STALE_S + 1)  # a reader that has no room for more hears nothing new
@@ -108,7 +108,7 @@ def test_nobody_asks_about_a_partition_whose_reader_knows() -> None:
 
 def test_an_owner_asks_about_its_own_as_it_has_them() -> None:
     as_scanned, as_owned = lease("0", "host-a", "5"), lease("0", "host-a", "9")
-    sight = Sight("host-a", {as_owned.key: as_owned}, [as_scanned], [record("host-a")])
+    sight = GroupSnapshot("host-a", {as_owned.key: as_owned}, [as_scanned], [record("host-a")])
     assert known(Metered(["0"])).due(sight) == as_owned
 
 
@@ -119,7 +119,7 @@ def test_one_host_asks_about_a_partition_whose_lag_nobody_reports(owner: str | N
     asking: dict[str, set[str]] = {}
     for name in HOSTS:
         group_lag, asking[name] = known(Metered([])), set()
-        while (due := group_lag.due(Sight(name, {}, leases, live))) is not None:
+        while (due := group_lag.due(GroupSnapshot(name, {}, leases, live))) is not None:
             asking[name].add(due.partition)
             asyncio.run(group_lag.ask(due))
     assert sorted(len(each) for each in asking.values()) == [3, 3, 3]
@@ -129,20 +129,20 @@ def test_one_host_asks_about_a_partition_whose_lag_nobody_reports(owner: str | N
 def test_nobody_asks_about_what_its_owner_reports_however_old() -> None:
     mine = lease("0", "host-b")
     live = [record("host-a"), record("host-b", {mine.key: KnownLag(5, KEPT_S)})]
-    assert known(Metered(["0"])).due(Sight("host-a", {}, [mine], live)) is None
+    assert known(Metered(["0"])).due(GroupSnapshot("host-a", {}, [mine], live)) is None
     alone = [record("host-a"), record("host-b", {mine.key: KnownLag(5, KEPT_S + 1)})]
-    assert known(Metered(["0"])).due(Sight("host-a", {}, [mine], alone)) == mine
+    assert known(Metered(["0"])).due(GroupSnapshot("host-a", {}, [mine], alone)) == mine
 
 
 def test_a_document_that_nobody_can_read_reports_nothing() -> None:
     mine = lease("0", "host-b")
     broken = HostRecord(name="host-b", incarnation="1", activity={"lags": 7})
-    assert known(Metered(["0"])).due(Sight("host-a", {}, [mine], [record("host-a"), broken])) == mine
+    assert known(Metered(["0"])).due(GroupSnapshot("host-a", {}, [mine], [record("host-a"), broken])) == mine
 
 
 async def test_what_was_asked_is_asked_again_once_it_is_old_and_what_is_oldest_first() -> None:
     feed, leases = Metered(["0", "1"]), [lease("0"), lease("1")]
-    group_lag, sight = known(feed), Sight("host-a", {}, leases, [record("host-a")])
+    group_lag, sight = known(feed), GroupSnapshot("host-a", {}, leases, [record("host-a")])
     for _ in range(2):
         due = group_lag.due(sight)
         assert due is not None
@@ -155,7 +155,7 @@ async def test_what_was_asked_is_asked_again_once_it_is_old_and_what_is_oldest_f
 async def test_errors_are_told_and_not_asked_for_again_at_once() -> None:
     feed = Metered(["0"])
     feed.error = FeedUnavailable("the service is busy")
-    group_lag, sight = known(feed), Sight("host-a", {}, [lease("0")], [record("host-a")])
+    group_lag, sight = known(feed), GroupSnapshot("host-a", {}, [lease("0")], [record("host-a")])
     await group_lag.ask(lease("0"))
     assert group_lag.due(sight) is None
     [answer] = group_lag.answers([lease("0")], {}, []).values()
@@ -257,7 +257,7 @@ async def test_hosts_know_the_lags_of_each_others_partitions_and_ask_nothing(sta
     for each in hosts:
 
         async def told(view=each.view) -> bool:  # type: ignore[no-untyped-def]
-            return (await view.lag(0)).events == 36
+            return (await view.read_lag(0)).events == 36
 
         await eventually(told)
     assert all(each.host.workers for each in hosts)
@@ -272,13 +272,13 @@ async def test_a_reader_that_fails_to_tell_its_lag_costs_a_question_and_no_host(
     running = await start("host-a", feeds={"bank": feed})
 
     async def told() -> bool:
-        return bool((await running.view.lag(0)).is_known and feed.asked)
+        return bool((await running.view.read_lag(0)).is_known and feed.asked)
 
     await eventually(told)
-    tick = (await running.view.group()).hosts["host-a"].tick
+    tick = (await running.view.read_group()).hosts["host-a"].tick
 
     async def announced() -> bool:
-        return bool((await running.view.group()).hosts["host-a"].tick > tick)
+        return bool((await running.view.read_group()).hosts["host-a"].tick > tick)
 
     await eventually(announced)
     assert (await read_backlog([lease("0")], {"bank": feed}, {}, ask=running.host.group_lag.ask)).is_done
@@ -293,9 +293,9 @@ async def test_hosts_list_the_partitions_once_a_second(start, eventually) -> Non
     for _ in range(50):
         for each in hosts:
             each.host.wake()
-            await each.view.lag(0)
+            await each.view.read_lag(0)
         await asyncio.sleep(0.02)
-    await hosts[0].view.backlog()
+    await hosts[0].view.read_backlog()
     took_s = asyncio.get_running_loop().time() - began
     assert len(feed.listed) <= took_s + 2
 

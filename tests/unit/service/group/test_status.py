@@ -32,7 +32,7 @@ from service.group.activity import (
     cut,
     decode_activity,
 )
-from service.group.status import Group, Sight, group_of, state_of
+from service.group.status import GroupStatus, Unrenewed, group_of, state_of
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 LEASE = Lease(pipeline="bank", partition="a", owner="host-a", incarnation="1", epoch=3, tick=9)
@@ -58,12 +58,12 @@ FAILURE = FailureStatus(host="host-a", pipeline="bank", partition="a", error="ba
 def group(
     *leases: Lease,
     records: tuple[HostRecord, ...] = (RECORD,),
-    sight: Sight | None = None,
+    sight: Unrenewed | None = None,
     mine: Activity | None = None,
     me: str = "host-a",
     invalid: tuple[InvalidDocument, ...] = (),
     now: datetime | None = None,
-) -> Group:
+) -> GroupStatus:
     scan = Scan({lease.key: VersionedLease(lease, "etag") for lease in leases}, invalid, 0.0, 0.0)
     return group_of(
         scan, records, (), pipelines={"bank": Identity("feed", "sink")}, me=me, sight=sight, mine=mine, now=now
@@ -95,7 +95,7 @@ def test_a_lease_is_in_one_state(fields: dict[str, object], is_expired: bool, st
 
 
 def test_a_lease_has_expired_only_while_it_stands_where_this_host_saw_it_stand_still() -> None:
-    sight = Sight({LEASE.key: MARK}, {})
+    sight = Unrenewed({LEASE.key: MARK}, {})
     assert group(LEASE, sight=sight).leases[LEASE.key].state == "expired"
     assert group(LEASE.renewed(), sight=sight).leases[LEASE.key].state == "owned"
     assert group(LEASE, sight=None).leases[LEASE.key].state == "owned"
@@ -111,7 +111,7 @@ def test_leases_are_in_the_order_of_pipeline_and_partition() -> None:
 
 def test_a_host_is_dead_only_while_it_stands_where_this_host_saw_it_stand_still() -> None:
     other = replace(RECORD, name="host-b")
-    sight = Sight({}, {"host-b": other.mark})
+    sight = Unrenewed({}, {"host-b": other.mark})
     assert group(records=(RECORD, other), sight=sight).hosts["host-b"].is_live is False
     assert group(records=(RECORD, replace(other, tick=6)), sight=sight).hosts["host-b"].is_live is True
     assert group(records=(RECORD, other)).hosts["host-b"].is_live is None, "nobody has watched"
@@ -153,7 +153,7 @@ def test_a_failure_is_over_once_another_host_works_on_the_lease() -> None:
 def test_a_dead_host_has_no_failures_any_more() -> None:
     dead = record(Activity(failures=(FAILURE,)), "host-b")
     released = replace(LEASE, owner=None, incarnation=None)
-    assert group(released, records=(dead,), sight=Sight({}, {"host-b": dead.mark})).failures == {}
+    assert group(released, records=(dead,), sight=Unrenewed({}, {"host-b": dead.mark})).failures == {}
 
 
 RELEASED = replace(LEASE, owner=None, incarnation=None, continuation="10")
@@ -180,7 +180,7 @@ def test_a_host_that_has_been_silent_for_a_lease_duration_reports_nothing_curren
     told = record(Activity(failures=(KNOWN,), at=NOW), "host-b")
     assert group(RELEASED, records=(told,), now=NOW + timedelta(seconds=60)).failures == {("bank", "a"): "bad"}
     assert group(RELEASED, records=(told,), now=NOW + timedelta(seconds=61)).failures == {}
-    watched = group(RELEASED, records=(told,), now=NOW + timedelta(days=1), sight=Sight({}, {}))
+    watched = group(RELEASED, records=(told,), now=NOW + timedelta(days=1), sight=Unrenewed({}, {}))
     assert watched.failures == {("bank", "a"): "bad"}, "a host that has watched knows better than the wall clocks"
 
 
@@ -315,16 +315,16 @@ async def test_any_host_tells_of_the_whole_group(start, eventually) -> None:
     second = await start("host-b", feeds=feeds)
 
     async def are_shared() -> bool:
-        hosts = (await first.view.group()).hosts
+        hosts = (await first.view.read_group()).hosts
         return [host.leases for host in hosts.values()] == [2, 2]
 
     await eventually(are_shared)
 
     async def is_told() -> bool:
-        return len({batch.partition for batch in (await second.view.group()).batches}) == 4
+        return len({batch.partition for batch in (await second.view.read_group()).batches}) == 4
 
     await eventually(is_told)
-    told = await second.view.group()
+    told = await second.view.read_group()
     assert {host.is_live for host in told.hosts.values()} == {True}
     assert told.hosts["host-b"].is_this
     assert {batch.events for batch in told.batches} == {3}
@@ -340,7 +340,7 @@ async def test_a_failing_partition_is_told_with_its_error_by_every_host(start, e
     observer = await start("host-b", feeds=running.feeds, runs=False)
 
     async def is_told() -> bool:
-        return (await observer.view.group()).failures == {("bank", "a"): "table 'balances' has no column 'amount'"}
+        return (await observer.view.read_group()).failures == {("bank", "a"): "table 'balances' has no column 'amount'"}
 
     await eventually(is_told)
 
@@ -360,13 +360,13 @@ async def test_a_mended_partition_is_no_failure_any_more(start, eventually, even
     running.feeds["bank"].append("a", [b"{}"] * events)
 
     async def is_failing() -> bool:
-        return bool((await running.view.group()).failures)
+        return bool((await running.view.read_group()).failures)
 
     await eventually(is_failing)
     sink.refuses = False
 
     async def is_mended() -> bool:
-        return not (await running.view.group()).failures
+        return not (await running.view.read_group()).failures
 
     await eventually(is_mended)
 
@@ -380,7 +380,7 @@ async def test_a_lease_whose_owner_went_silent_shows_as_expired_and_its_host_as_
     watching = await start("host-a", feeds={"bank": silent.feeds["bank"]}, leases_max=0)
 
     async def has_expired() -> bool:
-        told = await watching.view.group()
+        told = await watching.view.read_group()
         return told.leases["bank", "a"].state == "expired" and told.hosts["host-z"].is_live is False
 
     await eventually(has_expired)
@@ -391,7 +391,7 @@ async def test_a_lease_whose_owner_went_silent_shows_as_expired_and_its_host_as_
 
 async def test_many_readers_cost_the_container_one_reading(start) -> None:
     running = await start(runs=False, shared_s=60)
-    await asyncio.gather(*(running.view.group() for _ in range(200)))
+    await asyncio.gather(*(running.view.read_group() for _ in range(200)))
     assert running.host.stats.requests == {("list", "ok"): 2}
 
 
@@ -401,10 +401,10 @@ async def test_a_container_that_is_down_is_not_asked_by_every_reader(start) -> N
             raise StoreUnavailable("connection refused")
 
     running = await start(store=Down(), runs=False, shared_s=60)
-    errors = await asyncio.gather(*(running.view.group() for _ in range(200)), return_exceptions=True)
+    errors = await asyncio.gather(*(running.view.read_group() for _ in range(200)), return_exceptions=True)
     assert {str(error) for error in errors} == {"connection refused"}
     assert running.host.stats.requests == {("list", "unavailable"): 1}
-    assert (await running.view.backlog()).unknown == ("connection refused",)
+    assert (await running.view.read_backlog()).unknown == ("connection refused",)
 
 
 async def test_an_untrusted_document_stops_only_itself(start, store) -> None:
@@ -412,7 +412,7 @@ async def test_an_untrusted_document_stops_only_itself(start, store) -> None:
     await running.keeper.create(Lease(pipeline="bank", partition="a"))
     await store.create(lease_id("bank", "b"), "{")
     await store.create("_hosts/host-z", '{"version": 7}')
-    told = await running.view.group()
+    told = await running.view.read_group()
     assert list(told.leases) == [("bank", "a")]
     assert len(told.problems) == 2
 
@@ -421,9 +421,9 @@ async def test_the_backlog_is_read_anew_by_every_look(start, eventually) -> None
     running = await start(feeds={"bank": MemoryFeed(["a"])})
 
     async def is_done() -> bool:
-        return (await running.view.backlog()).is_done
+        return (await running.view.read_backlog()).is_done
 
     await eventually(is_done)
     running.feeds["bank"].append("a", [b"{}"])
-    assert not (await running.view.backlog()).is_done
+    assert not (await running.view.read_backlog()).is_done
     await eventually(is_done)

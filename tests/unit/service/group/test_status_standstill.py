@@ -14,12 +14,14 @@ from leases.keeper import Scan, VersionedLease
 from leases.lease import Lease, LeaseKey
 from leases.pause_orders import Control, Controls
 from service.group.activity import Activity, WaitingStatus, activity_document
-from service.group.status import Group, Sight, failures_of, group_of, standstills, unlisted_failures
+from service.group.status import GroupStatus, Unrenewed, failures_of, group_of, standstills, unlisted_failures
 
 KEY = LeaseKey("bank", "a")
 
 
-def group(lease: Lease, *records: HostRecord, controls: Controls | None = None, sight: Sight | None = None) -> Group:
+def group(
+    lease: Lease, *records: HostRecord, controls: Controls | None = None, sight: Unrenewed | None = None
+) -> GroupStatus:
     scan = Scan({lease.key: VersionedLease(lease, "etag")}, (), 0.0, 0.0)
     return group_of(
         scan,

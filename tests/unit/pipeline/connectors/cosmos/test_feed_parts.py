@@ -14,9 +14,9 @@ from pipeline.connectors.cosmos import CosmosFeed, Pauses
 from pipeline.connectors.cosmos.change_feed_request import Answer, Ask, refusal
 from pipeline.connectors.cosmos.feed import GROWS_AFTER, PageSize
 from pipeline.connectors.cosmos.ranges import (
+    KeyRange,
     PhysicalRange,
     RangeSection,
-    Span,
     estimated,
     lsn_of,
     position_behind,
@@ -143,7 +143,7 @@ def ask(**more: Any) -> Ask:
 def test_a_request_says_where_from_where_and_what() -> None:
     assert ask().headers() == {"A-IM": "Incremental Feed", "x-ms-documentdb-partitionkeyrangeid": "0"}
     assert ask(after='"7"').headers()["If-None-Match"] == '"7"'
-    full = ask(mode="all_versions", place=RangeSection("3", Span("", "7F"))).headers()
+    full = ask(mode="all_versions", place=RangeSection("3", KeyRange("", "7F"))).headers()
     assert full == {
         "A-IM": "Full-Fidelity Feed",
         "x-ms-cosmos-changefeed-wire-format-version": "2021-09-15",
@@ -216,14 +216,14 @@ async def test_a_time_begins_before_the_first_document_whether_that_comes_at_onc
     class Container:
         name = "a/b/c"
 
-        async def changes(self, ask: Ask) -> Answer:
+        async def read_changes(self, ask: Ask) -> Answer:
             assert ask.since is not None
             return answers
 
-        async def ranges(self) -> list[PhysicalRange]:
-            return [PhysicalRange("0", Span("", "FF"))]
+        async def list_ranges(self) -> list[PhysicalRange]:
+            return [PhysicalRange("0", KeyRange("", "FF"))]
 
-        async def key_paths(self) -> tuple[str, ...]:
+        async def read_key_paths(self) -> tuple[str, ...]:
             return ("/id",)
 
         async def close(self) -> None:
@@ -231,7 +231,7 @@ async def test_a_time_begins_before_the_first_document_whether_that_comes_at_onc
 
     feed = CosmosFeed(cosmos_account_of(endpoint="https://a", key=KEY), "b", "c")
     feed._container = Container()  # type: ignore[assignment]
-    feed._where._ranges = feed._container.ranges
+    feed._where._ranges = feed._container.list_ranges
     assert await feed.start_of("0", datetime(2026, 1, 31, tzinfo=UTC)) == start
     await feed.close()
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.connectors.eventhubs.amqp.decode import Event
+from pipeline.connectors.eventhubs.amqp.decode import ReceivedEvent
 from pipeline.connectors.eventhubs.amqp.values import Malformed
 from pipeline.connectors.eventhubs.feed.receiver import pages_of
 from pipeline.connectors.eventhubs.position import (
@@ -139,8 +139,8 @@ def test_what_nobody_has_named_is_tried_again() -> None:
         assert type(refusal(found, "x")) is FeedUnavailable
 
 
-def events(*sizes: int) -> list[Event]:
-    return [Event(n, b"%d" % (n * 10), 1000 + n, None, bytes(size)) for n, size in enumerate(sizes, 5)]
+def events(*sizes: int) -> list[ReceivedEvent]:
+    return [ReceivedEvent(n, b"%d" % (n * 10), 1000 + n, None, bytes(size)) for n, size in enumerate(sizes, 5)]
 
 
 def test_pages_are_as_large_as_the_limits_allow_and_resume_behind_any_event() -> None:

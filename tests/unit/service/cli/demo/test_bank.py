@@ -70,7 +70,7 @@ def test_the_exit_code_tells_whether_they_match(monkeypatch: pytest.MonkeyPatch,
     async def done(options: DemoOptions) -> DemoResult:
         return DemoResult(found, EXPECTED, 1.0)
 
-    monkeypatch.setattr(bank, "demo", done)
+    monkeypatch.setattr(bank, "run_demo", done)
     assert CliRunner().invoke(main, ["demo"]).exit_code == code
 
 

@@ -16,7 +16,7 @@ from servers.eventhubs.codec import encode
 from servers.eventhubs.messages import data_event, event, placed
 from servers.eventhubs.values import Described, Symbol, Timestamp, UInt, ULong
 
-from pipeline.connectors.eventhubs.amqp.decode import Event, event_at, event_of
+from pipeline.connectors.eventhubs.amqp.decode import ReceivedEvent, event_at, event_of
 from pipeline.connectors.eventhubs.amqp.frames import Frame, Frames, Read
 from pipeline.connectors.eventhubs.amqp.values import Malformed
 
@@ -82,7 +82,7 @@ def sections(*more: tuple[int, Any], **annotations: Any) -> bytes:
     return b"".join(encode(Described(ULong(code), value)) for code, value in ((0x72, own), *more))
 
 
-def found(message: bytes) -> Event:
+def found(message: bytes) -> ReceivedEvent:
     return event_at(message, 0, len(message))
 
 
@@ -98,7 +98,7 @@ def test_sections_may_be_called_by_their_names() -> None:
 
 def test_header_delivery_annotations_and_footer_are_left_out() -> None:
     head = encode(Described(ULong(0x70), [True])) + encode(Described(ULong(0x71), {Symbol("a"): 1}))
-    assert found(head + sections((0x75, b"x"), (0x78, {Symbol("b"): 1}))) == Event(7, b"70", 9, None, b"x")
+    assert found(head + sections((0x75, b"x"), (0x78, {Symbol("b"): 1}))) == ReceivedEvent(7, b"70", 9, None, b"x")
 
 
 def test_an_offset_that_is_a_number_is_taken_too() -> None:
@@ -123,7 +123,7 @@ def test_a_partition_key_is_the_key_whatever_a_property_says(key: str | None, ex
 
 def test_a_message_without_a_body_is_an_event_without_one() -> None:
     assert found(sections()).body is None
-    assert found(sections((0x77, None))) == Event(7, b"70", 9, None, None, (("sys.body", "value"),))
+    assert found(sections((0x77, None))) == ReceivedEvent(7, b"70", 9, None, None, (("sys.body", "value"),))
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_message_with_an_octet_changed_is_an_event_or_malformed_and_nothing_el
     message = bytearray(sections((0x73, ["m", b"u"]), (0x74, {"a": 1, "b": [1, {"c": 2.5}]}), (0x75, b"body")))
     message[draw.draw(st.integers(0, len(message) - 1))] = draw.draw(st.integers(0, 255))
     try:
-        assert isinstance(found(bytes(message)), Event)
+        assert isinstance(found(bytes(message)), ReceivedEvent)
     except Malformed:
         return
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.connectors.eventhubs.amqp.link import Link
+from pipeline.connectors.eventhubs.amqp.link import ReceiverLink
 from pipeline.connectors.eventhubs.feed import receiver
 from pipeline.connectors.eventhubs.feed.receiver import ReceiveBuffer
 
@@ -27,9 +27,9 @@ class Sdk:
         self.link.current_link_credit = link_credit
         self.granted.append((link_credit, self.link.delivery_count, self.session.next_incoming_id))
 
-    def made(self) -> Link:
+    def made(self) -> ReceiverLink:
         client: Any = SimpleNamespace(_connection=None, _session=self.session, _link=self.link)
-        return Link(client, 100)
+        return ReceiverLink(client, 100)
 
 
 async def test_credit_is_granted_anew_once_half_of_it_is_used_up() -> None:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from simulation.loop import run_virtual
 
-from pipeline.connectors.eventhubs.amqp.management import Extent
+from pipeline.connectors.eventhubs.amqp.management import PartitionExtent
 from pipeline.connectors.eventhubs.feed.receiver import Received
 from pipeline.connectors.eventhubs.sink import tail
 from pipeline.connectors.eventhubs.sink.tail import Reading, Tails
 from pipeline.markers import Search
 
-EMPTY = Extent(first=0, last=-1, offset="", time_ms=0, is_empty=True)
+EMPTY = PartitionExtent(first=0, last=-1, offset="", time_ms=0, is_empty=True)
 
 
 class SlowHub:
@@ -29,10 +29,10 @@ class SlowHub:
     def __init__(self, event_s: float) -> None:
         self.event_s = event_s
 
-    async def extent(self, target: str) -> Extent:
+    async def read_extent(self, target: str) -> PartitionExtent:
         return EMPTY
 
-    async def next(self) -> Received:
+    async def take_next(self) -> Received:
         await asyncio.sleep(self.event_s)
         page: Any = SimpleNamespace(events={"sequence": Column([0]), "properties": Column([{}])})
         return Received([page], 0, None, 0)
@@ -77,7 +77,7 @@ class GrowingHub(SlowHub):
         super().__init__(9.0)
         self.answers = [(0.0, 0, 1), (9.0, 1, None), (0.0, 5, 5)]
 
-    async def next(self) -> Received:
+    async def take_next(self) -> Received:
         late_s, sequence, end = self.answers.pop(0)
         await asyncio.sleep(late_s)
         page: Any = SimpleNamespace(events={"sequence": Column([sequence]), "properties": Column([{}])})

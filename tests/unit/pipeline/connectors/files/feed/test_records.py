@@ -75,9 +75,9 @@ def reader(
 def read(path: Path, *, position: Position | None = None, window: int | None = None, **options: Any) -> Read:
     """Everything behind `position`, as far as it can be read now. window: read that many bytes at first, after each page."""
     file = reader(path, **options)
-    cursor = file.begun(position)
+    cursor = file.begin(position)
     while position and cursor.position != position:
-        cursor = file.verified(cursor, position)
+        cursor = file.verify(cursor, position)
     result = Read([])
     while True:
         if window and cursor.window >= WINDOW_BYTES_MIN:
@@ -109,7 +109,7 @@ def at_end(file: FileReader, cursor: Cursor) -> Cursor:
 
 
 def pages(file: FileReader) -> list[pa.Table]:
-    return [step.page.events for step in steps(file, file.begun(None)) if step.page]
+    return [step.page.events for step in steps(file, file.begin(None)) if step.page]
 
 
 def write(path: Path, text: str | bytes) -> Path:
@@ -227,7 +227,7 @@ class TestCsv:
 
     def test_half_a_line_end_is_not_passed_over(self, file: Path) -> None:
         accepting = reader(write(file, "a,b\n1,2\n\r"), accept=True)
-        cursor = at_end(accepting, accepting.begun(None))
+        cursor = at_end(accepting, accepting.begin(None))
         write(file, "a,b\n1,2\n\rx,y\n")
         with pytest.raises(MalformedRecord, match="line 3: a carriage return"):
             at_end(accepting, cursor)
@@ -253,7 +253,7 @@ class TestJsonLines:
 
     def test_half_a_byte_order_mark_is_not_taken_for_a_record(self, file: Path) -> None:
         lines = reader(write(file, b"\xef\xbb"), format="jsonl")
-        cursor = at_end(lines, lines.begun(None))
+        cursor = at_end(lines, lines.begin(None))
         write(file, b'\xef\xbb\xbf{"a":1}\n')
         assert at_end(lines, cursor).record == 1
 
@@ -470,7 +470,7 @@ class TestPages:
         bound = max(pool.max_memory(), 16 * 1024 * 1024)
         one_page_a_time = reader(file, page_events_max=1000)
         read = sum(
-            step.page.events.num_rows for step in steps(one_page_a_time, one_page_a_time.begun(None)) if step.page
+            step.page.events.num_rows for step in steps(one_page_a_time, one_page_a_time.begin(None)) if step.page
         )
         assert read == 100
         assert pool.max_memory() <= bound, "they take 40 MB"

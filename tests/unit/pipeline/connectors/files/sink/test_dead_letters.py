@@ -104,13 +104,13 @@ async def test_a_position_tells_how_far_each_strand_was_read(group: Group) -> No
     await group.run(4)
     feed = group.box.feed
     end = await feed.latest("a")
-    pages = [page async for page in feed.until("a", None, end)]  # type: ignore[attr-defined]
+    pages = [page async for page in feed.read_until("a", None, end)]  # type: ignore[attr-defined]
     assert [page.events["body"].to_pylist() for page in pages if page.events.num_rows] == [
         bodies("a! b!"),
         bodies("c! d!"),
     ]
     after_one = pages[0].position_after(1)
-    rest = [page async for page in feed.until("a", after_one, end)]  # type: ignore[attr-defined]
+    rest = [page async for page in feed.read_until("a", after_one, end)]  # type: ignore[attr-defined]
     assert [body for page in rest for body in page.events["body"].to_pylist()] == bodies("b! c! d!")
     assert feed.compare(None, after_one) < feed.compare(after_one, after_one) == 0 < feed.compare(end, after_one)
     assert (await feed.lag("a", after_one), await feed.lag("a", end)) == (3, 0)
