@@ -228,7 +228,7 @@ class Bootstrap:
         - standing_of: None if the sink holds no positions or does not report them.
         - hosts: the hosts that may also create leases of this pipeline.
         """
-        notes = await self._info_kept(scan)
+        notes = await self._keep_info(scan)
         leases = {lease.partition: lease for lease in scan.leases if lease.pipeline == self._pipeline}
         unreadable = {partition for pipeline, partition in scan.unreadable if pipeline == self._pipeline}
         found = (tuple(partitions), scan.shape, unreadable)
@@ -373,7 +373,7 @@ class Bootstrap:
         gone = self._memory.gone(leases, unreadable, scan.started, within_s)
         return restored(gone, partitions, leases, uncovered) if gone else []
 
-    async def _info_kept(self, scan: Scan) -> list[str]:
+    async def _keep_info(self, scan: Scan) -> list[str]:
         """Notice that another host completed the first round; after that, recreate the document if it was deleted."""
         if not self._is_complete:
             await self.open()

@@ -200,7 +200,7 @@ class Processor:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._check_leases(problems))
                 for pipeline in self.pipelines:
-                    group.create_task(problems.of(self._prepare_sink(pipeline, problems)))
+                    group.create_task(problems.collect(self._prepare_sink(pipeline, problems)))
             problems.raise_any()
             await transforms
             problems.raise_any()
@@ -210,10 +210,10 @@ class Processor:
 
     async def _check_leases(self, problems: Problems) -> None:
         """Whether the container answers, and its leases belong to these feeds and sinks. Writes nothing."""
-        await problems.of(self._reach(lambda: self.store.list(HOSTS_PREFIX)))
+        await problems.collect(self._reach(lambda: self.store.list(HOSTS_PREFIX)))
         async with asyncio.TaskGroup() as group:
             for pipeline in self.pipelines:
-                group.create_task(problems.of(self._check_group(pipeline)))
+                group.create_task(problems.collect(self._check_group(pipeline)))
 
     async def _check_group(self, pipeline: Pipeline) -> None:
         """Raises GroupMismatch, InvalidDocument."""
@@ -225,7 +225,7 @@ class Processor:
         try:
             async with asyncio.TaskGroup() as group:
                 for pipeline in self.pipelines:
-                    group.create_task(problems.of(pipeline.transform.prepare()))
+                    group.create_task(problems.collect(pipeline.transform.prepare()))
         finally:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
@@ -282,7 +282,7 @@ class Problems:
     def __init__(self) -> None:
         self._found: dict[str, Exception] = {}
 
-    async def of(self, step: Awaitable[object]) -> None:
+    async def collect(self, step: Awaitable[object]) -> None:
         try:
             await step
         except (PipelineError, StoreError, GroupMismatch, InvalidDocument) as error:

@@ -74,7 +74,7 @@ async def _check_leases(store: TimedStore, pipelines: list[Pipeline], timing: Ti
     keeper = Keeper(store, host="check", incarnation="", clock=BootClock(), timing=timing)
     problems = Problems()
     for pipeline in pipelines:
-        await problems.of(Bootstrap(keeper, pipeline.name, pipeline.identity).read_recorded())
+        await problems.collect(Bootstrap(keeper, pipeline.name, pipeline.identity).read_recorded())
     problems.raise_any()
     scan = await keeper.scan([pipeline.name for pipeline in pipelines])
     count = len(scan.seen) + len(scan.invalid)

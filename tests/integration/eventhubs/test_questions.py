@@ -165,7 +165,7 @@ async def test_a_command_without_hosts_asks_until_it_knows_every_partition(event
     keeper = Keeper(MemoryStore(), host="leasehold", incarnation="1", clock=BootClock(), timing=TIMING)
     for n in range(count):
         await keeper.create(Lease(pipeline="bank", partition=str(n)))
-    lag = await View(keeper, [pipeline], clock=BootClock(), now=lambda: datetime.now(UTC)).lag()
+    lag = await View(keeper, [pipeline], clock=BootClock(), now=lambda: datetime.now(UTC)).read_lag()
     await feed.close()
     assert (len(lag.partitions), lag.unknown, lag.events) == (count, 0, 17)
     assert eventhubs.control.count("reads.throttled") == 0

@@ -242,7 +242,7 @@ async def test_a_zombie_s_batch_stored_between_question_and_fence_is_found(
     heir = Lease(sinks())
     heir.state = lease.state
     eventhubs.control.rules(old_events=2)
-    standing = heir.sink._groups.standing
+    standing = heir.sink._groups.find_standing
 
     async def stored_meanwhile(claim: Claim, state: ProducerState, target: str) -> ProducerPosition:
         known = await standing(claim, state, target)

@@ -71,7 +71,7 @@ class EmbeddedLog:
         self.path = path
         self._faults: list[str] = []
         self._fault = ""
-        stored, commit = PartitionLog._stored, PartitionLog._commit
+        stored, commit = PartitionLog._store, PartitionLog._commit
 
         def storing(
             log: PartitionLog, connection: sqlite3.Connection, batch: Encoded, checked: bytes, marker: str | None
