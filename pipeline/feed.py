@@ -126,7 +126,7 @@ class ChangeFeed(ABC):
         """For a source that allows few requests: as `lag`, by what the partition's open reader knows. Sends no request.
 
         None if the reader does not know, or none is open. The hosts of a group call `lag`, `latest` and `partitions` of a feed
-        that defines this at a common pace, and share what their readers know (service.group.metered_lag).
+        that defines this at a common pace, and share what their readers know (service.lag.metered).
         """
         return None
 

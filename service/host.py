@@ -30,7 +30,7 @@ from pipeline.feed import FeedPartition
 from pipeline.limits import Budget
 from service.balancer import Balancer
 from service.failures import Failures, Reports, Streak
-from service.group.metered_lag import GroupLag, GroupSnapshot
+from service.lag.metered import GroupLag, GroupSnapshot
 from service.pipeline import Pipeline
 from service.shutdown import sleep_unless_stopped
 from service.stats import Stats

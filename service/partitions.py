@@ -31,7 +31,7 @@ from leases.timing import Timing
 from pipeline.errors import FeedError, FeedUnavailable
 from pipeline.feed import FeedPartition
 from service.failures import Streak
-from service.group.metered_lag import LISTINGS_PER_S
+from service.lag.metered import LISTINGS_PER_S
 from service.pipeline import Pipeline
 from service.texts import counted, described, noun
 

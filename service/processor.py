@@ -34,9 +34,9 @@ from pipeline.limits import BYTES_MAX, Budget
 from service.errors import StartFailed
 from service.failures import Streak
 from service.group.activity import activity_document, activity_of
-from service.group.lag import Backlog, wait_until_idle
 from service.group.view import View
 from service.host import Host
+from service.lag.measurement import Backlog, wait_until_idle
 from service.pipeline import Pipeline
 from service.stats import CountingStore, Stats, Summary, summaries_of
 from service.telemetry.logs import default_logger

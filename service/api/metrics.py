@@ -18,8 +18,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from service.group.lag import Lag
 from service.host import Host
+from service.lag.measurement import Lag
 from service.stats import (
     ACTION_OUTCOMES,
     ACTIONS,

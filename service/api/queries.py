@@ -15,9 +15,9 @@ from service.api import schemas
 from service.api.auth import READING
 from service.api.limits import ETAG_RESPONSE, etag_of, is_known
 from service.api.problems import documented, shown
-from service.group.lag import Lag
 from service.group.status import GroupStatus, LeaseState, LeaseStatus
 from service.group.view import View
+from service.lag.measurement import Lag
 from service.texts import counted
 
 

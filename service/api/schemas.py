@@ -1,7 +1,7 @@
 """What the API answers, as pydantic models: the contract that OpenAPI shows. Field names stay; fields may be added.
 
 `Lease`, `Host`, `Batch` and the like are read off their values in service.group.status, service.group.activity and
-service.group.lag (`Lease.model_validate(status)`); an alias names the source of a field if its name differs there.
+service.lag.measurement (`Lease.model_validate(status)`); an alias names the source of a field if its name differs there.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Annotated, Self
 from pydantic import AliasPath, AwareDatetime, BaseModel, ConfigDict, Field
 
 from leases.import_.plan import Kind
-from service.group.lag import Lag
 from service.group.status import GroupStatus, LeaseState
+from service.lag.measurement import Lag
 
 PipelineName = Annotated[str, Field(description="The pipeline's name.", examples=["transform"])]
 PartitionName = Annotated[str, Field(description="The feed's partition; any text.", examples=["transactions-1.csv"])]

@@ -42,9 +42,9 @@ from service.texts import counted, redacted
 if TYPE_CHECKING:
     from leases.keeper import Keeper
     from service.cli.offline_view import Read
-    from service.group.lag import Backlog, Lag
     from service.group.status import GroupStatus, LeaseStatus
     from service.group.view import View
+    from service.lag.measurement import Backlog, Lag
     from service.processor import Processor
 
 

@@ -24,7 +24,7 @@ from pipeline.sink import Sink, Standing
 from service.cli.run import run
 from service.config.settings import PipelineSettings, Settings
 from service.errors import ServiceError
-from service.group.lag import Backlog
+from service.lag.measurement import Backlog
 from service.pipeline import Pipeline
 from service.processor import Processor
 from service.wiring.build import pipeline_of, store_of

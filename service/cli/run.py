@@ -18,7 +18,7 @@ from service.api import create_app
 from service.api.auth import Access, Tokens
 from service.api.server import serve
 from service.config.settings import ApiSettings
-from service.group.lag import Backlog
+from service.lag.measurement import Backlog
 from service.processor import Processor
 
 # Arrow's memory in a host: an allocator that gives back what was freed.

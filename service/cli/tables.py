@@ -19,8 +19,8 @@ from leases.import_.plan import PlannedChange
 from leases.lease import Lease, LeaseKey
 from pipeline.dead_letters.settled import Judged
 from service.group.activity import FailureStatus
-from service.group.lag import Lag
 from service.group.status import LeaseStatus, Standstill
+from service.lag.measurement import Lag
 
 CONTINUATION_SHOWN = 48
 NOTHING: Mapping[LeaseKey, Sequence[Standstill]] = MappingProxyType({})

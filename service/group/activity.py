@@ -22,8 +22,8 @@ from leases.lease import LeaseKey
 from pipeline.feed import KnownLag
 from pipeline.pump.runner import DeliveredBatch
 from service.failures import Failure
-from service.group.metered_lag import decoded_lags, encoded_lags
 from service.host import Host
+from service.lag.metered import decoded_lags, encoded_lags
 from service.stats import Delivery, Stats
 
 ACTIVITY_BYTES_MAX = 16 * 1024
@@ -111,7 +111,7 @@ class Activity:
     at: datetime | None = None
     """When the host reported this, by its wall clock; None if it is of an earlier version."""
     lags: Mapping[LeaseKey, KnownLag] = field(default_factory=dict)
-    """The lags of metered feeds, as far as the host knows them first-hand (`service.group.metered_lag`)."""
+    """The lags of metered feeds, as far as the host knows them first-hand (`service.lag.metered`)."""
 
 
 def reporter(clock: Clock, now: Callable[[], datetime]) -> Callable[[Host], Mapping[str, object]]:

@@ -2,8 +2,8 @@
 
     view = View(keeper, processor.pipelines, clock=clock, now=lambda: datetime.now(UTC), host=processor.host)
     group = await view.read_group()         service.group.status.GroupStatus: leases, hosts, pipelines, recent batches, problems
-    lag = await view.read_lag()             service.group.lag.Lag; lag.of("transform") for one pipeline
-    look = await view.read_backlog()        service.group.lag.Backlog, never from memory; see service.group.lag.wait_until_idle
+    lag = await view.read_lag()             service.lag.measurement.Lag; lag.of("transform") for one pipeline
+    look = await view.read_backlog()        service.lag.measurement.Backlog, never from memory; see service.lag.measurement.wait_until_idle
     health = view.health()
 
 Any process answers for the whole group, one without workers too (`host=None`; then whether hosts are alive is not known).
@@ -27,7 +27,9 @@ from leases.lease import Lease, LeaseKey
 from leases.pause_orders import GROUP_PREFIX, controls_in
 from leases.store import Stored
 from service.group.activity import activity_of
-from service.group.lag import (
+from service.group.status import NOTHING, GroupStatus, Standstill, group_of, sight_of, standstills
+from service.host import Host
+from service.lag.measurement import (
     LAG_TIMEOUTS,
     Backlog,
     Lag,
@@ -37,9 +39,7 @@ from service.group.lag import (
     measure_lag,
     read_backlog,
 )
-from service.group.metered_lag import GroupLag
-from service.group.status import NOTHING, GroupStatus, Standstill, group_of, sight_of, standstills
-from service.host import Host
+from service.lag.metered import GroupLag
 from service.pipeline import Pipeline
 
 T = TypeVar("T")

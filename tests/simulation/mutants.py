@@ -547,10 +547,10 @@ MUTANTS = (
     ),
     mutant(
         "partitions of unknown lag count as none",
-        "service.group.lag",
+        "service.lag.measurement",
         "UNKNOWN_SHARE_MAX = 0.1\n",
         "UNKNOWN_SHARE_MAX = 1.0\n",
-        test="tests/unit/service/group/test_lag.py::test_more_than_a_tenth_of_unknown_partitions_is_an_unknown_lag",
+        test="tests/unit/service/lag/test_measurement.py::test_more_than_a_tenth_of_unknown_partitions_is_an_unknown_lag",
     ),
     mutant(
         "a hub's sink reads in a consumer group that it was not given",
@@ -569,10 +569,10 @@ MUTANTS = (
     ),
     mutant(
         "an unknown partition beside idle ones counts as idle",
-        "service.group.lag",
+        "service.lag.measurement",
         "events + max(unknown, math.ceil(events * unknown / known))",
         "events + math.ceil(events * unknown / known)",
-        test="tests/unit/service/group/test_lag.py::test_an_unknown_partition_beside_idle_ones_is_not_counted_as_idle",
+        test="tests/unit/service/lag/test_measurement.py::test_an_unknown_partition_beside_idle_ones_is_not_counted_as_idle",
     ),
     mutant(
         "a take that is refused again does not leave the container alone",

@@ -116,12 +116,14 @@ PLANTED = {
     "pipeline/batch.py": "pipeline.connectors.memory",
     "pipeline/transform.py": "pyspark",
     "service/host.py": "psycopg",
+    "service/partitions.py": "service.group.view",
+    "service/config/section.py": "service.wiring.build",
     "pipeline/feed.py": "fastapi",
     "service/worker.py": "fastapi",
     "leases/renewal.py": "time",
     "service/stats.py": "opentelemetry",
     "pipeline/markers.py": "uuid",
-    "service/activity.py": "leasehold",
+    "service/group/activity.py": "leasehold",
 }
 
 

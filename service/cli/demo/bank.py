@@ -35,7 +35,7 @@ from service.config import load as config
 from service.config.leases import SqliteLeases
 from service.config.settings import HostSettings, LogSettings
 from service.errors import ServiceError
-from service.group.lag import Backlog, measure_lag
+from service.lag.measurement import Backlog, measure_lag
 from service.processor import Processor
 from service.telemetry import logs
 from service.texts import counted, noun

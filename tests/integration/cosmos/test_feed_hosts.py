@@ -21,7 +21,7 @@ from leases.timing import Timing
 from pipeline.connectors.cosmos import CosmosFeed
 from pipeline.connectors.memory import MemoryDestination, MemorySink
 from pipeline.transform import NoTransform
-from service.group.lag import measure_lag, read_backlog
+from service.lag.measurement import measure_lag, read_backlog
 from service.pipeline import Pipeline
 from service.processor import Processor
 

@@ -21,8 +21,8 @@ from pipeline.connectors.memory import MemoryDestination, MemorySink
 from pipeline.connectors.network import Pauses
 from pipeline.transform import NoTransform
 from service.api import create_app
-from service.group.lag import Backlog
 from service.group.view import View
+from service.lag.measurement import Backlog
 from service.pipeline import Pipeline
 from service.processor import Processor
 

@@ -8,7 +8,7 @@ from simulation.group import Group, always, until
 
 from leases.membership import DEAD_AFTER
 from leases.timing import Timing
-from service.group.lag import measure_lag, read_backlog
+from service.lag.measurement import measure_lag, read_backlog
 
 
 def merging(partitions: str, timing: Timing | None = None) -> Group:

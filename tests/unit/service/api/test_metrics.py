@@ -26,7 +26,7 @@ from pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, Fence
 from pipeline.pump.runner import DeliveredBatch
 from pipeline.sink import CloseReason, Output
 from service.api.metrics import Metrics
-from service.group.lag import Lag, PartitionLag
+from service.lag.measurement import Lag, PartitionLag
 from service.stats import (
     ACTION_OUTCOMES,
     ACTIONS,

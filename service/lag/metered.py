@@ -6,7 +6,7 @@ others read them there. Only unknown lags are requested, by one host, at its sha
     group_lag = GroupLag({"orders": feed}, clock)
     await group_lag.run(sight)                              for ever: ask for unknown lags
     group_lag.first_hand(own)                               what the host document reports to the others
-    group_lag.answers(leases, own, reports)                 what service.group.lag counts
+    group_lag.answers(leases, own, reports)                 what service.lag.measurement counts
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from leases.expiry import Mark
 from leases.host_record import HostRecord, host_id
 from leases.lease import Lease, LeaseKey
 from pipeline.feed import ChangeFeed, KnownLag
-from service.group.lag import LAG_TIMEOUTS, LagTimeouts, PartitionLag, ask_all, await_answer, known_lag_of
+from service.lag.measurement import LAG_TIMEOUTS, LagTimeouts, PartitionLag, ask_all, await_answer, known_lag_of
 
 QUESTIONS_PER_S = 4.0
 """For all hosts together, about one source."""

@@ -16,8 +16,8 @@ from pipeline.connectors.memory import MemoryFeed
 from pipeline.errors import FeedUnavailable, PositionLost
 from pipeline.feed import FeedPartition, KnownLag
 from service.group.activity import ACTIVITY_BYTES_MAX, Activity, activity_document, decode_activity
-from service.group.lag import read_backlog
-from service.group.metered_lag import (
+from service.lag.measurement import read_backlog
+from service.lag.metered import (
     ALONE_PER_S,
     KEPT_S,
     PARTITIONS_MAX,

@@ -9,7 +9,7 @@ from leases.lease import Child, Lease, LeaseKey
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.errors import FeedUnavailable
 from pipeline.feed import FeedPartition
-from service.group.lag import (
+from service.lag.measurement import (
     KEPT_S,
     Backlog,
     Lag,
