@@ -1,4 +1,4 @@
-"""Secrets out of texts that people will read: passwords in addresses, keys in connection strings. Pure."""
+"""Texts that people will read: counted nouns, descriptions of errors, and secrets masked out. Pure."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ def noun(count: int, singular: str, plural: str | None = None) -> str:
 def described(error: BaseException) -> str:
     """For the log: its class and its text."""
     return f"{type(error).__name__}: {error}"
+
+
+# Secrets: passwords in addresses, keys in connection strings.
 
 
 MASK = "***"

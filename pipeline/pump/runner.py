@@ -24,8 +24,7 @@ from pipeline.event import Page
 from pipeline.feed import ChangeFeed, PartitionEnded, check_forward
 from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.buffer import PageBuffer
-from pipeline.pump.in_flight import InFlight
-from pipeline.pump.progress import Progress
+from pipeline.pump.progress import InFlight, Progress
 from pipeline.sink import Output, Permit, SinkWriter
 from pipeline.transform import Transform
 

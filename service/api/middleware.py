@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -18,11 +18,54 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import dashboard
-from service.api import limits
 from service.api.audit import Audit, OperatorAction, operator_action_of
 from service.api.auth import FOR_OPERATORS, Access, Caller
 from service.api.problems import LOOK_FIRST, problem
 from service.config.types import is_loopback
+
+# How much a request may hold, and how long it may take. Pure.
+
+
+TARGET_BYTES_MAX = 16 * 1024
+HEADERS_BYTES_MAX = 32 * 1024
+BODY_BYTES_MAX = 128 * 1024
+"""A continuation has 32 KiB at most, and each character may be escaped."""
+IMPORT_BYTES_MAX = 4 * 1024 * 1024
+"""What is larger would keep the loop that renews leases; `leasehold leases import` takes it."""
+REQUEST_S = 30.0
+IMPORT_S = 180.0
+"""It watches for a lease duration whether owners are alive."""
+ANSWER_S = 330.0
+"""For a whole stream of events, read slowly."""
+IMPORT = "/api/leases/import"
+
+
+def body_bytes_max(path: str) -> int:
+    return IMPORT_BYTES_MAX if path == IMPORT else BODY_BYTES_MAX
+
+
+def request_s(path: str) -> float:
+    return IMPORT_S if path == IMPORT else REQUEST_S
+
+
+def excess(
+    path: str, raw_path: bytes, query: bytes, headers: Iterable[tuple[bytes, bytes]]
+) -> tuple[HTTPStatus, str] | None:
+    """What is too large about a request, as far as its head shows."""
+    headers = list(headers)
+    if len(raw_path) + len(query) > TARGET_BYTES_MAX:
+        return HTTPStatus.REQUEST_URI_TOO_LONG, f"the address is longer than {TARGET_BYTES_MAX} bytes"
+    if sum(len(name) + len(value) for name, value in headers) > HEADERS_BYTES_MAX:
+        return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the headers are larger than {HEADERS_BYTES_MAX} bytes"
+    declared = dict(headers).get(b"content-length", b"0")
+    if not declared.isdigit() or int(declared[:20]) > body_bytes_max(path):
+        return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, too_large(path)
+    return None
+
+
+def too_large(path: str) -> str:
+    return f"the body is larger than {body_bytes_max(path)} bytes"
+
 
 # Which requests another site's page may have made a browser send. Pure.
 #
@@ -109,8 +152,8 @@ class Guard:
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes], caller: Caller | None) -> Refusal | None:
         path = scope["path"]
-        if (excess := limits.excess(path, scope["raw_path"], scope["query_string"], scope["headers"])) is not None:
-            return Refusal(*excess)
+        if (too_much := excess(path, scope["raw_path"], scope["query_string"], scope["headers"])) is not None:
+            return Refusal(*too_much)
         if path in OPEN:
             return None
         if self._access.is_open and (why := objection(headers)) is not None:
@@ -124,7 +167,7 @@ class Guard:
     async def _answer(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         body = _Body(receive, scope["path"])
-        deadline = asyncio.timeout(limits.request_s(scope["path"]))
+        deadline = asyncio.timeout(request_s(scope["path"]))
         try:
             async with deadline, answer.give_until(deadline):
                 await self._app(asked, body.receive, answer.send)
@@ -169,7 +212,7 @@ class _Answer:
             sent = {name for name, _ in message["headers"]}
             message = {**message, "headers": [*message["headers"], *(each for each in HEADERS if each[0] not in sent)]}
             if self._deadline is not None:
-                more_s = 0 if self._is_head else limits.ANSWER_S
+                more_s = 0 if self._is_head else ANSWER_S
                 self._deadline.reschedule(asyncio.get_running_loop().time() + more_s)
             await self._send(message)
             if self._is_head:
@@ -195,7 +238,7 @@ class _Body:
     def __init__(self, receive: Receive, path: str) -> None:
         self._receive = receive
         self._path = path
-        self._left = limits.body_bytes_max(path)
+        self._left = body_bytes_max(path)
         self.is_whole = False
 
     async def receive(self) -> Message:
@@ -204,7 +247,7 @@ class _Body:
         if message["type"] == "http.request":
             self._left -= len(message.get("body", b""))
             if self._left < 0:
-                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, limits.too_large(self._path))
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, too_large(self._path))
             self.is_whole = not message.get("more_body", False)
         return message
 
@@ -219,7 +262,7 @@ def _refused(refusal: Refusal) -> ASGIApp:
 
 
 def _late(scope: Scope, body: _Body) -> Refusal:
-    within = f"within {limits.request_s(scope['path']):g} s"
+    within = f"within {request_s(scope['path']):g} s"
     if scope["method"] in READING:
         return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"there was no answer {within}", ("retry-after", "1"))
     if not body.is_whole:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from datetime import UTC
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request, Response
+from fastapi.routing import APIRoute
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
-from leases.errors import StoreConflict
+from leases.document import parsed
+from leases.errors import InvalidDocument, StoreConflict
 from leases.keeper import VersionedLease
 from leases.pause_orders import Control
 from service.api import schemas
 from service.api.audit import OperatorAction, lease_facts
 from service.api.auth import Operator
-from service.api.limits import ETAG_RESPONSE, JsonRoute, meant_by, tag_of
+from service.api.etags import ETAG_RESPONSE, meant_by, tag_of
 from service.api.problems import documented
 from service.api.queries import Strict, known, lease_in
 from service.errors import NotNow
@@ -199,3 +202,49 @@ def _ordered(view: View, request: Request, action: Action, order: Control, is_ne
 
 def _now(view: View) -> str:
     return view.now().astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+# What the bodies of operators' routes have in common: strict JSON.
+#
+# The content type must be JSON, which no form of another site's page can send (`service.api.middleware`). Duplicate keys, NaN and
+# more than 100 levels of nesting are refused.
+
+
+JSON = "application/json"
+
+
+def check_type(request: Request, *types: str) -> None:
+    """Raises HTTPException."""
+    sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if sent not in types:
+        raise HTTPException(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the body has the type {sent[:100]!r}: send `Content-Type: {types[0]}`"
+        )
+
+
+class JsonRoute(APIRoute):
+    """A route whose body is JSON, and nothing that merely looks like it."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            check_type(request, JSON)
+            return await handle(_Strict(request.scope, request.receive))
+
+        return strict
+
+
+class _Strict(Request):
+    async def json(self) -> Any:
+        """Raises HTTPException."""
+        try:
+            return parsed("the body", (await self.body()).decode())
+        except UnicodeDecodeError as error:
+            raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body is not UTF-8 (byte {error.start})") from None
+        except InvalidDocument as error:
+            raise HTTPException(HTTPStatus.BAD_REQUEST, _text_of(error)) from None
+
+
+def _text_of(error: InvalidDocument) -> str:
+    return str(error).removesuffix(": restore it, or delete it") + ": send it whole, each key once"

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from leases.lease import LeaseKey
 from service.api import schemas
 from service.api.auth import READING
-from service.api.limits import ETAG_RESPONSE, etag_of, is_known
+from service.api.etags import ETAG_RESPONSE, etag_of, is_known
 from service.api.problems import documented, shown
 from service.group.status import GroupStatus, LeaseState, LeaseStatus
 from service.group.view import View

@@ -22,15 +22,20 @@ import uvicorn
 from structlog.typing import FilteringBoundLogger as Log
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from service.api import limits
 from service.api.problems import problem
 from service.errors import StartFailed
 
 # How many connections the API bears, and how long it waits for a client that is slow or silent.
 #
 # uvicorn waits without a limit for a request's head, and for an answer to be read, so silent clients could hold all connections.
-# Here a client has `limits.PATIENCE_S`. If all connections are taken, a new one replaces the one that has been silent the
+# Here a client has `PATIENCE_S`. If all connections are taken, a new one replaces the one that has been silent the
 # longest, so silent clients keep no probe out.
+
+
+CONNECTIONS_MAX = 500
+"""Many systems let a process have 1,024 files open, connections among them."""
+PATIENCE_S = 20.0
+"""For the head of a request, whole, and for the next piece of an answer to be read."""
 
 
 class BoundedConnection(H11Protocol):
@@ -43,7 +48,7 @@ class BoundedConnection(H11Protocol):
         super().connection_made(transport)
         self.silent_since = self.loop.time()
         self._wait()
-        if len(self.connections) > limits.CONNECTIONS_MAX and not self._is_given_a_place():
+        if len(self.connections) > CONNECTIONS_MAX and not self._is_given_a_place():
             self.app = _busy
 
     def data_received(self, data: bytes) -> None:
@@ -93,7 +98,7 @@ class BoundedConnection(H11Protocol):
     def _wait(self) -> None:
         """From the first moment on: bytes that drip in or out win no time."""
         if self._waiting is None:
-            self._waiting = self.loop.call_later(limits.PATIENCE_S, self.transport.abort)
+            self._waiting = self.loop.call_later(PATIENCE_S, self.transport.abort)
 
     def _stop_waiting(self) -> None:
         if self._waiting is not None:
@@ -102,9 +107,7 @@ class BoundedConnection(H11Protocol):
 
 
 async def _busy(scope: Any, receive: Any, send: Any) -> None:
-    detail = (
-        f"this host has reached its limit of {limits.CONNECTIONS_MAX} connections: retry later, or use another host"
-    )
+    detail = f"this host has reached its limit of {CONNECTIONS_MAX} connections: retry later, or use another host"
     headers = {"connection": "close", "retry-after": "1", "cache-control": "no-store"}
     await problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers)(scope, receive, send)
 

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from service.api import schemas
 from service.api.audit import OperatorAction
 from service.api.auth import Operator
-from service.api.limits import LINES, check_type
+from service.api.operations import JSON, check_type
 from service.api.problems import documented, problem
 from service.api.queries import PipelineFilter, known
 from service.group.import_sources import Import, Source
@@ -21,6 +21,7 @@ from service.group.view import View
 from service.texts import counted
 
 ERRORS_SHOWN_MAX = 100
+LINES = ("application/jsonl", "application/x-ndjson", JSON)
 _TEXT = {"schema": {"type": "string"}}
 _LINE = '{"leasehold":1,"pipeline":{"name":"orders","feed":"f","sink":"s","transform":"","complete":true,"leases":0}}\n'
 _BODY = {

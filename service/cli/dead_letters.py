@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pipeline.dead_letters import LetterBox
     from pipeline.dead_letters.settled import Judged
     from service.config.settings import PipelineSettings, Settings
-    from service.group.lag import Backlog
+    from service.lag.measurement import Backlog
 
 PARTITION = click.option("--partition", help="Only this one.")
 

@@ -17,7 +17,6 @@ import click
 
 from leases.errors import InvalidDocument, StoreMissing
 from leases.lease import LeaseKey
-from service.cli.close import close_leases
 from service.cli.common import (
     FAILED,
     FILE,
@@ -36,7 +35,7 @@ from service.cli.common import (
 )
 from service.cli.dead_letters import dead_letters
 from service.cli.files import files, log
-from service.cli.migration import export_leases, import_leases, reset_leases
+from service.cli.migration import close_leases, export_leases, import_leases, reset_leases
 from service.texts import counted, redacted
 
 if TYPE_CHECKING:

@@ -1,19 +1,21 @@
-"""What an import brings: the input read as it was told to be, the documents in the lease store, or another's blobs."""
+"""What an import reads: its input, the documents in the lease store, or another's blobs; and which of their owners still live."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
+from leasehold.common.clock import Clock
+from leases.errors import StoreUnavailable
 from leases.import_.checkpoint_blobs import CheckpointBlob, Deployment, Kind, blobs_of, deployments
 from leases.import_.cosmos_import import Document, candidates, documents_in, leases_among
 from leases.import_.export_format import groups_in
 from leases.import_.plan import Candidate
 from leases.store import LeaseStore
+from leases.timing import Timing
 from service.errors import NothingToImport
-from service.group.liveness import Held
 from service.pipeline import Pipeline
 
 Source = Literal["leasehold", "dotnet", "java", "eventprocessorhost", "checkpointstore"]
@@ -21,6 +23,16 @@ KINDS: Mapping[Source, Kind] = {"eventprocessorhost": "eventprocessorhost", "che
 """Sources that are blobs."""
 CLAIM_S = 60.0
 """Consumers over a checkpoint store claim their partitions at least this often (every 10 or 30 s, as versions differ)."""
+K = TypeVar("K", bound=Hashable)
+FAILED_LOOKS_MAX = 5
+"""In a row. One that fails is made again, as the watch may be a minute old by then."""
+
+
+class Held(NamedTuple):
+    """owner: who has it. mark: what the owner moves to show that it lives."""
+
+    owner: str
+    mark: tuple[object, ...]
 
 
 class BlobSource(Protocol):
@@ -168,3 +180,33 @@ async def _read_deployment(order: Import) -> Deployment:
 def _as_named(kind: Kind, folder: str) -> str:
     """A checkpoint store names all in lower case."""
     return folder.lower() if kind == "checkpointstore" else folder
+
+
+# Which leases move while they are watched: how a process without a host distinguishes live owners from dead ones.
+
+
+async def find_alive(look: Callable[[], Awaitable[Mapping[K, Held]]], *, clock: Clock, timing: Timing) -> dict[K, str]:
+    """The owner of each lease that moved within the lease duration. Leases that were released meanwhile have none.
+
+    No clock of another machine is used (docs/protocol.md), so dead owners cost the whole duration. Time in which nothing
+    could be read does not count. Raises what `look` raises, and StoreUnavailable after FAILED_LOOKS_MAX failures.
+    """
+    before = await look()
+    read_at = clock.monotonic()
+    ends, failures = read_at + timing.duration_s, 0
+    undecided = dict(before)
+    found: dict[K, str] = {}
+    while undecided and (left := ends - clock.monotonic()) > 0:
+        await clock.sleep(min(timing.handoff_poll_s, left))
+        try:
+            now = await look()
+        except StoreUnavailable:
+            failures += 1
+            if failures == FAILED_LOOKS_MAX:
+                raise
+            read_at, ends = clock.monotonic(), ends + clock.monotonic() - read_at
+            continue
+        read_at, failures = clock.monotonic(), 0
+        undecided = {key: held for key, held in undecided.items() if now.get(key) == held}
+        found = {key: now[key].owner for key in before.keys() - undecided.keys() if key in now}
+    return found

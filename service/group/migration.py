@@ -34,8 +34,7 @@ from leases.timing import Timing
 from pipeline.errors import FeedError, PipelineError
 from pipeline.feed import ChangeFeed, FeedPartition, Start
 from pipeline.sink import Standing
-from service.group.import_sources import Import, read_held, read_source, recent
-from service.group.liveness import Held, find_alive
+from service.group.import_sources import Held, Import, find_alive, read_held, read_source, recent
 from service.pipeline import Pipeline
 from service.texts import counted
 

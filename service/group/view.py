@@ -3,7 +3,7 @@
     view = View(keeper, processor.pipelines, clock=clock, now=lambda: datetime.now(UTC), host=processor.host)
     group = await view.read_group()         service.group.status.GroupStatus: leases, hosts, pipelines, recent batches, problems
     lag = await view.read_lag()             service.lag.measurement.Lag; lag.of("transform") for one pipeline
-    look = await view.read_backlog()        service.lag.measurement.Backlog, never from memory; see service.lag.measurement.wait_until_idle
+    look = await view.read_backlog()        service.lag.measurement.Backlog, never from memory
     health = view.health()
 
 Any process answers for the whole group, one without workers too (`host=None`; then whether hosts are alive is not known).

@@ -15,6 +15,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from leasehold.common.azure import CosmosAccount
+from leasehold.common.clock import Patience, Pauses
 from pipeline.connectors.cosmos.change_feed_request import (
     FROM_NOW,
     GONE,
@@ -47,7 +48,6 @@ from pipeline.connectors.cosmos.ranges import (
     unknown,
 )
 from pipeline.connectors.cosmos.records import Record, pages_of, records_of
-from pipeline.connectors.network import Patience, Pauses
 from pipeline.errors import FeedUnavailable, PositionLost
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import ChangeFeed, FeedPartition, PartitionEnded, Start

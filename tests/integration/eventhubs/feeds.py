@@ -13,8 +13,8 @@ from azure.eventhub._pyamqp.message import Message
 from integration.eventhubs.clients import HUB, WAIT_S, opened, producer
 from plugins_eventhubs import EventHubs
 
+from leasehold.common.clock import Pauses
 from pipeline.connectors.eventhubs import EventHubsBroker, EventHubsFeed, account_of
-from pipeline.connectors.network import Pauses
 from pipeline.event import Page
 
 

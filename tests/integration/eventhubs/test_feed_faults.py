@@ -12,9 +12,9 @@ from integration.eventhubs.clients import HUB, WAIT_S, receiver
 from integration.eventhubs.feeds import bodies, feed, sent_raw, until
 from plugins_eventhubs import EventHubs
 
+from leasehold.common.clock import Pauses
 from pipeline.connectors.eventhubs import EventHubsFeed
 from pipeline.connectors.eventhubs.amqp.encode import data
-from pipeline.connectors.network import Pauses
 from pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PipelineError
 
 

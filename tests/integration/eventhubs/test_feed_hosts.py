@@ -12,12 +12,12 @@ import structlog
 from integration.eventhubs.clients import HUB, receiver
 from plugins_eventhubs import EventHubs
 
+from leasehold.common.clock import Pauses
 from leases.lease import Lease
 from leases.stores.memory import MemoryStore
 from leases.timing import Timing
 from pipeline.connectors.eventhubs import EventHubsFeed, account_of
 from pipeline.connectors.memory import MemoryDestination, MemorySink
-from pipeline.connectors.network import Pauses
 from pipeline.transform import NoTransform
 from service.pipeline import Pipeline
 from service.processor import Processor

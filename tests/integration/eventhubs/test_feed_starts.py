@@ -9,7 +9,7 @@ from integration.eventhubs.clients import HUB
 from integration.eventhubs.feeds import bodies, feed
 from plugins_eventhubs import EventHubs
 
-from pipeline.connectors.network import Pauses
+from leasehold.common.clock import Pauses
 from pipeline.errors import FeedError, PositionLost
 
 

@@ -10,8 +10,8 @@ from integration.eventhubs.clients import HUB
 from integration.eventhubs.feeds import bodies, feed
 from plugins_eventhubs import EventHubs
 
+from leasehold.common.clock import Pauses
 from pipeline.connectors.eventhubs import EventHubsFeed, account_of
-from pipeline.connectors.network import Pauses
 from pipeline.errors import FeedError
 
 LARGE = "x" * 300_000

@@ -11,14 +11,13 @@ import httpx
 import pytest
 from plugins_eventhubs import EventHubs
 
-from leasehold.common.clock import BootClock
+from leasehold.common.clock import BootClock, Pauses
 from leases.keeper import Keeper
 from leases.lease import Lease
 from leases.stores.memory import MemoryStore
 from leases.timing import Timing
 from pipeline.connectors.eventhubs import EventHubsFeed, account_of
 from pipeline.connectors.memory import MemoryDestination, MemorySink
-from pipeline.connectors.network import Pauses
 from pipeline.transform import NoTransform
 from service.api import create_app
 from service.group.view import View

@@ -21,10 +21,10 @@ from integration.eventhubs.feeds import bodies, taken, until
 from integration.producer.parts import events
 from plugins_eventhubs import EventHubs
 
+from leasehold.common.clock import Pauses
 from pipeline.connectors.eventhubs import EventHubsBroker, EventHubsFeed, account_of
 from pipeline.connectors.eventhubs.amqp.link import ReceiverLink
 from pipeline.connectors.eventhubs.feed import receiver
-from pipeline.connectors.network import Pauses
 from pipeline.errors import FeedError
 from pipeline.producer import IdempotentProducer, Outcome, PublishError, RetryPolicy
 

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from leasehold.common.clock import Patience, Pauses
 from pipeline.connectors.eventhubs.account import EventHubAccount, is_consumer_group
 from pipeline.connectors.eventhubs.amqp.connection import GROUP, Hub
 from pipeline.connectors.eventhubs.amqp.management import Management, PartitionExtent
@@ -27,7 +28,6 @@ from pipeline.connectors.eventhubs.amqp.values import Malformed
 from pipeline.connectors.eventhubs.feed.receiver import Limits, Received, ReceiverSource, receive, try_attach
 from pipeline.connectors.eventhubs.position import Position, compared, position_of, selector, time_selector
 from pipeline.connectors.eventhubs.refusal import PositionRefused
-from pipeline.connectors.network import Patience, Pauses
 from pipeline.dead_letters.merged_feed import NONE_READ, Stretch
 from pipeline.dead_letters.record import letter_of, read_until, read_until_now
 from pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PositionLost

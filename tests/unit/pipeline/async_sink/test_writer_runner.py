@@ -13,7 +13,7 @@ from unit.pipeline.pumps import Numbers, Pump
 from pipeline.async_sink import Limits
 from pipeline.errors import SinkRejected
 from pipeline.feed import PartitionEnded
-from pipeline.pump.in_flight import STOP_S_MAX
+from pipeline.pump.progress import STOP_S_MAX
 
 
 @pytest.mark.virtual

@@ -12,7 +12,7 @@ from unit.service.problems import problem
 
 from leases.lease import Lease
 from leases.stores.memory import MemoryStore
-from service.api import OPEN, create_app, limits
+from service.api import OPEN, create_app, middleware
 from service.api.auth import Access, Tokens
 from service.api.middleware import objection
 from service.errors import StartFailed
@@ -268,9 +268,9 @@ async def test_an_odd_length_is_refused(client, length: str) -> None:
 
 
 async def test_addresses_and_headers_have_their_bounds(client) -> None:
-    problem(await client.get("/api/leases?cursor=" + "x" * limits.TARGET_BYTES_MAX), 414)
-    problem(await client.get("/" + "x" * limits.TARGET_BYTES_MAX), 414)
-    problem(await client.get("/api/leases", headers={"x": "x" * limits.HEADERS_BYTES_MAX}), 431)
+    problem(await client.get("/api/leases?cursor=" + "x" * middleware.TARGET_BYTES_MAX), 414)
+    problem(await client.get("/" + "x" * middleware.TARGET_BYTES_MAX), 414)
+    problem(await client.get("/api/leases", headers={"x": "x" * middleware.HEADERS_BYTES_MAX}), 431)
 
 
 # Time
@@ -285,7 +285,7 @@ async def test_a_request_that_takes_too_long_is_answered_and_an_action_told_to_b
 
     running = await start(store=Silent(), runs=False)
     running.view._keeper.store = running.host.balancer._keeper.store._store._store  # without its own timeout
-    monkeypatch.setattr(limits, "REQUEST_S", 0.05)
+    monkeypatch.setattr(middleware, "REQUEST_S", 0.05)
     async with running.client() as client:
         answer = await client.get("/api/leases")
         assert problem(answer, 503)["detail"] == "there was no answer within 0.05 s"
@@ -299,7 +299,7 @@ async def test_a_body_that_never_comes_is_not_waited_for(client, monkeypatch: py
         yield b"{"
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(limits, "REQUEST_S", 0.05)
+    monkeypatch.setattr(middleware, "REQUEST_S", 0.05)
     answer = await client.post(f"{LEASE}/release", content=body(), headers={"content-type": "application/json"})
     problem(answer, 408)
 

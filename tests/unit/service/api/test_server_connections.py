@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from unit.service.problems import problem
 
 from leases.lease import Lease
-from service.api import create_app, limits
+from service.api import create_app, server
 from service.api import events as module
 from service.api.server import serve
 
@@ -75,7 +75,7 @@ async def test_the_head_of_a_stream_is_told_at_once_and_leaves_no_stream_behind(
 async def test_a_head_that_does_not_come_is_not_waited_for(
     port: int, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(server, "PATIENCE_S", 0.1)
     async with connected(port, sent) as silent:
         await ended(silent)
 
@@ -83,7 +83,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for(
 async def test_a_head_that_drips_in_wins_no_time_and_an_answer_before_it_neither(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(server, "PATIENCE_S", 1.0)
     async with connected(port, ASKING) as (reader, writer):
         await answered((reader, writer))
         writer.write(b"GET /health/live HTTP/1.1\r\nx: ")
@@ -93,7 +93,7 @@ async def test_a_head_that_drips_in_wins_no_time_and_an_answer_before_it_neither
 
 
 async def test_an_answer_that_nobody_reads_is_not_kept(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(server, "PATIENCE_S", 0.2)
     asked = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n"
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     reader._transport.pause_reading()  # type: ignore[attr-defined]  # as one whose client has stopped
@@ -102,7 +102,7 @@ async def test_an_answer_that_nobody_reads_is_not_kept(port: int, monkeypatch: p
 
 
 async def test_an_answer_without_end_that_nobody_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(server, "PATIENCE_S", 0.2)
     gone = asyncio.Event()
 
     async def watch(receive: Receive) -> None:
@@ -134,7 +134,7 @@ async def without_end(writer: asyncio.StreamWriter, sent: bytes, *, pause_s: flo
 
 
 async def test_an_answer_that_takes_longer_than_patience_is_given(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(server, "PATIENCE_S", 0.1)
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=SOON_S) as client:
         assert "event: ready" in (await client.get("/api/events?seconds=0.5")).text
 
@@ -142,7 +142,7 @@ async def test_an_answer_that_takes_longer_than_patience_is_given(port: int, mon
 async def test_where_all_connections_are_taken_the_longest_silent_makes_room(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 3)
     async with (
         connected(port, b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n") as watching,
         connected(port, ASKING) as first,
@@ -159,7 +159,7 @@ async def test_where_all_connections_are_taken_the_longest_silent_makes_room(
 async def test_where_every_connection_is_being_answered_one_more_is_told_so(
     port: int, eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 1)
     async with connected(port, b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n") as watching:
         await watching[0].readuntil(b"event: ready")
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=SOON_S) as client:

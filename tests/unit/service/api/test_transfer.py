@@ -14,7 +14,7 @@ from unit.service.problems import problem
 from leases.document import lease_id
 from leases.lease import Lease
 from pipeline.connectors.memory import MemoryFeed
-from service.api import limits
+from service.api import middleware
 from service.group.migration import export_leases
 
 HEADERS = {"content-type": "application/jsonl"}
@@ -119,7 +119,7 @@ async def test_documents_of_others_are_read_as_an_array_too(client) -> None:
 
 
 async def test_as_much_as_an_import_may_hold_is_read_and_more_is_not(client) -> None:
-    line = " " * limits.IMPORT_BYTES_MAX
+    line = " " * middleware.IMPORT_BYTES_MAX
     problem(await imported(client, line), 422)
     problem(await imported(client, line + " "), 413)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from leasehold.common.azure import cosmos_account_of
+from leasehold.common.clock import Patience
 from pipeline.connectors.cosmos import CosmosFeed, Pauses
 from pipeline.connectors.cosmos.change_feed_request import Answer, Ask, refusal
 from pipeline.connectors.cosmos.feed import GROWS_AFTER, PageSize
@@ -22,7 +23,6 @@ from pipeline.connectors.cosmos.ranges import (
     position_behind,
     session_lsn,
 )
-from pipeline.connectors.network import Patience
 from pipeline.errors import FeedError, FeedUnavailable, PositionLost
 
 KEY = "c2VjcmV0"

@@ -9,7 +9,7 @@ from simulation.loop import VirtualClock
 
 from leases.errors import StoreUnavailable
 from leases.timing import Timing
-from service.group.liveness import FAILED_LOOKS_MAX, Held, find_alive
+from service.group.import_sources import FAILED_LOOKS_MAX, Held, find_alive
 
 
 class Container:
