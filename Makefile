@@ -15,9 +15,9 @@ PYTEST = .venv/bin/pytest
 BY_FILE = -n 3 --dist loadfile --no-loadscope-reorder
 # Processes wait for each other half of the time. Which tests stay together, tests/plugins_order.py says.
 SPREAD = -n 5 --dist loadscope --no-loadscope-reorder
-# Connectors beyond the embedded default, over wire servers of ours, emulators from npm and brokers: a suite of its own
+# Connectors beyond the embedded default, over wire servers of ours, emulators from npm and brokers, and Pyright: a suite of its own
 # (docs/decisions/0013-two-suites.md).
-CONNECTORS = $(addprefix tests/integration/,cosmos blob eventhubs producer http nats test_files_blobs.py) \
+CONNECTORS = $(addprefix tests/integration/,cosmos blob eventhubs producer http nats test_files_blobs.py test_pyright.py) \
 	$(addprefix tests/acceptance/test_,cosmos_bank.py eventhubs_bank.py jetstream_bank.py scenarios_sinks.py)
 # Each run of pytest writes its counts to a file here. The last line adds them up, and a run without a file has failed.
 TOTALS = build/totals

@@ -6,13 +6,11 @@ import ast
 import importlib.metadata
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from plugins_node import NODE
 from unit.test_architecture import imported_names, is_within
 
 import leasehold
@@ -24,8 +22,6 @@ PAGES = [ROOT / "docs/embedding.md", ROOT / "docs/plugins.md"]
 PUBLIC_PAGES = [*PAGES, ROOT / "README.md", ROOT / "docs/producer.md", ROOT / "docs/sinks.md"]
 INTERNAL = ("leases", "pipeline", "service")
 IMPORT_S_MAX = 0.15
-TYPED = ROOT / "tests/typed/face.py"
-PYRIGHT = ROOT / "tests/node/node_modules/pyright/index.js"
 
 
 def output_of(*arguments: str, returncode: int = 0) -> str:
@@ -126,21 +122,3 @@ def test_pages_name_no_internal_module(page: Path) -> None:
     assert {
         span for span in spans if is_within(span, ("pipeline", "service")) or re.match(r"leases\.[a-z]+\.", span)
     } == set()
-
-
-@pytest.mark.skipif(not PYRIGHT.exists(), reason="pyright is not installed: `make node` installs it")
-def test_pyright_knows_the_types(tmp_path: Path) -> None:
-    settings = {
-        "extraPaths": [str(ROOT)],
-        "pythonVersion": "3.11",
-        "typeCheckingMode": "strict",
-        "reportUnnecessaryTypeIgnoreComment": "error",
-        "reportUnusedExpression": "none",
-    }
-    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
-    shutil.copy(TYPED, tmp_path)
-    options = ("--outputjson", "--project", str(tmp_path), "--pythonpath", sys.executable)
-    done = subprocess.run([NODE, PYRIGHT, *options], capture_output=True, text=True, timeout=280, check=False)
-    found = json.loads(done.stdout)
-    assert found["generalDiagnostics"] == []
-    assert found["summary"]["filesAnalyzed"] == 1
