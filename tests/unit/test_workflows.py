@@ -101,6 +101,13 @@ def test_the_tests_run_on_every_supported_python_and_on_debian() -> None:
     assert classifiers == PYTHONS
 
 
+def test_each_pull_request_is_tried_with_every_supported_pyspark() -> None:
+    assert "pull_request" in load(GITHUB / "workflows" / "ci.yml")["on"]
+    assert {"run": "make dist"} in dict(jobs())["ci.yml: dist"]["steps"]
+    tried = (ROOT / "tests" / "dist.py").read_text()
+    assert {"pyspark==4.0.*", "pyspark==4.1.*"} <= set(re.findall(r'"(pyspark==[^"]+)"', tried))
+
+
 def test_dependabot_looks_where_there_is_something_to_look_at() -> None:
     updates = {each["package-ecosystem"]: each for each in load(GITHUB / "dependabot.yml")["updates"]}
     files = {"uv": "uv.lock", "npm": "package.json", "github-actions": "", "docker": "Dockerfile"}
