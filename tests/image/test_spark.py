@@ -1,5 +1,6 @@
 """Spark as the image has it: without the jars of image/unused.txt, and started without a shell."""
 
+import importlib.util
 import json
 import os
 import shlex
@@ -7,15 +8,27 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import everything
 import pyspark
 import pytest
-import slim
-import spark_submit
 
 ROOT = Path(__file__).parents[2]
 SPARK = Path(pyspark.__file__).parent
+
+
+def script(name: str) -> Any:
+    """A script of the image as a module. The folder `image` is no package, and no import root either."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "image" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+slim, spark_submit = script("slim"), script("spark_submit")
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +40,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for jar in set(SPARK.glob("jars/*.jar")) - gone:
         (home / "jars" / jar.name).symlink_to(jar)
     (home / "bin").mkdir()
-    script = (ROOT / "image/spark_submit.py").read_text().replace("/opt/leasehold/bin/python", sys.executable)
-    (home / "bin/spark-submit").write_text(script)
+    text = (ROOT / "image/spark_submit.py").read_text().replace("/opt/leasehold/bin/python", sys.executable)
+    (home / "bin/spark-submit").write_text(text)
     (home / "bin/spark-submit").chmod(0o755)
     subprocess.run([home / "bin/spark-submit", "learn"], check=True, timeout=120)
     return home

@@ -1,4 +1,4 @@
-"""Unit tests lie where the code lies: tests/unit/<package path>/test_<module>.py, or test_<module>_<aspect>.py."""
+"""Unit tests lie where the code lies: tests/unit/<package path>/test_<module>.py, or test_<module>_<aspect>.py as listed."""
 
 from __future__ import annotations
 
@@ -34,26 +34,110 @@ ABOUT_THE_WHOLE = (
     "test_workflows.py",
 )
 """At the top of tests/unit. Everything else is about a module or a package."""
-NOT_PYTHON = {"chart": "helm/"}
+NOT_PYTHON = {UNIT / "chart": ROOT / "helm"}
+"""Folder of tests -> what it is about, which is not Python."""
+ASPECTS = {
+    "leasehold.common.clock": "backoff pace",
+    "leases.bootstrap": "scopes",
+    "leases.import_.cosmos_import": "java_token",
+    "leases.lineage": "finished",
+    "leases.recovery": "children",
+    "leases.stores.blob.codec": "names",
+    "pipeline.async_sink.request_entry": "element_converter",
+    "pipeline.async_sink.writer": "runner sink sink_errors sink_in_doubt sink_page sink_troubles",
+    "pipeline.batch": "bound",
+    "pipeline.connectors.cosmos.feed": "parts",
+    "pipeline.connectors.eventhubs.feed.receiver": "table_columns",
+    "pipeline.connectors.eventhubs.sink.producer_groups": "claims",
+    "pipeline.connectors.eventhubs.sink.writer": "output",
+    "pipeline.connectors.files.feed.feed": "contract paths",
+    "pipeline.connectors.files.feed.reader": "malformed",
+    "pipeline.connectors.files.sink.manifest": "compaction",
+    "pipeline.connectors.files.sink.sink": "contract crashes stalled",
+    "pipeline.connectors.log.feed": "reader",
+    "pipeline.dead_letters.dead_letter_transform": "rate refusals",
+    "pipeline.dead_letters.settled": "replay",
+    "pipeline.dead_letters.side_output_sink": "async contract states",
+    "pipeline.imports": "adopt",
+    "pipeline.limits": "memory_budget",
+    "pipeline.parsing.parse": "suspects",
+    "pipeline.producer.idempotent": "lease_state",
+    "pipeline.producer.partition": "closing parts",
+    "pipeline.pump.runner": "parts",
+    "pipeline.spark.jre": "packages",
+    "pipeline.spark.jvm": "scratch",
+    "pipeline.spark.reason": "last_words",
+    "pipeline.sql_text": "columns",
+    "service.api.app": "openapi shutdown",
+    "service.api.events": "watching",
+    "service.api.operations": "reset",
+    "service.api.server": "connections",
+    "service.cli.common": "fast_imports standard_output",
+    "service.cli.demo.bank": "progress",
+    "service.cli.files": "log",
+    "service.cli.main": "imports unreadable",
+    "service.cli.migration": "close docs places",
+    "service.cli.replay": "replay_progress",
+    "service.cli.run": "arrow_memory",
+    "service.config.cosmos": "feed leases",
+    "service.config.eventhubs": "feed sink",
+    "service.config.files": "sink",
+    "service.config.http": "cosmos",
+    "service.config.leases": "blob",
+    "service.config.section": "extras",
+    "service.config.settings": "dead_letters spark",
+    "service.failures": "reports",
+    "service.group.actions": "close",
+    "service.group.import_sources": "liveness",
+    "service.group.status": "standstill",
+    "service.group.view": "shared",
+    "service.host": "async_sink faults overload pause regressions scopes",
+    "service.partitions": "background_calls listings",
+    "service.stats": "summary",
+    "service.telemetry.logs": "fields",
+    "service.texts": "plurals",
+    "service.worker": "checkpoints closing ends",
+}
+"""Module -> the aspects that have a test file of their own, `test_<module>_<aspect>.py`. Add yours here."""
 
 
 def module_of(test: Path) -> str | None:
-    """What a test file is about: the longest beginning of its name that is a module or a package of its folder's package."""
+    """What a test file is about: a module or a package of its folder's package, or one of its ASPECTS."""
     folder = test.parent.relative_to(UNIT)
     package = HOMES.get(folder.parts[0], ROOT) / folder
     words = test.stem.removeprefix("test_").split("_")
     for length in range(len(words), 0, -1):
-        name = "_".join(words[:length])
+        name, aspect = "_".join(words[:length]), "_".join(words[length:])
         if (package / f"{name}.py").is_file() or (package / name / "__init__.py").is_file():
-            return ".".join((*folder.parts, name))
+            module = ".".join((*folder.parts, name))
+            return module if not aspect or aspect in ASPECTS.get(module, "").split() else None
     return None
 
 
+def is_about_python(test: Path) -> bool:
+    return test.parent != UNIT and test.parent not in NOT_PYTHON
+
+
 def test_files_about_one_module_lie_where_it_lies() -> None:
-    tests = [path for path in UNIT.rglob("test_*.py") if path.parent != UNIT and path.parent.name not in NOT_PYTHON]
+    tests = [path for path in UNIT.rglob("test_*.py") if is_about_python(path)]
     assert len(tests) > 100
     strays = [str(path.relative_to(ROOT)) for path in tests if module_of(path) is None]
     assert not strays, "name the module in the file's name, or move the file to the folder of its package"
+
+
+def test_each_aspect_has_a_file() -> None:
+    names = {f"{module}_{aspect}" for module, aspects in ASPECTS.items() for aspect in aspects.split()}
+    files = {
+        ".".join(path.relative_to(UNIT).with_suffix("").parts).replace(".test_", ".")
+        for path in UNIT.rglob("test_*.py")
+    }
+    assert names - files == set()
+
+
+def test_the_chart_alone_is_not_python() -> None:
+    assert [str(folder) for folder in (*NOT_PYTHON, *NOT_PYTHON.values()) if not folder.is_dir()] == []
+    assert not is_about_python(UNIT / "chart/test_chart.py")
+    assert is_about_python(UNIT / "service/chart/test_chart.py")
 
 
 def test_few_files_are_about_the_whole() -> None:
@@ -65,7 +149,10 @@ def test_few_files_are_about_the_whole() -> None:
     [
         ("service/cli/test_host_name.py", "service.cli.host_name"),
         ("service/test_host_faults.py", "service.host"),
+        ("service/test_host_name.py", None),
+        ("service/test_host_nonsense.py", None),
         ("service/test_nothing.py", None),
+        ("service/chart/test_chart.py", None),
         ("leases/stores/test_memory.py", "leases.stores.memory"),
         ("leases/test_memory.py", None),
     ],
