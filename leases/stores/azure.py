@@ -25,6 +25,8 @@ from leasehold.common.cancellation import await_shielded
 from leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
 
 T = TypeVar("T")
+AIOHTTP_TESTED = "3.14.*"
+"""The newest release whose private part is known."""
 _UNTRUSTED = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)
 
 
@@ -96,10 +98,10 @@ class OnceOverTls(Transport):
             attempt += 1
 
     async def open(self) -> None:
+        """Raises StoreUnavailable if requests could not be sent once."""
         await super().open()
         if self.session is not None:
-            # aiohttp sends a PUT again where a kept connection breaks, and has no setting for that.
-            self.session._retry_connection = False  # noqa: SLF001
+            send_once(self.session)
 
 
 class Credential(Protocol):
@@ -138,6 +140,16 @@ class PatientCredential:
         del self._searches[scopes]
         if not search.cancelled():
             search.exception()  # retrieve it: all callers may have left
+
+
+def send_once(session: aiohttp.ClientSession) -> None:
+    """aiohttp sends a PUT again if a connection breaks, and has no public setting for that. Raises StoreUnavailable."""
+    if not hasattr(session, "_retry_connection"):
+        raise StoreUnavailable(
+            f"aiohttp {aiohttp.__version__} lacks ClientSession._retry_connection, without which a lost answer would repeat a"
+            f" write of a lease: pip install 'aiohttp=={AIOHTTP_TESTED}'"
+        )
+    session._retry_connection = False  # noqa: SLF001
 
 
 def unanswered(error: Exception, doing: str, *, is_write: bool, address: str) -> StoreError:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import azure.cosmos
 from azure.core.exceptions import AzureError
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import ContainerProxy, CosmosClient
@@ -79,6 +80,8 @@ def _answered(error: CosmosHttpResponseError, doing: str, is_write: bool) -> Sto
     return in_doubt(answer, is_write=is_write)
 
 
+TESTED = "4.17.*"
+"""The newest azure-cosmos whose private part is known."""
 TOO_WEAK = ("ConsistentPrefix", "Eventual")
 _NOTHING_INDEXED: dict[str, Any] = {
     "indexingMode": "consistent",
@@ -145,7 +148,13 @@ async def _check_consistency(client: CosmosClient, account: CosmosAccount) -> No
     """Java's processor refuses the same levels: with less, a read may miss this host's own write, and compare-and-swap
     fails often.
     """
-    policy = (await client._get_database_account()).ConsistencyPolicy or {}  # noqa: SLF001  # nothing public tells it
+    read_account = getattr(client, "_get_database_account", None)  # nothing public returns it
+    if read_account is None:
+        raise StoreUnavailable(
+            f"azure-cosmos {azure.cosmos.__version__} lacks CosmosClient._get_database_account, by which the consistency that"
+            f" leases need is checked: pip install 'azure-cosmos=={TESTED}'"
+        )
+    policy = (await read_account()).ConsistencyPolicy or {}
     level = policy.get("defaultConsistencyLevel")
     if level in TOO_WEAK:
         raise StoreUnavailable(

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
+import azure.cosmos
 from azure.core.exceptions import AzureError, ClientAuthenticationError
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.cosmos.exceptions import CosmosHttpResponseError
@@ -26,6 +27,8 @@ from pipeline.connectors.cosmos.ranges import KeyRange, PhysicalRange
 from pipeline.errors import FeedError, FeedUnavailable
 
 T = TypeVar("T")
+TESTED = "4.17.*"
+"""The newest azure-cosmos whose private part is known."""
 SESSION_NOT_AVAILABLE, WRITE_FORBIDDEN, ACCOUNT_NOT_FOUND = 1002, 3, 1008
 
 
@@ -110,7 +113,12 @@ class CosmosContainer:
 
     async def _ranges(self) -> list[Mapping[str, Any]]:
         container = await self._open()
-        read = container.client_connection._ReadPartitionKeyRanges  # noqa: SLF001  # nothing public tells ids and parents
+        read = getattr(container.client_connection, "_ReadPartitionKeyRanges", None)  # alone returns parents
+        if read is None:
+            raise FeedError(
+                f"azure-cosmos {azure.cosmos.__version__} lacks _ReadPartitionKeyRanges of its connection, which lists"
+                f" the container's ranges: pip install 'azure-cosmos=={TESTED}'"
+            )
         pages = read(container.container_link, **_Hooks().arguments)
         return [found async for found in pages]
 
