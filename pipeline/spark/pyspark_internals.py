@@ -116,6 +116,21 @@ def plan_of(frame: DataFrame) -> Any:
     return frame._jdf
 
 
+def rows_of(source: DataFrame) -> Any:
+    """The one partition of a small batch's RDD, which holds its rows; None if `spark.conf` makes it several.
+
+    If Spark differs from what is known: AttributeError, TypeError, Py4JError.
+    """
+    leaf = plan_of(source).queryExecution().analyzed().collectLeaves().apply(0)
+    partitions = leaf.rdd().dependencies().apply(0).rdd().partitions()
+    return partitions[0] if len(partitions) == 1 else None
+
+
+def exchange_rows(kept: Any, rows: Any) -> None:
+    """Put the rows of a partition in the place of another's. Errors as of `rows_of`."""
+    getattr(kept, "values_$eq")(rows.values())
+
+
 def of_plans(read: Callable[[], T], otherwise: T) -> T:
     """What is read off plans of the JVM; otherwise, where this Spark's plans have no such part. Raises what else goes wrong."""
     try:

@@ -28,7 +28,7 @@ from pipeline.limits import JSON_LEVELS_MAX
 from pipeline.spark.jvm import Running
 from pipeline.spark.master import INVARIANTS
 from pipeline.spark.partition_contract import PARTITION, Contract, read_contract
-from pipeline.spark.pyspark_internals import cancel_jobs, has_run_jobs, of_plans, plan_of, sent
+from pipeline.spark.pyspark_internals import cancel_jobs, exchange_rows, has_run_jobs, of_plans, plan_of, rows_of, sent
 
 # The plans of a DataFrame, and what is read off them. Handles objects of Spark's JVM, which have no types here.
 
@@ -180,7 +180,7 @@ class CachedPlan:
         return runs_again(plan_of(self.source), plan_of(now))
 
     def run(self, rows: Any) -> pa.Table:
-        getattr(self.rows, "values_$eq")(rows.values())
+        exchange_rows(self.rows, rows)
         return self.output.toArrow()
 
 
@@ -238,7 +238,8 @@ class PipelineSession:
             source.createOrReplaceTempView(VIEW)
             first, second = query(source), query(source)
             is_alike = is_same(plan_of(first), plan_of(second)) and runs_again(plan_of(source), plan_of(second))
-            if is_alike and (rows := _rows_of(source)) is not None:
+            if is_alike and (rows := rows_of(source)) is not None:
+                exchange_rows(rows, rows)  # which nothing is kept without
                 self.kept = CachedPlan(query, source, rows, second, events.schema)
 
     def run_again(self, events: pa.Table) -> pa.Table | None:
@@ -252,7 +253,7 @@ class PipelineSession:
             if not kept.is_current():
                 self.kept = None
                 return None
-            rows = _rows_of(self._sent(events))
+            rows = rows_of(self._sent(events))
             return None if rows is None else kept.run(rows)
         finally:
             kept.is_free.release()
@@ -288,13 +289,3 @@ def _schema_of(events: pa.Table) -> StructType:
 
 def _is_small(events: pa.Table) -> bool:
     return 0 < events.num_rows <= SMALL_BATCH_EVENTS and bool(events.nbytes <= KEPT_BYTES_MAX)
-
-
-def _rows_of(source: DataFrame) -> Any:
-    """The one partition of a small batch's RDD; None if `spark.conf` makes it several.
-
-    If Spark differs from what is known: AttributeError, TypeError, Py4JError.
-    """
-    leaf = plan_of(source).queryExecution().analyzed().collectLeaves().apply(0)
-    partitions = leaf.rdd().dependencies().apply(0).rdd().partitions()
-    return partitions[0] if len(partitions) == 1 else None

@@ -9,7 +9,16 @@ from typing import Any
 from leasehold.common.azure import credential_of
 from leasehold.common.cancellation import heeding
 from pipeline.connectors.eventhubs.account import EventHubAccount
-from pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
+from pipeline.connectors.eventhubs.amqp.sdk_internals import (
+    authenticator_of,
+    connection_of,
+    create_auth,
+    note_token_answers,
+    public_options,
+    sdk,
+    tls_context,
+    transport_of,
+)
 
 GROUP = "$Default"
 CLOSING_TIMEOUT_S = 2.0
@@ -33,20 +42,19 @@ class Hub:
         return f"amqps://{self.account.host}/{self.account.hub}" + (f"/{path}" if path else "")
 
     def options(self) -> dict[str, Any]:
-        """`hostname` and what else each of the SDK's AMQP clients takes alike; `auth()` comes besides.
+        """`hostname` and what else each of the SDK's AMQP clients takes alike; `make_auth()` comes besides.
 
         Raises ValueError where `ca_file` cannot be used.
         """
-        config = self._public()._config
         names = ("hostname", "transport_type", "custom_endpoint_address", "socket_timeout", "use_tls")
-        return {name: getattr(config, name) for name in names} | {
+        return public_options(self._public(), names) | {
             "ssl_context": self._trusted(),
             "retry_policy": sdk().RetryPolicy(retry_total=0),  # pauses are ours
         }
 
     async def make_auth(self) -> Any:
         """Makes and renews tokens for the hub."""
-        return await self._public()._create_auth_async()
+        return await create_auth(self._public())
 
     async def close(self) -> None:
         own, self._own, self._client = self._own, None, None
@@ -74,9 +82,8 @@ class Hub:
     def _trusted(self) -> Any:
         """As the SDK would create it for each connection, which blocks the event loop while it reads the file."""
         if self._context is None and not self.account.is_emulator:
-            options = sdk().AMQPClientAsync("localhost", connection_verify=self.account.ca_file)._ssl_opts
             try:
-                self._context = sdk().SASLTransport("localhost", None)._build_ssl_opts(options)
+                self._context = tls_context(self.account.ca_file)
             except OSError as error:
                 raise ValueError(
                     f"`ca_file` {self.account.ca_file} cannot be used: {error.strerror or error}"
@@ -107,7 +114,7 @@ class TokenRefused(Exception):
 async def connect(client: Any) -> None:
     """One of the SDK's AMQP clients, until its link is attached. Raises TokenRefused, and what the SDK does."""
     await heeding(client.open_async())
-    answers = _answers(client._cbs_authenticator)
+    answers = note_token_answers(authenticator_of(client))
     try:
         while not await heeding(client.client_ready_async()):
             pass
@@ -117,25 +124,9 @@ async def connect(client: Any) -> None:
         raise TokenRefused(*answers[-1]) from None
 
 
-def _answers(authenticator: Any) -> list[tuple[int, str]]:
-    """Status and description of the service's answers to tokens: the SDK drops those of a refusal."""
-    found: list[tuple[int, str]] = []
-    done = authenticator._on_execute_operation_complete
-
-    async def note(result: Any, status: Any, description: Any, *more: Any, **others: Any) -> None:
-        if isinstance(status, int):
-            found.append(
-                (status, description.decode("utf-8", "replace") if isinstance(description, bytes) else str(description))
-            )
-        await done(result, status, description, *more, **others)
-
-    authenticator._on_execute_operation_complete = note
-    return found
-
-
 async def disconnect(client: Any) -> None:
     """One of the SDK's AMQP clients and all below it, politely where the other side listens. No failure has consequences."""
-    connection = client._connection
+    connection = connection_of(client)
     try:
         with contextlib.suppress(Exception):
             async with asyncio.timeout(CLOSING_TIMEOUT_S):
@@ -144,4 +135,4 @@ async def disconnect(client: Any) -> None:
         if connection is not None:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(CLOSING_TIMEOUT_S):
-                    await connection._transport.close()
+                    await transport_of(connection).close()

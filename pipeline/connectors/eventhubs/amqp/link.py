@@ -13,7 +13,21 @@ from typing import Any
 
 from pipeline.connectors.eventhubs.amqp.connection import Hub, connect, disconnect
 from pipeline.connectors.eventhubs.amqp.frames import Frame
-from pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
+from pipeline.connectors.eventhubs.amqp.sdk_internals import (
+    authenticator_of,
+    channel_of,
+    connection_of,
+    error_of,
+    expect_no_frames,
+    is_attached,
+    link_of,
+    process_frame,
+    sdk,
+    send_sign_of_life,
+    session_of,
+    take_unparsed,
+    transport_of,
+)
 from pipeline.errors import FeedUnavailable
 
 EPOCH = b"com.microsoft:epoch"
@@ -34,9 +48,9 @@ class ReceiverLink:
 
     def __init__(self, client: Any, credit: int) -> None:
         self._client = client
-        self._connection = client._connection
-        self._session = client._session
-        self._link = client._link
+        self._connection = connection_of(client)
+        self._session = session_of(client)
+        self._link = link_of(client)
         self._credit = credit
 
     @classmethod
@@ -60,13 +74,11 @@ class ReceiverLink:
         try:
             async with asyncio.timeout(timeout_s):
                 await connect(client)
-                if client._link.get_state() != sdk().LinkState.ATTACHED:
+                if not is_attached(client):
                     raise FeedUnavailable(f"{hub.name}/{path}: the service took the link back at once")
-                client._connection._idle_timeout = (
-                    None  # the service does send; but the SDK does not see what is read past it
-                )
+                expect_no_frames(connection_of(client))
                 link = cls(client, credit)
-                await client._link.flow(link_credit=credit)
+                await link_of(client).flow(link_credit=credit)
         except BaseException:
             await disconnect(client)
             raise
@@ -74,8 +86,7 @@ class ReceiverLink:
 
     @property
     def channel(self) -> int:
-        sessions = self._connection._incoming_endpoints.items()
-        return next(int(channel) for channel, session in sessions if session is self._session)
+        return channel_of(self._connection, self._session)
 
     @property
     def handle(self) -> int:
@@ -84,14 +95,11 @@ class ReceiverLink:
 
     def read_already(self) -> bytes:
         """What the SDK has read from the connection and not parsed. Call it once, before `read`."""
-        transport = self._connection._transport
-        left = transport._read_buffer.read()
-        transport._read_buffer = type(transport._read_buffer)()
-        return bytes(left)
+        return take_unparsed(self._connection)
 
     async def read(self) -> bytes:
         """What comes next, as soon as there is something. Raises ConnectionError at the end."""
-        transport = self._connection._transport
+        transport = transport_of(self._connection)
         if isinstance(transport, sdk().SASLWithWebSocket):
             return await _message(transport.sock)
         chunk: bytes = await transport.reader.read(CHUNK_BYTES_MAX)
@@ -101,15 +109,15 @@ class ReceiverLink:
 
     async def beat(self) -> None:
         """To be called from time to time: we are alive, and the token is renewed before it expires."""
-        await self._connection._get_remote_timeout(time.time())
-        if self._client._cbs_authenticator is not None:
-            await _renew(self._client._cbs_authenticator)
+        await send_sign_of_life(self._connection, time.time())
+        if (authenticator := authenticator_of(self._client)) is not None:
+            await _renew(authenticator)
         self._check()
 
     async def hand_over(self, frames: Sequence[Frame]) -> None:
         """To the SDK, which keeps the state of connection, sessions and links. Raises what they say."""
         for channel, octets in frames:
-            await self._connection._process_incoming_frame(channel, sdk().decode_frame(memoryview(octets)))
+            await process_frame(self._connection, channel, octets)
             self._check()
 
     async def replenish(self, transfers: int, deliveries: int) -> None:
@@ -130,8 +138,8 @@ class ReceiverLink:
         await disconnect(self._client)
 
     def _check(self) -> None:
-        if self._connection._error is not None:
-            raise self._connection._error
+        if (error := error_of(self._connection)) is not None:
+            raise error
         if self._link.get_state() != sdk().LinkState.ATTACHED:
             raise ConnectionError("the service detached the link")
 

@@ -1,4 +1,4 @@
-"""The private parts of azure-eventhub that are used, by name, so that a missing one is reported.
+"""The private parts of azure-eventhub that are used: the only module that touches them. It reports a missing one by name.
 
 Its public clients neither receive fast enough nor publish with sequence numbers of ours. So its private AMQP clients are taken,
 below which everything is public: TLS, WebSockets, SASL, tokens, sessions, links. Add every further part that is used.
@@ -7,7 +7,7 @@ below which everything is public: TLS, WebSockets, SASL, tokens, sessions, links
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -171,3 +171,123 @@ def _specimens() -> Iterator[tuple[str, Any]]:
     yield "Session", session
     yield "SenderLink", session.create_sender_link("target")
     yield "ReceiverLink", session.create_receiver_link("source", on_transfer=None)
+
+
+# What is done with private parts. An AMQP client is one of the SDK's, as are connections, sessions, links and transports.
+
+
+def public_options(client: Any, names: Iterable[str]) -> dict[str, Any]:
+    """What a public client of the SDK made of its arguments."""
+    return {name: getattr(client._config, name) for name in names}
+
+
+async def create_auth(client: Any) -> Any:
+    """What makes and renews tokens for the hub of a public client."""
+    return await client._create_auth_async()
+
+
+def tls_context(ca_file: str | None) -> Any:
+    """As the SDK would create it for each connection. Raises OSError."""
+    options = sdk().AMQPClientAsync("localhost", connection_verify=ca_file)._ssl_opts
+    return sdk().SASLTransport("localhost", None)._build_ssl_opts(options)
+
+
+def connection_of(client: Any) -> Any:
+    return client._connection
+
+
+def session_of(client: Any) -> Any:
+    return client._session
+
+
+def link_of(client: Any) -> Any:
+    """None until the client is open."""
+    return client._link
+
+
+def authenticator_of(client: Any) -> Any:
+    return client._cbs_authenticator
+
+
+def note_token_answers(authenticator: Any) -> list[tuple[int, str]]:
+    """Status and description of the service's answers to tokens, as they come: the SDK drops those of a refusal."""
+    found: list[tuple[int, str]] = []
+    done = authenticator._on_execute_operation_complete
+
+    async def note(result: Any, status: Any, description: Any, *more: Any, **others: Any) -> None:
+        if isinstance(status, int):
+            found.append(
+                (status, description.decode("utf-8", "replace") if isinstance(description, bytes) else str(description))
+            )
+        await done(result, status, description, *more, **others)
+
+    authenticator._on_execute_operation_complete = note
+    return found
+
+
+def transport_of(connection: Any) -> Any:
+    return connection._transport
+
+
+def take_unparsed(connection: Any) -> bytes:
+    """What the SDK has read from the connection and not parsed. It will not see these bytes."""
+    transport = connection._transport
+    left = transport._read_buffer.read()
+    transport._read_buffer = type(transport._read_buffer)()
+    return bytes(left)
+
+
+def expect_no_frames(connection: Any) -> None:
+    """The SDK asks for signs of life. It does not see what is read past it, so it must not miss them."""
+    connection._idle_timeout = None
+
+
+async def send_sign_of_life(connection: Any, now: float) -> None:
+    """If one is due. Raises what ended the connection."""
+    await connection._get_remote_timeout(now)
+
+
+async def process_frame(connection: Any, channel: int, octets: bytes) -> None:
+    await connection._process_incoming_frame(channel, sdk().decode_frame(memoryview(octets)))
+
+
+def channel_of(connection: Any, session: Any) -> int:
+    """What the service calls the session."""
+    return next(int(channel) for channel, each in connection._incoming_endpoints.items() if each is session)
+
+
+def error_of(connection: Any) -> Exception | None:
+    """What ended the connection."""
+    error: Exception | None = connection._error
+    return error
+
+
+def is_attached(client: Any) -> bool:
+    link = client._link
+    return bool(link is not None and link.get_state() == sdk().LinkState.ATTACHED)
+
+
+@cache
+def sender_class(capability: bytes) -> Any:
+    """The SDK's sender, with a capability that it does not hand on."""
+    sender: Any = sdk().SendClientAsync
+
+    class CapableSender(sender):  # type: ignore[misc]  # the SDK's classes are Any
+        _link: Any
+
+        async def _client_ready_async(self) -> bool:
+            if not self._link:
+                self._link = self._session.create_sender_link(
+                    target_address=self.target,
+                    link_credit=self._link_credit,
+                    send_settle_mode=self._send_settle_mode,
+                    rcv_settle_mode=self._receive_settle_mode,
+                    max_message_size=self._max_message_size,
+                    properties=self._link_properties,
+                    desired_capabilities=[capability],
+                )
+                await self._link.attach()
+                return False
+            return is_attached(self)
+
+    return CapableSender

@@ -8,13 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, NamedTuple
 
 from leasehold.common.cancellation import heeding
 from pipeline.connectors.eventhubs.amqp.connection import Hub, TokenRefused, connect, disconnect
 from pipeline.connectors.eventhubs.amqp.encode import GROUP, LEVEL, NUMBER, PARTITION_KEY, numbered
-from pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
+from pipeline.connectors.eventhubs.amqp.sdk_internals import is_attached, link_of, sdk, sender_class
 from pipeline.producer import NOTHING_YET, AttachRequest, Outcome, ProducerPosition, PublishError, Reason
 from pipeline.producer.errors import refused
 
@@ -118,37 +117,10 @@ BYTES_MAX = 1024 * 1024
 """If the service does not report a batch's maximum size."""
 
 
-@cache
-def sender_class() -> Any:
-    """The SDK's sender, with the capability that it does not hand on."""
-    sender: Any = sdk().SendClientAsync
-    is_attached = sdk().LinkState.ATTACHED
-
-    class IdempotentSender(sender):  # type: ignore[misc]  # the SDK's classes are Any
-        _link: Any
-
-        async def _client_ready_async(self) -> bool:
-            if not self._link:
-                self._link = self._session.create_sender_link(
-                    target_address=self.target,
-                    link_credit=self._link_credit,
-                    send_settle_mode=self._send_settle_mode,
-                    rcv_settle_mode=self._receive_settle_mode,
-                    max_message_size=self._max_message_size,
-                    properties=self._link_properties,
-                    desired_capabilities=[IDEMPOTENT],
-                )
-                await self._link.attach()
-                return False
-            return bool(self._link.get_state() == is_attached)
-
-    return IdempotentSender
-
-
 async def attach(hub: Hub, partition: str | None, asked: AttachRequest | None, *, idempotent: bool) -> SenderLink:
     """Raises PublishError."""
     place = f"'{hub.name}'" + ("" if partition is None else f", partition '{partition}'")
-    kind = sender_class() if idempotent else sdk().SendClientAsync
+    kind = sender_class(IDEMPOTENT) if idempotent else sdk().SendClientAsync
     client = None
     try:
         client = kind(
@@ -159,7 +131,7 @@ async def attach(hub: Hub, partition: str | None, asked: AttachRequest | None, *
             **hub.options(),
         )
         await connect(client)
-        while not _is_attached(client):  # a refusal looks like an attach, until its reason comes
+        while not is_attached(client):  # a refusal looks like an attach, until its reason comes
             await heeding(client.client_ready_async())
         return SenderLink(client, place, _replied(client, place) if idempotent else None)
     except BaseException as error:
@@ -175,7 +147,7 @@ class SenderLink:
 
     def __init__(self, client: Any, place: str, numbers: ProducerPosition | None) -> None:
         self.numbers = numbers
-        self.bytes_max = int(client._link.remote_max_message_size or BYTES_MAX)
+        self.bytes_max = int(link_of(client).remote_max_message_size or BYTES_MAX)
         self._client = client
         self._place = place
         self._used_at = time.monotonic()
@@ -205,7 +177,7 @@ class SenderLink:
     async def _wait_for_credit(self) -> None:
         """Once the link is attached, its token good, and credit there: from here on nothing has to be waited for."""
         client = self._client
-        while not await heeding(client.client_ready_async()) or client._link.current_link_credit <= 0:
+        while not await heeding(client.client_ready_async()) or link_of(client).current_link_credit <= 0:
             await heeding(client.do_work_async())
 
     async def _transfer(self, message: Any) -> tuple[Any, Any]:
@@ -215,7 +187,7 @@ class SenderLink:
         async def note_answer(reason: Any, state: Any) -> None:
             answer.append((reason, state))
 
-        await self._client._link.send_transfer(message, on_send_complete=note_answer)
+        await link_of(self._client).send_transfer(message, on_send_complete=note_answer)
         while not answer:
             if not await heeding(self._client.do_work_async()):
                 raise ConnectionError("the connection was closed")
@@ -245,14 +217,10 @@ class SenderLink:
     def _unanswered(self, reason: Any) -> PublishError:
         """The link has given up the batch: with its own reason, if it has one."""
         try:
-            self._client._link.get_state()
+            link_of(self._client).get_state()
         except Exception as error:
             return link_ended(self._place, *condition_of(error), is_in_air=True)
         return link_ended(self._place, "", f"the batch was not answered ({reason.name})", is_in_air=True)
-
-
-def _is_attached(client: Any) -> bool:
-    return bool(client._link is not None and client._link.get_state() == sdk().LinkState.ATTACHED)
 
 
 def _wished(asked: AttachRequest) -> dict[bytes, Any]:
@@ -267,7 +235,7 @@ def _wished(asked: AttachRequest) -> dict[bytes, Any]:
 
 
 def _replied(client: Any, place: str) -> ProducerPosition:
-    properties = client._link.remote_properties or {}
+    properties = link_of(client).remote_properties or {}
     group, level, number = (properties.get(name) for name in (GROUP, LEVEL, NUMBER))
     if group is None or level is None or number is None:
         raise attach_refused(place, "amqp:not-implemented", "idempotent publishing is not offered", asks=False)

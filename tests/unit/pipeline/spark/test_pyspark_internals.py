@@ -92,6 +92,17 @@ def test_a_jvm_that_fails_is_no_other_release(error: Exception) -> None:
         internals.of_plans(raising(error), "unknown")
 
 
+def test_rows_are_exchanged_between_partitions_and_another_spark_refuses() -> None:
+    kept: dict[str, object] = {}
+    theirs: Any = SimpleNamespace(values=lambda: "rows")
+    ours = SimpleNamespace()
+    setattr(ours, "values_$eq", lambda rows: kept.update(rows=rows))
+    internals.exchange_rows(ours, theirs)
+    assert kept == {"rows": "rows"}
+    with pytest.raises(AttributeError):
+        internals.exchange_rows(SimpleNamespace(), theirs)
+
+
 def test_jobs_that_this_spark_does_not_tell_are_unknown() -> None:
     context: Any = SimpleNamespace(_jsc=SimpleNamespace(sc=raising(NO_METHOD)))
     assert internals.has_run_jobs(context) is None
@@ -107,6 +118,10 @@ def test_jobs_are_cancelled_by_the_public_call_if_the_private_one_is_missing() -
 def test_no_other_module_touches_private_parts() -> None:
     found = {path.name for path in PACKAGE.glob("*.py") if any(_private_of_others(path))}
     assert found == {"pyspark_internals.py"}
+
+
+def test_no_other_module_names_parts_of_scala_classes() -> None:
+    assert {path.name for path in PACKAGE.glob("*.py") if "_$eq" in path.read_text()} == {"pyspark_internals.py"}
 
 
 def _private_of_others(path: Path) -> Iterator[str]:

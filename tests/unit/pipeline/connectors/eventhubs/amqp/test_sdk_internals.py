@@ -98,6 +98,11 @@ def test_no_private_part_is_used_that_is_not_named() -> None:
     assert used <= named, f"add to KEPT in sdk_internals.py: {used - named}"
 
 
+def test_no_other_module_touches_private_parts() -> None:
+    found = {path.name for path in PACKAGE.rglob("*.py") if any(_private_of_others(path))}
+    assert found == {"sdk_internals.py"}
+
+
 def _private_of_others(path: Path) -> Iterator[str]:
     """Attributes with an underscore that are taken of anything but `self` and `cls`."""
     for node in ast.walk(ast.parse(path.read_text())):
