@@ -24,7 +24,7 @@ from service.api.problems import documented
 from service.api.queries import Strict, known, lease_in
 from service.errors import NotNow
 from service.group import actions
-from service.group.actions import LeaseChange, cleared_after_s, close_lease, describe, list_partitions
+from service.group.actions import LeaseTransition, cleared_after_s, close_lease, describe, list_partitions
 from service.group.migration import move, start_in
 from service.group.status import LeaseStatus, state_of
 from service.group.view import View
@@ -107,7 +107,7 @@ def operating(view: View) -> APIRouter:
             after = await move(view.keeper, view.pipelines[pipeline], before, start_in(wanted.to))
         except StoreConflict:
             raise _stale(view, await view.keeper.read(pipeline, partition)) from None
-        return _done(view, request, response, "reset", LeaseChange(before, after))
+        return _done(view, request, response, "reset", LeaseTransition(before, after))
 
     @router.post("/leases/{pipeline}/{partition:any}/close", responses=ETAG_RESPONSE)
     async def close(
@@ -172,7 +172,9 @@ def _stale(view: View, now: VersionedLease) -> HTTPException:
     return HTTPException(HTTPStatus.PRECONDITION_FAILED, STALE, {"etag": tag_of(now.etag)})
 
 
-def _done(view: View, request: Request, response: Response, action: Action, change: LeaseChange) -> schemas.LeaseChange:
+def _done(
+    view: View, request: Request, response: Response, action: Action, change: LeaseTransition
+) -> schemas.LeaseChange:
     view.forget()
     lease = change.before.lease
     request.state.action = OperatorAction(

@@ -127,11 +127,11 @@ class BlobLeases(StorageAccount, LeaseSettings):
         return self.account, self.container
 
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
-        from leases.stores.blob import BlobContainer, BlobContainerAddress, BlobStore
+        from leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
 
         place = BlobContainerAddress(container=self.container, creates=creates)
         account, timeout_s = storage_account_of(**self.account), self.timing.call_timeout_s
-        return BlobStore(BlobContainer(account, place, call_timeout_s=timeout_s))
+        return BlobStore(LeaseBlobContainer(account, place, call_timeout_s=timeout_s))
 
 
 class MemoryLeases(LeaseSettings):

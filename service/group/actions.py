@@ -31,7 +31,7 @@ CONFLICTS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseChange:
+class LeaseTransition:
     """A lease before and after, with its ETags. Both are the same if nothing had to be done."""
 
     before: VersionedLease
@@ -42,7 +42,7 @@ class LeaseChange:
         return self.before is not self.after
 
 
-async def release_lease(keeper: Keeper, pipeline: str, partition: str) -> LeaseChange:
+async def release_lease(keeper: Keeper, pipeline: str, partition: str) -> LeaseTransition:
     """Taken from its owner, position kept. Raises NotNow, StoreError, InvalidDocument."""
 
     async def revoke(lease: Lease) -> Lease:
@@ -53,7 +53,7 @@ async def release_lease(keeper: Keeper, pipeline: str, partition: str) -> LeaseC
 
 async def hand_over_lease(
     keeper: Keeper, pipeline: str, partition: str, to: str, hosts: Mapping[str, HostStatus]
-) -> LeaseChange:
+) -> LeaseTransition:
     """Request a lease for a host: the owner finishes its batch, and releases the lease to that host.
 
     hosts: all known hosts. Raises NotNow, StoreError, InvalidDocument.
@@ -78,15 +78,15 @@ async def resume_pipeline(keeper: Keeper, pipeline: str, *, by: str, at: str) ->
 
 async def _change(
     keeper: Keeper, pipeline: str, partition: str, plan: Callable[[Lease], Awaitable[Lease]]
-) -> LeaseChange:
+) -> LeaseTransition:
     """A busy owner writes all the time: after a conflict the change is planned again, if it is still valid."""
     for attempt in range(CONFLICTS_MAX):
         seen = await keeper.read(pipeline, partition)
         after = await plan(seen.lease)
         if after == seen.lease:
-            return LeaseChange(seen, seen)
+            return LeaseTransition(seen, seen)
         try:
-            return LeaseChange(seen, await keeper.rewrite(seen, after))
+            return LeaseTransition(seen, await keeper.rewrite(seen, after))
         except StoreConflict:
             if attempt == CONFLICTS_MAX - 1:
                 raise
@@ -151,7 +151,7 @@ class Rest:
 class Close:
     """A lease before and after. rest: None if it was closed already."""
 
-    change: LeaseChange
+    change: LeaseTransition
     rest: Rest | None = None
 
 

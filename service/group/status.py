@@ -1,7 +1,7 @@
 """The group as people see it: leases, hosts, pipelines, recent batches. Values, built from documents that were read; pure.
 
 The documents do not show whether a lease has expired or a host has died: a host sees that on its own clock
-(leases.expiry). That host's `Sight` is combined with the documents. A process that has just started has none, and reports that.
+(leases.expiry). What that host saw is combined with the documents. A process that has just started saw nothing, and reports that.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Unrenewed:
     hosts: Mapping[str, Mark]
 
 
-def sight_of(host: Host) -> Unrenewed | None:
+def unrenewed_of(host: Host) -> Unrenewed | None:
     """None until the host's first round is over."""
     scan, host_scan = host.balancer.scan, host.balancer.host_scan
     if scan is None or host_scan is None:
@@ -148,7 +148,7 @@ def group_of(
     *,
     pipelines: Mapping[str, Identity],
     me: str,
-    sight: Unrenewed | None,
+    unrenewed: Unrenewed | None,
     mine: Activity | None,
     controls: Controls = NO_CONTROLS,
     now: datetime | None = None,
@@ -166,12 +166,12 @@ def group_of(
         heard[me] = mine
     marks = scan.marks
     leases = {
-        key: LeaseStatus(seen.lease, seen.etag, state_of(seen.lease, _is_still(sight, key, marks.get(key))))
+        key: LeaseStatus(seen.lease, seen.etag, state_of(seen.lease, _is_still(unrenewed, key, marks.get(key))))
         for key, seen in sorted(scan.seen.items())
     }
     owned = Counter(status.lease.owner for status in leases.values())
     hosts = {
-        record.name: _host(record, owned[record.name], me, sight, heard.get(record.name, Activity()), now)
+        record.name: _host(record, owned[record.name], me, unrenewed, heard.get(record.name, Activity()), now)
         for record in known
     }
     return GroupStatus(
@@ -211,13 +211,13 @@ def _heard(records: Iterable[HostRecord]) -> tuple[dict[str, Activity], list[Inv
     return heard, invalid
 
 
-def _is_still(sight: Unrenewed | None, key: LeaseKey, mark: Mark | None) -> bool:
+def _is_still(unrenewed: Unrenewed | None, key: LeaseKey, mark: Mark | None) -> bool:
     """A lease that has moved since it was seen standing still has an owner after all."""
-    return sight is not None and mark is not None and sight.leases.get(key) == mark
+    return unrenewed is not None and mark is not None and unrenewed.leases.get(key) == mark
 
 
 def _host(
-    record: HostRecord, leases: int, me: str, sight: Unrenewed | None, activity: Activity, now: datetime | None
+    record: HostRecord, leases: int, me: str, unrenewed: Unrenewed | None, activity: Activity, now: datetime | None
 ) -> HostStatus:
     is_this = record.name == me
     silent_s = 0.0 if now is None or activity.at is None else (now - activity.at).total_seconds()
@@ -226,7 +226,7 @@ def _host(
         incarnation=record.incarnation,
         tick=record.tick,
         is_this=is_this,
-        is_live=None if sight is None else is_this or sight.hosts.get(record.name) != record.mark,
+        is_live=None if unrenewed is None else is_this or unrenewed.hosts.get(record.name) != record.mark,
         is_draining=record.draining,
         is_contested=record.contested_by is not None,
         pipelines=record.pipelines,

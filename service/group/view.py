@@ -27,7 +27,7 @@ from leases.lease import Lease, LeaseKey
 from leases.pause_orders import GROUP_PREFIX, controls_in
 from leases.store import Stored
 from service.group.activity import activity_of
-from service.group.status import NOTHING, GroupStatus, Standstill, group_of, sight_of, standstills
+from service.group.status import NOTHING, GroupStatus, Standstill, group_of, standstills, unrenewed_of
 from service.host import Host
 from service.lag.measurement import (
     LAG_TIMEOUTS,
@@ -247,7 +247,7 @@ class View:
             problems,
             pipelines={name: pipeline.identity for name, pipeline in self.pipelines.items()},
             me=self._keeper.host,
-            sight=sight_of(host) if host else None,
+            unrenewed=unrenewed_of(host) if host else None,
             mine=activity_of(host, now=self.now(), monotonic_s=self.clock.monotonic()) if host else None,
             controls=controls_in(documents),
             now=self.now(),

@@ -80,7 +80,7 @@ def others_blobs_of(
 
     container: None is the lease store. Raises StartFailed.
     """
-    from leases.stores.blob import BlobContainer, BlobContainerAddress, OthersBlobs
+    from leases.stores.blob import BlobContainerAddress, LeaseBlobContainer, OthersBlobs
 
     own_account, own_container = leases.blobs or (None, None)
     name = container or own_container
@@ -96,7 +96,7 @@ def others_blobs_of(
         if name is None:
             raise ValueError("--container: name the one with the old leases")
         place = BlobContainerAddress(container=name, creates=False)
-        return OthersBlobs(BlobContainer(account, place, call_timeout_s=OTHERS_TIMEOUT_S))
+        return OthersBlobs(LeaseBlobContainer(account, place, call_timeout_s=OTHERS_TIMEOUT_S))
     except ValueError as error:
         raise StartFailed(f"the old leases cannot be reached: {error}") from error
 

@@ -25,7 +25,7 @@ from leasehold.common.azure import storage_account_of
 from leases.document import decode_lease, lease_prefix
 from leases.errors import StoreMissing
 from leases.lease import Lease
-from leases.stores.blob import BlobContainer, BlobContainerAddress, BlobStore
+from leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
 from pipeline.connectors.eventhubs.position import position_of
 from pipeline.connectors.eventhubs.sink.producer_groups import target_of
 from scenarios.grounds import PARTITIONS, Breakage, Logs, MakeGround, paged_files, slow_postgres, spread
@@ -117,7 +117,7 @@ class Hubs:
     async def _leases(self, role: str) -> list[Lease]:
         place = BlobContainerAddress(container=self._container, creates=False)
         account = storage_account_of(connection_string=self._blobs)
-        store = BlobStore(BlobContainer(account, place, call_timeout_s=LOOK_TIMEOUT_S))
+        store = BlobStore(LeaseBlobContainer(account, place, call_timeout_s=LOOK_TIMEOUT_S))
         try:
             documents = await store.list(lease_prefix(role))
         except StoreMissing:  # no host has come so far

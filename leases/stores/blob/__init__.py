@@ -5,7 +5,7 @@ opens, which also translates the SDK's errors. `OthersBlobs` reads what other pr
 """
 
 from leases.stores.blob.account import BlobContainerAddress
-from leases.stores.blob.container import BlobContainer
+from leases.stores.blob.container import LeaseBlobContainer
 from leases.stores.blob.store import BlobStore, OthersBlobs
 
-__all__ = ["BlobStore", "BlobContainer", "OthersBlobs", "BlobContainerAddress"]
+__all__ = ["BlobStore", "LeaseBlobContainer", "OthersBlobs", "BlobContainerAddress"]

@@ -54,7 +54,7 @@ class StoredBlob:
     is_leased: bool = False
 
 
-class BlobContainer:
+class LeaseBlobContainer:
     """One container of blobs. Raises the errors of `leases.store.LeaseStore`.
 
     call_timeout_s: how long a call may take. Retries happen in the first half of it.

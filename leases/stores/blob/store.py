@@ -23,7 +23,7 @@ from leases.stores.blob.codec import (
     packed,
     too_large,
 )
-from leases.stores.blob.container import BlobContainer, StoredBlob
+from leases.stores.blob.container import LeaseBlobContainer, StoredBlob
 
 READS_AT_ONCE_MAX = 8
 OTHERS_MAX = 20_000
@@ -40,7 +40,7 @@ class BlobStore(LeaseStore):
     reflects one moment.
     """
 
-    def __init__(self, container: BlobContainer) -> None:
+    def __init__(self, container: LeaseBlobContainer) -> None:
         self._container = container
         self._others: dict[str, tuple[str, Mapping[str, str]]] = {}
         self._reads = asyncio.Semaphore(READS_AT_ONCE_MAX)
@@ -106,7 +106,7 @@ class BlobStore(LeaseStore):
 class OthersBlobs:
     """Other processors' lease blobs, read unchanged, for `leasehold leases import`. Writes and creates nothing."""
 
-    def __init__(self, container: BlobContainer) -> None:
+    def __init__(self, container: LeaseBlobContainer) -> None:
         self._container = container
         self._reads = asyncio.Semaphore(READS_AT_ONCE_MAX)
 

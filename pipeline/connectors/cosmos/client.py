@@ -113,7 +113,8 @@ class CosmosContainer:
 
     async def _ranges(self) -> list[Mapping[str, Any]]:
         container = await self._open()
-        read = getattr(container.client_connection, "_ReadPartitionKeyRanges", None)  # alone returns parents
+        # Nothing public returns ids and parents.
+        read = getattr(container.client_connection, "_ReadPartitionKeyRanges", None)
         if read is None:
             raise FeedError(
                 f"azure-cosmos {azure.cosmos.__version__} lacks _ReadPartitionKeyRanges of its connection, which lists"

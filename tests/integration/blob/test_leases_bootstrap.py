@@ -16,7 +16,7 @@ from leasehold.common.clock import BootClock
 from leases.bootstrap import Bootstrap, Identity, Partition, decode_info, info_id
 from leases.errors import StoreAmbiguous, StoreConflict, StoreUnavailable
 from leases.keeper import Keeper
-from leases.stores.blob import BlobContainer, BlobContainerAddress, BlobStore
+from leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
 from leases.timing import Timing
 
 PARTITIONS = [Partition(name) for name in ("0", "1", "a/b.")]
@@ -29,7 +29,7 @@ CONTAINERS = map("bootstrap-{}".format, count())
 async def hosted(wire: Wire, container: str, host: str) -> AsyncIterator[Bootstrap]:
     place = BlobContainerAddress(container=container)
     store = BlobStore(
-        BlobContainer(storage_account_of(connection_string=wire.connection_string), place, call_timeout_s=60)
+        LeaseBlobContainer(storage_account_of(connection_string=wire.connection_string), place, call_timeout_s=60)
     )
     keeper = Keeper(store, host=host, incarnation=host, clock=BootClock(), timing=Timing())
     try:

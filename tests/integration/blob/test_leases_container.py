@@ -16,7 +16,7 @@ from leasehold.common.azure import storage_account_of
 from leases.document import BODY_BYTES_MAX, decode_lease, encode_lease, lease_id
 from leases.errors import InvalidDocument, StoreConflict, StoreMissing, StoreUnavailable
 from leases.lease import Lease
-from leases.stores.blob import BlobContainer, BlobContainerAddress, BlobStore
+from leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
 
 ID = "pipeline/leases/7"
 LARGE = json.dumps({"text": "".join(f"{n * 7919 % 104729:x}" for n in range(9000))})
@@ -44,7 +44,7 @@ async def open_store(wire: Wire, container: str) -> AsyncIterator[Callable[..., 
             storage_account_of(connection_string=wire.connection_string),
             BlobContainerAddress(container=container, creates=creates),
         )
-        stores.append(BlobStore(BlobContainer(account, place, call_timeout_s=60, page_blobs_max=pages)))
+        stores.append(BlobStore(LeaseBlobContainer(account, place, call_timeout_s=60, page_blobs_max=pages)))
         return stores[-1]
 
     yield opened

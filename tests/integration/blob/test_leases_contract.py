@@ -10,7 +10,7 @@ import pytest
 from leasehold.common.azure import storage_account_of
 from leases.contract import LeaseStoreContract
 from leases.store import LeaseStore
-from leases.stores.blob import BlobContainer, BlobContainerAddress, BlobStore
+from leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
 
 PATIENCE_S = 60.0
 CONTAINERS = map("contract-{}".format, count())
@@ -18,7 +18,7 @@ CONTAINERS = map("contract-{}".format, count())
 
 def store_in(azurite: str, container: str) -> LeaseStore:
     account = storage_account_of(connection_string=azurite)
-    return BlobStore(BlobContainer(account, BlobContainerAddress(container=container), call_timeout_s=PATIENCE_S))
+    return BlobStore(LeaseBlobContainer(account, BlobContainerAddress(container=container), call_timeout_s=PATIENCE_S))
 
 
 class TestBlobStore(LeaseStoreContract):

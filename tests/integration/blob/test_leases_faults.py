@@ -19,7 +19,7 @@ from servers.blob_wire import Wire, between
 
 from leasehold.common.azure import storage_account_of
 from leases.errors import StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
-from leases.stores.blob import BlobContainer, BlobContainerAddress, BlobStore, account
+from leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer, account
 from leases.stores.blob.account import _REMEDIES
 
 ID = "pipeline/leases/7"
@@ -46,7 +46,7 @@ async def open_store(wire: Wire, container: str) -> AsyncIterator[Callable[..., 
     def opened(timeout_s: float = PATIENCE_S, creates: bool = True, pages: int = 5000, **account: Any) -> BlobStore:
         reached = storage_account_of(**(account or {"connection_string": wire.connection_string}))
         place = BlobContainerAddress(container=container, creates=creates)
-        stores.append(BlobStore(BlobContainer(reached, place, call_timeout_s=timeout_s, page_blobs_max=pages)))
+        stores.append(BlobStore(LeaseBlobContainer(reached, place, call_timeout_s=timeout_s, page_blobs_max=pages)))
         return stores[-1]
 
     yield opened
@@ -346,10 +346,10 @@ async def test_who_we_are_is_found_out_once_however_often_a_caller_loses_patienc
 def test_a_ca_file_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
     account = storage_account_of(connection_string="AccountName=a;AccountKey=a2V5", ca_file=tmp_path / "missing.pem")
     with pytest.raises(ValueError, match=r"missing\.pem"):
-        BlobContainer(account, BlobContainerAddress(container="leases"))
+        LeaseBlobContainer(account, BlobContainerAddress(container="leases"))
 
 
 async def test_no_secret_is_shown(store: BlobStore) -> None:
     account = storage_account_of(account_url="https://a.blob.core.windows.net", key="c2VjcmV0")
-    container = BlobContainer(account, BlobContainerAddress(container="leases"))
+    container = LeaseBlobContainer(account, BlobContainerAddress(container="leases"))
     assert "c2VjcmV0" not in f"{account!r} {container!r} {vars(container)!r} {store!r}"

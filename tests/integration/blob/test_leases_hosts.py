@@ -23,7 +23,7 @@ from servers.blob_wire import Wire, between
 from leasehold.common.azure import storage_account_of
 from leases.document import decode_lease
 from leases.lease import Lease
-from leases.stores.blob import BlobContainer, BlobContainerAddress, BlobStore
+from leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
 from service.cli.main import main
 from service.config.load import load
 from service.processor import Processor
@@ -81,7 +81,7 @@ class Group:
 
     async def leases(self) -> list[Lease]:
         store = BlobStore(
-            BlobContainer(
+            LeaseBlobContainer(
                 storage_account_of(connection_string=self.azurite), BlobContainerAddress(container=self.container)
             )
         )

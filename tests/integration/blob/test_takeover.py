@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from leasehold.common.azure import storage_account_of
 from leases.document import decode_lease
 from leases.lease import Lease
-from leases.stores.blob import BlobContainer, BlobContainerAddress, BlobStore
+from leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
 from pipeline.connectors.memory import MemoryFeed
 from service.cli.main import main
 from service.group import import_sources
@@ -92,7 +92,9 @@ class Deployment:
 
     async def leases(self) -> dict[str, Lease]:
         store = BlobStore(
-            BlobContainer(storage_account_of(connection_string=self.azurite), BlobContainerAddress(container=self.ours))
+            LeaseBlobContainer(
+                storage_account_of(connection_string=self.azurite), BlobContainerAddress(container=self.ours)
+            )
         )
         try:
             found = [decode_lease(each.id, each.body) for each in await store.list("orders/leases/")]

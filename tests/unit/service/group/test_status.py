@@ -58,7 +58,7 @@ FAILURE = FailureStatus(host="host-a", pipeline="bank", partition="a", error="ba
 def group(
     *leases: Lease,
     records: tuple[HostRecord, ...] = (RECORD,),
-    sight: Unrenewed | None = None,
+    unrenewed: Unrenewed | None = None,
     mine: Activity | None = None,
     me: str = "host-a",
     invalid: tuple[InvalidDocument, ...] = (),
@@ -66,7 +66,7 @@ def group(
 ) -> GroupStatus:
     scan = Scan({lease.key: VersionedLease(lease, "etag") for lease in leases}, invalid, 0.0, 0.0)
     return group_of(
-        scan, records, (), pipelines={"bank": Identity("feed", "sink")}, me=me, sight=sight, mine=mine, now=now
+        scan, records, (), pipelines={"bank": Identity("feed", "sink")}, me=me, unrenewed=unrenewed, mine=mine, now=now
     )
 
 
@@ -95,10 +95,10 @@ def test_a_lease_is_in_one_state(fields: dict[str, object], is_expired: bool, st
 
 
 def test_a_lease_has_expired_only_while_it_stands_where_this_host_saw_it_stand_still() -> None:
-    sight = Unrenewed({LEASE.key: MARK}, {})
-    assert group(LEASE, sight=sight).leases[LEASE.key].state == "expired"
-    assert group(LEASE.renewed(), sight=sight).leases[LEASE.key].state == "owned"
-    assert group(LEASE, sight=None).leases[LEASE.key].state == "owned"
+    unrenewed = Unrenewed({LEASE.key: MARK}, {})
+    assert group(LEASE, unrenewed=unrenewed).leases[LEASE.key].state == "expired"
+    assert group(LEASE.renewed(), unrenewed=unrenewed).leases[LEASE.key].state == "owned"
+    assert group(LEASE, unrenewed=None).leases[LEASE.key].state == "owned"
 
 
 def test_leases_are_in_the_order_of_pipeline_and_partition() -> None:
@@ -111,9 +111,9 @@ def test_leases_are_in_the_order_of_pipeline_and_partition() -> None:
 
 def test_a_host_is_dead_only_while_it_stands_where_this_host_saw_it_stand_still() -> None:
     other = replace(RECORD, name="host-b")
-    sight = Unrenewed({}, {"host-b": other.mark})
-    assert group(records=(RECORD, other), sight=sight).hosts["host-b"].is_live is False
-    assert group(records=(RECORD, replace(other, tick=6)), sight=sight).hosts["host-b"].is_live is True
+    unrenewed = Unrenewed({}, {"host-b": other.mark})
+    assert group(records=(RECORD, other), unrenewed=unrenewed).hosts["host-b"].is_live is False
+    assert group(records=(RECORD, replace(other, tick=6)), unrenewed=unrenewed).hosts["host-b"].is_live is True
     assert group(records=(RECORD, other)).hosts["host-b"].is_live is None, "nobody has watched"
 
 
@@ -153,7 +153,7 @@ def test_a_failure_is_over_once_another_host_works_on_the_lease() -> None:
 def test_a_dead_host_has_no_failures_any_more() -> None:
     dead = record(Activity(failures=(FAILURE,)), "host-b")
     released = replace(LEASE, owner=None, incarnation=None)
-    assert group(released, records=(dead,), sight=Unrenewed({}, {"host-b": dead.mark})).failures == {}
+    assert group(released, records=(dead,), unrenewed=Unrenewed({}, {"host-b": dead.mark})).failures == {}
 
 
 RELEASED = replace(LEASE, owner=None, incarnation=None, continuation="10")
@@ -180,7 +180,7 @@ def test_a_host_that_has_been_silent_for_a_lease_duration_reports_nothing_curren
     told = record(Activity(failures=(KNOWN,), at=NOW), "host-b")
     assert group(RELEASED, records=(told,), now=NOW + timedelta(seconds=60)).failures == {("bank", "a"): "bad"}
     assert group(RELEASED, records=(told,), now=NOW + timedelta(seconds=61)).failures == {}
-    watched = group(RELEASED, records=(told,), now=NOW + timedelta(days=1), sight=Unrenewed({}, {}))
+    watched = group(RELEASED, records=(told,), now=NOW + timedelta(days=1), unrenewed=Unrenewed({}, {}))
     assert watched.failures == {("bank", "a"): "bad"}, "a host that has watched knows better than the wall clocks"
 
 

@@ -20,7 +20,7 @@ KEY = LeaseKey("bank", "a")
 
 
 def group(
-    lease: Lease, *records: HostRecord, controls: Controls | None = None, sight: Unrenewed | None = None
+    lease: Lease, *records: HostRecord, controls: Controls | None = None, unrenewed: Unrenewed | None = None
 ) -> GroupStatus:
     scan = Scan({lease.key: VersionedLease(lease, "etag")}, (), 0.0, 0.0)
     return group_of(
@@ -29,7 +29,7 @@ def group(
         (),
         pipelines={"bank": Identity("feed", "sink")},
         me="leasehold",
-        sight=sight,
+        unrenewed=unrenewed,
         mine=None,
         now=NOW,
         controls=controls or Controls(),
