@@ -223,7 +223,7 @@ def begin(clock: Clock, session: Session | None) -> Began:
 
 
 def agreed(lease: Lease, session: Session | None) -> Lease:
-    """The lease as it is to be written: judged by its owner's session once all hosts of the group can read that."""
+    """The lease as its owner writes it: its session judges it once all hosts of the group can read that."""
     return lease if session is None or not session.is_agreed else replace(lease, by_session=True)
 
 

@@ -17,8 +17,7 @@ from leasehold.common.clock import Clock
 from leases.balance import Peer
 from leases.errors import InvalidDocument
 from leases.expiry import Watch
-from leases.host_record import HOSTS_PREFIX, HostRecord, decode_host, encode_host, host_id
-from leases.own_document import OwnDocument
+from leases.host_record import HOSTS_PREFIX, HostRecord, OwnDocument, decode_host, encode_host, host_id
 from leases.pause_orders import GROUP_PREFIX, NO_CONTROLS, Controls, controls_in
 from leases.session import SESSIONS_PREFIX, Session, SessionRecord, Tenant, session_id
 from leases.session_watch import SessionWatch

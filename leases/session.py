@@ -18,8 +18,7 @@ from leasehold.common.clock import Clock, Pace, retry_after_s
 from leases.balance import Peer
 from leases.document import NAME_BYTES_MAX, Fields, to_json
 from leases.errors import StoreError
-from leases.host_record import PIPELINES_MAX, HostRecord
-from leases.own_document import OwnDocument
+from leases.host_record import PIPELINES_MAX, HostRecord, OwnDocument
 from leases.store import LeaseStore, TimedStore
 from leases.timing import SessionTiming, Timing
 
@@ -122,8 +121,11 @@ def decode_session(id: str, body: str) -> SessionRecord:
 class Session:
     """This host's session. All times are of its own clock.
 
-    term: 0 before the first heartbeat; grows with each lapse of trust. is_agreed: whether every live host has a session, so
-    that leases may be written which hosts without one cannot read. turn: the order in which leases are won again.
+    term: 0 before the first heartbeat. It grows with each lapse of trust.
+
+    is_agreed: whether every live host has a session. Then leases may be written that hosts without one cannot read.
+
+    turn: the order in which leases are won again.
     """
 
     def __init__(self, store: LeaseStore, record: SessionRecord, *, clock: Clock, timing: SessionTiming) -> None:

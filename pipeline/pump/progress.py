@@ -1,4 +1,4 @@
-"""The progress of a runner: the stages at work, for its supervisor, and the batches that its writer has not delivered yet.
+"""The progress of a runner: the stages in progress, for its supervisor, and the batches that its writer has not delivered yet.
 
 Most writers deliver within `write`; then a batch is settled right after it. A buffering writer may hold several at a time.
 """

@@ -19,9 +19,8 @@ from leases.pause_orders import Control
 from service.api import schemas
 from service.api.audit import OperatorAction, lease_facts
 from service.api.auth import Operator
-from service.api.etags import ETAG_RESPONSE, meant_by, tag_of
 from service.api.problems import documented
-from service.api.queries import Strict, known, lease_in
+from service.api.queries import ETAG_RESPONSE, Strict, known, lease_in, meant_by, tag_of
 from service.errors import NotNow
 from service.group import actions
 from service.group.actions import LeaseTransition, cleared_after_s, close_lease, describe, list_partitions

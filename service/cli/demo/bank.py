@@ -77,7 +77,7 @@ class DemoView:
         }
 
     @asynccontextmanager
-    async def drawing(self) -> AsyncIterator[None]:
+    async def draw(self) -> AsyncIterator[None]:
         """Draw it, and draw it again, within this context."""
         draw = self._live() if self._screen.is_terminal else self._lines()
         task = asyncio.create_task(draw, name="demo view")
@@ -236,7 +236,7 @@ async def _process(
     processor = processor_of(settings, host=host, log=logs.logger())
     before = await count_done(processor)
     _say(screen, "starting Spark, which takes some seconds")
-    async with DemoView(processor, sum(expected.events.values()), before, screen).drawing():
+    async with DemoView(processor, sum(expected.events.values()), before, screen).draw():
         last = await process(
             processor,
             settings.api,

@@ -173,7 +173,7 @@ def _specimens() -> Iterator[tuple[str, Any]]:
     yield "ReceiverLink", session.create_receiver_link("source", on_transfer=None)
 
 
-# What is done with private parts. An AMQP client is one of the SDK's, as are connections, sessions, links and transports.
+# Uses of private parts. An AMQP client is one of the SDK's, as are connections, sessions, links and transports.
 
 
 def public_options(client: Any, names: Iterable[str]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ async def run(folder: Path) -> dict[str, int]:
 async def first_line(folder: Path, total: int) -> str:
     processor, text = processor_in(folder), io.StringIO()
     screen = Console(file=text)
-    async with DemoView(processor, total, await count_done(processor), screen).drawing():
+    async with DemoView(processor, total, await count_done(processor), screen).draw():
         async with asyncio.timeout(10):
             while not text.getvalue():  # noqa: ASYNC110 - a screen sends no event
                 await asyncio.sleep(0.01)

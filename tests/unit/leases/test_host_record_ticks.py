@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
-from leases.host_record import HostRecord, decode_host, encode_host, host_id
-from leases.own_document import OwnDocument
+from leases.host_record import HostRecord, OwnDocument, decode_host, encode_host, host_id
 from leases.store import Stored
 from leases.stores.memory import MemoryStore
 
