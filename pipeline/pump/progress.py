@@ -51,6 +51,7 @@ class Progress:
     @contextmanager
     def working(self, stage: str, now: float) -> Iterator[None]:
         self._busy[stage] = now
+        self.idle_since = None
         try:
             yield
         finally:
@@ -59,6 +60,7 @@ class Progress:
     def begin(self, stage: str, now: float) -> None:
         """The stage works, if it did not before."""
         self._busy.setdefault(stage, now)
+        self.idle_since = None
 
     def advance(self, stage: str, now: float) -> None:
         """The stage still runs, and has just advanced."""
