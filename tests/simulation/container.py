@@ -92,6 +92,20 @@ class WatchedContainer(Container):
         self._beaten(incarnation(), 0.0, id, "")
         del self._documents[id]
 
+    def edit_session(self, id: str, body: str | None) -> None:
+        """A text editor changes a session, or removes it."""
+        if id in self._documents and self._documents[id].body == body:
+            return
+        if (before := self._documents.get(id)) is not None:
+            with suppress(LeasesError):
+                self._world.onlooker.session_moved(decode_session(id, before.body).incarnation)
+        if body is None:
+            self._documents.pop(id, None)
+            return
+        with suppress(LeasesError):
+            self._world.onlooker.session_moved(decode_session(id, body).incarnation)
+        self._put(id, body)
+
     def _beaten(self, by: str, started: float, id: str, body: str) -> None:
         """What can be seen of a session changes."""
         if not id.startswith(SESSIONS_PREFIX):

@@ -363,6 +363,8 @@ def calm(world: World) -> None:
     world.skies.hanging.clear()
     world.skies.slow.clear()
     world.skies.snares.clear()
+    world.skies.cuts.clear()
+    world.onlooker.writes_fail(False)
     world.skies.is_calm = True
     if world.setup.has_quota:
         world.skies.quota = narrow(world)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
+from math import inf
 
 from leases.lease import Lease
 from leases.timing import Timing
@@ -76,6 +77,10 @@ class Onlooker:
     _beaten: dict[str, float] = field(default_factory=dict)
     # the tenures that ended because others took their leases as expired
     _expired: set[tuple[str, str]] = field(default_factory=set)
+    # since when no host can write sessions, and when that ended
+    _writes_fail: bool = False
+    _writes_failed_since: float = inf
+    _writes_failed_until: float = -inf
     # what the sink holds was put back since, and whether it has been claimed after that
     _restored: dict[str, bool] = field(default_factory=dict)
     _dark: list[tuple[float, float]] = field(default_factory=list)
@@ -145,6 +150,14 @@ class Onlooker:
     def session_moved(self, incarnation: str) -> None:
         """What others can see of a session changes: its tick, or that it has a document."""
         self._sessions.setdefault(incarnation, [0.0]).append(self.now())
+
+    def writes_fail(self, is_so: bool) -> None:
+        """No host can write its session, from now on or up to now."""
+        if self._writes_fail and not is_so:
+            self._writes_failed_until = self.now()
+        if is_so and not self._writes_fail:
+            self._writes_failed_since = self.now()
+        self._writes_fail = is_so
 
     def beaten(self, incarnation: str, started: float) -> None:
         """A heartbeat that was sent at `started` is carried out."""
@@ -262,6 +275,14 @@ class Onlooker:
             lambda: f"{by} took '{name}' from {old.incarnation}, whose session was silent for {silent:.2f} s",
         )
         if not is_handoff:
+            session = self.timing.session
+            is_after = now - self._writes_failed_until >= 0.9 * session.beat_s
+            beat_before = moves[-2] >= self._writes_failed_since - 1.2 * session.beat_s
+            self.check(
+                not beat_before or (not self._writes_fail and is_after),
+                "I11",
+                lambda: f"{by} took '{name}' from {old.incarnation} while no host could write, or right after that",
+            )
             self.counts["takeovers by session"] += 1
             self._expired.add((name, old.incarnation))
 

@@ -20,6 +20,7 @@ from simulation.faults import calm, run_faults
 from simulation.hub import on_virtual_time
 from simulation.loop import run_virtual
 from simulation.restores import mind, run_restores
+from simulation.session_faults import run_session_faults
 from simulation.setup import Setup, Size
 from simulation.world import World, narrowed
 
@@ -100,11 +101,13 @@ async def _lived(world: World, total_s: float) -> None:
     flow = asyncio.create_task(_flow(world))
     faults = asyncio.create_task(run_faults(world, FAULTS_SHARE * total_s))
     documents = asyncio.create_task(run_document_faults(world, FAULTS_SHARE * total_s))
+    sessions = asyncio.create_task(run_session_faults(world, FAULTS_SHARE * total_s))
     restores = asyncio.create_task(_restored(world, FAULTS_SHARE * total_s))
     await _pause(world, FAULTS_SHARE * total_s)
     await _until(world, faults.done, world.timing.duration_s, "end of faults")
     faults.result()
     await documents
+    await sessions
     world.tell("CALM", "no more faults")
     calm(world)
     timing = world.timing
@@ -116,7 +119,7 @@ async def _lived(world: World, total_s: float) -> None:
     await _settled(world, settling_s)
     restores.cancel()  # not before: the operator may have seen a lease only now that the sink refuses
     world.onlooker.check_idle(world.leases.values())
-    succession_s = timing.duration_s + timing.renew_s + SUCCESSION_S
+    succession_s = sum(world.setup.succession) + SUCCESSION_S
     await _quiet(world, max(QUIET_SCANS * timing.balance_s, total_s - succession_s - world.now))
     if world.skies.quota is not None:
         names = sorted(running.name for running in world.alive)
@@ -212,7 +215,7 @@ async def _succession(world: World, within_s: float) -> None:
     died_at = world.now
     await victim.kill()
     world.tell("CALM", f"{victim.process.name} dies, and leaves {left}")
-    await _pause(world, world.timing.duration_s / 2)
+    await _pause(world, world.setup.succession[0] / 2)
     for partition in left:
         world.edit(partition, lambda lease: lease.handoff_requested("nobody"))
     await _until(world, lambda: _is_worked_on(world), within_s - (world.now - died_at), "successors")

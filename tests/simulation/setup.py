@@ -92,6 +92,14 @@ class Setup:
         return self.sessions == "all" or (self.sessions == "mixed" and number.isdecimal() and int(number) % 2 == 0)
 
     @property
+    def succession(self) -> tuple[float, float]:
+        """How long a dead owner's leases last, and how late that is noticed."""
+        session = self.timing.session if self.sessions == "all" else None
+        return (
+            (self.timing.duration_s, self.timing.renew_s) if session is None else (session.duration_s, session.look_s)
+        )
+
+    @property
     def batch_timeout_s(self) -> float:
         return 1.5 * self.timing.duration_s
 

@@ -53,6 +53,16 @@ class Snare:
         return False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """What becomes of some requests of a host, or of all hosts. back_s: how long their answers take to come back."""
+
+    host: str
+    is_meant: Callable[[Request], bool]
+    fate: Fate
+    back_s: float = 0.0
+
+
 class Skies:
     """rng: whom fates are drawn from. running: the host that a process is. outages, slow (to the store), hanging, snares: laid by
     faults. quota: what binds the lease store once faults have stopped."""
@@ -71,6 +81,7 @@ class Skies:
         self.hanging: set[str] = set()
         self.slow: set[str] = set()
         self.snares: list[Snare] = []
+        self.cuts: list[Cut] = []
         self.quota: Quota | None = None
         self._setup = setup
         self._slow_s: dict[Where, float] = {"store": setup.store_s, "feed": 0.0, "sink": setup.sink_s}
@@ -124,6 +135,9 @@ class Skies:
             refused = self.quota.fate(request, self._now()) if self.quota and request.where == "store" else None
             self._onlooker.counts["throttled"] += refused is not None
             return refused or Fate(quick)
+        for cut in self.cuts:
+            if cut.host in ("", request.host) and cut.is_meant(request):
+                return cut.fate._replace(back_s=cut.back_s * rng.random())
         if (self.outages or self.slow or self.hanging) and (fate := self._laid_fate(request, quick)) is not None:
             return fate
         if request.operation == "publish" and self._cut_off.get(request.id) == self._now():

@@ -39,7 +39,7 @@ class Request(NamedTuple):
 
 
 class Fate(NamedTuple):
-    """late_s: on the way there.
+    """late_s: on the way there. back_s: on the way back, so that an answer may be old when it comes.
 
     refused: surely not carried out; retry_after_s: what the service says of it. lost: carried out without an answer. ghost:
     neither. late: without an answer at once, and carried out after late_s, when nobody waits for it any more; or before that,
@@ -50,6 +50,7 @@ class Fate(NamedTuple):
     ends: Ends = "ok"
     overtaken_by: int = 0
     retry_after_s: float | None = None
+    back_s: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -234,12 +235,26 @@ def _answer(
     try:
         result = call()
     except Exception as error:
-        return _fail(answer, error)
+        return _later_fail(answer, error, fate.back_s)
     if fate.ends == "lost":
         return _fail(answer, lost("no answer"))
+    if fate.back_s:
+        asyncio.get_running_loop().call_later(fate.back_s, _succeed, answer, result, context=OUTSIDE)
+    else:
+        _succeed(answer, result)
+    return None
+
+
+def _succeed(answer: asyncio.Future[T], result: T) -> None:
     if not answer.done():
         answer.set_result(result)
-    return None
+
+
+def _later_fail(answer: asyncio.Future[T], error: Exception, back_s: float) -> None:
+    if back_s:
+        asyncio.get_running_loop().call_later(back_s, _fail, answer, error, context=OUTSIDE)
+    else:
+        _fail(answer, error)
 
 
 def _refusal(refused: type[Exception], fate: Fate) -> Exception:

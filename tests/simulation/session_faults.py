@@ -1,0 +1,156 @@
+"""What befalls sessions: writes that fail while reads succeed, edited documents, and answers that are old when they arrive.
+
+Only worlds whose hosts have sessions get these faults. Their random source is their own, so that all other faults of a seed stay
+as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from simulation.group import Running
+from simulation.skies import Cut, Snare
+from simulation.weather import Fate, Request
+
+from leases.session import SESSIONS_PREFIX
+from leases.timing import SessionTiming
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+Fault = Callable[["World", random.Random, SessionTiming], str | None]
+"""Says what it did; None if there was nothing to do it to."""
+
+WRITES = ("create", "replace", "delete")
+
+
+def is_write(request: Request) -> bool:
+    return request.where == "store" and request.operation in WRITES
+
+
+def is_of_sessions(request: Request) -> bool:
+    return is_write(request) and request.id.startswith(SESSIONS_PREFIX)
+
+
+def is_of_leases(request: Request) -> bool:
+    return is_write(request) and "/leases/" in request.id
+
+
+def is_read(request: Request) -> bool:
+    return request.where == "store" and request.operation in ("list", "read")
+
+
+KINDS = {"writes": is_write, "sessions": is_of_sessions, "leases": is_of_leases, "reads": is_read}
+
+
+def partial_outage(world: World, rng: random.Random, timing: SessionTiming) -> str | None:
+    """Some requests of one host, or of all, are refused or get no answer, while all others go well."""
+    host = rng.choice(("", *(running.name for running in world.alive)))
+    kind = rng.choice(sorted(KINDS))
+    mode = rng.choice(("refused", "ghost"))
+    for_s = timing.duration_s * rng.choice((0.5, 1.0, 3.0)) * (0.3 + rng.random())
+    hangs_s = 0.0 if mode == "refused" else timing.call_timeout_s * (1 + rng.random())
+    cut = Cut(host, KINDS[kind], Fate(0.01 + hangs_s, "refused" if mode == "refused" else "ghost"))
+    world.skies.cuts.insert(0, cut)  # before those that let requests pass slowly
+    is_dark = host == "" and kind in ("writes", "sessions")
+    if is_dark:
+        world.onlooker.writes_fail(True)
+
+    def over() -> None:
+        if cut in world.skies.cuts:
+            world.skies.cuts.remove(cut)
+            if is_dark:
+                world.onlooker.writes_fail(False)
+
+    asyncio.get_running_loop().call_later(for_s, over)
+    return f"{kind} of {host or 'all'}: {mode} for {for_s:.1f} s"
+
+
+def edited_session(world: World, rng: random.Random, timing: SessionTiming) -> str | None:
+    """A session is deleted or garbled, or put back later as it was."""
+    documents = world.documents(SESSIONS_PREFIX)
+    if not documents:
+        return None
+    chosen = rng.choice(documents)
+    what = rng.choice(("garbled", "deleted", "put back"))
+    if what == "garbled":
+        world.store.edit_session(chosen.id, chosen.body[: rng.randint(0, len(chosen.body) - 1)])
+    elif what == "deleted":
+        world.store.edit_session(chosen.id, None)
+    else:
+        later_s = timing.duration_s * 1.5 * rng.random()
+        asyncio.get_running_loop().call_later(later_s, _put_back, world, chosen.id, chosen.body)
+    return f"{chosen.id} is {what}"
+
+
+def _put_back(world: World, id: str, body: str) -> None:
+    if not world.skies.is_calm and any(stored.id == id for stored in world.documents(SESSIONS_PREFIX)):
+        world.store.edit_session(id, body)
+
+
+def stopped_look(world: World, rng: random.Random, timing: SessionTiming) -> str | None:
+    """A host is stopped right after it asks for a listing, or for a write."""
+    operation = rng.choice(("list", "list", "replace"))
+    for_s = timing.duration_s * rng.choice((0.3, 1.0, 2.0)) * (0.5 + rng.random())
+
+    def springs(host: Running) -> None:
+        if not world.skies.is_calm and not host.task.done() and not host.process.is_stopped:
+            host.process.stop()
+            asyncio.get_running_loop().call_later(for_s, host.process.resume)
+
+    host = rng.choice([running.name for running in world.alive] or [""])
+    world.skies.snares.append(Snare(host, [frozenset((operation,))], springs, None))
+    return f"{host} for {for_s:.1f} s after its next {operation}"
+
+
+def crossing(world: World, rng: random.Random, timing: SessionTiming) -> str | None:
+    """A host's session is silent for about as long as it lasts and returns slowly, while others look and take slowly."""
+    if len(world.alive) < 2:
+        return None
+    host = rng.choice(world.alive).name
+    silent = Cut(host, is_of_sessions, Fate(timing.call_timeout_s * 1.1, "ghost"))
+    slow = Cut(host, is_of_sessions, Fate(0.9 * timing.call_timeout_s * rng.random()), back_s=0.3 * rng.random())
+    others = Cut("", is_read, Fate(0.5 * timing.call_timeout_s * rng.random()), back_s=0.4 * timing.call_timeout_s)
+    silent_s = timing.duration_s * (0.72 + 0.4 * rng.random())
+    cuts = world.skies.cuts
+    cuts += [silent, others]
+
+    def returns() -> None:
+        if silent in cuts:
+            cuts[cuts.index(silent)] = slow
+
+    def over() -> None:
+        cuts[:] = [cut for cut in cuts if cut not in (silent, slow, others)]
+
+    loop = asyncio.get_running_loop()
+    loop.call_later(silent_s, returns)
+    loop.call_later(silent_s + timing.duration_s, over)
+    for name in world.open_partitions():
+        if world.feed._logs[name].children is None:
+            loop.call_later(silent_s, partial(_pour, world, name))
+    return f"{host} for {silent_s:.1f} s"
+
+
+def _pour(world: World, partition: str) -> None:
+    if not world.skies.is_calm and world.feed._logs[partition].children is None:
+        world.append(partition, 1)
+
+
+FAULTS: tuple[Fault, ...] = (partial_outage, partial_outage, edited_session, stopped_look, crossing, crossing)
+
+
+async def run_session_faults(world: World, until_s: float) -> None:
+    if (timing := world.timing.session) is None:
+        return
+    rng = random.Random(f"{world.setup.seed} sessions")
+    for moment in sorted(rng.random() * until_s for _ in range(world.setup.faults)):
+        await asyncio.sleep(max(0.0, moment - world.now))
+        fault = rng.choice(FAULTS)
+        if (did := fault(world, rng, timing)) is not None:
+            name = fault.__name__.replace("_", " ")
+            world.faults[name] = world.faults.get(name, 0) + 1
+            world.tell("FAULT", f"{name}: {did}")
