@@ -72,6 +72,7 @@ class Membership:
         self._timing = timing
         self._watch: Watch[str] = Watch()
         self._met: Watch[str] = Watch()
+        self._unread: Watch[str] = Watch()
         self._scanned_at = 0.0
 
     @property
@@ -115,6 +116,8 @@ class Membership:
         ended = self._clock.monotonic()
         marks = {name: host.mark for name, host in hosts.items()}
         self._watch = self._watch.scanned(marks, started, ended, self._timing)
+        unread = {stored.id: (stored.etag,) for stored in documents if stored.id in invalid}
+        self._unread = self._unread.scanned(unread, started, ended, self._timing)
         incarnations = {name: (host.incarnation,) for name, host in hosts.items()}
         self._met = self._met.scanned(incarnations, started, ended, self._timing)
         self._scanned_at = started
@@ -141,7 +144,8 @@ class Membership:
         sessions = self.sessions.live(timing)
         without = frozenset(name for name in scan.live if not scan.hosts[name].has_session)
         live = without | sessions.keys() | {self.me.name}
-        is_agreed = not (without or scan.invalid.keys() - scan.controls.unreadable.keys())
+        unread = self._unread.sightings.keys() - self._unread.expired(self._scanned_at, self._timing)
+        is_agreed = not (without or unread)  # an unreadable document may be of a host without a session
         known = {host for host, _ in self.sessions.known(timing)}
         long_gone = {session_id(host) for host, _ in self.sessions.long_gone(DEAD_AFTER * self._timing.duration_s)} - {
             session_id(name) for name in live

@@ -1,8 +1,8 @@
 """What this host sees of the sessions of a group, and therefore which of them have expired. Pure.
 
-A session has expired if what this host sees of it has not changed for the session's duration: its tick, or that there is
-no document of that incarnation. Any change starts the time again, also one from a document to none: a heartbeat may
-have been written and overwritten in between (docs/protocol.md, S4).
+A session has expired if what this host sees of it has not changed for the session's duration: its ETag, or that there
+is no document of that incarnation. Any write starts the time again, also one that puts an earlier state back, and so does
+the end of the document: a heartbeat may have been written and overwritten in between (docs/protocol.md, S4).
 """
 
 from __future__ import annotations
@@ -47,16 +47,17 @@ class SessionWatch:
         named: the owners that leases name. unread_s: time since the last look that does not count.
         """
         found: dict[Tenant, SessionRecord] = {}
+        etags: dict[Tenant, str] = {}
         invalid: dict[str, InvalidDocument] = {}
         for stored in documents:
             if stored.id.startswith(SESSIONS_PREFIX):
                 try:
                     record = decode_session(stored.id, stored.body)
-                    found[record.tenant] = record
+                    found[record.tenant], etags[record.tenant] = record, stored.etag
                 except InvalidDocument as error:
                     invalid[stored.id] = error
         gone = self.records.keys() - self.expired(timing)
-        marks = {tenant: (found[tenant].tick if tenant in found else None,) for tenant in {*found, *named, *gone}}
+        marks = {tenant: (etags.get(tenant),) for tenant in {*found, *named, *gone}}
         return SessionWatch(
             {**{tenant: self.records[tenant] for tenant in gone}, **found},
             frozenset(found),

@@ -94,8 +94,6 @@ class WatchedContainer(Container):
 
     def edit_session(self, id: str, body: str | None) -> None:
         """A text editor changes a session, or removes it."""
-        if id in self._documents and self._documents[id].body == body:
-            return
         if (before := self._documents.get(id)) is not None:
             with suppress(LeasesError):
                 self._world.onlooker.session_moved(decode_session(id, before.body).incarnation)

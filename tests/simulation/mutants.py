@@ -659,6 +659,14 @@ MUTANTS = (
         test=f"{OF_SESSIONS}::test_a_write_that_began_before_a_lapse_wins_nothing_after_it",
     ),
     mutant(
+        "a session is alive only if its tick changes, not its document",
+        "leases.session_watch",
+        "found[record.tenant], etags[record.tenant] = (record, stored.etag)",
+        "found[record.tenant], etags[record.tenant] = (record, str(record.tick))",
+        test="tests/unit/leases/test_session_watch.py"
+        "::test_a_document_that_is_put_back_as_it_was_starts_the_time_again",
+    ),
+    mutant(
         "a session without a document is not watched",
         "leases.session_watch",
         "{*found, *named, *gone}",

@@ -93,11 +93,11 @@ class Setup:
 
     @property
     def succession(self) -> tuple[float, float]:
-        """How long a dead owner's leases last, and how late that is noticed."""
+        """How long a dead owner's leases last, and how late that is noticed; with sessions, two hosts may try for one first."""
         session = self.timing.session if self.sessions == "all" else None
-        return (
-            (self.timing.duration_s, self.timing.renew_s) if session is None else (session.duration_s, session.look_s)
-        )
+        if session is None:
+            return self.timing.duration_s, self.timing.renew_s
+        return session.duration_s, session.look_s + 2 * self.timing.handoff_poll_s
 
     @property
     def batch_timeout_s(self) -> float:

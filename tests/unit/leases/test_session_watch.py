@@ -20,7 +20,7 @@ A: Tenant = ("a", "1")
 
 def document(host: str = "a", incarnation: str = "1", tick: int = 1, duration_s: float = D) -> Stored:
     record = SessionRecord(host=host, incarnation=incarnation, tick=tick, duration_s=duration_s)
-    return Stored(session_id(host), encode_session(record), "etag")
+    return Stored(session_id(host), encode_session(record), f"etag {tick}")
 
 
 def looked(
@@ -55,6 +55,13 @@ def test_any_change_starts_the_time_again_also_to_no_document(change: list[Store
         assert A not in watch.expired(TIMING)
         watch = looked(watch, D + half_seconds / 2, *change, named=(A,))
     assert A in looked(watch, 2 * D, *change, named=(A,)).expired(TIMING)
+
+
+def test_a_document_that_is_put_back_as_it_was_starts_the_time_again() -> None:
+    watch = regularly(document(), until=D - 0.5)
+    put_back = document()._replace(etag="another etag")
+    watch = looked(watch, D, put_back)
+    assert watch.expired(TIMING) == frozenset(), "a heartbeat may have been written in between"
 
 
 def test_a_document_that_cannot_be_read_is_none() -> None:
