@@ -183,24 +183,29 @@ class Keeper:
             if not now.lease.is_same_tenure(wanted):
                 return None
             wanted, etag = now.lease, now.etag
+        self._ring()
         return OwnedLease(self.store, wanted, etag, began, self._clock, self.timing, self._ticks, self.session)
 
     async def ask(self, seen: VersionedLease) -> None:
         """Write this host's name into `handoff_to`. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous."""
         wanted = seen.lease.handoff_requested(self.host)
         await self.store.replace(_id(wanted), encode_lease(wanted), seen.etag)
+        self._ring()
 
     async def forget(self, seen: VersionedLease) -> None:
         """Remove a closed lease. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous."""
         assert seen.lease.closed, "the children of a closed lease know where to begin; those of an open one do not"
         await self.store.delete(_id(seen.lease), seen.etag)
+        self._ring()
 
     async def rewrite(self, seen: VersionedLease, wanted: Lease) -> VersionedLease:
         """Write an operator's change (a release, a reset, `leases.import_.plan`), and return the lease as stored.
 
         The owner notices at its next write or scan. Raises as `ask` does.
         """
-        return VersionedLease(wanted, await self.store.replace(_id(wanted), encode_lease(wanted), seen.etag))
+        etag = await self.store.replace(_id(wanted), encode_lease(wanted), seen.etag)
+        self._ring()
+        return VersionedLease(wanted, etag)
 
     async def create(self, lease: Lease) -> bool:
         """False if it exists already. Raises StoreUnavailable, StoreAmbiguous."""
@@ -208,7 +213,12 @@ class Keeper:
             await self.store.create(_id(lease), encode_lease(lease))
         except StoreConflict:
             return False
+        self._ring()
         return True
+
+    def _ring(self) -> None:
+        if self.session is not None:
+            self.session.ring()
 
 
 class Began(NamedTuple):
@@ -423,6 +433,8 @@ class OwnedLease:
         if self._lost is None:
             self._lost = why
             self.changed.set()
+            if self._session is not None:
+                self._session.ring()
 
 
 def _seen(stored: Stored) -> VersionedLease:

@@ -144,6 +144,8 @@ class Session:
         self._clock = clock
         self._beat_at = -inf
         self._unread_s = 0.0
+        self._rings = 0
+        self._rung = asyncio.Event()
         self._turned = asyncio.Event()
 
     @property
@@ -164,6 +166,11 @@ class Session:
         """Whether this host can write, so that it may take the silence of others for theirs and not for an outage."""
         return self._clock.monotonic() < self._beat_at + self.timing.judging_s
 
+    def ring(self) -> None:
+        """This host changed who has which lease: the others list the leases after the next heartbeat, which comes soon."""
+        self._rings += 1
+        self._rung.set()
+
     def must_win(self, term: int | None) -> bool:
         """Whether a lease that was last written in `term` must be written now, before anything is sent for it."""
         return self.term != term and self.is_trusted
@@ -176,7 +183,9 @@ class Session:
     async def beat(self, *, draining: bool = False) -> None:
         """One heartbeat. Raises DuplicateHost, StoreError."""
         started = self._clock.monotonic()
-        await self._own.write(lambda me: replace(me, draining=draining or me.draining))
+        self._rung.clear()
+        ring = self._rings
+        await self._own.write(lambda me: replace(me, ring=ring, draining=draining or me.draining))
         self._record_answer(started, self._clock.monotonic())
 
     async def keep_beating(
@@ -185,8 +194,7 @@ class Session:
         """Heartbeats until it is cancelled. Raises DuplicateHost. failed, beaten: called after each."""
         failures = 0
         while True:
-            due = self._beat_at + self.timing.beat_s * (1 - JITTER * rng.random())
-            await self._clock.sleep(max(0.0, due - self._clock.monotonic()))
+            await self._wait_for_beat(rng.random())
             try:
                 await self.beat()
             except StoreError as error:
@@ -197,6 +205,22 @@ class Session:
             else:
                 failures = 0
                 beaten()
+
+    async def _wait_for_beat(self, jitter: float) -> None:
+        """Until the next heartbeat is due: soon after a ring."""
+        sleeping = asyncio.create_task(self._sleep_until(self._beat_at + self.timing.beat_s * (1 - JITTER * jitter)))
+        ringing = asyncio.create_task(self._rung.wait())
+        try:
+            await asyncio.wait({sleeping, ringing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeping.cancel()
+            ringing.cancel()
+        await self._sleep_until(
+            min(self._beat_at + self.timing.ring_gap_s, self._clock.monotonic() + self.timing.ring_gap_s)
+        )
+
+    async def _sleep_until(self, at: float) -> None:
+        await self._clock.sleep(max(0.0, at - self._clock.monotonic()))
 
     async def end(self) -> None:
         """Remove the document: other hosts need not wait until it expires. Raises StoreError."""

@@ -81,6 +81,11 @@ class SessionWatch:
         kept = sorted(self.records.keys() - expired, key=lambda tenant: tenant in self.present)
         return {tenant[0]: self.records[tenant] for tenant in kept}
 
+    @property
+    def signature(self) -> frozenset[tuple[Tenant, int, bool]]:
+        """Leases may have changed hands if this has changed."""
+        return frozenset((tenant, each.ring, each.draining) for tenant, each in self.records.items())
+
     def known(self, timing: SessionTiming) -> frozenset[Tenant]:
         """Those that were first seen a session's duration ago: they see by now who has expired."""
         return self._met.still_for(timing.duration_s, self.began)

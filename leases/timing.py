@@ -16,7 +16,9 @@ class SessionTiming:
     """How hosts show that they live, if each has a session (docs/protocol.md, Sessions). All in seconds.
 
     duration_s: a session that has not moved for so long has expired. beat_s: between the starts of two heartbeats.
-    look_s: between two looks at the sessions of the others.
+    look_s: between two looks at the sessions of the others. ring_gap_s: between a heartbeat and one that rings.
+
+    audit_s: leases are listed at least this often, although no host rang.
     """
 
     duration_s: float = 6.5
@@ -24,6 +26,8 @@ class SessionTiming:
     look_s: float = 2.75
     margin_s: float = 0.5
     call_timeout_s: float = 1.5
+    ring_gap_s: float = 0.25
+    audit_s: float = 60.0
 
     @property
     def grace_s(self) -> float:

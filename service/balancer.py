@@ -115,6 +115,10 @@ class Balancer:
             wake=self.wake,
         )
         self._tenants: frozenset[Tenant] = frozenset()
+        self._listed_at_signature: frozenset[object] = frozenset()
+        self._is_woken = False
+        self._is_handing_over = False
+        self._read_at = 0.0
         self._watch: Watch[LeaseKey] = Watch()
         self._requests: Watch[LeaseKey] = Watch()
         self._outlived: Watch[LeaseKey] = Watch()
@@ -123,6 +127,7 @@ class Balancer:
 
     def wake(self) -> None:
         """Begin a round now."""
+        self._is_woken = True
         self._wake.set()
 
     async def run(self, group: asyncio.TaskGroup) -> None:
@@ -137,6 +142,7 @@ class Balancer:
                 if is_cancelled(error):
                     raise
                 streak.log_failure(self._log, "scan failed, will try again", error)
+                self._is_woken, self._is_handing_over = True, False  # looks leave the container to the next scan
                 pause = self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
                 # Whatever wakes it: workers end in numbers while the container is away.
                 await sleep_unless_stopped(self._stopping, pause)
@@ -147,13 +153,18 @@ class Balancer:
 
     async def keep_looking(self, session: SessionTiming) -> None:
         """Looks at the sessions between the rounds, and begins a round as soon as one has expired. Never returns."""
-        streak = Streak(self._clock)
+        streak, looked_at = Streak(self._clock), self._clock.monotonic()
         while True:
-            sessions = self._membership.sessions
-            due = min(sessions.began + session.look_s, sessions.next_expiry(session))
-            await self._clock.sleep(max(due - self._clock.monotonic(), session.retry_s))
+            sessions, now = self._membership.sessions, self._clock.monotonic()
+            due = max(looked_at, sessions.began) + (
+                self._timing.handoff_poll_s / 2 if self._is_handing_over else session.look_s
+            )
+            if now < (expiry := sessions.next_expiry(session)):
+                due = min(due, expiry)
+            await self._clock.sleep(max(due - now, session.retry_s))
             if self._membership.sessions is not sessions:
                 continue  # a round has looked meanwhile
+            looked_at = self._clock.monotonic()
             try:
                 await self._membership.look(self._tenants)
                 streak.log_end(self._log, "looking at sessions recovered")
@@ -162,19 +173,15 @@ class Balancer:
                     raise
                 streak.log_failure(self._log, "looking at sessions failed, will try again", error)
                 await self._clock.sleep(session.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error)))
-            if self._membership.sessions.expired(session) - sessions.expired(session):
+            seen = self._membership.sessions
+            if seen.expired(session) - sessions.expired(session) or seen.signature != self._listed_at_signature:
                 self.wake()
 
     # One round
 
     async def _round(self, group: asyncio.TaskGroup) -> float:
         """Read, decide, act; the seconds until the next round."""
-        scan = await self._keeper.scan(self._pipelines)
-        if self._membership.session is None:
-            scan = scan.without_sessions()
-        self._tenants = scan.tenants
-        host_scan = await self._membership.scan(self._tenants)
-        self.scan, self.host_scan = scan, host_scan
+        scan, host_scan = await self._read()
         self.has_met_others |= not host_scan.live <= {self._keeper.host}
         self._watch = self._watch.scanned(scan.marks, scan.started, scan.ended, self._timing, scan.listings)
         self.expired = self._watch.expired(scan.started, self._timing) | self._expired_sessions(scan)
@@ -191,8 +198,8 @@ class Balancer:
             self.wake()  # they are there to be taken
         elif not is_left:
             self.ready.set()
-        is_soon = changes.is_outpaced or is_left or wanted.ask or self._requests.sightings
-        pause = self._pause(scan, is_soon=bool(is_soon))
+        self._is_handing_over = bool(changes.is_outpaced or is_left or wanted.ask or self._requests.sightings)
+        pause = self._pause(scan, is_soon=self._is_handing_over)
         if not changes.refused:
             self._refusals.log_end(self._log, "taking leases recovered")
             return pause
@@ -204,6 +211,34 @@ class Balancer:
             if again.refused:
                 await sleep_unless_stopped(self._stopping, max(map(retry_after_s, again.refused)))
         return max(0.0, pause - backoff_s)
+
+    async def _read(self) -> tuple[Scan, HostScan]:
+        """All leases, and then the hosts; those of the last round, if no host has changed who has which lease since."""
+        if self.scan is not None and self.host_scan is not None and not self._must_list(self.scan):
+            self._read_at = self._clock.monotonic()
+            return self.scan, self.host_scan
+        self._is_woken = False
+        signature = self._membership.sessions.signature
+        scan = await self._keeper.scan(self._pipelines)
+        if self._membership.session is None:
+            scan = scan.without_sessions()
+        self._tenants = scan.tenants
+        host_scan = await self._membership.scan(self._tenants)
+        self.scan, self.host_scan, self._listed_at_signature = scan, host_scan, signature
+        self._read_at = scan.ended
+        return scan, host_scan
+
+    def _must_list(self, scan: Scan) -> bool:
+        """Whether the leases may differ from those that were listed last, in what a plan depends on.
+
+        Rings only say when to list. No safety rests on them.
+        """
+        session, sessions = self._membership.session, self._membership.sessions
+        if session is None or not session.is_agreed or self._is_woken or scan.marks:
+            return True
+        is_over = self._clock.monotonic() - scan.started >= session.timing.audit_s
+        is_pending = bool(self._failures.values() or self._is_handing_over or scan.unreadable)
+        return is_over or is_pending or sessions.signature != self._listed_at_signature
 
     def _expired_sessions(self, scan: Scan) -> frozenset[LeaseKey]:
         """Leases whose owner's session has expired. They were read before the look at the sessions began."""
@@ -365,8 +400,10 @@ class Balancer:
         """
         now = self._clock.monotonic()
         due = [each.until for each in self._failures.values() if each.until > scan.started and not each.is_retried]
-        due += [self._watch.next_expiry(scan.started, self._timing), self._membership.next_expiry]
-        due.append(scan.ended + self._timing.balance_s * (1 - 0.1 * self._rng.random()))
+        session = self._membership.session
+        if session is None or not session.is_agreed:  # otherwise `keep_looking` begins a round in time
+            due += [self._watch.next_expiry(scan.started, self._timing), self._membership.next_expiry]
+        due.append(self._read_at + self._timing.balance_s * (1 - 0.1 * self._rng.random()))
         earliest = min(due) - now
         if is_soon:
             earliest = min(earliest, self._timing.handoff_poll_s)

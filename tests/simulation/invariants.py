@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -275,16 +275,24 @@ class Onlooker:
             lambda: f"{by} took '{name}' from {old.incarnation}, whose session was silent for {silent:.2f} s",
         )
         if not is_handoff:
-            session = self.timing.session
-            is_after = now - self._writes_failed_until >= 0.9 * session.beat_s
-            beat_before = moves[-2] >= self._writes_failed_since - 1.2 * session.beat_s
             self.check(
-                not beat_before or (not self._writes_fail and is_after),
+                self._counted_silence(moves, written) * rate >= self.timing.session.duration_s - LATE_S,
                 "I11",
-                lambda: f"{by} took '{name}' from {old.incarnation} while no host could write, or right after that",
+                lambda: f"{by} took '{name}' from {old.incarnation}, which was silent only while no host could write",
             )
             self.counts["takeovers by session"] += 1
             self._expired.add((name, old.incarnation))
+
+    def _counted_silence(self, moves: Sequence[float], after: float) -> float:
+        """The longest silence that ends `after`; of an outage of all writes, no more counts than a host may judge in it."""
+        assert self.timing.session is not None
+        began, ended = self._writes_failed_since, self.now() if self._writes_fail else self._writes_failed_until
+        found = 0.0
+        for earlier, later in pairwise(moves):
+            outage_s = max(0.0, min(later, ended) - max(earlier, began))
+            if later > after:
+                found = max(found, later - earlier - max(0.0, outage_s - self.timing.session.judging_s / 0.97))
+        return found
 
     def _darkness(self, until: float) -> float:
         """Seconds of outages for all that were long enough to be noticed by everybody."""

@@ -90,7 +90,7 @@ class World(Group):
         )
         self.skies = Skies(setup, onlooker=self.onlooker, tell=self.tell, running=self.running)
         self.weather.fate = self.skies.judged  # type: ignore[method-assign]  # a call less for every request
-        self.store = WatchedContainer(self)
+        self.store: WatchedContainer = WatchedContainer(self)
         self.feed: NumberedFeed = NumberedFeed(names)
         self.feed.weather = self.weather
         self.feed.replica = self.skies.replica

@@ -238,6 +238,23 @@ async def test_a_heartbeat_waits_as_long_as_the_container_asks_up_to_its_interva
 
 
 @pytest.mark.virtual
+async def test_a_ring_brings_the_next_heartbeat_forward_and_stays_in_the_session() -> None:
+    store = Store()
+    own = session(store)
+    beating = asyncio.create_task(own.keep_beating(random.Random(1), lambda error: None))
+    await asyncio.sleep(1.0)
+    own.ring()
+    own.ring()
+    await asyncio.sleep(0.01)
+    assert (await stored(store)).ring == 2
+    own.ring()
+    await asyncio.sleep(TIMING.ring_gap_s + 0.01)
+    assert (await stored(store)).ring == 3
+    assert store.attempts[-1] - store.attempts[-2] >= TIMING.ring_gap_s - 1e-9, "many rings make few heartbeats"
+    beating.cancel()
+
+
+@pytest.mark.virtual
 async def test_of_two_sessions_of_one_name_the_earlier_gives_way() -> None:
     store = MemoryStore()
     first, second = session(store), session(store, "2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 from simulation.group import Group, always, until
@@ -113,7 +114,62 @@ async def test_a_released_idle_lease_stops_its_owner() -> None:
     owner = group.owners["a"]
     group.edit("a", lambda lease: lease.revoked())
     running = next(each for each in group.hosts if each.name == owner)
-    await until(lambda: running.said("lease released"), within_s=TIMING.balance_s + 2)
+    await until(lambda: running.said("lease released"), within_s=SESSION.audit_s + 2)
+
+
+@pytest.mark.virtual
+async def test_what_a_host_with_a_session_does_to_a_lease_is_noticed_within_three_seconds() -> None:
+    group = await settled()
+    await asyncio.sleep(MINUTE)
+    for partition in "abcdef":
+        owner = group.owners[partition]
+        running = next(each for each in group.hosts if each.name == owner)
+        asked = next(each for each in group.hosts if each.name != owner)
+        keeper = asked.host.balancer._keeper
+        before = len(running.said("lease released"))
+        seen = await keeper.read("bank", partition)
+        await keeper.rewrite(seen, seen.lease.revoked())
+        took = await until(lambda running=running, before=before: len(running.said("lease released")) > before)
+        assert took <= SESSION.ring_gap_s + SESSION.look_s + 0.3
+        await until(group.is_balanced)
+
+
+@pytest.mark.virtual
+async def test_an_idle_group_lists_its_leases_once_a_minute_and_its_sessions_at_every_look() -> None:
+    group = await settled()
+    await asyncio.sleep(5 * MINUTE)
+    group.weather.requests.clear()
+    await asyncio.sleep(60 * MINUTE)
+    asked = Counter(
+        (request.operation, request.id) for _, request in group.weather.requests if request.where == "store"
+    )
+    hosts, minutes = 3, 60
+    assert asked["list", "bank/leases/"] <= hosts * minutes * 1.3
+    assert asked["list", SESSIONS_PREFIX] <= hosts * minutes * 60 / SESSION.look_s * 1.05
+    per_minute = sum(asked.values()) / hosts / minutes
+    assert per_minute <= 52, "whatever there is of leases"
+
+
+@pytest.mark.virtual
+async def test_a_host_that_joins_has_its_share_within_ten_seconds() -> None:
+    group = await settled(partitions="abcdefghijkl", hosts="xy")
+    await asyncio.sleep(MINUTE)
+    await group.start("host-z")
+    assert await until(group.is_balanced) <= 10
+
+
+@pytest.mark.virtual
+async def test_an_outage_of_writes_does_not_make_hosts_look_more_often() -> None:
+    group = await settled()
+    await asyncio.sleep(MINUTE)
+    group.weather.judge = lambda request: Fate(
+        ends="refused" if request.where == "store" and request.operation == "replace" else "ok"
+    )
+    await asyncio.sleep(30)
+    group.weather.requests.clear()
+    await asyncio.sleep(5 * MINUTE)
+    looks = len(group.asked(lambda request: request.id == SESSIONS_PREFIX))
+    assert looks <= 3 * 5 * MINUTE / SESSION.look_s * 1.1
 
 
 @pytest.mark.virtual
