@@ -15,8 +15,11 @@ from leasehold.common.clock import Backoff
 class SessionTiming:
     """How hosts show that they live, if each has a session (docs/protocol.md, Sessions). All in seconds.
 
-    duration_s: a session that has not moved for so long has expired. beat_s: between the starts of two heartbeats.
-    look_s: between two looks at the sessions of the others. ring_gap_s: between a heartbeat and one that rings.
+    duration_s: a session that has not moved for so long has expired.
+
+    beat_s: between the starts of two heartbeats. ring_gap_s: between a heartbeat and one that rings.
+
+    look_s: between two looks at the sessions of the others.
 
     audit_s: leases are listed at least this often, although no host rang.
     """

@@ -29,6 +29,7 @@ from leases.import_.export_format import ExportedPipeline, lines_of
 from leases.import_.plan import Candidate, Compare, Kind, PlannedChange, Rules, planned
 from leases.keeper import Keeper, Scan, VersionedLease
 from leases.lease import Lease, LeaseKey
+from leases.session import SESSIONS_PREFIX, session_id
 from leases.store import LeaseStore
 from leases.timing import Timing
 from pipeline.errors import FeedError, PipelineError
@@ -361,9 +362,13 @@ async def _read_held(
 ) -> dict[tuple[str, str], Held]:
     """(one of KINDS, name) -> who has it, of those leases here and documents there."""
     marks: dict[tuple[str, str], Held] = {}
-    for lease in (await _scan(keeper, order)).leases if leases else ():
+    held = [lease for lease in (await _scan(keeper, order)).leases if lease.owner is not None] if leases else []
+    sessions = await keeper.store.list(SESSIONS_PREFIX) if any(lease.by_session for lease in held) else []
+    moved = {stored.id: stored.etag for stored in sessions}
+    for lease in held:
         if lease.partition in leases and lease.owner is not None:
-            marks["lease", lease.partition] = Held(lease.owner, (lease.incarnation, lease.epoch, lease.tick))
+            shown = moved.get(session_id(lease.owner)) if lease.by_session else lease.tick
+            marks["lease", lease.partition] = Held(lease.owner, (lease.incarnation, lease.epoch, shown))
     written = await read_held(order, keeper.store) if documents else {}
     return marks | {("document", name): one for name, one in written.items() if name in documents}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +17,9 @@ from leases.document import encode_lease
 from leases.errors import GroupMismatch, StoreAmbiguous, StoreUnavailable
 from leases.keeper import Keeper
 from leases.lease import Lease
+from leases.session import Session, SessionRecord
 from leases.stores.memory import MemoryStore
-from leases.timing import Timing
+from leases.timing import SessionTiming, Timing
 from pipeline.connectors.memory import MemoryDestination, MemorySink
 from service.group.import_sources import Import
 from service.group.migration import Report, execute, plan_import
@@ -113,6 +115,23 @@ async def test_an_owner_who_renews_while_it_is_watched_keeps_its_lease() -> None
     assert report.changes[0].why.startswith("'host-a' owns it and is alive")
     assert bench.clock.monotonic() - started < TIMING.renew_s + 2
     assert await bench.positions() == {"0": '"10"'}
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("is_alive", [True, False])
+async def test_the_owner_of_an_idle_lease_is_judged_by_its_session(is_alive: bool) -> None:
+    bench = Bench()
+    await bench.keep(p0={**OWNED, "by_session": True})
+    session = Session(
+        bench.store, SessionRecord(host="host-a", incarnation="1"), clock=bench.clock, timing=SessionTiming()
+    )
+    await session.beat()
+    beating = asyncio.create_task(session.keep_beating(random.Random(1), lambda error: None))
+    if not is_alive:
+        beating.cancel()
+    report = await bench.imported(bench.order(p0="20"))
+    beating.cancel()
+    assert kinds(report) == [("0", "refused" if is_alive else "moved")]
 
 
 @pytest.mark.virtual
