@@ -87,11 +87,12 @@ def plan(
         free = [lease for lease in here if holders[lease.key] is None]
         held = sum(holders[lease.key] == me for lease in here) + _count(back, pipeline)
         need = shares[pipeline].get(me, 0) - held
-        picked = _picked(free, max(0, need), rng, last)
+        picked = _picked(free, max(0, need), _assigned(free, here, shares[pipeline], holders, me), rng, last)
         left = [lease for lease in free if lease.key in expired and lease.key not in picked]
         need_of_expired = shares_of_expired[pipeline].get(me, 0) - held - len(picked)
+        assigned = _assigned(left, here, shares_of_expired[pipeline], holders, me)
         take += promised
-        take += picked + _picked(left, max(0, need_of_expired), rng, last)
+        take += picked + _picked(left, max(0, need_of_expired), assigned, rng, last)
         if need > len(free):
             ask += _asked(here, shares[pipeline], holders, me)[: need - len(free)]
     return Plan(tuple(take), tuple(ask), sum(share.get(me, 0) for share in shares.values()))
@@ -172,11 +173,34 @@ def _divided(count: int, ranked: Sequence[str], room: Mapping[str, int]) -> dict
     return shares
 
 
-def _picked(free: Sequence[Lease], need: int, rng: random.Random, last: Collection[LeaseKey]) -> list[LeaseKey]:
-    """Available leases before expired ones, whose owner might still be processing."""
+def _picked(
+    free: Sequence[Lease], need: int, assigned: Collection[LeaseKey], rng: random.Random, last: Collection[LeaseKey]
+) -> list[LeaseKey]:
+    """Those assigned to this host first, then available leases before expired ones, whose owner might still be processing."""
     ordered = rng.sample(free, len(free))
-    ordered.sort(key=lambda lease: (lease.key in last, lease.owner is not None))
+    ordered.sort(key=lambda lease: (lease.key in last, lease.key not in assigned, lease.owner is not None))
     return [lease.key for lease in ordered[:need]]
+
+
+def _assigned(
+    free: Iterable[Lease],
+    leases: Iterable[Lease],
+    shares: Mapping[str, int],
+    holders: Mapping[LeaseKey, str | None],
+    me: str,
+) -> frozenset[LeaseKey]:
+    """The free leases that `me` takes if all hosts see the same: no two of them then try for one lease."""
+    held = Counter(holders[lease.key] for lease in leases)
+    ordered = sorted(free, key=lambda lease: (lease.owner is not None, lease.partition))
+    return frozenset(lease.key for lease, taker in zip(ordered, _lacking(shares, held), strict=False) if taker == me)
+
+
+def _lacking(shares: Mapping[str, int], held: Mapping[str | None, int]) -> list[str]:
+    """The hosts below their shares, each as often as it lacks leases, by turns."""
+    lacking = [
+        [name] * (share - held.get(name, 0)) for name, share in sorted(shares.items()) if share > held.get(name, 0)
+    ]
+    return _interleaved(lacking)
 
 
 def _asked(
@@ -194,8 +218,7 @@ def _asked(
         keys[: max(0, held[name] - shares.get(name, 0))]
         for name, keys in sorted(settled.items(), key=lambda item: item[0])
     ]
-    lacking = [[name] * (share - held[name]) for name, share in sorted(shares.items()) if share > held[name]]
-    return [key for key, taker in zip(_interleaved(surplus), _interleaved(lacking), strict=False) if taker == me]
+    return [key for key, taker in zip(_interleaved(surplus), _lacking(shares, held), strict=False) if taker == me]
 
 
 def _interleaved(lists: Iterable[Sequence[object]]) -> list:  # type: ignore[type-arg]  # of what it was given

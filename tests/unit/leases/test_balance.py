@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -37,9 +38,11 @@ def planned(
     expired: set[LeaseKey] = frozenset(),  # type: ignore[assignment]
     overdue: set[LeaseKey] = frozenset(),  # type: ignore[assignment]
     paused: set[str] = frozenset(),  # type: ignore[assignment]
+    last: Collection[LeaseKey] = (),
+    seed: int = 1,
 ) -> Plan:
     working = {one.key for one in leases if one.owner == me}
-    return plan(leases, peers, me, working, expired, overdue, random.Random(1), paused=paused)
+    return plan(leases, peers, me, working, expired, overdue, random.Random(seed), last=last, paused=paused)
 
 
 def settle(leases: list[Lease], peers: list[Peer], rounds: int = 6) -> list[Lease]:
@@ -95,8 +98,29 @@ def test_two_newcomers_ask_for_different_leases() -> None:
 
 def test_available_leases_are_taken_before_expired_ones() -> None:
     leases = [lease("0", "dead"), lease("1"), lease("2", "dead"), lease("3")]
-    wanted = planned(leases, [peer("a"), peer("b")], "a", expired={("p", "0"), ("p", "2")})
+    wanted = planned(leases, [peer("a", leases_max=2)], "a", expired={("p", "0"), ("p", "2")})
     assert sorted(wanted.take) == [("p", "1"), ("p", "3")]
+
+
+@given(st.integers(1, 40), st.integers(1, 8), st.data())
+def test_hosts_that_see_the_same_try_for_different_leases(count: int, hosts: int, data: st.DataObject) -> None:
+    owners = data.draw(st.lists(st.sampled_from([None, "dead"]), min_size=count, max_size=count))
+    leases = [lease(str(n), owner) for n, owner in enumerate(owners)]
+    expired = {one.key for one in leases if one.owner == "dead"}
+    peers = [peer(name) for name in "abcdefgh"[:hosts]]
+    takes = [planned(leases, peers, each.name, expired=expired, seed=n).take for n, each in enumerate(peers)]
+    taken = [key for take in takes for key in take]
+    assert len(taken) == len(set(taken))
+    assert set(taken) == {one.key for one in leases}
+
+
+def test_a_host_that_just_failed_at_its_leases_takes_those_of_others() -> None:
+    leases = [lease(str(n)) for n in range(4)]
+    peers = [peer("a"), peer("b")]
+    assigned = planned(leases, peers, "a").take
+    instead = planned(leases, peers, "a", last=assigned).take
+    assert len(instead) == 2
+    assert not set(instead) & set(assigned)
 
 
 def test_nothing_is_asked_for_while_free_leases_fill_the_share() -> None:
