@@ -24,6 +24,7 @@ from simulation.session_faults import run_session_faults
 from simulation.setup import Setup, Size
 from simulation.world import World, narrowed
 
+from leases.balance import Peer, plan
 from leases.lease import Lease
 
 FAULTS_SHARE = 0.45
@@ -221,6 +222,15 @@ async def _succession(world: World, within_s: float) -> None:
     await _until(world, lambda: _is_worked_on(world), within_s - (world.now - died_at), "successors")
 
 
+def _is_moving(world: World) -> bool:
+    """Whether a live host would take or ask for a lease, once it reads them all. Where hosts have limits, `is_balanced` asks
+    less of their shares than hosts do."""
+    leases, pipelines = list(world.leases.values()), frozenset(world.setup.pipelines)
+    peers = [Peer(name=each.name, pipelines=pipelines, leases_max=each.leases_max) for each in world.alive]
+    plans = [plan(leases, peers, each.name, each.host.workers.keys(), (), (), random.Random(0)) for each in world.alive]
+    return any(each.take or each.ask for each in plans)
+
+
 def _is_settled(world: World) -> bool:
     """All is delivered, and nothing is under way any more that began before."""
     workers = [worker for running in world.alive for worker in running.host.workers.values()]
@@ -229,6 +239,7 @@ def _is_settled(world: World) -> bool:
         and not world.reopening
         and world.onlooker.is_delivered()
         and world.is_balanced()
+        and not _is_moving(world)
         and all(worker.progress.is_idle for worker in workers)
     )
 
