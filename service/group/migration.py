@@ -364,10 +364,10 @@ async def _read_held(
     marks: dict[tuple[str, str], Held] = {}
     held = [lease for lease in (await _scan(keeper, order)).leases if lease.owner is not None] if leases else []
     sessions = await keeper.store.list(SESSIONS_PREFIX) if any(lease.by_session for lease in held) else []
-    moved = {stored.id: stored.etag for stored in sessions}
+    etags = {stored.id: stored.etag for stored in sessions}
     for lease in held:
         if lease.partition in leases and lease.owner is not None:
-            shown = moved.get(session_id(lease.owner)) if lease.by_session else lease.tick
+            shown = etags.get(session_id(lease.owner)) if lease.by_session else lease.tick
             marks["lease", lease.partition] = Held(lease.owner, (lease.incarnation, lease.epoch, shown))
     written = await read_held(order, keeper.store) if documents else {}
     return marks | {("document", name): one for name, one in written.items() if name in documents}
