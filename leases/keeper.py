@@ -203,9 +203,9 @@ class Keeper:
 
         The owner notices at its next write or scan. Raises as `ask` does.
         """
-        etag = await self.store.replace(_id(wanted), encode_lease(wanted), seen.etag)
+        written = VersionedLease(wanted, await self.store.replace(_id(wanted), encode_lease(wanted), seen.etag))
         self._ring()
-        return VersionedLease(wanted, etag)
+        return written
 
     async def create(self, lease: Lease) -> bool:
         """False if it exists already. Raises StoreUnavailable, StoreAmbiguous."""
